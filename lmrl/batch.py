@@ -1,0 +1,178 @@
+"""Segments side by side as tensors, with everything that repeats read once.
+
+Games repeat themselves: many segments of a batch share their context and differ in the action, or are equal. A row of
+the batch is therefore a context followed by all its distinct continuations as branches, which do not see each other
+and whose positions all continue the context's::
+
+    input_ids   c0 c1 c2 | a0 a1 | b0 b1      two actions, a and b, said after the same context c
+    positions    0  1  2 |  3  4 |  3  4
+
+A context that is the beginning of another row is read there. To the losses all this is invisible: they see N action
+tokens as indices into S distinct states.
+
+Shapes: R rows read by the model, L columns, S distinct states, N action tokens.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmrl.tokens import Segment
+
+__all__ = ["TokenBatch", "collate"]
+
+_WORD = 4  # bytes of an id in a segment's key
+
+
+class TokenBatch(NamedTuple):
+    """What the learning code sees. N action tokens index S distinct states of the R x L ids that the model reads."""
+
+    input_ids: Tensor
+    """(R, L) right-padded ids."""
+    positions: Tensor | None
+    """(R, L) position of each id in its context; None where that is just its column."""
+    mask: Tensor | None
+    """(R, 1, L, L) bool, who reads (third axis) whom (last axis); None where that is plainly causal."""
+    row: Tensor
+    """(S,) row of each state."""
+    col: Tensor
+    """(S,) column of each state: the hidden vector there has read up to and including this token."""
+    state: Tensor
+    """(N,) index into the states: where the action token is chosen."""
+    token: Tensor
+    """(N,) id of the action token."""
+    reward: Tensor
+    """(N,) float32."""
+    next: Tensor
+    """(N,) index of the state in which the policy speaks next; for a terminated token its own state, to be masked."""
+    terminated: Tensor
+    """(N,) bool: the value beyond this token is zero."""
+    return_to_go: Tensor
+    """(N,) float32, NaN where nobody asked for it."""
+
+    @property
+    def count(self) -> int:
+        """N, the number of action tokens."""
+        return int(self.token.numel())
+
+
+def _leaves(keys: set[bytes]) -> dict[bytes, bytes]:
+    """For every key the longest one that continues it, or itself."""
+    longest: dict[bytes, bytes] = {}
+    leaf = b""
+    for key in sorted(keys, reverse=True):  # everything that continues a key sorts directly behind it
+        if not leaf.startswith(key):
+            leaf = key
+        longest[key] = leaf
+    return longest
+
+
+class _Layout:
+    """Which row and columns hold which ids."""
+
+    def __init__(self, batch: Sequence[Segment]) -> None:
+        heads = {s.key: _shared(s) for s in batch}
+        leaf = _leaves(heads.keys() | {s.next_key for s in batch if s.next_key})
+        self.branches: dict[bytes, dict[bytes, int]] = {}
+        places: dict[bytes, tuple[int, int, int]] = {}
+        rows: dict[bytes, int] = {}
+        for key in dict.fromkeys(leaf.values()):
+            context = heads.get(key, key)
+            branches = self.branches.setdefault(context, {})
+            shift = sum(len(other) - len(context) for other in branches)
+            branches[key] = len(context) + shift
+            places[key] = (rows.setdefault(context, len(rows)), len(context) // _WORD, shift // _WORD)
+        self.width = max((_length(*item) for item in self.branches.items()), default=_WORD) // _WORD
+        self.place = {key: places[longest] for key, longest in leaf.items()}
+
+    def ids(self, pad: int) -> NDArray[np.int64]:
+        """(R, L) the rows."""
+        ids = np.full((len(self.branches), self.width), pad, dtype=np.int64)
+        for row, (context, branches) in enumerate(self.branches.items()):
+            joined = np.frombuffer(context + b"".join(key[len(context) :] for key in branches), dtype=">u4")
+            ids[row, : len(joined)] = joined
+        return ids
+
+    def attention(self) -> tuple[Tensor | None, Tensor | None]:
+        """Positions and mask, if any row has more than one branch."""
+        if all(len(branches) == 1 for branches in self.branches.values()):
+            return None, None
+        positions = np.tile(np.arange(self.width), (len(self.branches), 1))
+        branch = np.zeros_like(positions)
+        for row, (context, branches) in enumerate(self.branches.items()):
+            for number, (key, offset) in enumerate(branches.items(), start=1):
+                here = slice(offset // _WORD, (offset + len(key) - len(context)) // _WORD)
+                branch[row, here] = number
+                positions[row, here] -= (offset - len(context)) // _WORD
+        seen = (branch[:, None, :] == 0) | (branch[:, None, :] == branch[:, :, None])
+        mask = seen & np.tri(self.width, dtype=bool)
+        return torch.from_numpy(positions), torch.from_numpy(mask[:, None])
+
+    def flat(self, keys: Sequence[bytes], sizes: NDArray[np.int64], col: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Index into the flattened rows of columns ``col`` of segments ``keys``, ``sizes`` columns of each."""
+        places = np.asarray([self.place[key] for key in keys], dtype=np.int64).reshape(-1, 3)
+        row, context, shift = np.repeat(places, sizes, axis=0).T
+        return row * self.width + col + np.where(col < context, 0, shift)
+
+
+def _shared(segment: Segment) -> bytes:
+    """The context that other segments may share; all of the segment where sharing it would save little."""
+    length = (int(segment.col[0]) + 1) * _WORD
+    return segment.key[:length] if len(segment.key) <= 2 * length else segment.key
+
+
+def _length(context: bytes, branches: dict[bytes, int]) -> int:
+    return len(context) + sum(len(key) - len(context) for key in branches)
+
+
+def collate(batch: Sequence[Segment], pad: int = 0) -> TokenBatch:
+    """Put segments side by side.
+
+    Args:
+        batch: any segments, in any order; an empty list gives a batch without action tokens.
+        pad: id to fill rows with; nothing ever looks at it.
+    """
+    layout = _Layout(batch)
+    sizes = np.asarray([len(s.col) for s in batch], dtype=np.int64)
+    here = layout.flat([s.key for s in batch], sizes, _join([s.col for s in batch], np.int64))
+    after, terminated = _successors(layout, batch, here, np.cumsum(sizes) - 1)
+    states, inverse = np.unique(np.concatenate([here, after]), return_inverse=True)
+    returns = [np.full(len(s.col), np.nan) if s.return_to_go is None else s.return_to_go for s in batch]
+    positions, mask = layout.attention()
+    ids = layout.ids(pad)
+    return TokenBatch(
+        input_ids=torch.from_numpy(ids),
+        positions=positions,
+        mask=mask,
+        row=torch.from_numpy(states // layout.width),
+        col=torch.from_numpy(states % layout.width),
+        state=torch.from_numpy(inverse[: len(here)]),
+        token=torch.from_numpy(_join([s.token for s in batch], np.int64)),
+        reward=torch.from_numpy(_join([s.reward for s in batch], np.float32)),
+        next=torch.from_numpy(inverse[len(here) :]),
+        terminated=torch.from_numpy(terminated),
+        return_to_go=torch.from_numpy(_join(returns, np.float32)),
+    )
+
+
+def _successors(
+    layout: _Layout, batch: Sequence[Segment], here: NDArray[np.int64], last: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(N,) the state after each action token, and whether the rules ended the episode with it."""
+    ends = np.asarray([s.next_ids is None for s in batch], dtype=bool)
+    after = np.roll(here, -1)
+    after[last[ends]] = here[last[ends]]
+    following = [s.next_key for s in batch if s.next_key]
+    lengths = np.asarray([len(key) // _WORD for key in following], dtype=np.int64)
+    after[last[~ends]] = layout.flat(following, np.ones_like(lengths), lengths - 1)
+    terminated = np.zeros(len(here), dtype=bool)
+    terminated[last[ends]] = True
+    return after, terminated
+
+
+def _join(parts: Sequence[NDArray[np.generic]], dtype: type[np.generic]) -> NDArray[np.generic]:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)

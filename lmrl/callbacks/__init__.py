@@ -1,0 +1,6 @@
+"""Callbacks: evaluation by interaction, and what a run keeps."""
+
+from lmrl.callbacks.interactive import InteractiveEvaluation
+from lmrl.callbacks.saving import KeepLast, save_run
+
+__all__ = ["InteractiveEvaluation", "KeepLast", "save_run"]

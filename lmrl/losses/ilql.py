@@ -1,0 +1,71 @@
+"""Implicit language Q-learning (Snell et al. 2023, in the form of Abdulhai et al. 2025)."""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmrl.losses.gather import Taken
+from lmrl.losses.returns import td_target
+
+__all__ = ["ILQLLoss", "expectile_loss", "ilql_loss"]
+
+
+class ILQLLoss(NamedTuple):
+    """Terms of the loss, each a mean over the action tokens; `loss` is what is minimised."""
+
+    loss: Tensor
+    q_loss: Tensor
+    v_loss: Tensor
+    cql_loss: Tensor
+    q_mean: Tensor
+    v_mean: Tensor
+
+
+def expectile_loss(value: Tensor, target: Tensor, expectile: float) -> Tensor:
+    """``1/2 |expectile - 1(target < value)| (value - target)^2``, element by element; no gradient into the target.
+
+    Its minimiser is the expectile of the targets: their mean at 0.5, towards their maximum at 1 (Kostrikov et al. 2022).
+    """
+    target = target.detach()
+    weight = torch.where(target >= value.detach(), expectile, 1.0 - expectile)
+    return 0.5 * weight * (value - target).square()
+
+
+def ilql_loss(
+    q: Sequence[Taken],
+    slow_q: Sequence[Tensor],
+    value: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    terminated: Tensor,
+    *,
+    gamma: float,
+    expectile: float,
+    cql_weight: float,
+) -> ILQLLoss:
+    """``sum_i 1/2 (Q_i - y)^2 + L_expectile(V, min_i slow Q_i) + cql_weight * sum_i CE(Q_i)``, mean over action tokens.
+
+    ``y = r + gamma * V(next)`` uses the V that is being trained; the slow copies serve V's target only.
+
+    Args:
+        q: for each head, Q of the tokens taken and the cross-entropy of its softmax, (N,) each.
+        slow_q: for each head, the slow copy's Q of the tokens taken, (N,).
+        value: (N,) V of the states in which the tokens were chosen.
+        next_value: (N,) V of the states in which the policy speaks next.
+        reward: (N,).
+        terminated: (N,) bool; nothing of `next_value` is used there.
+        gamma: discount per action token.
+        expectile: in [0.5, 1); how optimistic V is about Q.
+        cql_weight: weight of the cross-entropy on Q, the conservative term.
+    """
+    count = max(1, reward.numel())
+    target = td_target(reward, next_value, terminated, gamma)
+    lowest = reduce(torch.minimum, slow_q)
+    q_loss = torch.stack([0.5 * (head.score - target).square().sum() for head in q]).sum() / count
+    v_loss = expectile_loss(value, lowest, expectile).sum() / count
+    cql_loss = torch.stack([head.nll.sum() for head in q]).sum() / count
+    q_mean = torch.stack([head.score.sum() for head in q]).mean() / count
+    return ILQLLoss(q_loss + v_loss + cql_weight * cql_loss, q_loss, v_loss, cql_loss, q_mean, value.sum() / count)

@@ -1,0 +1,36 @@
+"""A model folder in Hugging Face's layout, with value weights beside it."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["VALUES_FILE", "export"]
+
+VALUES_FILE = "value_heads.safetensors"
+
+
+def export(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, values: Mapping[str, Tensor]) -> None:
+    """Write the folder anew: ``AutoModelForCausalLM`` and ``AutoTokenizer`` load it without this package.
+
+    Args:
+        folder: replaced as a whole if it exists, once the new one is complete.
+        model: the language model. For value-guided policies it is pi_beta alone, which plays like its BC run.
+        tokenizer: of the model.
+        values: weights of the value model; written to ``value_heads.safetensors`` if there are any.
+    """
+    new, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
+    for left_over in (new, old):
+        shutil.rmtree(left_over, ignore_errors=True)
+    model.save_pretrained(new)
+    tokenizer.save_pretrained(new)
+    if values:
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in values.items()}
+        save_file(weights, new / VALUES_FILE, metadata={"format": "pt"})
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,85 @@
+"""Causal language models of `transformers`: from a folder or hub id, or a small one from scratch."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from lmrl.batch import TokenBatch
+from lmrl.errors import UserError
+
+__all__ = ["build_lm", "head_of", "hidden_states", "trunk_of"]
+
+#: A model that a laptop trains in minutes. The activation is GPT-2's, in its fused form.
+SMALL: Mapping[str, Any] = {
+    "model_type": "gpt2",
+    "n_layer": 2,
+    "n_head": 2,
+    "n_embd": 64,
+    "n_positions": 1024,
+    "activation_function": "gelu_pytorch_tanh",
+}
+
+
+def _from_scratch(architecture: Mapping[str, Any], vocabulary: int) -> PreTrainedConfig:
+    settings = {**SMALL, **architecture} if architecture.get("model_type", "gpt2") == "gpt2" else dict(architecture)
+    kind = settings.pop("model_type")
+    try:
+        return AutoConfig.for_model(kind, **{"vocab_size": vocabulary, "bos_token_id": 0, "eos_token_id": 0, **settings})
+    except ValueError as error:
+        raise UserError(f"architecture.model_type must be one that transformers knows, got {kind!r}") from error
+
+
+def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
+    for name in vars(config):
+        if name.endswith(("pdrop", "dropout")) and isinstance(getattr(config, name), float):
+            setattr(config, name, 0.0)
+    return config
+
+
+def build_lm(pretrained: str | None, architecture: Mapping[str, Any], vocabulary: int) -> PreTrainedModel:
+    """A causal language model without dropout.
+
+    Args:
+        pretrained: folder or hub id; None starts from random weights.
+        architecture: config values for a model from scratch, over a small GPT-2's (``model_type`` picks another kind).
+        vocabulary: number of token ids; a pretrained model's embeddings are extended to it if they are fewer.
+
+    Raises:
+        UserError: if there is no such model or kind of model.
+    """
+    if pretrained is None:
+        return AutoModelForCausalLM.from_config(_without_dropout(_from_scratch(architecture, vocabulary)))
+    try:
+        config = _without_dropout(AutoConfig.from_pretrained(pretrained))
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(pretrained, config=config)
+    except (OSError, ValueError) as error:
+        kind = "folder" if Path(pretrained).exists() else "folder or hub id"
+        raise UserError(f"pretrained must be a {kind} with a causal language model, got {pretrained!r}: {error}") from error
+    if model.get_input_embeddings().num_embeddings < vocabulary:  # type: ignore[union-attr]
+        model.resize_token_embeddings(vocabulary)
+    return model
+
+
+def trunk_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The model without its vocabulary head."""
+    trunk: PreTrainedModel = model.base_model
+    return trunk
+
+
+def head_of(model: PreTrainedModel) -> nn.Module:
+    """The vocabulary head: hidden vectors to logits."""
+    head = model.get_output_embeddings()
+    if head is None:
+        raise UserError(f"{type(model).__name__} has no vocabulary head; a causal language model is needed")
+    return head
+
+
+def hidden_states(trunk: nn.Module, batch: TokenBatch) -> Tensor:
+    """Read the rows of a batch; (S, width) hidden vectors, after the last norm, at its states."""
+    hidden: Tensor = trunk(
+        input_ids=batch.input_ids, position_ids=batch.positions, attention_mask=batch.mask, use_cache=False
+    ).last_hidden_state
+    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.row * hidden.shape[1] + batch.col)

@@ -1,0 +1,47 @@
+"""Where a run keeps its weights: ``last`` and ``best``, each a checkpoint with a Hugging Face folder beside it."""
+
+from pathlib import Path
+
+from lmrl.errors import UserError
+
+__all__ = ["resolve_checkpoint", "resolve_pretrained"]
+
+_KEPT = ("best", "last")
+
+
+def resolve_checkpoint(path: str | Path) -> Path:
+    """The checkpoint file of a run folder (the best one, else the last), or the file itself.
+
+    Raises:
+        UserError: if there is none; it names the command that makes one.
+    """
+    path = Path(path)
+    if path.is_file():
+        return path
+    for name in _KEPT:
+        if (path / f"{name}.ckpt").is_file():
+            return path / f"{name}.ckpt"
+    if path.suffix == ".ckpt":
+        raise UserError(f"there is no checkpoint {path}; make it with: {_command(path.parent)}")
+    raise UserError(f"there is no best.ckpt or last.ckpt in {path}; make them with: {_command(path)}")
+
+
+def resolve_pretrained(name: str) -> str:
+    """The Hugging Face folder of a run, a model folder itself, or a hub id as it is.
+
+    Raises:
+        UserError: if it looks like a path but nothing is there; it names the command that makes it.
+    """
+    path = Path(name)
+    for folder in (path, *(path / kept for kept in _KEPT)):
+        if (folder / "config.json").is_file():
+            return str(folder)
+    is_path = path.exists() or path.is_absolute() or name.startswith((".", "runs/")) or len(path.parts) > 2
+    if is_path:
+        raise UserError(f"pretrained: there is no trained model in {name!r}; make it with: {_command(path)}")
+    return name
+
+
+def _command(run: Path) -> str:
+    task, algorithm = (*run.parts[-2:], "TASK", "ALGORITHM")[:2] if len(run.parts) > 1 else ("TASK", "ALGORITHM")
+    return f"lmrl fit --config configs/{task}/{algorithm}.yaml"

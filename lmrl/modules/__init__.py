@@ -1,0 +1,11 @@
+"""The algorithms, each a LightningModule: model, loss, optimizer, and `policy()`."""
+
+from lmrl.modules.base import LanguageModule
+from lmrl.modules.bc import BC
+from lmrl.modules.filtered_bc import FilteredBC
+from lmrl.modules.ilql import ILQL
+from lmrl.modules.load import load_module, load_policy
+from lmrl.modules.mc import MC
+from lmrl.modules.values import ValueModule
+
+__all__ = ["BC", "ILQL", "MC", "FilteredBC", "LanguageModule", "ValueModule", "load_module", "load_policy"]

@@ -1,0 +1,208 @@
+"""What the LightningModules share: a language model, an optimizer, and gradients divided by the global token count."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lightning as L
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor
+from torch.optim import Optimizer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lmrl.errors import UserError
+from lmrl.models.export import export
+from lmrl.models.lm import build_lm
+from lmrl.models.runs import resolve_pretrained
+from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer
+from lmrl.protocols import Policy
+from lmrl.batch import TokenBatch
+from lmrl.tokens import Window
+
+__all__ = ["LanguageModule"]
+
+
+class LanguageModule(L.LightningModule):
+    """Base of all algorithms. A subclass says what its losses are and hands out the policy that it has learned.
+
+    Arguments are plain values, so that checkpoints reload with ``weights_only=True``. A checkpoint needs no other
+    file: what was read from `pretrained` is part of it.
+    """
+
+    #: Name under which the terms of the loss are logged.
+    name = "language"
+    #: Whether the algorithm starts from the weights of a BC run.
+    starts_from_bc = False
+
+    def __init__(
+        self,
+        pretrained: str | None = None,
+        architecture: dict[str, Any] | None = None,
+        tokenizer: str | None = None,
+        lr: float = 1e-3,
+        lr_schedule: str = "cosine",
+        warmup_steps: int = 50,
+        final_lr: float = 0.02,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Build the language model.
+
+        Args:
+            pretrained: run folder (``runs/maze_fo/bc``), model folder or hub id to start from; None: from scratch.
+            architecture: configuration values of a model from scratch, over those of a small GPT-2.
+            tokenizer: ``lmrl`` (the bundled one), a folder or hub id; None: that of `pretrained`, else the bundled one.
+            lr: peak learning rate of AdamW (betas 0.9, 0.95).
+            lr_schedule: ``cosine`` or ``constant``, after a linear warm-up.
+            warmup_steps: optimizer steps of the warm-up.
+            final_lr: last learning rate of the cosine, as a share of the peak.
+            weight_decay: decoupled decay of matrices (not of biases, norms and embeddings).
+
+        Raises:
+            UserError: if `pretrained` or `tokenizer` name nothing, or do not belong together.
+        """
+        super().__init__()
+        if lr_schedule not in ("cosine", "constant"):
+            raise UserError(f"lr_schedule must be 'cosine' or 'constant', got {lr_schedule!r}")
+        self.save_hyperparameters()
+        folder = None if pretrained is None else resolve_pretrained(pretrained)
+        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(tokenizer or folder or BUNDLED)
+        if folder is not None and tokenizer is not None:
+            _same_vocabulary(self.tokenizer, load_tokenizer(folder), folder)
+        self.model: PreTrainedModel = build_lm(folder, architecture or {}, len(self.tokenizer))
+        self.window: Window | None = None
+        self._count = 0
+
+    @abstractmethod
+    def losses(self, batch: TokenBatch) -> NamedTuple:
+        """Terms of the loss, each a mean over the N action tokens; the field ``loss`` is minimised."""
+
+    @abstractmethod
+    def policy(self, **settings: Any) -> Policy:
+        """The policy learned so far, as it plays."""
+
+    # -- training -----------------------------------------------------------------------------------------------
+
+    def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
+        """Return the *sum* over action tokens; `on_before_optimizer_step` divides by their global number."""
+        losses = self._log_losses(batch, "train")
+        self._count += batch.count
+        return losses * batch.count
+
+    def validation_step(self, batch: TokenBatch, batch_idx: int) -> None:
+        """Log the mean loss of held-out episodes."""
+        self._log_losses(batch, "val")
+
+    def _log_losses(self, batch: TokenBatch, stage: str) -> Tensor:
+        terms = self.losses(batch)._asdict()
+        loss: Tensor = terms.pop("loss")
+        prefix = self.name if stage == "train" else f"{stage}/{self.name}"
+        values = {f"{stage}/loss": loss, **{f"{prefix}/{name}": value for name, value in terms.items()}}
+        detached = {name: value.detach() for name, value in values.items()}
+        self.log_dict(detached, batch_size=max(1, batch.count), prog_bar=False, sync_dist=stage == "val")
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Divide the gradients by the number of action tokens in all micro-batches and on all ranks.
+
+        Lightning has divided by the number of micro-batches and averaged over ranks; both are undone here, so that
+        short batches weigh as much as their tokens, however a batch is cut.
+        """
+        count = self.trainer.strategy.reduce(torch.tensor(float(self._count), device=self.device), reduce_op="sum")
+        self._count = 0
+        factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / max(1.0, float(count))
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        torch._foreach_mul_(gradients, factor)
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """AdamW over everything that learns; the schedule counts optimizer steps."""
+        embeddings = {id(m.weight) for m in self.modules() if isinstance(m, torch.nn.Embedding)}
+        groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
+        for parameter in self.parameters():
+            if parameter.requires_grad:
+                groups[parameter.ndim > 1 and id(parameter) not in embeddings].append(parameter)
+        decay = {True: self.hparams["weight_decay"], False: 0.0}
+        optimizer = torch.optim.AdamW(
+            [{"params": params, "weight_decay": decay[key]} for key, params in groups.items() if params],
+            lr=self.hparams["lr"],
+            betas=(0.9, 0.95),
+            fused=True,
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._lr_factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _lr_factor(self, step: int) -> float:
+        warm = min(1.0, (step + 1) / max(1, self.hparams["warmup_steps"]))
+        if self.hparams["lr_schedule"] == "constant":
+            return warm
+        progress = min(1.0, step / max(1, self.trainer.estimated_stepping_batches))
+        last = float(self.hparams["final_lr"])
+        return warm * (last + (1.0 - last) * 0.5 * (1.0 + math.cos(math.pi * progress)))
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Make the checkpoint stand alone: no path of the run that it started from."""
+        arguments = dict(checkpoint.get("hyper_parameters", self.hparams))
+        arguments.update(pretrained=None, architecture=_plain(self.model.config.to_diff_dict()))
+        if fingerprint(self.tokenizer) == fingerprint(load_tokenizer(BUNDLED)):
+            arguments["tokenizer"] = BUNDLED
+        else:
+            arguments["tokenizer"] = arguments["tokenizer"] or self.tokenizer.name_or_path
+        checkpoint["hyper_parameters"] = arguments
+        checkpoint["lmrl"] = {
+            "class": f"{type(self).__module__}.{type(self).__qualname__}",
+            "tokenizer": fingerprint(self.tokenizer),
+            "window": None if self.window is None else asdict(self.window),
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse the weights of another vocabulary."""
+        ours, theirs = fingerprint(self.tokenizer), checkpoint["lmrl"]["tokenizer"]
+        if ours != theirs:
+            raise UserError(f"the checkpoint was trained with another tokenizer ({theirs}) than this one ({ours})")
+        if checkpoint["lmrl"]["window"] is not None:
+            self.window = Window(**checkpoint["lmrl"]["window"])
+
+    def reading(self) -> Window:
+        """What the policy reads, as in training.
+
+        Raises:
+            UserError: if the module has neither been fitted nor loaded.
+        """
+        if self.window is None:
+            raise UserError(f"{type(self).__name__} does not know what its policy reads: fit it, load it, or set `window`")
+        return self.window
+
+    def export(self, folder: Path) -> None:
+        """Write a folder that `transformers` loads without this package, and what was learned beside the model."""
+        export(folder, self.model, self.tokenizer, self.values())
+
+    def values(self) -> dict[str, Tensor]:
+        """Weights that the language model does not hold: value heads and what carries them."""
+        return {}
+
+    def setup(self, stage: str) -> None:
+        """Learn from the datamodule what is read, and check that an algorithm which needs a BC run has one."""
+        data = getattr(self.trainer, "datamodule", None)
+        if data is not None and hasattr(data, "window"):
+            self.window = data.window()
+        fresh = stage == "fit" and self.trainer.ckpt_path is None
+        if fresh and self.starts_from_bc and self.hparams["pretrained"] is None:
+            raise UserError(
+                f"{type(self).__name__} starts from a BC run: give model.init_args.pretrained (for example "
+                "runs/maze_fo/bc, made by: lmrl fit --config configs/maze_fo/bc.yaml)"
+            )
+
+
+def _same_vocabulary(ours: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase, folder: str) -> None:
+    if fingerprint(ours) != fingerprint(theirs):
+        raise UserError(f"tokenizer {ours.name_or_path!r} is another one than that of {folder!r} ({fingerprint(theirs)})")
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Configuration values that a checkpoint can hold."""
+    return {k: v for k, v in values.items() if isinstance(v, (int, float, str, bool, list, dict, type(None)))}

@@ -1,0 +1,26 @@
+"""Filtered behavioural cloning (%BC)."""
+
+from typing import Any
+
+from lmrl.datamodules.filters import Filter
+from lmrl.modules.bc import BC
+
+__all__ = ["FilteredBC"]
+
+
+class FilteredBC(BC):
+    """BC that tells its datamodule which episodes to keep."""
+
+    name = "filtered_bc"
+
+    def __init__(
+        self, success: bool = False, top_fraction: float | None = None, min_return: float | None = None, **shared: Any
+    ) -> None:
+        """Set what is kept; the arguments are those of `Filter`, the rest are those of `BC`."""
+        super().__init__(**shared)
+        self.filter = Filter(success=success, top_fraction=top_fraction, min_return=min_return)
+
+    def setup(self, stage: str) -> None:
+        """Hand the filter to the datamodule."""
+        super().setup(stage)
+        self.trainer.datamodule.filter = self.filter  # type: ignore[attr-defined]

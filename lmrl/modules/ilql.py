@@ -1,0 +1,82 @@
+"""Implicit language Q-learning."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from lmrl.losses import ILQLLoss, ilql_loss, taken
+from lmrl.models.copies import follow, frozen_copy
+from lmrl.models.heads import ValueHead
+from lmrl.models.lm import hidden_states
+from lmrl.modules.values import ValueModule
+from lmrl.batch import TokenBatch
+
+__all__ = ["ILQL"]
+
+
+class ILQL(ValueModule):
+    """Offline value learning: two Qs and a V per action token, V an upper expectile of the slow copies' lower Q.
+
+    Snell et al. 2023, in the form of Abdulhai et al. 2025 with its episode ends corrected: a terminated episode has
+    no value beyond its end, a truncated one is bootstrapped from the state after its last observation.
+    """
+
+    name = "ilql"
+
+    def __init__(
+        self,
+        gamma: float = 0.99,
+        expectile: float = 0.7,
+        cql_weight: float = 0.01,
+        polyak: float = 0.005,
+        beta: float = 8.0,
+        head_bias: float = 0.0,
+        **shared: Any,
+    ) -> None:
+        """Build the value model, its slow copy, and the frozen policy.
+
+        Args:
+            gamma: discount per action token.
+            expectile: in [0.5, 1): how near V comes to the best Q that the data supports.
+            cql_weight: weight of the cross-entropy on both Qs.
+            polyak: share of the way that the slow copies move after each optimizer step.
+            beta: how strongly Q moves the policy when it plays.
+            head_bias: what Q and V are everywhere at the start; near the data's typical return.
+            **shared: arguments of `LanguageModule`.
+        """
+        super().__init__(heads=2, head_bias=head_bias, beta=beta, **shared)
+        self.loss_arguments = {"gamma": gamma, "expectile": expectile, "cql_weight": cql_weight}
+        self.polyak = polyak
+        self.v_head = ValueHead(self.model.config.hidden_size, 1, head_bias)
+        self.slow = frozen_copy(nn.ModuleDict({"trunk": self.trunk, "q_heads": self.q_heads}))
+
+    def losses(self, batch: TokenBatch) -> ILQLLoss:
+        """TD loss of both Qs, expectile loss of V, cross-entropy of both Qs."""
+        assert self.v_head is not None
+        hidden = hidden_states(self.trunk, batch)
+        with torch.no_grad():
+            slow_hidden = hidden_states(self.slow["trunk"], batch)
+            slow_q = [taken(head(slow_hidden), batch.state, batch.token).score for head in self.slow["q_heads"]]
+        value = self.v_head(hidden).squeeze(-1)
+        return ilql_loss(
+            [taken(head(hidden), batch.state, batch.token) for head in self.q_heads],
+            slow_q,
+            value[batch.state],
+            value[batch.next],
+            batch.reward,
+            batch.terminated,
+            **self.loss_arguments,
+        )
+
+    def train(self, mode: bool = True) -> "ILQL":
+        """Training mode for what learns; the slow copies stay in eval mode."""
+        super().train(mode)
+        self.slow.eval()
+        return self
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Step, then move the slow copies: once per real step, also under gradient accumulation."""
+        super().optimizer_step(*args, **kwargs)
+        fast = [*self.trunk.parameters(), *self.q_heads.parameters()]
+        follow(self.slow.parameters(), fast, self.polyak)

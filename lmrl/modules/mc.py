@@ -1,0 +1,43 @@
+"""Monte Carlo returns."""
+
+from typing import Any
+
+from lmrl.losses import MCLoss, mc_loss, taken
+from lmrl.models.lm import hidden_states
+from lmrl.modules.values import ValueModule
+from lmrl.batch import TokenBatch
+
+__all__ = ["MC"]
+
+
+class MC(ValueModule):
+    """Regress Q of every action token to the discounted return that followed it; act on ``log pi + beta * Q``."""
+
+    name = "mc"
+
+    def __init__(
+        self, gamma: float = 0.99, cql_weight: float = 0.01, beta: float = 8.0, head_bias: float = 0.0, **shared: Any
+    ) -> None:
+        """Build the value model beside the frozen policy.
+
+        Args:
+            gamma: discount per action token.
+            cql_weight: weight of the cross-entropy on Q.
+            beta: how strongly Q moves the policy when it plays.
+            head_bias: what Q is everywhere at the start; near the data's typical return.
+            **shared: arguments of `LanguageModule`.
+        """
+        super().__init__(heads=1, head_bias=head_bias, beta=beta, **shared)
+        self.gamma = gamma
+        self.cql_weight = cql_weight
+
+    def setup(self, stage: str) -> None:
+        """Ask the datamodule for returns."""
+        super().setup(stage)
+        self.trainer.datamodule.gamma = self.gamma  # type: ignore[attr-defined]
+
+    def losses(self, batch: TokenBatch) -> MCLoss:
+        """Squared error of Q and its cross-entropy."""
+        hidden = hidden_states(self.trunk, batch)
+        q = taken(self.q_heads[0](hidden), batch.state, batch.token)
+        return mc_loss(q, batch.return_to_go, cql_weight=self.cql_weight)

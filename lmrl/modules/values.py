@@ -1,0 +1,59 @@
+"""What MC and ILQL share: a frozen policy, a value model beside it, and the policy that plays both."""
+
+from copy import deepcopy
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from lmrl.models.heads import ValueHead
+from lmrl.models.lm import trunk_of
+from lmrl.modules.base import LanguageModule
+from lmrl.policies import ValueGuidedPolicy
+
+__all__ = ["ValueModule"]
+
+
+class ValueModule(LanguageModule):
+    """The model of the BC run stays frozen as pi_beta; a copy of its trunk carries the Q heads."""
+
+    starts_from_bc = True
+
+    def __init__(self, heads: int, head_bias: float, beta: float, **shared: Any) -> None:
+        """Build ``heads`` Q heads that start at ``head_bias`` on a copy of the trunk; play with ``beta``."""
+        super().__init__(**shared)
+        self.beta = beta
+        self.model.requires_grad_(False).eval()
+        self.trunk: PreTrainedModel = deepcopy(trunk_of(self.model)).requires_grad_(True)
+        width, vocabulary = self.model.config.hidden_size, self.model.get_input_embeddings().num_embeddings
+        self.q_heads = nn.ModuleList([ValueHead(width, vocabulary, head_bias) for _ in range(heads)])
+        self.v_head: nn.Module | None = None
+
+    def train(self, mode: bool = True) -> "ValueModule":
+        """Training mode for what learns; the frozen policy stays in eval mode."""
+        super().train(mode)
+        self.model.eval()
+        return self
+
+    def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
+        """Sample from ``log pi_beta + beta * min Q``; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""
+        return ValueGuidedPolicy(
+            self.model,
+            self.tokenizer,
+            self.reading(),
+            value_model=self.trunk,
+            q_heads=list(self.q_heads),
+            v_head=self.v_head,
+            beta=self.beta if beta is None else beta,
+            **settings,
+        )
+
+    def values(self) -> dict[str, Tensor]:
+        """The trunk and the heads on it, by name (``trunk.*``, ``q_heads.*``, ``v_head.*``)."""
+        parts = {"trunk": self.trunk, "q_heads": self.q_heads, "v_head": self.v_head}
+        return {
+            f"{name}.{key}": tensor
+            for name, part in parts.items()
+            if part is not None
+            for key, tensor in part.state_dict().items()
+        }

@@ -1,0 +1,57 @@
+"""What players and second speakers look like to everyone above: plain records and two Protocols."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = ["Policy", "Reply", "Request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One environment asks its player for the next action.
+
+    A request holds the whole episode so far, so that a policy needs no memory of its own; a policy
+    that keeps a cache per slot may compare and feed only what is new.
+
+    Example: the second turn of an episode in slot 3::
+
+        Request(slot=3, seed=7, observations=("at 1, 1\\n", "at 1, 2\\n"), actions=("move right\\n",))
+    """
+
+    slot: int
+    """Which of the parallel environments asks, from 0; it stays the same for a whole episode."""
+    seed: int
+    """Seed of the episode. All randomness of a reply follows from the seed and the turn."""
+    observations: Sequence[str]
+    """What the environment said, ``t + 1`` texts at turn ``t``."""
+    actions: Sequence[str] = ()
+    """What the policy said, ``t`` texts."""
+    action_ids: Sequence[tuple[int, ...]] = ()
+    """The token ids of those actions as they were sampled (empty tuples if the policy has no tokens)."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """The environment's ``info`` with the newest observation (scripted players may look at it)."""
+
+    @property
+    def turn(self) -> int:
+        """Number of actions taken so far."""
+        return len(self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a policy says in answer to one `Request`."""
+
+    text: str
+    """The action, as the environment receives it."""
+    ids: tuple[int, ...] = ()
+    """Token ids of the action exactly as sampled; empty for players without tokens."""
+    logprobs: tuple[float, ...] = ()
+    """Log-probability of each id under the very distribution it was sampled from."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Anything that plays. `act` gets one request per waiting environment and answers in that order."""
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]: ...

@@ -1,0 +1,201 @@
+"""Episodes become token ids here, and the one alignment rule is stated here.
+
+Position ``t`` of a segment is the *state* after reading token ``t``; its *action* is token ``t + 1``. So values and
+logits for an action token are read one position before it. Only tokens that the policy says are actions; a turn's
+reward sits on the last token of what it said; the state after an action token is the state in which the policy
+speaks its *next* token, whatever the environment says in between (Abdulhai et al. 2025, section 5).
+
+A *segment* is one context that the model reads. A task whose policy reads everything has one segment per episode; a
+task whose policy reads a sliding window has one per turn. Turns whose windows start at the same text share a segment,
+because a causal model sees the same prefix either way.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from lmrl.episode import Episode
+from lmrl.errors import UserError
+
+__all__ = ["Encoder", "Segment", "Window", "context", "segments"]
+
+Ids: TypeAlias = tuple[int, ...]
+
+
+class Encoder:
+    """Text to ids and back, one text at a time, remembering what it has seen (game texts repeat)."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, remember: int = 100_000) -> None:
+        self.tokenizer = tokenizer
+        self._remember = remember
+        self._ids: dict[str, Ids] = {}
+
+    def encode(self, text: str) -> Ids:
+        """Ids of ``text`` alone: token boundaries coincide with text boundaries, no special tokens are added."""
+        ids = self._ids.get(text)
+        if ids is None:
+            ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
+            if len(self._ids) < self._remember:
+                self._ids[text] = ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids`` as it is, special tokens and spaces included."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much of the past a policy reads: whole texts, the newest ones."""
+
+    texts: int | None = None
+    """At most so many texts (observations and actions both count); None means all."""
+    tokens: int = 1024
+    """At most so many tokens. The oldest texts go first; a single longer text keeps its end."""
+
+    def start(self, lengths: Sequence[int]) -> int:
+        """Index of the first text that is read when texts of these ``lengths`` (in tokens) have been said."""
+        first = len(lengths) - 1
+        earliest = 0 if self.texts is None else max(0, len(lengths) - self.texts)
+        total = lengths[first]
+        while first > earliest and total + lengths[first - 1] <= self.tokens:
+            first -= 1
+            total += lengths[first]
+        return first
+
+
+def _pieces(encoder: Encoder, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
+    """The ids of every text in the order it was said; actions as they were sampled, where that is known."""
+    pieces = [encoder.encode(observations[0])]
+    for turn, action in enumerate(actions):
+        sampled = ids[turn] if turn < len(ids) else ()
+        pieces.append(tuple(sampled) or encoder.encode(action))
+        if turn + 1 < len(observations):
+            pieces.append(encoder.encode(observations[turn + 1]))
+    return pieces
+
+
+def context(
+    encoder: Encoder,
+    window: Window,
+    observations: Sequence[str],
+    actions: Sequence[str],
+    action_ids: Sequence[Ids] = (),
+) -> list[int]:
+    """The ids that a policy reads before its next action; training reads exactly these (see `segments`).
+
+    Args:
+        encoder: text to ids.
+        window: how much of the past is read.
+        observations: ``t + 1`` texts.
+        actions: ``t`` texts.
+        action_ids: ids of the actions as sampled; they win over encoding the text anew.
+    """
+    keep = 2 * len(actions) + 1 if window.texts is None else window.texts
+    skip = max(0, (2 * len(actions) + 1 - keep) // 2)  # whole turns that no window of so many texts can reach
+    pieces = _pieces(encoder, observations[skip:], actions[skip:], action_ids[skip:])
+    first = window.start([len(piece) for piece in pieces])
+    ids = [token for piece in pieces[first:] for token in piece]
+    return ids[-window.tokens :]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """One context and the action tokens (n of them) that are trained in it.
+
+    Example: texts ``a b`` (two tokens), action ``x y`` with reward -1, then the next context is ``c``::
+
+        ids = (a, b, x, y)    col = (1, 2)    token = (x, y)    reward = (0, -1)    next_ids = (c,)
+    """
+
+    ids: NDArray[np.int32]
+    """(L,) what the model reads."""
+    col: NDArray[np.int32]
+    """(n,) the state of every action token: the position just before it."""
+    token: NDArray[np.int32]
+    """(n,) the action tokens themselves: ``ids[col + 1]``."""
+    reward: NDArray[np.float64]
+    """(n,) zero but on the last token of each action."""
+    next_ids: NDArray[np.int32] | None
+    """What the policy reads when it speaks after the last action token; None if the rules ended the episode."""
+    key: bytes
+    """``ids`` as bytes that sort like the ids, to find equal segments and prefixes."""
+    next_key: bytes
+    """Likewise for ``next_ids``; empty if there are none."""
+    return_to_go: NDArray[np.float64] | None = None
+    """(n,) discounted sum of the rewards from each token to the end of the episode, where it was asked for."""
+
+
+def _key(ids: NDArray[np.int32]) -> bytes:
+    return ids.astype(">u4").tobytes()  # big-endian: bytes compare as the ids do
+
+
+def _sampled_ids(episode: Episode, encoder: Encoder) -> tuple[Ids, ...]:
+    """The sampled ids, unless another tokenizer made them."""
+    for text, ids in zip(episode.actions, episode.action_ids, strict=False):
+        if max(ids, default=0) >= len(encoder.tokenizer) or encoder.decode(ids) != text:
+            return ()
+    return episode.action_ids
+
+
+def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Segment]:
+    """Cut an episode into the contexts in which its actions were (or would be) said.
+
+    Yields:
+        Segments in the order of the turns; together they hold every action token once.
+
+    Raises:
+        UserError: if an action has no tokens (nothing could be trained, and its reward would have no place).
+    """
+    last = episode.info.get("final_observation", episode.observations[-1])
+    pieces = _pieces(encoder, (*episode.observations[:-1], last), episode.actions, _sampled_ids(episode, encoder))
+    lengths = [len(piece) for piece in pieces]
+    if any(length == 0 for length in lengths[1::2]):
+        raise UserError(f"actions need at least one token; turn {lengths[1::2].index(0)} of seed {episode.seed} has none")
+    starts = [window.start(lengths[: 2 * turn + 1]) for turn in range(len(episode) + 1)]
+    groups = [list(group) for _, group in groupby(range(len(episode)), key=lambda turn: starts[turn])]
+    for turns in groups:
+        after = turns[-1] + 1
+        ends = episode.terminated and after == len(episode)
+        following = None if ends else _window_ids(pieces, starts[after], after, window)
+        yield _segment(pieces, starts[turns[0]], turns, episode.rewards, following, window)
+
+
+def _window_ids(pieces: list[Ids], start: int, turn: int, window: Window) -> NDArray[np.int32]:
+    ids = [token for piece in pieces[start : 2 * turn + 1] for token in piece]
+    return np.asarray(ids[-window.tokens :], dtype=np.int32)
+
+
+def _segment(
+    pieces: list[Ids],
+    start: int,
+    turns: list[int],
+    rewards: Sequence[float],
+    following: NDArray[np.int32] | None,
+    window: Window,
+) -> Segment:
+    ids = list(_window_ids(pieces, start, turns[0], window))
+    col: list[int] = []
+    reward: list[float] = []
+    for turn in turns:
+        if turn > turns[0]:
+            ids.extend(pieces[2 * turn])
+        action = pieces[2 * turn + 1]
+        col.extend(range(len(ids) - 1, len(ids) - 1 + len(action)))
+        reward.extend([0.0] * (len(action) - 1) + [rewards[turn]])
+        ids.extend(action)
+    array, states = np.asarray(ids, dtype=np.int32), np.asarray(col, dtype=np.int32)
+    return Segment(
+        ids=array,
+        col=states,
+        token=array[states + 1],
+        reward=np.asarray(reward, dtype=np.float64),
+        next_ids=following,
+        key=_key(array),
+        next_key=b"" if following is None else _key(following),
+    )
