@@ -1,0 +1,49 @@
+# Every target sets itself up: a virtual environment in .venv with the pinned versions, once, and again when
+# pyproject.toml or constraints.txt changes.  `make PYTHON=python3.12 test` picks the interpreter.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Small models on few cores: one thread per process is faster than threads that wait for each other.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test lint format bench clean
+
+help:  ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 20
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.main: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing lmrl and what it needs into $(VENV) ..."
+	@$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing lmrl and its development tools into $(VENV) ..."
+	@$(INSTALL) -e '.[dev]'
+	@touch $(VENV)/.main $@
+
+quickstart: $(VENV)/.main  ## maze data, BC, filtered BC, MC and ILQL, evaluation, and a report
+	$(BIN)/lmrl reproduce maze_fo $(ARGS)
+
+test: $(VENV)/.dev  ## the tests
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(VENV)/.dev  ## style, format and types, as CI checks them
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev  ## speed of the maze, the decoding engine and a training step
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:  ## remove the virtual environment and the caches (not data, runs or reports)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,100 @@
+"""One training step of BC and ILQL beside the bare step of the same Hugging Face model, interleaved in one run.
+
+32 rows of 128 tokens, 4 layers of width 128, vocabulary 512, float32, one thread. In a row the environment and the
+player take turns of 12 and 4 tokens; a second set of rows consists of action tokens alone, the dearest case for heads.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+from lmrl.batch import TokenBatch, collate
+from lmrl.models.copies import follow
+from lmrl.modules import BC, ILQL, LanguageModule
+from lmrl.tokens import Segment
+
+ROWS, LENGTH, VOCABULARY = 32, 128, 512
+ARCHITECTURE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": LENGTH, "vocab_size": VOCABULARY}
+
+
+def batch(environment: int, action: int) -> TokenBatch:
+    """Random rows in which so many tokens of the environment and of the player alternate."""
+    draw = np.random.default_rng(0)
+    said = np.arange(LENGTH) % (environment + action) >= environment
+    col = (np.flatnonzero(said[1:])).astype(np.int32)
+    rows = []
+    for _ in range(ROWS):
+        ids = draw.integers(VOCABULARY, size=LENGTH).astype(np.int32)
+        key = ids.astype(">u4").tobytes()
+        rows.append(Segment(ids, col, ids[col + 1], np.full(len(col), -1.0), None, key, b""))
+    return collate(rows)
+
+
+def learner(module: LanguageModule, data: TokenBatch) -> Callable[[], None]:
+    """What Lightning does in one step of the module, without its loop."""
+    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-4, fused=True)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def step() -> None:
+        (module.losses(data).loss * data.count).backward()
+        torch._foreach_mul_([p.grad for p in parameters], 1 / data.count)
+        optimizer.step()
+        optimizer.zero_grad()
+        if isinstance(module, ILQL):
+            fast = [*module.trunk.parameters(), *module.q_heads.parameters()]
+            follow(module.slow.parameters(), fast, module.polyak)
+
+    return step
+
+
+def bare(model: nn.Module, data: TokenBatch) -> Callable[[], None]:
+    """Forward, backward and AdamW of the model as `transformers` has it, with its own loss."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        model(input_ids=data.input_ids, labels=data.input_ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def seconds(step: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def compare(data: TokenBatch, rounds: int) -> tuple[float, float, float]:
+    """Median seconds of a bare step, and the medians of BC / bare and ILQL / BC, round by round."""
+    torch.manual_seed(0)
+    steps = [
+        bare(BC(architecture=ARCHITECTURE).model, data),
+        learner(BC(architecture=ARCHITECTURE), data),
+        learner(ILQL(architecture=ARCHITECTURE), data),
+    ]
+    for step in steps:
+        step()
+    times = [[seconds(step) for step in steps] for _ in range(rounds)]
+    middle = statistics.median
+    return middle(t[0] for t in times), middle(t[1] / t[0] for t in times), middle(t[2] / t[1] for t in times)
+
+
+def run(rounds: int = 15) -> Iterator[tuple[str, str, str]]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for name, turns in (("a quarter action tokens", (12, 4)), ("action tokens only", (0, 128))):
+        plain, bc, ilql = compare(batch(*turns), rounds)
+        yield f"step, {name}: bare", f"{plain:.3f} s", ""
+        yield f"step, {name}: BC / bare", f"{bc:.2f}", "<= 1.15"
+        yield f"step, {name}: ILQL / BC", f"{ilql:.2f}", "<= 1.80"
+    torch.set_num_threads(threads)
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(*row, sep=" | ")

@@ -1,0 +1,105 @@
+"""The command line: finds the verb, hands it its arguments, turns errors into one line and an exit code.
+
+A verb is a function in `lmrl.commands`. Its module is imported when the verb is called and not before, so that
+``lmrl --help`` and the verbs that need no model answer without loading torch.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from lmrl import __version__
+from lmrl.commands.arguments import call
+from lmrl.errors import UserError
+
+__all__ = ["VERBS", "Verb", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb: where its function is (``module:function`` in `lmrl.commands`) and its line in ``lmrl --help``."""
+
+    target: str
+    help: str
+    raw: bool = False
+    """The function takes the words after the verb as they are and returns an exit code."""
+
+    def run(self, argv: Sequence[str], name: str) -> int:
+        """Import the function and call it."""
+        module, function = self.target.split(":")
+        target = getattr(import_module(f"lmrl.commands.{module}"), function)
+        return int(target(argv)) if self.raw else call(target, argv, f"lmrl {name}")
+
+
+VERBS = {
+    "fit": Verb("fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True),
+    "evaluate": Verb("evaluate:evaluate_command", "let a policy play and write its episodes and scores"),
+    "reproduce": Verb("reproduce:reproduce_command", "data, training, evaluation and report for whole tasks"),
+    "report": Verb("reproduce:report_command", "write the report again from finished runs"),
+    "data generate": Verb("data:generate_command", "record a dataset with a task's scripted player"),
+    "data stats": Verb("data:stats_command", "describe a dataset next to the published figures"),
+    "data verify": Verb("data:verify_command", "replay a dataset through its environment"),
+    "data import": Verb("data:import_command", "convert an official LMRL-Gym file"),
+    "check-env": Verb("check_env:check_env_command", "test that an environment obeys the laws of the package"),
+    "play": Verb("play:play_command", "play a task yourself in the terminal"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 1 (a check failed), 2 (a wrong argument) or 130 (interrupted)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except UserError as error:
+        if os.environ.get("LMRL_DEBUG") == "1":
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read the output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit as end:  # --help and --version of the parsers
+        return end.code if isinstance(end.code, int) else 0
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"lmrl {__version__}")
+        return 0
+    for length in (2, 1):
+        name = " ".join(words[:length])
+        if len(words) >= length and name in VERBS:
+            return VERBS[name].run(words[length:], name)
+    return _no_such_verb(words)
+
+
+def _no_such_verb(words: list[str]) -> int:
+    group = {name: verb for name, verb in VERBS.items() if name.startswith(f"{words[0]} ")}
+    if group and (len(words) == 1 or words[1] in ("-h", "--help")):
+        print(_overview(group))
+        return 0 if len(words) > 1 else 2
+    given = " ".join(words[: 2 if group else 1])
+    raise UserError(f"unknown command {given!r}; known: {', '.join(group or VERBS)}")
+
+
+def _overview(verbs: dict[str, Verb] | None = None) -> str:
+    lines = [f"  lmrl {name:<15} {verb.help}" for name, verb in (verbs or VERBS).items()]
+    return "\n".join(
+        [
+            f"lmrl {__version__}: multi-turn reinforcement learning for language models",
+            "",
+            "usage: lmrl COMMAND [arguments]      lmrl COMMAND --help      lmrl --version",
+            "",
+            *lines,
+            "",
+            "LMRL_DEBUG=1 shows tracebacks; LMRL_DATA is where datasets are kept (default: data).",
+        ]
+    )

@@ -1,0 +1,74 @@
+"""From a typed function to the arguments of a command: the signature is the parser, the docstring is the help."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, get_type_hints
+
+from docstring_parser import Docstring
+from docstring_parser import parse as parse_docstring
+from jsonargparse import ArgumentError, ArgumentParser
+
+from lmrl.commands.parser_errors import explain
+from lmrl.errors import UserError
+
+__all__ = ["call", "parser_of"]
+
+Function = Callable[..., "int | None"]
+
+
+def parser_of(function: Function, prog: str) -> ArgumentParser:
+    """A parser for the parameters of a function.
+
+    Parameters before the ``*`` are positional arguments, those after it are options (required without a
+    default); ``list[str]`` takes one or more words or a comma-separated list; a ``bool`` is a switch.
+    """
+    words = parse_docstring(function.__doc__ or "")
+    parser = ArgumentParser(prog=prog, description=_description(words), exit_on_error=False)
+    hints, about = get_type_hints(function), {p.arg_name: p.description for p in words.params}
+    for parameter in inspect.signature(function).parameters.values():
+        _add(parser, parameter, hints[parameter.name], about.get(parameter.name) or "")
+    return parser
+
+
+def call(function: Function, argv: Sequence[str], prog: str) -> int:
+    """Call a function with the arguments of a command line and hand back its exit code.
+
+    Raises:
+        UserError: an unknown, missing or malformed argument; the message names the known ones.
+    """
+    parser = parser_of(function, prog)
+    try:
+        known = vars(parser.parse_args(list(argv)))
+    except ArgumentError as error:
+        raise UserError(f"{explain(str(error), parser)} (see: {prog} --help)") from error
+    parameters = inspect.signature(function).parameters.values()
+    positional = [_words(known[p.name]) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    options = {p.name: _words(known[p.name]) for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return function(*positional, **options) or 0
+
+
+def _description(words: Docstring) -> str:
+    return "\n\n".join(part for part in (words.short_description, words.long_description) if part)
+
+
+def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, about: str) -> None:
+    settings: dict[str, Any] = {"help": about}
+    if hint is bool:
+        settings |= {"action": "store_true"}
+    elif hint in (list[str], list[str] | None):
+        settings |= {"nargs": "+", "type": str}
+    else:
+        settings |= {"type": hint}
+    if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+        parser.add_argument(parameter.name, **settings)
+    elif parameter.default is parameter.empty:
+        parser.add_argument(f"--{parameter.name}", required=True, **settings)
+    else:
+        parser.add_argument(f"--{parameter.name}", default=parameter.default, **settings)
+
+
+def _words(value: Any) -> Any:
+    """``["bc,mc", "ilql"]`` is the list of three names that was meant; settings (``key=value``) stay whole."""
+    if isinstance(value, list):
+        return [word for item in value for word in ([item] if "=" in item else item.split(",")) if word]
+    return value

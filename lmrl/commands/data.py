@@ -1,0 +1,69 @@
+"""``lmrl data``: record, describe, replay and import datasets."""
+
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from lmrl.data import dataset_stats, generate, import_official, stats_table, verify
+
+__all__ = ["generate_command", "import_command", "stats_command", "verify_command"]
+
+
+def generate_command(
+    task: str, *, size: int | None = None, seed: int = 0, out: Path | None = None, workers: int = 1
+) -> None:
+    """Record a dataset with the task's scripted player; the same seed gives the same file.
+
+    Args:
+        task: name of the task, e.g. maze_fo.
+        size: number of episodes (default: that of the published dataset).
+        seed: decides every episode, whatever the number of workers.
+        out: a .parquet or .jsonl file (default: in $LMRL_DATA or data, named after task, generator, size and seed).
+        workers: processes that play.
+    """
+    print(f"written to {generate(task, size, seed, out, workers, progress=sys.stderr.isatty())}")
+
+
+def stats_command(file: Path, *, json: bool = False) -> None:
+    """Describe a dataset next to the published figures.
+
+    Args:
+        file: a .parquet or .jsonl file of episodes.
+        json: print JSON instead of a table.
+    """
+    stats = dataset_stats(file)
+    if json:
+        _print_json(stats.to_dict())
+    else:
+        Console().print(stats_table(stats))
+
+
+def verify_command(file: Path) -> int:
+    """Replay every action of a dataset through its environment; exit code 1 if anything differs.
+
+    Args:
+        file: a .parquet or .jsonl file of episodes.
+    """
+    report = verify(file)
+    for mismatch in report.mismatches:
+        print(mismatch, file=sys.stderr)
+    right = report.episodes - report.mismatched
+    print(f"{report.task}: {right} of {report.episodes} episodes ({report.turns} turns) replay as recorded")
+    return 0 if report.ok else 1
+
+
+def import_command(task: str, file: Path, *, out: Path) -> None:
+    """Convert an official LMRL-Gym file; nothing is written if a line is broken.
+
+    Args:
+        task: name of the task, e.g. maze_fo.
+        file: JSON lines or one JSON list, as released.
+        out: a .parquet or .jsonl file.
+    """
+    print(f"{import_official(task, file, out)} episodes written to {out}")
+
+
+def _print_json(record: dict[str, object]) -> None:
+    print(json.dumps(record, indent=2))

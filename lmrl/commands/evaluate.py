@@ -1,0 +1,77 @@
+"""``lmrl evaluate``: let one policy play, and write what it played and how well."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lmrl.commands.players import is_trained, named_policy
+from lmrl.envs import registration
+from lmrl.evaluation.record import record_evaluation
+
+__all__ = ["evaluate_command"]
+
+
+def evaluate_command(
+    task: str,
+    *,
+    policy: str,
+    episodes: int = 200,
+    seed: int = 0,
+    out: Path,
+    slots: int = 32,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    beta: float | None = None,
+) -> None:
+    """Let a policy play and write ``episodes.parquet`` and ``scores.json``.
+
+    Args:
+        task: name of the task, e.g. maze_fo.
+        policy: a run folder, a checkpoint, or the name of a scripted player (random, behaviour, optimal, human).
+        episodes: how many episodes; the task's starts are taken in turn.
+        seed: of the whole evaluation; the result does not depend on the number of slots.
+        out: folder for the two files.
+        slots: how many episodes are played side by side.
+        temperature: of sampling, 0 is greedy (default: the checkpoint's).
+        top_k: sample among the k most probable tokens only.
+        top_p: sample among the most probable tokens with this total probability only.
+        beta: weight of the learned values (MC, ILQL).
+    """
+    row = registration.task(task)
+    chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
+    decoding = {name: value for name, value in chosen.items() if value is not None}
+    player, human = named_policy(policy, row, **decoding), policy == "human"
+    greedy = partial(named_policy, policy, row, **{**decoding, "temperature": 0.0})
+    columns = (TextColumn("playing {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=human) as bar:
+        shown = bar.add_task(task, total=episodes)
+        scores = record_evaluation(
+            player,
+            task,
+            out,
+            episodes=episodes,
+            seed=seed,
+            slots=1 if human else slots,
+            name=policy,
+            greedy=greedy if is_trained(policy, row) else None,
+            provenance={"policy": policy, "decoding": decoding},
+            on_episode=lambda _: bar.advance(shown),
+        )
+    for line in _summary(scores):
+        print(line)
+    print(f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}")
+
+
+def _summary(scores: dict[str, Any]) -> list[str]:
+    low, high = scores["return_ci"]
+    lines = [
+        f"return     {scores['return_mean']:.2f}  (95 % interval {low:.2f} to {high:.2f})",
+        "normalized {:.1f}  (95 % interval {:.1f} to {:.1f})".format(scores["normalized"], *scores["normalized_ci"]),
+        "success    {:.1%}  (95 % interval {:.1%} to {:.1%})".format(scores["success_rate"], *scores["success_ci"]),
+        f"length     {scores['length_mean']:.1f}     illegal actions {scores['illegal_rate']:.1%}",
+    ]
+    return lines + [f"note: {warning}" for warning in scores["warnings"]]

@@ -1,0 +1,107 @@
+"""The layouts of the original benchmark's files, checked field by field."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from lmrl.errors import UserError
+
+__all__ = ["Game", "game_of_texts", "game_of_transitions"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """What a record says, whatever its layout."""
+
+    observations: tuple[str, ...]
+    """One per action, and one more where the record holds the last."""
+    actions: tuple[str, ...]
+    rewards: tuple[float, ...]
+    done: bool
+
+
+def game_of_transitions(record: Any) -> Game:
+    """A list of ``{"state": str, "action": str, "reward": number, "done": bool}``; only the last may be done.
+
+    Raises:
+        UserError: saying what is wrong.
+    """
+    steps = _list(record, "a record", "transitions")
+    for number, step in enumerate(steps):
+        where = f"transition {number}"
+        if not isinstance(step, Mapping):
+            raise UserError(f"{where} must be an object with state, action, reward and done, got {step!r:.60}")
+        for key, check in (("state", _text), ("action", _text), ("reward", _number), ("done", _flag)):
+            check(_field(step, key, where), f"{key} of {where}")
+        if step["done"] and number < len(steps) - 1:
+            raise UserError(f"{where} of {len(steps)} is done, but the record goes on")
+    return Game(
+        observations=tuple(step["state"] for step in steps),
+        actions=tuple(step["action"] for step in steps),
+        rewards=tuple(float(step["reward"]) for step in steps),
+        done=steps[-1]["done"],
+    )
+
+
+def game_of_texts(record: Any) -> Game:
+    """``{"text_history": [observation, action, ...], "rewards": [...], "dones": [...]}``, the lists of equal length.
+
+    Rewards and dones at odd places belong to the actions there; the others must be 0 and false (the last observation,
+    if the record has one, may be done).
+
+    Raises:
+        UserError: saying what is wrong.
+    """
+    if not isinstance(record, Mapping):
+        raise UserError(f"a record must be an object with text_history, rewards and dones, got {record!r:.60}")
+    texts = _checked(record, "text_history", _text)
+    rewards = _checked(record, "rewards", _number)
+    dones = _checked(record, "dones", _flag)
+    if not len(texts) == len(rewards) == len(dones):
+        raise UserError(f"{len(texts)} texts, {len(rewards)} rewards and {len(dones)} dones; they must be as many")
+    if len(texts) < 2:
+        raise UserError("text_history must hold an observation and an action, got one text")
+    if any(rewards[::2]):
+        raise UserError("rewards must be 0 for observations (even places)")
+    end = len(texts) // 2 * 2 - 1  # the last action
+    if any(dones[:end]):
+        raise UserError(f"dones[{dones.index(True)}] is true, but the record goes on")
+    return Game(tuple(texts[::2]), tuple(texts[1::2]), tuple(rewards[1::2]), any(dones[end:]))
+
+
+def _checked(record: Mapping[str, Any], key: str, check: Callable[[Any, str], _T]) -> list[_T]:
+    values = _list(_field(record, key, "the record"), key, "values")
+    return [check(value, f"{key}[{i}]") for i, value in enumerate(values)]
+
+
+def _field(record: Mapping[str, Any], key: str, where: str) -> Any:
+    if key not in record:
+        raise UserError(f"{where} lacks {key!r}; it has: {', '.join(map(str, record))}")
+    return record[key]
+
+
+def _list(value: Any, name: str, of: str) -> Sequence[Any]:
+    if not isinstance(value, list) or not value:
+        raise UserError(f"{name} must be a list of {of} with at least one, got {value!r:.60}")
+    return value
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{name} must be a text, got {value!r:.60}")
+    return value
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise UserError(f"{name} must be a finite number, got {value!r:.60}")
+    return float(value)
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise UserError(f"{name} must be true or false, got {value!r:.60}")
+    return value

@@ -1,0 +1,121 @@
+"""`TextEnv`: what all games have in common. A game fills in `_begin` and `_turn`."""
+
+import operator
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import gymnasium
+from gymnasium import spaces
+
+from lmrl.errors import UserError, unknown
+
+__all__ = ["TextEnv", "Turn"]
+
+Turn: TypeAlias = tuple[str, float, bool, bool, dict[str, Any]]
+"""New text, reward, terminated, truncated, info."""
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """A one-player text game with Gymnasium's interface.
+
+    ``reset`` and ``step`` return only the new text of this turn; the history belongs to whoever plays. Time limits
+    truncate, rules terminate, and any text is an action that the rules answer. Every ``info`` holds
+
+    - ``seed``, ``start``: ``reset(seed=info["seed"], options=info["start"])`` begins the same episode again;
+    - ``task_id``: names the instance (which word, which start), whatever the seed that led to it;
+    - ``illegal``: whether the rules did not know the action;
+    - ``success``: whether the task is solved.
+
+    A game sets `return_range` and implements `_begin`, `_turn` and, if it has more to show than its last text,
+    `render`.
+
+    Args:
+        render_mode: for Gymnasium's sake; `render` gives text whatever it says.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (declared so by Gymnasium)
+    reset_options: ClassVar[tuple[str, ...]] = ()
+    """Names that ``reset(options=...)`` understands."""
+    return_range: tuple[float, float]
+    """Lowest and highest possible sum of rewards of an episode."""
+
+    def __init__(self, render_mode: str | None = "ansi") -> None:
+        self.render_mode = render_mode
+        self.observation_space = spaces.Text(max_length=4096, charset=string.printable)
+        self.action_space = spaces.Text(max_length=512, charset=string.printable)
+        self._facts: dict[str, Any] = {}
+        self._start: dict[str, Any] = {}
+        self._text = ""
+        self._playing = False
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin an episode.
+
+        Args:
+            seed: decides everything that is random. Without one the next seed is drawn from the generator of the last.
+            options: see `reset_options`; what they fix is not random.
+
+        Returns:
+            The first text and its ``info``.
+
+        Raises:
+            UserError: for a seed that is no natural number, an unknown option, or an option against the rules.
+        """
+        options = dict(options or {})
+        for name in options:
+            if name not in self.reset_options:
+                raise unknown("reset option", name, self.reset_options)
+        seed = int(self.np_random.integers(2**31)) if seed is None else _natural(seed)
+        super().reset(seed=seed)
+        self._text, task_id, self._start, info = self._begin(options)
+        self._facts = {"seed": seed, "task_id": task_id}
+        self._playing = True
+        return self._text, {**self._facts, "start": {**self._start}, "illegal": False, "success": False, **info}
+
+    def step(self, action: str) -> Turn:
+        """Play one action.
+
+        Returns:
+            New text, reward, terminated, truncated and ``info``.
+
+        Raises:
+            UserError: before the first ``reset``, and after the end of an episode.
+        """
+        if not self._playing:
+            raise UserError(f"step() needs a running episode, but {self._why_not()}: call reset() first")
+        text, reward, terminated, truncated, info = self._turn(action)
+        self._playing = not (terminated or truncated)
+        self._text = text
+        info.update(self._facts)
+        info["start"] = {**self._start}  # a copy each time: infos are the caller's to change
+        return text, reward, terminated, truncated, info
+
+    def render(self) -> str:
+        """The last text (games with a board draw it)."""
+        return self._text
+
+    def legal_actions(self) -> Sequence[str]:
+        """Actions that are legal now, or some of them; empty where they cannot be listed."""
+        return ()
+
+    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+        """First text, task id, options that repeat this start, and more for ``info``; ``self.np_random`` is seeded."""
+        raise NotImplementedError
+
+    def _turn(self, action: str) -> Turn:
+        """Answer one action of a running episode; ``info`` needs ``illegal`` and ``success``."""
+        raise NotImplementedError
+
+    def _why_not(self) -> str:
+        return "the last one is over" if self._facts else "none has begun"
+
+
+def _natural(seed: Any) -> int:
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = -1
+    if number < 0 or isinstance(seed, bool):
+        raise UserError(f"seed must be a whole number from 0, got {seed!r}")
+    return number

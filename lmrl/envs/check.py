@@ -1,0 +1,155 @@
+"""The laws that every environment obeys, as one test that any environment can be put to."""
+
+import copy
+import pickle
+import random
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from lmrl.envs.base import TextEnv
+from lmrl.envs.odd_texts import odd_texts
+from lmrl.envs.trial import LawBroken, Trial
+
+__all__ = ["LawBroken", "check_env"]
+
+_EPISODES = 8
+_ILLEGAL_TURNS = 1_000
+
+
+def check_env(env: TextEnv | Callable[[], TextEnv], texts: int = 200, seed: int = 0) -> list[str]:
+    """Put an environment to all laws.
+
+    Args:
+        env: an environment that was not reset yet (copies of it are tried), or a function that makes a fresh one.
+        texts: how many odd texts (empty, huge, control characters, other scripts, near misses) it must answer.
+        seed: of the episodes and texts.
+
+    Returns:
+        The names of the laws, all obeyed.
+
+    Raises:
+        LawBroken: for the first law that is not obeyed.
+    """
+    if isinstance(env, TextEnv):
+        model = env
+        return check_env(lambda: copy.deepcopy(model), texts, seed)
+    for name, law in _LAWS.items():
+        law(Trial(name, env, seed, texts))
+    return list(_LAWS)
+
+
+def _form(trial: Trial) -> None:
+    answer = trial.begin(0).answers[0]
+    trial.require(isinstance(answer, tuple) and len(answer) == 2, "reset must return (text, info), and no reward")
+    text, info = answer
+    trial.require(isinstance(text, str), f"the first observation must be a str, got {text!r:.80}")
+    named = isinstance(info, dict) and {"seed", "task_id", "start"} <= set(info)
+    trial.require(named, "info after reset must have seed, task_id and start")
+    trial.require("reward" not in info, "reset must not give a reward")
+    for index in range(_EPISODES):
+        trial.play(index)
+
+
+def _same_seed(trial: Trial) -> None:
+    for index in range(_EPISODES):
+        same = trial.play(index).answers == trial.play(index).answers
+        trial.require(same, f"two instances with seed {trial.seed + index} and the same actions differ")
+
+
+def _start_repeats(trial: Trial) -> None:
+    for index in range(_EPISODES):
+        first = trial.begin(index).answers[0]
+        seed, options = first[1]["seed"], first[1]["start"]
+        again = trial.works(partial(trial.make().reset, seed=seed, options=options), "reset")
+        trial.require(again == first, f"reset(seed={seed}, options={options}) does not repeat the start")
+
+
+def _interleaved(trial: Trial) -> None:
+    alone = [trial.play(index).answers for index in range(2)]
+    games = [trial.begin(index) for index in range(2)]
+    while not all(game.over for game in games):
+        for game in games:
+            if not game.over:
+                game.move()
+    trial.require([game.answers for game in games] == alone, "instances that take turns influence each other")
+
+
+def _global_rng(trial: Trial) -> None:
+    before = _global_states()
+    trial.play(0)
+    for name, state in _global_states().items():
+        trial.require(name not in before or before[name] == state, f"the global generator of {name} was touched")
+
+
+def _global_states() -> dict[str, Any]:
+    states: dict[str, Any] = {"random": random.getstate(), "numpy": pickle.dumps(np.random.get_state())}
+    if "torch" in sys.modules:  # a game does not need torch, so neither does its test
+        states["torch"] = sys.modules["torch"].get_rng_state().numpy().tobytes()
+    return states
+
+
+def _return_range(trial: Trial) -> None:
+    low, high = trial.make().return_range
+    for index in range(_EPISODES):
+        total = trial.play(index).total
+        trial.require(low <= total <= high, f"a return of {total} is outside of the declared {low} to {high}")
+    game = trial.begin(0)
+    for _ in range(_ILLEGAL_TURNS):
+        if game.over:
+            break
+        game.say("no such action\n")
+    trial.require(low <= game.total, f"illegal actions bring {game.total}, below the declared {low}")
+
+
+def _endings(trial: Trial) -> None:
+    trial.refused(lambda: trial.make().step("before"), "step() before reset()")
+    for index in range(_EPISODES):
+        game = trial.play(index)
+        _, _, terminated, truncated, _ = game.answers[-1]
+        trial.require(not (terminated and truncated), "an episode may be terminated or truncated, not both")
+        trial.refused(partial(game.env.step, "after"), "step() after the end")
+        again = game.env.reset(seed=trial.seed + index)
+        trial.require(again == game.answers[0], "reset() after the end does not begin afresh")
+
+
+def _any_text(trial: Trial) -> None:
+    game = trial.begin(0)
+    for text in odd_texts(game.env.legal_actions(), trial.texts, trial.seed):
+        game.say(text)
+        if game.over:
+            game = trial.begin(0)
+
+
+def _close_twice(trial: Trial) -> None:
+    for env in (trial.make(), trial.begin(0).env):
+        trial.works(env.close, "close()")
+        trial.works(env.close, "the second close()")
+
+
+def _pickling(trial: Trial) -> None:
+    for turns in (0, 1, 3):
+        game, twin = trial.play(0, turns), trial.play(0, turns)
+        frozen = trial.works(partial(pickle.dumps, twin.env), f"pickling after {turns} turns")
+        twin.env = trial.works(partial(pickle.loads, frozen), f"unpickling after {turns} turns")
+        while not (game.over or twin.over):
+            game.move()
+            twin.move()
+        trial.require(game.answers == twin.answers, f"a copy made after {turns} turns goes on differently")
+
+
+_LAWS: dict[str, Callable[[Trial], None]] = {
+    "reward only on turns, values of the right types": _form,
+    "same seed, same actions, same episode": _same_seed,
+    "info repeats the start": _start_repeats,
+    "instances do not influence each other": _interleaved,
+    "no global generator is touched": _global_rng,
+    "returns within the declared range": _return_range,
+    "truncation and termination apart": _endings,
+    "any text is answered": _any_text,
+    "close twice": _close_twice,
+    "pickling keeps behaviour": _pickling,
+}

@@ -1,0 +1,108 @@
+"""95 % intervals for what an evaluation reports: means by the bootstrap, rates by Wilson's score."""
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from statistics import NormalDist
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmrl.errors import UserError
+
+__all__ = ["Interval", "bootstrap_difference", "bootstrap_mean", "wilson"]
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+_DRAWS_PER_CHUNK = 4_000_000
+"""Indices drawn at once: 32 MB, however many values and resamples there are."""
+
+
+class Interval(NamedTuple):
+    """Both ends of an interval, ``low <= high``."""
+
+    low: float
+    high: float
+
+
+def bootstrap_mean(values: Sequence[float], seed: int = 0, level: float = 0.95, resamples: int = 10_000) -> Interval:
+    """Percentile bootstrap interval of the mean of independent values (Efron 1979).
+
+    Args:
+        values: one number per episode.
+        seed: of the resampling; the same values and seed give the same interval.
+        level: share of resampled means inside the interval, between 0 and 1.
+        resamples: how often the values are drawn anew with replacement.
+
+    Raises:
+        UserError: no values, or a level outside (0, 1).
+    """
+    return _percentiles(_resampled_means(values, np.random.default_rng(seed), resamples), level)
+
+
+def bootstrap_difference(
+    a: Sequence[float],
+    b: Sequence[float],
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = 10_000,
+    scale: Callable[[float], float] | None = None,
+) -> Interval:
+    """Percentile bootstrap interval of ``mean(a) - mean(b)``, both resampled independently.
+
+    Args:
+        a: one number per episode of the first player.
+        b: one number per episode of the second.
+        seed: of the resampling.
+        level: share of resampled differences inside the interval.
+        resamples: how many pairs of resampled means.
+        scale: applied to each resampled mean before subtracting, for differences of normalised scores,
+            which are not linear in the return.
+
+    Raises:
+        UserError: no values, or a level outside (0, 1).
+    """
+    # One generator for both: with a generator each and equal seeds, two equal samples would be
+    # resampled alike and their difference would look certain.
+    generator = np.random.default_rng(seed)
+    first, second = (_resampled_means(values, generator, resamples) for values in (a, b))
+    if scale is not None:
+        first, second = (np.array([scale(float(mean)) for mean in means]) for means in (first, second))
+    return _percentiles(first - second, level)
+
+
+def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+    """Wilson's score interval of a rate (Wilson 1927): within [0, 1], and of positive width at 0 and at n.
+
+    Raises:
+        UserError: unless ``0 <= successes <= n`` and ``n >= 1``, or for a level outside (0, 1).
+    """
+    if n < 1 or not 0 <= successes <= n:
+        raise UserError(f"a rate needs 0 <= successes <= n and n >= 1, got successes={successes}, n={n}")
+    z = NormalDist().inv_cdf(0.5 + _checked(level) / 2)
+    rate = successes / n
+    centre = rate + z * z / (2 * n)
+    reach = z * sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return Interval(max(0.0, (centre - reach) / scale), min(1.0, (centre + reach) / scale))
+
+
+def _resampled_means(values: Sequence[float], generator: np.random.Generator, resamples: int) -> FloatArray:
+    data = np.asarray(values, dtype=np.float64)
+    if data.ndim != 1 or data.size == 0:
+        raise UserError(f"an interval needs at least one value in one dimension, got an array of shape {data.shape}")
+    rows = max(1, _DRAWS_PER_CHUNK // data.size)
+    sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
+    return np.concatenate([data[generator.integers(data.size, size=(size, data.size))].mean(axis=1) for size in sizes])
+
+
+def _percentiles(means: FloatArray, level: float) -> Interval:
+    tail = (1 - _checked(level)) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return Interval(float(low), float(high))
+
+
+def _checked(level: float) -> float:
+    if not 0 < level < 1:
+        raise UserError(f"level must lie between 0 and 1, got {level}")
+    return level

@@ -1,0 +1,60 @@
+"""One evaluation from player to files: play, probe the maze if it is one, write the result folder."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lmrl.envs import registration
+from lmrl.envs.maze import Maze
+from lmrl.episode import Episode
+from lmrl.evaluation.evaluate import evaluate
+from lmrl.evaluation.maze_probe import MazeProbe, probe_maze
+from lmrl.evaluation.results import write_evaluation
+from lmrl.protocols import Policy
+
+__all__ = ["record_evaluation"]
+
+
+def record_evaluation(
+    policy: Policy,
+    task: str,
+    directory: Path | str,
+    *,
+    episodes: int,
+    seed: int = 0,
+    slots: int = 32,
+    name: str | None = None,
+    greedy: Callable[[], Policy] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> dict[str, Any]:
+    """Evaluate and write ``episodes.parquet``, ``scores.json`` and, for a maze, ``probe.json``.
+
+    Args:
+        policy: whoever plays.
+        task: name of the task.
+        directory: where the files go, for the report ``runs/<task>/<name>/evaluation``.
+        episodes: how many to play.
+        seed: of the evaluation.
+        slots: how many environments play side by side.
+        name: how the policy is called in tables.
+        greedy: makes the same policy at temperature 0; asked for its move in every cell if the task is a maze.
+        provenance: decoding settings, checkpoint, dataset: what the result was made with.
+        on_episode: called with each episode as it ends.
+
+    Returns:
+        The content of ``scores.json``.
+
+    Raises:
+        UserError: as `evaluate`.
+    """
+    played = evaluate(policy, task, episodes, seed, slots, on_episode, name=name, provenance=provenance)
+    return write_evaluation(played, directory, _probe(greedy, task))
+
+
+def _probe(greedy: Callable[[], Policy] | None, task: str) -> MazeProbe | None:
+    if greedy is None:
+        return None
+    env = registration.make(task)
+    env.close()
+    return probe_maze(greedy(), task) if isinstance(env.unwrapped, Maze) else None

@@ -1,0 +1,51 @@
+"""From the report's words and pictures to a Markdown file and an HTML file that needs nothing beside it."""
+
+import base64
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+__all__ = ["render_html", "render_markdown"]
+
+# Only what would be read as markup: an underscore inside a word and a bracket that no link follows are plain text.
+_MARKDOWN = re.compile(r"([\\`*|~$]|\](?=[(\[:])|(?<!\w)_|_(?!\w))")
+# Everything below a space except tab and newline, delete and the C1 block, and the marks that turn text around.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def render_html(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
+    """One HTML page: all text escaped, pictures inside as base64, no script, nothing loaded from elsewhere."""
+    images = {path.name: base64.b64encode(path.read_bytes()).decode("ascii") for path in pictures}
+    page = _environment(autoescape=True).get_template("report.html.j2").render(words, images=images)
+    return _printable(page)
+
+
+def render_markdown(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
+    """The same report as Markdown; pictures are named and expected beside it."""
+    environment = _environment(autoescape=False)
+    environment.filters |= {"md": _escaped, "code": _code}
+    page = environment.get_template("report.md.j2").render(words, images={path.name for path in pictures})
+    return re.sub(r"\n{3,}", "\n\n", _printable(page)).strip() + "\n"
+
+
+def _environment(autoescape: bool) -> Environment:
+    loader = PackageLoader("lmrl.evaluation", "templates")
+    return Environment(loader=loader, autoescape=autoescape, undefined=StrictUndefined)
+
+
+def _printable(text: str) -> str:
+    return _UNPRINTABLE.sub("�", text.replace("\r\n", "\n"))
+
+
+def _escaped(text: object) -> str:
+    """Text as Markdown that shows exactly it, on one line."""
+    line = " ".join(str(text).split())
+    return _MARKDOWN.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def _code(text: object) -> str:
+    """An indented block: unlike a fenced one, no text can close it."""
+    return "\n".join(f"    {line}" for line in str(text).splitlines())

@@ -1,0 +1,107 @@
+"""Keys and values of many rows, written at per-row positions and read as views."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+__all__ = ["SlotCache"]
+
+_STEP = 64  # columns are allocated in multiples of this
+
+
+class SlotCache(Cache):
+    """A `transformers` cache in which every row has its own length.
+
+    Each layer keeps one block of keys and one of values, shaped ``(rows, heads, columns, head_dim)``; the heads are
+    the key-value heads, so grouped-query models store no copies. A forward pass runs on a contiguous range of rows,
+    because a range is a view while a gather would copy the whole cache at every step; `swap` moves rows together.
+
+    Say with `place` where the next forward pass writes. The model has to be given explicit ``position_ids`` and a 4-D
+    ``attention_mask``, since lengths differ by row; the cache itself hides nothing.
+
+    Args:
+        rows: rows to begin with; `grow` adds more.
+        limit: tokens that a row will hold at most. Columns are added on the way there, by doubling.
+    """
+
+    def __init__(self, rows: int, limit: int) -> None:
+        super().__init__(layers=[])
+        self.rows = rows
+        self._limit = limit
+        self._columns = min(_STEP, limit)
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._range = slice(0, 0)
+        self._used = 0
+        self._where: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
+
+    def place(self, first: int, columns: Tensor, used: int, room: int) -> None:
+        """Let the next forward pass run on the rows from ``first`` on.
+
+        Args:
+            first: row of the batch's first entry; the others follow it.
+            columns: ``(batch, new)``, where each new token is written.
+            used: how many columns the attention reads.
+            room: a number that every entry of ``columns`` is below (padding may be written behind ``used``).
+        """
+        batch = columns.shape[0]
+        self._range = slice(first, first + batch)
+        self._used = used
+        self._where = (torch.arange(batch, device=columns.device)[:, None], columns)
+        if room > self._columns:
+            self._resize(self.rows, max(-(-room // _STEP) * _STEP, min(2 * self._columns, self._limit)))
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write ``(batch, heads, new, head_dim)`` and return all that the batch may read, as views."""
+        while len(self._keys) <= layer_idx:
+            self._keys.append(self._zeros(key_states))
+            self._values.append(self._zeros(value_states))
+        keys = self._keys[layer_idx][self._range]
+        values = self._values[layer_idx][self._range]
+        keys.transpose(1, 2).index_put_(self._where, key_states.transpose(1, 2))
+        values.transpose(1, 2).index_put_(self._where, value_states.transpose(1, 2))
+        return keys[:, :, : self._used], values[:, :, : self._used]
+
+    def swap(self, left: Sequence[int], right: Sequence[int], used: int) -> None:
+        """Exchange the rows ``left[i]`` and ``right[i]``, as far as their first ``used`` columns."""
+        for block in (*self._keys, *self._values):
+            for one, other in zip(left, right, strict=True):
+                # Plain copies of one row's block: four times as fast as indexing with lists of rows.
+                here, there = block[one, :, :used], block[other, :, :used]
+                kept = here.clone()
+                here.copy_(there)
+                there.copy_(kept)
+
+    def grow(self, rows: int) -> None:
+        """Make room for ``rows`` rows in all; what is stored stays."""
+        self._resize(rows, self._columns)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """How many columns the current forward pass reads (rows differ: positions are passed explicitly)."""
+        return self._used
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Columns of the mask, and the first of them."""
+        return self._used, 0
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """Tokens that a row holds at most."""
+        return self._limit
+
+    def _zeros(self, like: Tensor) -> Tensor:
+        # Zeros, not empty memory: a hidden column has weight 0, but 0 * NaN would still be NaN.
+        _, heads, _, width = like.shape
+        return torch.zeros(self.rows, heads, self._columns, width, dtype=like.dtype, device=like.device)
+
+    def _resize(self, rows: int, columns: int) -> None:
+        old_rows, old_columns = self.rows, self._columns
+        self.rows, self._columns = rows, columns
+        for blocks in (self._keys, self._values):
+            for layer, block in enumerate(blocks):
+                blocks[layer] = self._zeros(block)
+                blocks[layer][:old_rows, :, :old_columns] = block

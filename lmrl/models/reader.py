@@ -1,0 +1,116 @@
+"""Forward passes of a language model over the rows of a slot cache."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lmrl.models.cache import SlotCache
+from lmrl.models.lm import trunk_of
+from lmrl.models.masks import causal_mask, tree_mask
+from lmrl.models.slots import Slots
+
+__all__ = ["Reader"]
+
+_PADDING = 256  # so many tokens of padding cost less than one more forward pass
+_SCORES = 2**24  # attention scores per head in one forward pass; longer prompts are read in pieces
+
+
+class Reader:
+    """Reads ids into slots. The caller sees to eval mode, to no gradients and to lengths.
+
+    Args:
+        model: see `Engine`.
+        rows: slots to make room for.
+        limit: longest context.
+    """
+
+    def __init__(self, model: PreTrainedModel, rows: int, limit: int) -> None:
+        self._trunk = trunk_of(model)
+        self._device, self._dtype = model.device, model.dtype
+        self._cache = SlotCache(rows, limit)
+        self.slots = Slots(self._cache)
+
+    def read(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
+        """Read one or more new ids in each slot and return the hidden vectors after the last, ``(rows, width)``."""
+        groups = _groups([len(ids) for ids in new])
+        parts = [self._read_group([slots[i] for i in group], [new[i] for i in group]) for group in groups]
+        return _in_order(torch.cat(parts) if len(parts) > 1 else parts[0], [i for group in groups for i in group])
+
+    def read_branches(self, slots: Sequence[int], root: Tensor, branches: Sequence[Sequence[int]]) -> Tensor:
+        """Read continuations of what the slots hold, without keeping them (see `Engine.branch`).
+
+        Args:
+            slots: all with a context.
+            root: ``(rows, width)``, the hidden vectors at the ends of the contexts.
+            branches: ids of each continuation.
+
+        Returns:
+            ``(rows, continuations, longest, width)``, the vectors before each id.
+        """
+        hidden = root[:, None, None].repeat(1, len(branches), max(map(len, branches)), 1)
+        # The last id of a continuation is scored, not read.
+        tree = [(branch[t], i, t) for i, branch in enumerate(branches) for t in range(len(branch) - 1)]
+        if not tree:
+            return hidden
+        first, order = self.slots.arrange(slots)
+        held = [len(self.slots.held(slots[i])) for i in order]
+        ids, owner, depth = self._tensor(tree).unbind(1)
+        start, used = self._tensor(held), max(held) + len(tree)
+        self._cache.place(first, start[:, None] + torch.arange(len(tree), device=self._device), used, used)
+        mask = tree_mask(owner, depth, start, used, self._dtype)
+        states = self._forward(ids.expand(len(order), -1), start[:, None] + depth, mask)
+        hidden[:, owner, depth + 1] = _in_order(states, order)
+        return hidden
+
+    def _read_group(self, slots: list[int], new: list[Sequence[int]]) -> Tensor:
+        first, order = self.slots.arrange(slots)
+        held = [len(self.slots.held(slots[i])) for i in order]
+        sizes = [len(new[i]) for i in order]
+        longest, used = max(sizes), max(h + size for h, size in zip(held, sizes, strict=True))
+        ids = self._tensor([[*new[i], *[0] * (longest - len(new[i]))] for i in order])
+        start, last = self._tensor(held)[:, None], self._tensor(sizes) - 1
+        columns = start + torch.arange(longest, device=self._device)
+        # Padding takes the position of its row's last token: the model knows it, and no padding is seen from there.
+        positions = torch.minimum(columns, start + last[:, None])
+        rows = torch.arange(len(order), device=self._device)
+        step = max(1, _SCORES // (len(order) * used))
+        ends = torch.empty(0)
+        for begin in range(0, longest, step):
+            part = slice(begin, begin + step)
+            self._cache.place(first, columns[:, part], used, max(held) + longest)
+            hidden = self._forward(ids[:, part], positions[:, part], causal_mask(positions[:, part], used, self._dtype))
+            found = hidden[rows, (last - begin).clamp(0, hidden.shape[1] - 1)]
+            ends = torch.where((last >= begin)[:, None], found, ends) if begin else found
+        for slot, ids_read in zip(slots, new, strict=True):
+            self.slots.held(slot).extend(ids_read)
+        return _in_order(ends, order)
+
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        output = self._trunk(
+            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self._cache, use_cache=True
+        )
+        hidden: Tensor = output.last_hidden_state
+        return hidden
+
+    def _tensor(self, numbers: object) -> Tensor:
+        return torch.tensor(numbers, device=self._device)
+
+
+def _groups(lengths: list[int]) -> list[list[int]]:
+    """Rows to read together: one pass for all, unless padding them to the longest costs more than another pass."""
+    groups: list[list[int]] = []
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    for place, row in enumerate(order):
+        if not groups or (len(order) - place) * (lengths[groups[-1][0]] - lengths[row]) > _PADDING:
+            groups.append([])
+        groups[-1].append(row)
+    return [sorted(group) for group in groups]
+
+
+def _in_order(values: Tensor, order: list[int]) -> Tensor:
+    """Row ``i`` of the values belongs to place ``order[i]``; put every row there."""
+    if order == list(range(len(order))):
+        return values
+    return values[sorted(range(len(order)), key=order.__getitem__)]

@@ -1,0 +1,31 @@
+"""A person at a terminal as a policy."""
+
+from collections.abc import Callable, Sequence
+
+from lmrl.errors import UserError
+from lmrl.protocols import Reply, Request
+
+__all__ = ["HumanPolicy"]
+
+
+class HumanPolicy:
+    """Shows each observation and asks for the next action; the newline that ends an action is added here."""
+
+    def __init__(self, ask: Callable[[str], str] = input, show: Callable[[str], object] = print) -> None:
+        self._ask = ask
+        self._show = show
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        """Ask once per request, in order.
+
+        Raises:
+            UserError: the input ended before the episode did.
+        """
+        return [self._reply(request) for request in requests]
+
+    def _reply(self, request: Request) -> Reply:
+        self._show(request.observations[-1].rstrip("\n"))
+        try:
+            return Reply(f"{self._ask('> ')}\n")
+        except EOFError as error:
+            raise UserError(f"the input ended on turn {request.turn}, before the episode did") from error

@@ -1,0 +1,53 @@
+"""A language model that plays."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lmrl.models.decoding import Decoder
+from lmrl.models.engine import Engine
+from lmrl.models.sampling import SamplingSettings
+from lmrl.policies.prompts import Prompter, invalid_ids, speak
+from lmrl.protocols import Reply, Request
+from lmrl.tokens import Window
+
+__all__ = ["LMPolicy"]
+
+
+class LMPolicy:
+    """Says what a language model samples after the episode so far, up to the end of a line.
+
+    Args:
+        model: a causal language model; it may go on being trained between calls.
+        tokenizer: of the model.
+        window: how much of the episode is read.
+        temperature: 0 is greedy.
+        top_k: 0 is off.
+        top_p: 1 is off.
+        max_new_tokens: an action without a line break ends here, as it is.
+        slots: parallel episodes to make room for; more are possible.
+
+    Raises:
+        UserError: a setting is outside its range, or window and action do not fit into the model.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        window: Window,
+        *,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        max_new_tokens: int = 32,
+        slots: int = 32,
+    ) -> None:
+        engine = Engine(model, slots)
+        self._prompter = Prompter(tokenizer, window, engine.max_length, max_new_tokens)
+        self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._prompter.stop_ids())
+        self._decoder = Decoder(engine, invalid=invalid_ids(tokenizer, model.config.vocab_size, model.device))
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        """One action per request, in their order."""
+        return speak(self._decoder, self._prompter, self._settings, requests)

@@ -1,0 +1,77 @@
+"""What the model-backed policies read and when they stop: the same contexts that training reads."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from lmrl.errors import UserError
+from lmrl.models.decoding import Decoder
+from lmrl.models.sampling import SamplingSettings
+from lmrl.protocols import Reply, Request
+from lmrl.tokens import Encoder, Window, context
+
+__all__ = ["Prompter", "invalid_ids", "speak"]
+
+
+class Prompter:
+    """Turns requests into contexts.
+
+    Args:
+        tokenizer: of the language model.
+        window: how much of the past is read; the same that the model was trained with.
+        positions: how many tokens the model can read.
+        room: how many tokens an action may have.
+
+    Raises:
+        UserError: a full window and an action together do not fit into the model.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, window: Window, positions: int, room: int) -> None:
+        if window.tokens + room > positions:
+            raise UserError(
+                f"window.tokens ({window.tokens}) and the longest action ({room} tokens) together must fit into the "
+                f"model's {positions} positions"
+            )
+        self.encoder = Encoder(tokenizer)
+        self.window = window
+
+    def contexts(self, requests: Sequence[Request]) -> list[list[int]]:
+        """The ids that come before the next action of each request."""
+        return [context(self.encoder, self.window, r.observations, r.actions, r.action_ids) for r in requests]
+
+    def stop_ids(self) -> frozenset[int]:
+        """Every id whose text ends a line: with it, an action is complete.
+
+        Raises:
+            UserError: the tokenizer has none.
+        """
+        tokenizer = self.encoder.tokenizer
+        ids = frozenset(token for token in range(len(tokenizer)) if self.encoder.decode((token,)).endswith("\n"))
+        if not ids:
+            raise UserError(
+                f"the tokenizer must have a token that ends in a line break, {type(tokenizer).__name__} has none"
+            )
+        return ids
+
+
+def invalid_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: int, device: torch.device) -> Tensor:
+    """``(vocabulary,)`` bool: special ids, and ids that pad the vocabulary beyond what the tokenizer knows."""
+    mask = torch.arange(vocabulary) >= len(tokenizer)
+    mask[[token for token in tokenizer.all_special_ids if token < vocabulary]] = True
+    return mask.to(device)
+
+
+def speak(decoder: Decoder, prompter: Prompter, settings: SamplingSettings, requests: Sequence[Request]) -> list[Reply]:
+    """Sample one action per request. Its text is what the sampled ids say, with nothing added."""
+    if not requests:
+        return []
+    samples = decoder.generate(
+        [request.slot for request in requests],
+        prompter.contexts(requests),
+        [request.seed for request in requests],
+        [request.turn for request in requests],
+        settings,
+    )
+    return [Reply(prompter.encoder.decode(sample.ids), sample.ids, sample.logprobs) for sample in samples]

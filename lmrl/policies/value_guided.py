@@ -1,0 +1,95 @@
+"""A language model whose words are weighed by learned values."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lmrl.models.decoding import Decoder
+from lmrl.models.engine import Engine
+from lmrl.models.guidance import Guidance, Head, lowest
+from lmrl.models.sampling import SamplingSettings, process_logits
+from lmrl.policies.prompts import Prompter, invalid_ids, speak
+from lmrl.protocols import Reply, Request
+from lmrl.tokens import Window
+
+__all__ = ["ValueGuidedPolicy"]
+
+
+class ValueGuidedPolicy:
+    """Samples from ``pi(a|s) ~ pi_beta(a|s) * exp(beta * min_i Q_i(s, a))``, token by token.
+
+    This is how ILQL (Snell et al. 2023, section 4.3) and MC returns (Abdulhai et al. 2025, section 5) act. With
+    ``beta=0`` it is the language model alone, with the same samples as `LMPolicy`.
+
+    Args:
+        model: the language model ``pi_beta``.
+        tokenizer: of both models.
+        window: how much of the episode is read.
+        value_model: reads the same ids; its hidden vectors go through the heads.
+        q_heads: ``(n, width)`` hidden vectors to ``(n, vocabulary)``; one for MC, two for ILQL.
+        v_head: ``(n, width)`` hidden vectors to ``(n,)``, for `state_values`.
+        beta: weight of the values.
+        temperature: 0 is greedy.
+        top_k: over the weighed distribution; 0 is off.
+        top_p: over the weighed distribution; 1 is off.
+        support_top_k: only so many of the language model's most probable tokens are allowed at all; 0 is off.
+        support_top_p: likewise by probability mass; 1 is off.
+        max_new_tokens: an action without a line break ends here, as it is.
+        slots: parallel episodes to make room for; more are possible.
+
+    Raises:
+        UserError: a setting is outside its range, or window and action do not fit into the models.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        window: Window,
+        *,
+        value_model: PreTrainedModel,
+        q_heads: Sequence[Head],
+        beta: float,
+        v_head: Head | None = None,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        support_top_k: int = 0,
+        support_top_p: float = 1.0,
+        max_new_tokens: int = 32,
+        slots: int = 32,
+    ) -> None:
+        speaking, self._values = Engine(model, slots), Engine(value_model, slots)
+        positions = min(speaking.max_length, self._values.max_length)
+        self._prompter = Prompter(tokenizer, window, positions, max_new_tokens)
+        self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._prompter.stop_ids())
+        self._v_head = v_head
+        self._guidance = Guidance(self._values, tuple(q_heads), beta, support_top_k, support_top_p)
+        invalid = invalid_ids(tokenizer, model.config.vocab_size, model.device)
+        self._decoder = Decoder(speaking, self._guidance, invalid)
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        """One action per request, in their order."""
+        return speak(self._decoder, self._prompter, self._settings, requests)
+
+    def state_values(self, requests: Sequence[Request]) -> Tensor:
+        """What each state is worth, ``(n,)`` float32 on the CPU, read where the policy is about to speak.
+
+        With a V head, its answer (ILQL: an upper expectile of Q). Without one (MC), the expectation of the lowest Q
+        under the very distribution that the next token is sampled from; for a greedy policy, the Q of its choice.
+        """
+        slots, contexts = [request.slot for request in requests], self._prompter.contexts(requests)
+        hidden = self._values.feed(slots, contexts)
+        with torch.inference_mode():
+            value = self._expected_q(slots, contexts, hidden) if self._v_head is None else self._v_head(hidden)
+        return value.reshape(-1).float().cpu().clone()
+
+    def _expected_q(self, slots: Sequence[int], contexts: Sequence[Sequence[int]], hidden: Tensor) -> Tensor:
+        s = self._settings
+        logits = self._decoder.score(slots, contexts)
+        weights = process_logits(logits, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p).exp()
+        q = lowest(self._guidance.q_heads, hidden)
+        # Only what may be said counts: an infinite Q of an impossible token must not become 0 * inf.
+        return torch.where(weights > 0, weights * q, 0.0).sum(-1)

@@ -1,0 +1,111 @@
+"""`Episode` to a plain record of JSON-like values and back, with every field checked on the way in."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lmrl.episode import Episode
+from lmrl.errors import UserError
+
+__all__ = ["episode_from_record", "record_from_episode"]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _list_of(is_element: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, (list, tuple)) and all(map(is_element, value))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+# What each field must be, and that rule in words.
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "task": (_is_text, "a text"),
+    "observations": (_list_of(_is_text), "a list of texts"),
+    "actions": (_list_of(_is_text), "a list of texts"),
+    "rewards": (_list_of(_is_number), "a list of numbers"),
+    "terminated": (lambda value: isinstance(value, bool), "true or false"),
+    "truncated": (lambda value: isinstance(value, bool), "true or false"),
+    "seed": (_is_int, "a whole number"),
+    "info": (lambda value: isinstance(value, dict), "an object"),
+    "action_ids": (_list_of(_list_of(_is_int)), "a list of lists of whole numbers"),
+    "action_logprobs": (_list_of(_list_of(_is_number)), "a list of lists of numbers"),
+}
+_OPTIONAL = frozenset({"seed", "info", "action_ids", "action_logprobs"})
+
+
+def record_from_episode(episode: Episode) -> dict[str, Any]:
+    """The fields of an episode by name; ``action_ids`` and ``action_logprobs`` are None where nothing was sampled."""
+    return {
+        "task": episode.task,
+        "observations": list(episode.observations),
+        "actions": list(episode.actions),
+        "rewards": [float(reward) for reward in episode.rewards],
+        "terminated": episode.terminated,
+        "truncated": episode.truncated,
+        "seed": episode.seed,
+        "info": dict(episode.info),
+        "action_ids": [list(ids) for ids in episode.action_ids] or None,
+        "action_logprobs": [list(logprobs) for logprobs in episode.action_logprobs] or None,
+    }
+
+
+def episode_from_record(record: Any, where: str) -> Episode:
+    """The episode of a record; a field that is None counts as absent.
+
+    Args:
+        record: field name to value.
+        where: file and line, for the messages.
+
+    Raises:
+        UserError: if the record is no object, lacks a field, has an unknown one, or one of the wrong kind.
+    """
+    if not isinstance(record, Mapping):
+        raise UserError(f"{where}: an episode must be an object, got {type(record).__name__}")
+    present = {name: value for name, value in record.items() if value is not None}
+    _check_names(present, record, where)
+    for name, value in present.items():
+        is_right, rule = _RULES[name]
+        if not is_right(value):
+            raise UserError(f"{where}: column {name!r} must be {rule}, got {_shortened(value)}")
+    try:
+        return _episode(present)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def _check_names(present: Mapping[str, Any], record: Mapping[str, Any], where: str) -> None:
+    known = ", ".join(_RULES)
+    for name in record:
+        if name not in _RULES:
+            raise UserError(f"{where}: unknown column {name!r}; known: {known}")
+    for name in _RULES:
+        if name not in present and name not in _OPTIONAL:
+            raise UserError(f"{where}: column {name!r} is missing; an episode has: {known}")
+
+
+def _episode(fields: Mapping[str, Any]) -> Episode:
+    return Episode(
+        task=fields["task"],
+        observations=tuple(fields["observations"]),
+        actions=tuple(fields["actions"]),
+        rewards=tuple(map(float, fields["rewards"])),
+        terminated=fields["terminated"],
+        truncated=fields["truncated"],
+        seed=fields.get("seed", 0),
+        info=fields.get("info", {}),
+        action_ids=tuple(map(tuple, fields.get("action_ids", ()))),
+        action_logprobs=tuple(map(tuple, fields.get("action_logprobs", ()))),
+    )
+
+
+def _shortened(value: Any, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[:limit] + "..."

@@ -1,0 +1,112 @@
+"""Commands as processes of their own: output into a log, a share of the cores each, none left behind."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock, current_thread, main_thread
+from time import monotonic
+from typing import Any, NoReturn
+
+from lmrl.evaluation.results import read_json, write_json
+from lmrl.reproduce.plan import Step
+
+__all__ = ["CommandFailed", "Processes"]
+
+LMRL = (sys.executable, "-m", "lmrl")
+
+
+class CommandFailed(Exception):
+    """A command ended with another exit code than 0; the text is the end of its log."""
+
+
+class Processes:
+    """Runs steps, from several threads if need be; at the end of the ``with`` block it ends what still runs.
+
+    Args:
+        jobs: how many commands run side by side; each gets the same number of threads, at least one.
+        launcher: words before those of a step.
+    """
+
+    def __init__(self, jobs: int, launcher: Sequence[str] = LMRL) -> None:
+        self.threads = max(1, _cores() // jobs)
+        self._launcher = tuple(launcher)
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = Lock()
+        self._closed = False
+        self._before: Any = None
+
+    def __enter__(self) -> "Processes":
+        # Python would die of a SIGTERM without leaving the block, and the trainings would go on alone.
+        if current_thread() is main_thread():
+            self._before = signal.signal(signal.SIGTERM, _interrupted)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+        with self._lock:
+            self._closed = True
+            for process in self._running:
+                process.terminate()
+
+    def run(self, step: Step, folder: Path) -> None:
+        """Run a step, its output appended to ``log.txt``, and note command, recipe and seconds in ``timing.json``.
+
+        Raises:
+            CommandFailed: with the last lines of its output.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        command, started = shlex.join(("lmrl", *step.words)), monotonic()
+        with (folder / "log.txt").open("ab") as log:
+            log.write(f"$ {command}\n".encode())
+            log.flush()
+            begin, code = log.tell(), self._call(step.words, log.fileno())
+        if code != 0:
+            raise CommandFailed(f"{command}\nended with exit code {code}:\n{_tail(folder / 'log.txt', begin)}")
+        record = {"command": command, "seconds": round(monotonic() - started, 1), "threads": self.threads}
+        timing = {**read_json(folder / "timing.json"), step.name: {**record, "recipe": step.recipe}}
+        write_json(timing, folder / "timing.json")
+
+    def _call(self, words: Sequence[str], output: int) -> int:
+        threads = str(self.threads)
+        # OMP_NUM_THREADS is what torch goes by; logs are files, so no colours and no waiting for a full buffer.
+        given = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+        with self._lock:
+            if self._closed:
+                raise CommandFailed("not started: interrupted")
+            process = subprocess.Popen(
+                [*self._launcher, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **given},
+            )
+            self._running.add(process)
+        try:
+            return process.wait()
+        finally:
+            with self._lock:
+                self._running.discard(process)
+
+
+def _interrupted(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _cores() -> int:
+    """Cores that this process may use, which in a container can be fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def _tail(path: Path, begin: int, lines: int = 15) -> str:
+    with path.open("rb") as log:
+        log.seek(max(begin, path.stat().st_size - 20_000))
+        text = log.read().decode(errors="replace")
+    # A progress bar rewrites its line with carriage returns; only what it showed last counts.
+    shown = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+    return "\n".join([line for line in shown if line.strip()][-lines:])

@@ -1,0 +1,102 @@
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lmrl.data import dataset_path, generate, read_dataset
+from lmrl.errors import UserError
+from lmrl.storage import read_metadata, write_episodes
+
+GENERATE = """
+import sys
+from lmrl.data import generate
+generate("maze_fo", 200_000, out=sys.argv[1], workers=int(sys.argv[2]))
+"""
+
+
+def test_the_same_file_whatever_the_number_of_workers(tmp_path: Path) -> None:
+    one = generate("maze_po", 300, seed=3, out=tmp_path / "one.parquet", workers=1, progress=False)
+    two = generate("maze_po", 300, seed=3, out=tmp_path / "two.parquet", workers=2, progress=False)
+    assert one.read_bytes() == two.read_bytes()
+    episodes = list(read_dataset(one, "maze_po"))
+    assert len(episodes) == 300
+    assert len({episode.seed for episode in episodes}) == 300
+    assert episodes[0].info["start"]["goal"] == [8, 6]
+
+
+def test_another_seed_gives_other_episodes_and_a_longer_one_begins_alike(tmp_path: Path) -> None:
+    made = {
+        (size, seed): list(read_dataset(generate("maze_fo", size, seed, tmp_path / "e.jsonl", progress=False)))
+        for size, seed in ((20, 0), (30, 0), (20, 1))
+    }
+    assert made[20, 0] == made[30, 0][:20]
+    assert made[20, 0] != made[20, 1]
+
+
+def test_the_default_place_and_the_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMRL_DATA", str(tmp_path / "kept"))
+    path = generate("maze_fo", 5, seed=2, progress=False)
+    assert path == tmp_path / "kept" / "maze_fo-v1-n5-s2.parquet" == dataset_path("maze_fo", 5, 2)
+    assert read_metadata(path) == {
+        "task": "maze_fo",
+        "generator_version": 1,
+        "size": 5,
+        "seed": 2,
+        "behaviour": "behaviour",
+    }
+    monkeypatch.delenv("LMRL_DATA")
+    assert dataset_path("maze_fo", 5, 2) == Path("data/maze_fo-v1-n5-s2.parquet")
+
+
+def test_the_progress_bar_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generate("maze_fo", 5, out=tmp_path / "e.jsonl")
+    shown = capsys.readouterr()
+    assert "recording maze_fo" in shown.err
+    assert "5/5" in shown.err
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"task_name": "maze"}, "unknown task 'maze'"),
+        ({"size": 0}, "size must be a whole number from 1, got 0"),
+        ({"workers": 0}, "workers must be a whole number from 1, got 0"),
+        ({"seed": -1}, "seed must be a whole number from 0, got -1"),
+        ({"out": "episodes.csv"}, "got the suffix '.csv'"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        generate(**{"task_name": "maze_fo", "size": 3, "progress": False, **arguments})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_run_leaves_no_file(tmp_path: Path, workers: int) -> None:
+    path = tmp_path / "e.parquet"
+    with subprocess.Popen(
+        [sys.executable, "-c", GENERATE, str(path), str(workers)], stderr=subprocess.PIPE, text=True
+    ) as process:
+        time.sleep(2.5)
+        assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        # Ends only when the workers, who hold the same standard error, are gone too.
+        process.communicate(timeout=20)
+    assert not path.exists()
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_read_dataset_refuses_other_tasks_and_nothing(tmp_path: Path) -> None:
+    fo = generate("maze_fo", 2, out=tmp_path / "fo.jsonl", progress=False)
+    with pytest.raises(UserError, match="episode 1 is of task 'maze_fo', expected 'maze_po'"):
+        list(read_dataset(fo, "maze_po"))
+    po = generate("maze_po", 2, out=tmp_path / "po.jsonl", progress=False)
+    write_episodes(tmp_path / "both.jsonl", [*read_dataset(fo), *read_dataset(po)])
+    with pytest.raises(UserError, match="episode 3 is of task 'maze_po', expected 'maze_fo'"):
+        list(read_dataset(tmp_path / "both.jsonl"))
+    write_episodes(tmp_path / "none.parquet", [])
+    with pytest.raises(UserError, match=r"none\.parquet: holds no episodes"):
+        list(read_dataset(tmp_path / "none.parquet"))

@@ -1,0 +1,117 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import lmrl
+from lmrl.data import generate, read_dataset, verify
+from lmrl.episode import Episode
+from lmrl.errors import UserError
+from lmrl.rollout import Start, in_order, rollout
+from lmrl.storage import write_episodes
+
+LEFT, RIGHT, DOWN = "move left\n", "move right\n", "move down\n"
+
+
+def played(*actions: str, start: tuple[int, int] = (6, 6), task: str = "maze_fo") -> Episode:
+    """What really happens."""
+    env = lmrl.make(task)
+    text, info = env.reset(seed=0, options={"init_position": start})
+    observations, rewards, ending = [text], [], (False, False)
+    for action in actions:
+        text, reward, *ending, info = env.step(action)  # type: ignore[assignment]
+        observations.append(text)
+        rewards.append(reward)
+    kept = {"start": info["start"], "success": info["success"]}
+    return Episode(task, tuple(observations), actions, tuple(rewards), ending[0], not ending[0], info=kept)
+
+
+WON = played(LEFT, DOWN, "nonsense", DOWN)
+
+
+def verified(folder: Path, *episodes: Episode) -> list[str]:
+    write_episodes(folder / "e.jsonl", episodes)
+    report = verify(folder / "e.jsonl")
+    assert report.ok == (report.mismatched == 0) == (not report.mismatches)
+    return [str(mismatch) for mismatch in report.mismatches]
+
+
+@pytest.mark.parametrize("task", ["maze_fo", "maze_po"])
+def test_a_generated_dataset_replays(tmp_path: Path, task: str) -> None:
+    path = generate(task, 150, out=tmp_path / "e.parquet", progress=False)
+    report = verify(path)
+    assert report.ok
+    assert (report.task, report.episodes) == (task, 150)
+    assert report.turns == sum(map(len, read_dataset(path)))
+
+
+def test_what_a_policy_played_replays_from_its_seed(tmp_path: Path) -> None:
+    policy = lmrl.behaviours.make_policy("maze_fo", "random")
+    starts = [Start(seed) for seed in range(20)]
+    episodes = in_order(rollout(policy, lambda: lmrl.make("maze_fo"), starts, task="maze_fo"))
+    assert any(episode.observations[-1] == "Failure\n" for episode in episodes)
+    assert verified(tmp_path, *episodes) == []
+
+
+def test_an_episode_that_its_recorder_cut_is_right(tmp_path: Path) -> None:
+    assert WON.terminated
+    assert verified(tmp_path, WON, played(LEFT, RIGHT)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda e: replace(e, observations=(*e.observations[:2], "elsewhere\n", *e.observations[3:])),
+            "turn 1: observation 'elsewhere\\n' in the file, 'The goal",
+        ),
+        (lambda e: replace(e, observations=("elsewhere\n", *e.observations[1:])), "turn -1: observation 'elsewhere"),
+        (lambda e: replace(e, rewards=(-1.0, -1.0, -1.0, 0.0)), "turn 2: reward -1.0 in the file, -4.0 in the"),
+        (lambda e: replace(e, actions=(LEFT, DOWN, DOWN, DOWN)), "turn 2: observation 'The goal"),
+        (
+            lambda e: replace(e, terminated=False, truncated=True),
+            "turn 3: ending 'truncated' in the file, 'terminated'",
+        ),
+        (lambda e: replace(e, truncated=True), "turn 3: ending 'terminated and truncated' in the file, 'terminated'"),
+        (lambda e: replace(played(LEFT, DOWN), terminated=True, truncated=False), "turn 1: ending 'terminated' in the"),
+    ],
+)
+def test_what_was_tampered_with_is_found(tmp_path: Path, change: Callable[[Episode], Episode], message: str) -> None:
+    found = verified(tmp_path, WON, change(WON), WON)
+    assert len(found) == 1
+    assert found[0].startswith("episode 1, ")
+    assert message in found[0]
+
+
+def test_actions_after_the_end_are_found(tmp_path: Path) -> None:
+    won = played(DOWN, start=(7, 6))
+    longer = replace(won, observations=(*won.observations, "?"), actions=(DOWN, DOWN), rewards=(0.0, 0.0))
+    assert "turn 0: ending 'none' in the file, 'terminated'" in verified(tmp_path, longer)[0]
+
+
+def test_only_the_first_twenty_are_kept(tmp_path: Path) -> None:
+    write_episodes(tmp_path / "e.jsonl", [replace(WON, rewards=(9.0,) * 4)] * 30)
+    report = verify(tmp_path / "e.jsonl")
+    assert (report.mismatched, len(report.mismatches)) == (30, 20)
+
+
+def test_without_a_recorded_start_all_are_tried(tmp_path: Path) -> None:
+    blind = played(RIGHT, "move up\n", RIGHT, RIGHT, start=(2, 3), task="maze_po")
+    unknown = replace(blind, info={})
+    assert verified(tmp_path, unknown) == []
+    assert len(verified(tmp_path, replace(unknown, rewards=(-1.0, -1.0, -1.0, -4.0)))) == 1
+
+
+def test_a_start_against_the_rules(tmp_path: Path) -> None:
+    found = verified(tmp_path, WON, replace(WON, info={"start": {"init_position": [0, 0]}}))
+    assert len(found) == 1
+    assert "episode 1, turn -1: reset" in found[0]
+    assert "free cell" in found[0]
+
+
+def test_files_that_cannot_be_verified(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no episodes"):
+        verified(tmp_path)
+    with pytest.raises(UserError, match="unknown task 'go'"):
+        verified(tmp_path, replace(WON, task="go"))

@@ -1,0 +1,137 @@
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from lmrl.envs.registration import task
+from lmrl.episode import Episode
+from lmrl.errors import UserError
+from lmrl.evaluation.evaluate import Evaluation, evaluate
+from lmrl.evaluation.intervals import bootstrap_mean, wilson
+from lmrl.evaluation.results import SCORE_KEYS, read_results, write_evaluation
+from lmrl.protocols import Request
+
+KEYS = (
+    "task policy episodes return_mean return_ci normalized normalized_ci success_rate success_ci length_mean "
+    "illegal_rate seed"
+)
+
+
+def episode(rewards: list[float], success: bool = False, illegal: int = 0) -> Episode:
+    texts = tuple("x\n" for _ in rewards)
+    info = {"success": success, "illegal": illegal}
+    return Episode("maze_fo", ("at 1, 1\n", *texts), texts, tuple(rewards), success, not success, info=info)
+
+
+def three() -> Evaluation:
+    episodes = (episode([-1.0, -4.0, 0.0], True, 1), episode([-1.0] * 101), episode([-4.0] * 4, illegal=4))
+    return Evaluation("maze_fo", "mine", episodes, seed=7, provenance={"decoding": {"beta": 16}})
+
+
+def test_the_scores_by_hand() -> None:
+    scores = three().scores()
+    returns = [-5.0, -101.0, -16.0]
+    assert set(SCORE_KEYS) == set(KEYS.split())
+    assert set(scores) == {*KEYS.split(), "warnings", "provenance"}
+    assert (scores["task"], scores["policy"], scores["episodes"], scores["seed"]) == ("maze_fo", "mine", 3, 7)
+    assert scores["return_mean"] == pytest.approx(-122 / 3)
+    assert scores["return_ci"] == list(bootstrap_mean(returns))
+    assert scores["normalized"] == pytest.approx(50 + 50 * (83 - 122 / 3) / (83 - 6.84))
+    # -101 is 0 points; the mean of three times the best is -5, a little above 100.
+    assert scores["normalized_ci"] == pytest.approx([0.0, 50 + 50 * (83 - 5) / (83 - 6.84)])
+    assert scores["success_rate"] == pytest.approx(1 / 3)
+    assert scores["success_ci"] == list(wilson(1, 3))
+    assert scores["length_mean"] == pytest.approx((3 + 101 + 4) / 3)
+    assert scores["illegal_rate"] == pytest.approx(5 / 108)
+    assert scores["warnings"] == []
+    assert scores["provenance"]["decoding"] == {"beta": 16}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "words"),
+    [
+        ([-4.0] * 100, ["lies outside of the constants' range, -101 to -6.84", "1 of 1 returns lie below"]),
+        ([-1.0, 0.0], ["the mean return -1.00 lies outside"]),
+    ],
+)
+def test_values_outside_of_the_constants_are_told_and_not_clipped(rewards: list[float], words: list[str]) -> None:
+    scores = Evaluation("maze_fo", "mine", (episode(rewards),), 0).scores()
+    assert len(scores["warnings"]) == len(words)
+    for warning, part in zip(scores["warnings"], words, strict=True):
+        assert part in warning
+    assert not 0 <= scores["normalized"] <= 100
+
+
+def test_the_optimal_player_scores_what_the_search_says(seer: Any) -> None:
+    result = evaluate(seer, "maze_fo", 25)
+    assert sum(e.total_reward for e in result.episodes) / 25 == pytest.approx(-6.84)
+    assert result.scores()["normalized"] == pytest.approx(100.0)
+    assert result.scores()["success_rate"] == 1.0
+
+
+def test_starts_are_taken_in_turn(seer: Any) -> None:
+    starts = [start["init_position"] for start in task("maze_fo").starts]
+    positions = [tuple(e.info["start"]["init_position"]) for e in evaluate(seer, "maze_fo", 30).episodes]
+    assert positions == starts + starts[:5]
+
+
+def test_seeds_differ_by_episode_and_by_evaluation(seer: Any) -> None:
+    seeds = [{e.seed for e in evaluate(seer, "maze_fo", 40, seed=seed).episodes} for seed in (0, 1)]
+    assert len(seeds[0] | seeds[1]) == 80
+
+
+def test_the_number_of_slots_changes_nothing(player: Any) -> None:
+    def say(request: Request) -> str:
+        return Random(f"{request.seed} {request.turn}").choice(task("maze_fo").actions)
+
+    results = [evaluate(player(say), "maze_fo", 12, seed=3, slots=slots).episodes for slots in (1, 5, 64)]
+    assert results[0] == results[1] == results[2]
+    assert results[0] != evaluate(player(say), "maze_fo", 12, seed=4).episodes
+
+
+def test_episodes_are_told_as_they_end(seer: Any) -> None:
+    told: list[Episode] = []
+    result = evaluate(seer, "maze_fo", 9, slots=4, on_episode=told.append)
+    assert len(told) == 9 and sorted(map(len, told)) == sorted(map(len, result.episodes))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"task": "maze"}, "unknown task 'maze'; known: maze_fo, maze_po"),
+        ({"episodes": 0}, "episodes must be at least 1, got 0"),
+        ({"slots": 0}, "slots must be at least 1, got 0"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+    ],
+)
+def test_wrong_arguments(seer: Any, arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        evaluate(seer, **{"task": "maze_fo", "episodes": 1, **arguments})
+
+
+def test_written_and_read_back(tmp_path: Path) -> None:
+    folder = tmp_path / "maze_fo" / "mine"
+    scores = write_evaluation(three(), folder / "evaluation")
+    assert json.loads((folder / "evaluation" / "scores.json").read_text()) == scores
+    result = read_results(tmp_path, "maze_fo")["mine"]
+    assert result.scores == scores and tuple(result.episodes()) == three().episodes
+    assert result.curves == {} and result.timing == {} and result.probe is None
+
+
+def test_a_failed_write_leaves_no_scores_of_the_evaluation_before(tmp_path: Path) -> None:
+    write_evaluation(three(), tmp_path)
+    broken = Evaluation("maze_fo", "mine", (Episode("maze_fo", ("\ud800",), (), (), True, False),), 0)
+    with pytest.raises(UserError):
+        write_evaluation(broken, tmp_path)
+    assert not (tmp_path / "scores.json").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"task": "maze_fo"}'])
+def test_broken_scores_name_their_file(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "maze_fo" / "bc" / "evaluation" / "scores.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"scores\.json"):
+        read_results(tmp_path, "maze_fo")

@@ -1,0 +1,164 @@
+"""Each loss against a plain double loop or numbers worked by hand (T1, T4, T8, T17, T20)."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lmrl.losses import bc_loss, expectile_loss, ilql_loss, mc_loss, returns_to_go, taken, td_target
+
+
+def random_problem(states: int = 6, tokens: int = 11, vocabulary: int = 5) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(3)
+    return {
+        "q1": torch.randn(states, vocabulary, generator=g, requires_grad=True),
+        "q2": torch.randn(states, vocabulary, generator=g, requires_grad=True),
+        "slow1": torch.randn(states, vocabulary, generator=g, requires_grad=True),
+        "slow2": torch.randn(states, vocabulary, generator=g, requires_grad=True),
+        "v": torch.randn(states, generator=g, requires_grad=True),
+        "next_v": torch.randn(states, generator=g, requires_grad=True),
+        "state": torch.randint(states, (tokens,), generator=g),
+        "next": torch.randint(states, (tokens,), generator=g),
+        "token": torch.randint(vocabulary, (tokens,), generator=g),
+        "reward": torch.randn(tokens, generator=g),
+        "terminated": torch.rand(tokens, generator=g) < 0.3,
+    }
+
+
+def ilql(p: dict[str, Tensor], gamma: float = 0.9, expectile: float = 0.8, cql_weight: float = 0.3):  # type: ignore[no-untyped-def]
+    at = (p["state"], p["token"])
+    return ilql_loss(
+        [taken(p["q1"], *at), taken(p["q2"], *at)],
+        [taken(p["slow1"], *at).score, taken(p["slow2"], *at).score],
+        p["v"][p["state"]],
+        p["next_v"][p["next"]],
+        p["reward"],
+        p["terminated"],
+        gamma=gamma,
+        expectile=expectile,
+        cql_weight=cql_weight,
+    )
+
+
+def test_ilql_equals_a_plain_loop() -> None:
+    p, gamma, tau, alpha = random_problem(), 0.9, 0.8, 0.3
+    p = {name: tensor.detach() for name, tensor in p.items()}
+    q_loss = v_loss = cql = 0.0
+    for n in range(11):
+        s, u = int(p["state"][n]), int(p["token"][n])
+        y = float(p["reward"][n]) + (0.0 if p["terminated"][n] else gamma * float(p["next_v"][p["next"][n]]))
+        low = min(float(p["slow1"][s, u]), float(p["slow2"][s, u]))
+        v = float(p["v"][s])
+        for q in (p["q1"], p["q2"]):
+            q_loss += 0.5 * (float(q[s, u]) - y) ** 2
+            cql += math.log(sum(math.exp(float(x)) for x in q[s])) - float(q[s, u])
+        v_loss += 0.5 * (tau if low >= v else 1 - tau) * (v - low) ** 2
+    found = ilql(p)
+    assert found.q_loss.item() == pytest.approx(q_loss / 11, abs=1e-5)
+    assert found.v_loss.item() == pytest.approx(v_loss / 11, abs=1e-5)
+    assert found.cql_loss.item() == pytest.approx(cql / 11, abs=1e-5)
+    assert found.loss.item() == pytest.approx((q_loss + v_loss + alpha * cql) / 11, abs=1e-5)
+
+
+def test_ilql_sends_each_gradient_only_where_it_belongs() -> None:
+    p = random_problem()
+
+    def gradients(loss: Tensor) -> dict[str, bool]:
+        names = ["q1", "q2", "slow1", "slow2", "v", "next_v"]
+        found = torch.autograd.grad(loss, [p[n] for n in names], allow_unused=True)
+        return {n: g is not None and bool(g.abs().sum() > 0) for n, g in zip(names, found, strict=True)}
+
+    assert gradients(ilql(p).q_loss) == dict(q1=True, q2=True, slow1=False, slow2=False, v=False, next_v=False)
+    assert gradients(ilql(p).v_loss) == dict(q1=False, q2=False, slow1=False, slow2=False, v=True, next_v=False)
+    assert gradients(ilql(p).cql_loss) == dict(q1=True, q2=True, slow1=False, slow2=False, v=False, next_v=False)
+
+
+def test_expectile_weight_is_not_differentiated() -> None:
+    value = torch.tensor([0.0, 2.0], requires_grad=True)
+    expectile_loss(value, torch.tensor([1.0, 1.0]), 0.9).sum().backward()
+    torch.testing.assert_close(value.grad, torch.tensor([-0.9, 0.1]))  # too low pulls nine times as hard
+
+
+def test_expectile_of_one_half_is_half_the_squared_error_of_the_mean() -> None:
+    value, target = torch.tensor([0.0, 2.0, 5.0]), torch.tensor([1.0, 1.0, 5.0])
+    torch.testing.assert_close(expectile_loss(value, target, 0.5), torch.tensor([0.25, 0.25, 0.0]))
+
+
+def test_td_target_by_hand() -> None:
+    target = td_target(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 10.0]), torch.tensor([False, True]), 0.9)
+    torch.testing.assert_close(target, torch.tensor([10.0, 2.0]))
+
+
+def test_an_undefined_value_beyond_the_end_is_not_looked_at() -> None:
+    target = td_target(torch.tensor([2.0]), torch.tensor([math.nan]), torch.tensor([True]), 0.9)
+    assert target.tolist() == [2.0]
+
+
+def test_returns_of_two_turns_of_three_tokens() -> None:
+    found = returns_to_go([0, 0, -1, 0, 0, 1], 0.99)
+    expected = (-0.02910995, -0.02940399, -0.02970100, 0.9801, 0.99, 1.0)
+    assert found == pytest.approx(expected, abs=1e-8)
+
+
+def test_returns_without_discount_are_suffix_sums_and_with_none_the_rewards() -> None:
+    rewards = [1.0, -2.0, 3.0]
+    assert returns_to_go(rewards, 1.0).tolist() == [2.0, 1.0, 3.0]
+    assert returns_to_go(rewards, 0.0).tolist() == rewards
+
+
+def test_returns_of_very_long_episodes_stay_finite() -> None:
+    returns = returns_to_go(np.ones(20_000), 0.9)
+    assert np.isfinite(returns).all()
+    assert returns[0] == pytest.approx(10.0)
+
+
+def test_mc_by_hand() -> None:
+    scores = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    q = taken(scores, torch.tensor([0, 1]), torch.tensor([0, 0]))
+    found = mc_loss(q, torch.tensor([3.0, -1.0]), cql_weight=0.1)
+    nll = (math.log(1 + math.exp(-1)) + math.log(1 + math.exp(2))) / 2
+    assert found.q_loss.item() == pytest.approx((0.5 * 4 + 0.5 * 1) / 2)
+    assert found.loss.item() == pytest.approx(1.25 + 0.1 * nll)
+
+
+def test_bc_is_the_mean_negative_log_likelihood_of_the_tokens_said() -> None:
+    logits = torch.tensor([[2.0, 0.0, 1.0], [0.0, 0.0, 0.0]], requires_grad=True)
+    loss = bc_loss(logits, torch.tensor([0, 1, 0]), torch.tensor([0, 2, 1])).loss
+    total = math.log(math.e**2 + 1 + math.e)
+    assert loss.item() == pytest.approx(((total - 2) + math.log(3) + (total - 0)) / 3)
+
+
+def test_tabular_bc_finds_the_frequencies_of_the_data() -> None:
+    logits = torch.zeros(1, 3, requires_grad=True)
+    state, token = torch.zeros(10, dtype=torch.long), torch.tensor([0] * 5 + [1] * 3 + [2] * 2)
+    optimizer = torch.optim.SGD([logits], lr=2.0)
+    for _ in range(300):
+        optimizer.zero_grad()
+        bc_loss(logits, state, token).loss.backward()
+        optimizer.step()
+    torch.testing.assert_close(logits.softmax(-1)[0], torch.tensor([0.5, 0.3, 0.2]), atol=1e-4, rtol=0)
+
+
+def test_no_action_token_gives_zero_and_not_nan() -> None:
+    none = torch.zeros(0, dtype=torch.long)
+    scores = torch.randn(2, 3, requires_grad=True)
+    zero = torch.zeros(0)
+    losses = [
+        bc_loss(scores, none, none).loss,
+        mc_loss(taken(scores, none, none), zero, cql_weight=1.0).loss,
+        ilql_loss(
+            [taken(scores, none, none)], [zero], zero, zero, zero, zero.bool(), gamma=0.9, expectile=0.7, cql_weight=1.0
+        ).loss,
+    ]
+    for loss in losses:
+        assert loss.item() == 0.0
+        (gradient,) = torch.autograd.grad(loss, scores, allow_unused=True)
+        assert gradient is None or not gradient.abs().any()
+
+
+def test_swapping_the_heads_changes_nothing() -> None:
+    p = random_problem()
+    swapped = {**p, "q1": p["q2"], "q2": p["q1"], "slow1": p["slow2"], "slow2": p["slow1"]}
+    torch.testing.assert_close(ilql(p).loss, ilql(swapped).loss)

@@ -1,0 +1,173 @@
+"""A step does not depend on how its batch is cut (T21), nor do copies learn (T19, T20)."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lmrl.batch import TokenBatch, collate
+from lmrl.modules import BC, ILQL, LanguageModule
+from lmrl.tokens import Segment, Window
+from tests.doubles import CHARS, cut, episode
+
+TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
+
+
+class Plain(BC):
+    """Plain gradient descent, so that the size of the gradient shows in the weights."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:  # type: ignore[override]
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+def examples() -> list[Segment]:
+    """32 segments with one to nine action tokens each."""
+    return cut([episode("s", "abcdefghi"[: 1 + i % 9], rewards=[i], terminated=i % 2 == 0) for i in range(32)], Window())
+
+
+def loader(size: int) -> DataLoader[TokenBatch]:
+    return DataLoader(examples(), batch_size=size, collate_fn=partial(collate, pad=0))  # type: ignore[arg-type]
+
+
+def fit(module: L.LightningModule, size: int, root: Path, **trainer: Any) -> None:
+    defaults = {"max_steps": 1, "accelerator": "cpu", "devices": 1, "logger": False, "enable_checkpointing": False}
+    shown = {"enable_progress_bar": False, "enable_model_summary": False, "default_root_dir": root}
+    L.Trainer(**{**defaults, **shown, **trainer}).fit(module, loader(size))
+
+
+def stepped(root: Path, size: int, **trainer: Any) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    module = Plain(architecture=TINY)
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    fit(module, size, root, **trainer)
+    return {name: p.detach() - before[name] for name, p in module.named_parameters()}
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert any(bool(step.abs().max() > 1e-3) for step in expected.values())
+    for name, step in expected.items():
+        torch.testing.assert_close(found[name], step, atol=1e-6, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_one_step_follows_the_mean_over_tokens(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Plain(architecture=TINY)
+    module.losses(collate(examples())).loss.backward()
+    expected = {name: -p.grad for name, p in module.named_parameters() if p.grad is not None}
+    assert_same(stepped(tmp_path, 32), expected)
+
+
+@pytest.mark.parametrize("size", [8, 12])
+def test_micro_batches_add_up_to_the_whole_batch(tmp_path: Path, size: int) -> None:
+    """4 x 8, and 12 + 12 + 8, where the last one ends the epoch early."""
+    cutting = {"accumulate_grad_batches": 4, "max_steps": -1, "max_epochs": 1}
+    assert_same(stepped(tmp_path, size, **cutting), stepped(tmp_path, 32))
+
+
+def test_two_ranks_add_up_to_the_whole_batch(tmp_path: Path) -> None:
+    ranks = {"strategy": "ddp_fork", "devices": 2, "max_steps": -1, "max_epochs": 1}
+    assert_same(stepped(tmp_path, 16, **ranks), stepped(tmp_path, 32))
+
+
+def make_ilql(**arguments: Any) -> ILQL:
+    torch.manual_seed(0)
+    module = ILQL(architecture=TINY, **arguments)
+    module.window = Window()
+    with torch.no_grad():  # heads start as constants: make them depend on what is read
+        for head in (*module.q_heads, module.v_head, *module.slow["q_heads"]):
+            head.outer.weight.normal_(0, 0.5)
+    return module
+
+
+class FromScratch(ILQL):
+    starts_from_bc = False
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_slow_copies_move_once_per_optimizer_step(tmp_path: Path, accumulate: int) -> None:
+    """theta_n = theta + (1 - rate)**n (theta_0 - theta) while theta stays where it is."""
+    torch.manual_seed(0)
+    module = FromScratch(architecture=TINY, lr=0.0, polyak=0.3)
+    with torch.no_grad():
+        for p in module.slow.parameters():
+            p.add_(1.0)
+    pairs = [*zip(module.slow.parameters(), [*module.trunk.parameters(), *module.q_heads.parameters()], strict=True)]
+    start = [slow.detach().clone() for slow, _ in pairs]
+    fit(module, 8, tmp_path, max_steps=4 // accumulate, accumulate_grad_batches=accumulate)
+    for (slow, fast), first in zip(pairs, start, strict=True):
+        expected = fast + (1 - 0.3) ** (4 // accumulate) * (first - fast)
+        torch.testing.assert_close(slow, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_frozen_parts_do_not_learn(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = FromScratch(architecture=TINY, lr=1e-2, polyak=0.0)
+    torch.nn.init.normal_(module.v_head.outer.weight)
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    fit(module, 8, tmp_path, max_steps=3)
+    for name, parameter in module.named_parameters():
+        frozen = name.startswith(("model.", "slow."))
+        assert torch.equal(parameter, before[name]) == frozen, name
+        assert parameter.requires_grad != frozen
+    assert module.train().training
+    assert not module.model.training
+    assert not module.slow.training
+
+
+def test_gradients_of_ilql_reach_trunk_and_heads_only() -> None:
+    module = make_ilql()
+    module.losses(collate(examples())).loss.backward()
+    reached = {name.split(".")[0] for name, p in module.named_parameters() if p.grad is not None and p.grad.abs().any()}
+    assert reached == {"trunk", "q_heads", "v_head"}
+
+
+def test_value_targets_do_not_come_from_what_is_trained(tmp_path: Path) -> None:
+    """V follows the slow copies: moving the fast heads alone leaves its loss where it was."""
+    module, batch = make_ilql(), collate(examples())
+    before = module.losses(batch)
+    with torch.no_grad():
+        module.q_heads[0].outer.bias.add_(5.0)
+    after = module.losses(batch)
+    torch.testing.assert_close(after.v_loss, before.v_loss)
+    assert abs((after.q_loss - before.q_loss).item()) > 1.0
+
+
+def test_environment_tokens_get_no_gradient() -> None:
+    """Logits of words that the environment says may be anything."""
+    module = Plain(architecture=TINY)
+    batch = collate(cut([episode("hello", "a", "world", "b", rewards=[0, 0], terminated=True)], Window()))
+    logits: list[Tensor] = []
+    head = module.model.get_output_embeddings()
+    head.register_forward_hook(lambda _m, _i, out: logits.append(out))
+    module.losses(batch)
+    assert logits[0].shape[0] == len(batch.row) == 2  # only the two states before a and b are ever scored
+
+
+def test_a_batch_without_action_tokens_is_harmless(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module: LanguageModule = Plain(architecture=TINY)
+    before = [p.detach().clone() for p in module.parameters()]
+    empty = collate(cut([episode("s", "a", rewards=[0], terminated=True)], Window()))
+    empty = empty._replace(**{name: getattr(empty, name)[:0] for name in ("state", "token", "reward", "next")})
+    trainer = L.Trainer(
+        max_steps=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        accelerator="cpu", default_root_dir=tmp_path,
+    )  # fmt: skip
+
+    class One:
+        def __iter__(self) -> Iterator[TokenBatch]:
+            yield empty
+
+    trainer.fit(module, One())
+    for p, old in zip(module.parameters(), before, strict=True):
+        assert torch.equal(p, old)
+
+
+def test_chars_cover_the_examples() -> None:
+    assert max(int(part.ids.max()) for part in examples()) < len(CHARS.tokenizer)

@@ -1,0 +1,276 @@
+"""The commands through their real entry point: exit codes, messages, files."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lmrl import __version__
+from lmrl.cli import VERBS, main
+from lmrl.storage import read_episodes, write_episodes
+
+
+def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that a wrong command prints; it exits with 2 and without a traceback."""
+    assert main(list(words)) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    line = said.err.strip().splitlines()[-1]
+    assert line.startswith("error: ")
+    assert "Traceback" not in said.err
+    return line
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    path = tmp_path / "maze.parquet"
+    assert main(["data", "generate", "maze_fo", "--size", "40", "--seed", "3", "--out", str(path)]) == 0
+    return path
+
+
+def test_help_names_every_verb_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name, verb in VERBS.items():
+        assert f"lmrl {name}" in out
+        assert verb.help in out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lmrl {__version__}\n"
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"fit"}))
+def test_each_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*verb.split(), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"lmrl {verb}" in out
+    assert "options:" in out
+
+
+def test_an_unknown_verb_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "known: fit, evaluate," in failed(capsys, "trian")
+    assert failed(capsys, "data", "make") == (
+        "error: unknown command 'data make'; known: data generate, data stats, data verify, data import"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("check-env maze", "unknown task 'maze'; known: maze_fo, maze_po"),
+        ("data generate maze --size 3", "unknown task 'maze'; known: maze_fo, maze_po"),
+        ("data generate maze_fo --sice 3", "unknown key 'sice'; did you mean 'size'?"),
+        ("data generate maze_fo --size three", "size: "),
+        ("data generate", "arguments are required: task"),
+        ("data generate maze_fo --out episodes.csv", "suffix '.csv'"),
+        ("data stats nowhere.parquet", "nowhere.parquet: no such file"),
+        ("data import maze_fo nowhere.jsonl --out x.parquet", "nowhere.jsonl: no such file"),
+        ("evaluate maze_fo --policy clever --out x", "no policy 'clever': there is no such run folder or checkpoint"),
+        ("evaluate maze_fo --policy random --beta 3 --out x", "beta can be set for a trained policy only"),
+        ("evaluate maze_fo --policy random --episodes 0 --out x", "episodes must be at least 1, got 0"),
+        ("report --runs nowhere", "no results of"),
+        ("fit", "nothing to train"),
+        ("fit --config configs/maze_fo/nope.yaml", "no config file 'configs/maze_fo/nope.yaml'; known: configs/"),
+    ],
+)
+def test_wrong_words_are_answered_in_one_line(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in failed(capsys, *words.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMRL_DEBUG", "1")
+    with pytest.raises(ValueError, match="unknown command"):
+        main(["trian"])
+
+
+def test_interruption_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Impatient(io.StringIO):
+        def readline(self, size: int | None = -1, /) -> str:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", Impatient())
+    assert main(["play", "maze_fo"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_generate_is_the_same_by_seed(dataset: Path, tmp_path: Path) -> None:
+    again, other = tmp_path / "again.parquet", tmp_path / "other.parquet"
+    for path, seed in ((again, "3"), (other, "4")):
+        assert main(["data", "generate", "maze_fo", "--size", "40", "--seed", seed, "--out", str(path)]) == 0
+    assert again.read_bytes() == dataset.read_bytes()
+    assert other.read_bytes() != dataset.read_bytes()
+
+
+def test_stats_as_json(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["data", "stats", str(dataset), "--json"]) == 0
+    stats = json.loads(capsys.readouterr().out)
+    episodes = list(read_episodes(dataset))
+    assert stats["episodes"] == 40
+    assert stats["return_mean"] == pytest.approx(sum(episode.total_reward for episode in episodes) / 40)
+
+
+def test_verify_fails_on_a_changed_reward(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "verify", str(dataset)]) == 0
+    first, *others = read_episodes(dataset)
+    changed = type(first)(
+        **{name: getattr(first, name) for name in first.__slots__} | {"rewards": (7.0, *first.rewards[1:])}
+    )
+    bad = tmp_path / "bad.parquet"
+    write_episodes(bad, [changed, *others])
+    capsys.readouterr()
+    assert main(["data", "verify", str(bad)]) == 1
+    said = capsys.readouterr()
+    assert "39 of 40 episodes" in said.out
+    assert "episode 0, turn 0: reward 7.0 in the file, -1.0 in the environment" in said.err
+
+
+def test_check_env(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", "maze_fo", "--texts", "50"]) == 0
+    assert "ok: pickling keeps behaviour" in capsys.readouterr().out
+
+
+def test_evaluate_writes_episodes_and_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "evaluation"
+    assert main(["evaluate", "maze_fo", "--policy", "optimal", "--episodes", "25", "--out", str(out)]) == 0
+    scores = json.loads((out / "scores.json").read_text())
+    # Each of the 25 starts once: the mean optimal return by breadth-first search.
+    assert scores["return_mean"] == pytest.approx(-6.84)
+    assert scores["success_rate"] == 1.0
+    assert {"task", "policy", "normalized_ci", "success_ci", "length_mean", "illegal_rate", "seed"} <= set(scores)
+    assert len(list(read_episodes(out / "episodes.parquet"))) == 25
+    assert "return     -6.84" in capsys.readouterr().out
+
+
+def test_playing_by_hand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    # Seed 0 starts at 5, 8: two cells right of the goal's stem, three above the goal.
+    monkeypatch.setattr("sys.stdin", io.StringIO("move left\nhop\nmove left\nmove down\nmove down\nmove down\n"))
+    assert main(["play", "maze_fo", "--seed", "0"]) == 0
+    out = capsys.readouterr().out
+    assert "Your current position is at position 5, 8." in out
+    assert out.endswith("Success\nsolved: return -8 in 6 turns, 1 illegal\n")
+
+
+# -- fit, on a small model of its own: what the command adds to Lightning ------------------------------------------
+
+_TOY = """
+import lightning as L
+import torch
+
+
+class Line(L.LightningModule):
+    def __init__(self, width: int = 4, rate: float = 0.5) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.layer = torch.nn.Linear(width, 1)
+
+    def training_step(self, batch, index):
+        return self.layer(batch).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), self.hparams["rate"])
+
+
+class Numbers(L.LightningDataModule):
+    def __init__(self, count: int = 8) -> None:
+        super().__init__()
+        self.count = count
+
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader(torch.ones(self.count, 4), batch_size=4)
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run of two steps: ``toy.yaml``, to be trained in ``run``."""
+    (tmp_path / "toy_run.py").write_text(_TOY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "model": {"class_path": "toy_run.Line", "init_args": {"rate": 0.25}},
+        "data": {"class_path": "toy_run.Numbers"},
+        "trainer": {
+            "max_steps": 2,
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "default_root_dir": "run",
+        },
+    }
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path
+
+
+def test_fit_merges_overlays_and_keeps_the_whole_configuration(toy: Path) -> None:
+    (toy / "overlay.yaml").write_text("model: {init_args: {rate: 0.125}}\ntrainer: {max_steps: 3}\n")
+    words = ["fit", "--config", "toy.yaml", "--config", "overlay.yaml", "--trainer.max_steps=1"]
+    assert main(words) == 0
+    kept = yaml.safe_load((toy / "run" / "config.yaml").read_text())
+    assert kept["seed_everything"] == 0
+    assert kept["model"]["init_args"] == {"width": 4, "rate": 0.125}
+    assert kept["trainer"]["max_steps"] == 1
+    # What was kept is a configuration that can be trained again.
+    assert main(["fit", "--config", "run/config.yaml", "--trainer.max_steps=2"]) == 0
+
+
+def test_fit_goes_on_from_a_checkpoint(toy: Path) -> None:
+    import torch
+
+    assert main(["fit", "--config", "toy.yaml"]) == 0
+    (first,) = toy.glob("run/checkpoints/*.ckpt")
+    assert main(["fit", "--config", "toy.yaml", "--trainer.max_steps=5", "--ckpt_path", str(first)]) == 0
+    steps = sorted(torch.load(path, weights_only=True)["global_step"] for path in toy.glob("run/checkpoints/*.ckpt"))
+    assert steps == [2, 5]
+
+
+def test_fit_prints_its_configuration(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--config", "toy.yaml", "--print_config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]["rate"] == 0.25
+    assert not (toy / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "--trainer.max_stps=3",
+            "unknown key 'trainer.max_stps'; did you mean 'trainer.max_steps'? known: trainer.",
+        ),
+        ("--model.init_args.rat=3", "unknown key 'rat' of toy_run.Line; did you mean 'rate'? known: rate, width"),
+        ("--data.init_args.size=3", "unknown key 'size' of toy_run.Numbers; known: count"),
+        ("--model.init_args.rate=fast", "model: toy_run.Line: rate: Expected a float. Got value: fast"),
+        ("--model.class_path=toy_run.Lime", "unknown class 'Lime' of toy_run; did you mean 'Line'?"),
+        ("--ckpt_path gone.ckpt", "ckpt_path must be a checkpoint file, there is none at 'gone.ckpt'"),
+        ("--config bad_group.yaml", "unknown key 'trainer.max_stps'; did you mean 'trainer.max_steps'?"),
+        ("--config bad_key.yaml", "unknown key 'modle'; did you mean 'model'? known: ckpt_path, config, data, model"),
+        ("--config bad_yaml.yaml", "line 1"),
+    ],
+)
+def test_fit_names_what_is_wrong(toy: Path, words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (toy / "bad_group.yaml").write_text("trainer: {max_stps: 2}\n")
+    (toy / "bad_key.yaml").write_text("modle: 2\n")
+    (toy / "bad_yaml.yaml").write_text("model: {a: 1\n")
+    assert message in failed(capsys, "fit", "--config", "toy.yaml", *words.split())
+    assert not (toy / "run").exists()
+
+
+@pytest.mark.parametrize("words", [["--version"], ["check-env", "nowhere"]])
+def test_python_dash_m(words: list[str]) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "lmrl", *words], capture_output=True, text=True, timeout=60, env={**os.environ}
+    )
+    assert result.returncode == (2 if words[-1] == "nowhere" else 0)
+    assert "Traceback" not in result.stderr

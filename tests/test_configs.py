@@ -1,0 +1,106 @@
+"""Every shipped configuration trains a step, as it stands but for fewer games, and leaves a run that can play."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lmrl.cli import main
+from lmrl.config_files import configs_folder
+from lmrl.data import generate
+from lmrl.envs.registration import tasks
+
+CONFIGS = configs_folder()
+RUNS = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parts[-2] in tasks())
+OVERLAYS = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parts[-2] not in tasks())
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(CONFIGS).as_posix()
+
+
+@cache
+def read(path: Path) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return config
+
+
+def short(path: Path, folder: Path) -> list[str]:
+    """The words after ``fit`` for one step of a configuration with little data and a single evaluation game."""
+    task = path.parts[-2]
+    data = folder / f"{task}.parquet"
+    if not data.exists():
+        generate(task, 20, 0, data, progress=False)
+    config = read(path)
+    callbacks = [_with_a_short_game(entry) for entry in config["trainer"]["callbacks"]]
+    changed = {**config, "trainer": {**config["trainer"], "callbacks": callbacks}}
+    copy = folder / f"{task}-{path.name}"
+    copy.write_text(yaml.safe_dump(changed))
+    words = ["--config", str(copy), f"--data.init_args.path={data}", "--data.init_args.batch_size=8"]
+    return [*words, "--trainer.max_steps=1", "--trainer.enable_progress_bar=true"]
+
+
+def _with_a_short_game(callback: dict[str, Any]) -> dict[str, Any]:
+    arguments = callback.get("init_args", {})
+    if "episodes" not in arguments:
+        return callback
+    return {**callback, "init_args": {**arguments, "episodes": 1, "decoding": {"max_new_tokens": 1}}}
+
+
+def fit(path: Path, folder: Path, *words: str) -> Path:
+    """Train one step and return the run's folder; what a configuration starts from is trained first."""
+    root = folder / "runs" / path.parts[-2] / path.stem
+    if (root / "best.ckpt").is_file():
+        return root
+    settings = [*short(path, folder), *words, f"--trainer.default_root_dir={root}"]
+    start = read(path)["model"].get("init_args", {}).get("pretrained")
+    if start is not None:
+        base = folder / start
+        fit(path.with_name(f"{base.name}.yaml"), folder)
+        settings.append(f"--model.init_args.pretrained={base}")
+    assert main(["fit", *settings]) == 0
+    return root
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("configs")
+
+
+@pytest.mark.parametrize("path", RUNS, ids=name_of)
+def test_a_configuration_trains_a_step(path: Path, folder: Path) -> None:
+    run = fit(path, folder)
+    for kept in ("last.ckpt", "best.ckpt", "last/config.json", "best/config.json", "config.yaml", "metrics.csv"):
+        assert (run / kept).is_file(), kept
+
+
+def test_a_run_plays(folder: Path) -> None:
+    run, out = fit(CONFIGS / "maze_fo" / "ilql.yaml", folder), folder / "evaluation"
+    words = ["--episodes", "1", "--out", str(out), "--temperature", "0.5", "--beta", "2"]
+    assert main(["evaluate", "maze_fo", "--policy", str(run), *words]) == 0
+    scores = json.loads((out / "scores.json").read_text())
+    assert scores["provenance"]["decoding"] == {"temperature": 0.5, "beta": 2.0}
+    assert (out / "probe.json").is_file()
+
+
+@pytest.mark.parametrize("path", OVERLAYS, ids=name_of)
+def test_an_overlay_fits_over_the_configurations(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed = read(path)
+    fitting = 0
+    for run in RUNS:
+        assert main(["fit", "--config", str(run), "--config", str(path), "--print_config"]) in (0, 2)
+        said = capsys.readouterr()
+        merged = yaml.safe_load(said.out) if said.out else None
+        fitting += merged is not None and _contains(merged, changed)
+    assert fitting, said.err
+
+
+def _contains(whole: Any, part: Any) -> bool:
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(_contains(whole.get(key), value) for key, value in part.items())
+    if isinstance(part, list):
+        return isinstance(whole, list) and len(whole) >= len(part) and all(map(_contains, whole, part))
+    return bool(whole == part) or (isinstance(part, str) and "${" in part)

@@ -1,0 +1,117 @@
+"""What the README and the docs say is true: commands parse, Python runs, links lead somewhere, settings are named."""
+
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lmrl import losses, modules
+from lmrl.cli import VERBS, main
+from lmrl.commands.arguments import parser_of
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for kind, body in _BLOCK.findall(page.read_text(encoding="utf-8")) if kind == language]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def _shown(page: Path) -> str:
+    """The page without its comments."""
+    return re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+COMMANDS = sorted(
+    {line.strip() for page in PAGES for block in blocks(page, "bash") for line in block.splitlines() if line.strip()}
+)
+
+
+def test_there_is_something_to_check() -> None:
+    verbs = {" ".join(line.split()[1:3]) for line in COMMANDS if line.startswith("lmrl ")}
+    assert all(any(words.startswith(verb) for words in verbs) for verb in VERBS), "the README names every command"
+    assert "make quickstart" in COMMANDS
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_the_docs_is_understood(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, *words = shlex.split(line)
+    if program == "make":
+        subprocess.run(["make", "--dry-run", *words], cwd=ROOT, check=True, capture_output=True)
+    elif words[:1] == ["fit"]:
+        assert program == "lmrl"
+        assert main([*words, "--print_config"]) == 0, capsys.readouterr().err
+    elif words in (["--help"], ["--version"]):
+        assert main(words) == 0
+    else:
+        assert program == "lmrl", f"no rule says how to check {line!r}"
+        name = next(name for name in VERBS if words[: len(name.split())] == name.split())
+        module, function = VERBS[name].target.split(":")
+        parser = parser_of(getattr(import_module(f"lmrl.commands.{module}"), function), f"lmrl {name}")
+        parser.parse_args(words[len(name.split()) :])
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
+def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LMRL_DATA", raising=False)
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)  # what a page defines can be pickled
+    for block in blocks(page, "python"):
+        exec(compile(block, name_of(page), "exec"), module.__dict__)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [target for target in _LINK.findall(_shown(page)) if "://" not in target]
+    assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+@pytest.mark.parametrize("name", ["BC", "FilteredBC", "MC", "ILQL"])
+def test_an_algorithms_page_names_all_its_settings(name: str) -> None:
+    module = getattr(modules, name)
+    page = (ROOT / "docs" / "algorithms" / f"{module.name}.md").read_text(encoding="utf-8")
+    own = inspect.signature((modules.LanguageModule if name == "BC" else module).__init__).parameters.values()
+    settings = [p.name for p in own if p.name != "self" and p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert settings
+    assert not [setting for setting in settings if f"`{setting}`" not in page]
+
+
+@pytest.mark.parametrize(("name", "terms"), [("mc", losses.MCLoss), ("ilql", losses.ILQLLoss)])
+def test_every_term_of_a_loss_is_a_documented_key(name: str, terms: type) -> None:
+    page = (ROOT / "docs" / "logged_keys.md").read_text(encoding="utf-8")
+    fields = [field for field in inspect.get_annotations(terms) if field != "loss"]
+    assert fields
+    assert not [field for field in fields if f"`{name}/{field}`" not in page]
+
+
+def test_what_the_makefile_promises_is_in_the_ci_run() -> None:
+    steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    for target in ("lint", "test", "quickstart"):
+        assert f"make {target}" in steps
+    subprocess.run(["bash", "-n", ".ci/run"], cwd=ROOT, check=True)
+
+
+def test_the_constraints_pin_what_is_needed_once_per_python() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    for line in lines:
+        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; python_version (>=|<) \"3\.11\")?", line), line
+    pinned = {line.partition("==")[0] for line in lines}
+    assert "torch==2.13.0" in lines
+    wanted = re.findall(r'^  "([A-Za-z0-9-]+)', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    needed = {name.lower() for name in wanted} & {"lightning", "transformers", "gymnasium", "pytest", "ruff", "mypy"}
+    assert needed == {"lightning", "transformers", "gymnasium", "pytest", "ruff", "mypy"} <= pinned
