@@ -42,7 +42,7 @@ format: $(VENV)/.dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev  ## speed of the maze, the decoding engine and a training step
+bench: $(VENV)/.main  ## speed of the maze, the decoding engine and a training step
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:  ## remove the virtual environment and the caches (not data, runs or reports)

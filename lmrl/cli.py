@@ -58,13 +58,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        return _interrupted()
     except BrokenPipeError:  # whoever read the output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except SystemExit as end:  # --help and --version of the parsers
+    except SystemExit as end:  # --help of the parsers; Lightning, which tidies up after Ctrl-C and then exits with 1
+        if isinstance(end.__context__, KeyboardInterrupt):
+            return _interrupted()
         return end.code if isinstance(end.code, int) else 0
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return 130
 
 
 def _dispatch(words: list[str]) -> int:

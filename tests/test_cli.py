@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -182,6 +183,11 @@ class Line(L.LightningModule):
         return torch.optim.SGD(self.parameters(), self.hparams["rate"])
 
 
+class Impatient(Line):
+    def training_step(self, batch, index):
+        raise KeyboardInterrupt
+
+
 class Numbers(L.LightningDataModule):
     def __init__(self, count: int = 8) -> None:
         super().__init__()
@@ -234,6 +240,15 @@ def test_fit_goes_on_from_a_checkpoint(toy: Path) -> None:
     assert main(["fit", "--config", "toy.yaml", "--trainer.max_steps=5", "--ckpt_path", str(first)]) == 0
     steps = sorted(torch.load(path, weights_only=True)["global_step"] for path in toy.glob("run/checkpoints/*.ckpt"))
     assert steps == [2, 5]
+
+
+def test_an_interrupted_training_is_130(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        assert main(["fit", "--config", "toy.yaml", "--model.class_path=toy_run.Impatient"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, handler)  # Lightning leaves it ignored
+    assert capsys.readouterr().err.endswith("interrupted\n")
 
 
 def test_fit_prints_its_configuration(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:

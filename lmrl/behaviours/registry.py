@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from lmrl.behaviours.maze import MazePlayer
-from lmrl.behaviours.maze_recording import maze_recording
+from lmrl.behaviours.maze_recording import SKILL, maze_recording
 from lmrl.behaviours.recording import Recording
 from lmrl.envs.registration import task
 from lmrl.errors import unknown
@@ -13,7 +13,7 @@ __all__ = ["make_policy", "policy_names", "recording"]
 
 _MAZE: dict[str, Callable[[], Policy]] = {
     "random": lambda: MazePlayer(0.0),
-    "behaviour": lambda: maze_recording().policy,
+    "behaviour": lambda: MazePlayer(SKILL),
     "optimal": lambda: MazePlayer(1.0),
 }
 
@@ -32,7 +32,7 @@ def policy_names(task_name: str) -> tuple[str, ...]:
 
 
 def make_policy(task_name: str, name: str) -> Policy:
-    """The scripted player of that name: ``random``, ``behaviour`` (the dataset's own) or ``optimal`` where it exists.
+    """The scripted player of that name: ``random``, ``behaviour`` (the dataset's own, let loose) or ``optimal`` where it exists.
 
     Raises:
         UserError: for an unknown task or player; it lists the known ones.

@@ -10,7 +10,7 @@ __all__ = ["report_command", "reproduce_command"]
 _OFFLINE = ["bc", "filtered_bc", "mc", "ilql"]
 # Enough to see every part work, without games during training; the scores mean nothing.
 _SMOKE = ["trainer.max_steps=60", "trainer.callbacks=[{class_path: lmrl.callbacks.KeepLast}]"]
-_SMOKE_EPISODES = 25
+_SMOKE_EPISODES = 5
 
 
 def reproduce_command(

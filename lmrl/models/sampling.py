@@ -108,7 +108,6 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
         ``(rows,)`` ids; a token of probability 0 never comes out, whatever the uniform number.
     """
     cumulative = logprobs.double().exp().cumsum(-1)
-    total = cumulative[:, -1]
-    # Rounding may lift u * total up to the total, behind which there is no token.
-    target = torch.minimum(uniform.to(total) * total, torch.nextafter(total, torch.zeros_like(total)))
+    # The largest uniform number is 1 - 2^-53, and that times a total is below the total, so there is a token for it.
+    target = uniform.to(cumulative) * cumulative[:, -1]
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]

@@ -24,6 +24,8 @@ def test_the_same_file_whatever_the_number_of_workers(tmp_path: Path) -> None:
     episodes = list(read_dataset(one, "maze_po"))
     assert len(episodes) == 300
     assert len({episode.seed for episode in episodes}) == 300
+    few = generate("maze_po", 20, seed=3, out=tmp_path / "few.parquet", progress=False)
+    assert episodes[:20] == list(read_dataset(few))
     assert episodes[0].info["start"]["goal"] == [8, 6]
 
 

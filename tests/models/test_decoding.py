@@ -13,7 +13,9 @@ from lmrl.models.guidance import Guidance, combine, lowest
 from lmrl.models.lm import build_lm
 from lmrl.models.sampling import SamplingSettings, process_logits
 
-VOCABULARY, STOP, ROWS = 40, 7, 8
+VOCABULARY, ROWS = 40, 8
+# Ids that the samples below hold at different places, so that rows leave at different times.
+STOPS = frozenset([8, 13, 27, 28, 30])
 INVALID = torch.arange(VOCABULARY) >= 36
 CONTEXTS = [[(row * 5 + i * 3) % 36 for i in range(2 + row)] for row in range(ROWS)]
 SEEDS = [100 + row for row in range(ROWS)]
@@ -56,7 +58,7 @@ def say(
         [CONTEXTS[row] for row in rows],
         [SEEDS[row] for row in rows],
         [row % 3 for row in rows],
-        settings or SamplingSettings(max_new_tokens=12, stop_ids=frozenset([STOP])),
+        settings or SamplingSettings(max_new_tokens=12, stop_ids=STOPS),
     )
 
 
@@ -86,18 +88,16 @@ def test_every_sampled_token_has_the_log_probability_of_a_full_forward_pass(
 
 
 def _settings(**settings: float) -> SamplingSettings:
-    return SamplingSettings(max_new_tokens=12, stop_ids=frozenset([STOP]), **settings)  # type: ignore[arg-type]
+    return SamplingSettings(max_new_tokens=12, stop_ids=STOPS, **settings)  # type: ignore[arg-type]
 
 
 def test_rows_end_with_the_stop_id_or_when_there_is_no_room() -> None:
-    # Ids that these samples hold at different places, so that rows leave at different times.
-    stops = frozenset([8, 13, 27, 28, 30])
-    samples = say(decoder(), SamplingSettings(max_new_tokens=6, stop_ids=stops))
+    samples = say(decoder(), SamplingSettings(max_new_tokens=6, stop_ids=STOPS))
     assert {sample.finished for sample in samples} == {True, False}
     assert len({len(sample.ids) for sample in samples}) > 2
     for sample in samples:
-        assert not stops & set(sample.ids[:-1])
-        assert sample.finished == (sample.ids[-1] in stops)
+        assert not STOPS & set(sample.ids[:-1])
+        assert sample.finished == (sample.ids[-1] in STOPS)
         assert sample.finished or len(sample.ids) == 6
         assert len(sample.logprobs) == len(sample.ids)
 
@@ -113,7 +113,7 @@ def test_neither_slot_nor_batch_matters(beta: float | None, temperature: float) 
     shuffled = say(decoder(beta), settings, order, slots=[3, 0, 6, 5, 7, 1, 2, 4])
     halves = decoder(beta)
     split = [*say(halves, settings, [0, 1, 2]), *say(halves, settings, [3, 4, 5, 6, 7])]
-    for other in (alone, sorted(shuffled, key=lambda s: order[shuffled.index(s)]), split):
+    for other in (alone, [shuffled[order.index(row)] for row in range(ROWS)], split):
         assert [sample.ids for sample in other] == [sample.ids for sample in together]
         for one, two in zip(other, together, strict=True):
             assert one.logprobs == pytest.approx(two.logprobs, abs=1e-4)

@@ -138,7 +138,10 @@ def test_longer_than_the_first_allocation_up_to_the_last_position(model: PreTrai
     engine = Engine(model, slots=2)
     long, short = words(rng, 60), words(rng, 2)
     check(engine, [0, 1], [long, short])
-    check(engine, [0, 1], [long + words(rng, 36), short + words(rng, 9)])  # padded: ninety-six and eight more
+    long, short = long + words(rng, 35), short + words(rng, 20)
+    check(engine, [0, 1], [long, short])
+    # Eight of padding behind the last position that there is.
+    check(engine, [0, 1], [long + words(rng, 1), short + words(rng, 9)])
     with pytest.raises(UserError, match="must not exceed 96 tokens; slot 0"):
         engine.append([1, 0], [1, 1])
 
