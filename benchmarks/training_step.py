@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from lmrl.batch import TokenBatch, collate
-from lmrl.models.copies import follow
 from lmrl.modules import BC, ILQL, LanguageModule
 from lmrl.tokens import Segment
 
@@ -40,13 +39,12 @@ def learner(module: LanguageModule, data: TokenBatch) -> Callable[[], None]:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def step() -> None:
-        (module.losses(data).loss * data.count).backward()
-        torch._foreach_mul_([p.grad for p in parameters], 1 / data.count)
+        (module.losses(data).loss * data.n_tokens).backward()
+        torch._foreach_mul_([p.grad for p in parameters], 1 / data.n_tokens)
         optimizer.step()
         optimizer.zero_grad()
         if isinstance(module, ILQL):
-            fast = [*module.trunk.parameters(), *module.q_heads.parameters()]
-            follow(module.slow.parameters(), fast, module.polyak)
+            module.follow()
 
     return step
 

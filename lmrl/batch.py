@@ -14,7 +14,7 @@ Shapes: R rows read by the model, L columns, S distinct states, N action tokens.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from torch import Tensor
 from lmrl.tokens import Segment
 
 __all__ = ["TokenBatch", "collate"]
+
+T = TypeVar("T", bound=np.generic)
+Ints: TypeAlias = NDArray[np.int64]
 
 _WORD = 4  # bytes of an id in a segment's key
 
@@ -55,7 +58,7 @@ class TokenBatch(NamedTuple):
     """(N,) float32, NaN where nobody asked for it."""
 
     @property
-    def count(self) -> int:
+    def n_tokens(self) -> int:
         """N, the number of action tokens."""
         return int(self.token.numel())
 
@@ -112,11 +115,12 @@ class _Layout:
         mask = seen & np.tri(self.width, dtype=bool)
         return torch.from_numpy(positions), torch.from_numpy(mask[:, None])
 
-    def flat(self, keys: Sequence[bytes], sizes: NDArray[np.int64], col: NDArray[np.int64]) -> NDArray[np.int64]:
+    def flat(self, keys: Sequence[bytes], sizes: Ints, col: Ints) -> Ints:
         """Index into the flattened rows of columns ``col`` of segments ``keys``, ``sizes`` columns of each."""
         places = np.asarray([self.place[key] for key in keys], dtype=np.int64).reshape(-1, 3)
         row, context, shift = np.repeat(places, sizes, axis=0).T
-        return row * self.width + col + np.where(col < context, 0, shift)
+        flat: Ints = row * self.width + col + np.where(col < context, 0, shift)
+        return flat
 
 
 def _shared(segment: Segment) -> bytes:
@@ -159,9 +163,7 @@ def collate(batch: Sequence[Segment], pad: int = 0) -> TokenBatch:
     )
 
 
-def _successors(
-    layout: _Layout, batch: Sequence[Segment], here: NDArray[np.int64], last: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _successors(layout: _Layout, batch: Sequence[Segment], here: Ints, last: Ints) -> tuple[Ints, NDArray[np.bool_]]:
     """(N,) the state after each action token, and whether the rules ended the episode with it."""
     ends = np.asarray([s.next_ids is None for s in batch], dtype=bool)
     after = np.roll(here, -1)
@@ -174,5 +176,5 @@ def _successors(
     return after, terminated
 
 
-def _join(parts: Sequence[NDArray[np.generic]], dtype: type[np.generic]) -> NDArray[np.generic]:
+def _join(parts: Sequence[NDArray[Any]], dtype: type[T]) -> NDArray[T]:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)

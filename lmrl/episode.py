@@ -11,14 +11,14 @@ __all__ = ["Episode"]
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What was said, for what reward, and how it ended.
+    r"""What was said, for what reward, and how it ended.
 
     Example: two turns in the maze, the second reaches the goal::
 
         Episode(
             task="maze_fo",
-            observations=("... position 6, 6 ...\\n", "... position 7, 6 ...\\n", "Success\\n"),
-            actions=("move down\\n", "move down\\n"),
+            observations=("... position 6, 6 ...\n", "... position 7, 6 ...\n", "Success\n"),
+            actions=("move down\n", "move down\n"),
             rewards=(-1.0, 0.0),
             terminated=True,
             truncated=False,
@@ -55,7 +55,9 @@ class Episode:
             )
         for name in ("action_ids", "action_logprobs"):
             if len(getattr(self, name)) not in (0, turns):
-                raise UserError(f"{name} must be empty or have one entry per action ({turns}), got {len(getattr(self, name))}")
+                raise UserError(
+                    f"{name} must be empty or have one entry per action ({turns}), got {len(getattr(self, name))}"
+                )
 
     def __len__(self) -> int:
         """Number of turns."""

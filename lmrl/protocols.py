@@ -9,14 +9,14 @@ __all__ = ["Policy", "Reply", "Request"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One environment asks its player for the next action.
+    r"""One environment asks its player for the next action.
 
     A request holds the whole episode so far, so that a policy needs no memory of its own; a policy
     that keeps a cache per slot may compare and feed only what is new.
 
     Example: the second turn of an episode in slot 3::
 
-        Request(slot=3, seed=7, observations=("at 1, 1\\n", "at 1, 2\\n"), actions=("move right\\n",))
+        Request(slot=3, seed=7, observations=("at 1, 1\n", "at 1, 2\n"), actions=("move right\n",))
     """
 
     slot: int

@@ -38,7 +38,9 @@ class _Slot:
 
     def begin(self, order: int, start: Start) -> None:
         self.order, self.start, self.illegal = order, start, 0
-        text, self.info = self.env.reset(seed=start.seed, options=None if start.options is None else dict(start.options))
+        text, self.info = self.env.reset(
+            seed=start.seed, options=None if start.options is None else dict(start.options)
+        )
         self.observations, self.replies, self.rewards = [text], [], []
 
     def request(self) -> Request:

@@ -156,7 +156,9 @@ def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Seg
     pieces = _pieces(encoder, (*episode.observations[:-1], last), episode.actions, _sampled_ids(episode, encoder))
     lengths = [len(piece) for piece in pieces]
     if any(length == 0 for length in lengths[1::2]):
-        raise UserError(f"actions need at least one token; turn {lengths[1::2].index(0)} of seed {episode.seed} has none")
+        raise UserError(
+            f"actions need at least one token; turn {lengths[1::2].index(0)} of seed {episode.seed} has none"
+        )
     starts = [window.start(lengths[: 2 * turn + 1]) for turn in range(len(episode) + 1)]
     groups = [list(group) for _, group in groupby(range(len(episode)), key=lambda turn: starts[turn])]
     for turns in groups:

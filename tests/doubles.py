@@ -72,16 +72,18 @@ class Tables:
 
     def fit(self, loss: Callable[["Tables"], Tensor], steps: int = 400, rate: float = 1.0) -> None:
         """Gradient descent with a step that suits a mean over N tokens, of which each entry sees its share."""
-        count = torch.zeros_like(self.v).index_add_(0, self.state[self.batch.state], torch.ones(self.batch.count))
+        count = torch.zeros_like(self.v).index_add_(0, self.state[self.batch.state], torch.ones(self.batch.n_tokens))
         pairs = torch.zeros(len(self.v), VOCABULARY)
-        pairs.index_put_((self.state[self.batch.state], self.batch.token), torch.ones(self.batch.count), accumulate=True)
+        pairs.index_put_(
+            (self.state[self.batch.state], self.batch.token), torch.ones(self.batch.n_tokens), accumulate=True
+        )
         for _ in range(steps):
             gradients = torch.autograd.grad(loss(self), [*self.q, self.v], allow_unused=True)
             with torch.no_grad():
                 for table, gradient in zip([*self.q, self.v], gradients, strict=True):
                     if gradient is not None:
                         share = count if table is self.v else pairs
-                        table -= rate * gradient * self.batch.count / share.clamp(min=1)
+                        table -= rate * gradient * self.batch.n_tokens / share.clamp(min=1)
 
     def v_of(self, *names: str) -> list[float]:
         return [self.v[self.of[name]].item() for name in names]
@@ -91,7 +93,7 @@ class Tables:
 
 
 def corridor(actions: tuple[str, str] = ("L", "R")) -> list[Episode]:
-    """States 0, 1, 2 and the goal 3; every one of the 2**3 action strings from every start, -1 a step, 0 at the goal."""
+    """States 0, 1, 2 and the goal 3; all 2**3 action strings from every start, -1 a step, 0 at the goal."""
     episodes = []
     for start, choices in product((0, 1, 2), product(range(2), repeat=3)):
         here, texts, rewards = start, [str(start)], []

@@ -50,7 +50,9 @@ def test_hidden_vectors_equal_those_of_each_segment_alone(kind: str, window: Win
     with torch.no_grad():
         together = hidden_states(trunk_of(model), batch)[batch.state]
         alone = [
-            trunk_of(model)(input_ids=torch.from_numpy(p.ids)[None].long()).last_hidden_state[0][torch.from_numpy(p.col).long()]
+            trunk_of(model)(input_ids=torch.from_numpy(p.ids)[None].long()).last_hidden_state[0][
+                torch.from_numpy(p.col).long()
+            ]
             for p in parts
         ]
     torch.testing.assert_close(together, torch.cat(alone), atol=1e-5, rtol=1e-5)
@@ -58,7 +60,7 @@ def test_hidden_vectors_equal_those_of_each_segment_alone(kind: str, window: Win
 
 def test_what_repeats_is_read_once() -> None:
     batch = collate(cut(corridor(), Window(texts=1)))
-    assert batch.count == 62
+    assert batch.n_tokens == 62
     assert batch.input_ids.shape == (3, 3)  # states 0, 1, 2, each with its two actions as branches
     assert batch.mask is not None
     assert batch.positions is not None
@@ -67,7 +69,9 @@ def test_what_repeats_is_read_once() -> None:
 
 def test_a_long_continuation_is_not_a_branch() -> None:
     """Rows stay about as long as segments: histories that only begin alike do not end up in one row."""
-    batch = collate(cut([episode("s", f"{i}", "x" * 20, "a", rewards=[0, 0], terminated=True) for i in range(5)], Window()))
+    batch = collate(
+        cut([episode("s", f"{i}", "x" * 20, "a", rewards=[0, 0], terminated=True) for i in range(5)], Window())
+    )
     assert batch.input_ids.shape == (5, 23)
     assert batch.mask is None
 
@@ -131,5 +135,5 @@ def test_cutting_into_segments_leaves_targets_and_returns_as_they_are(terminated
 
 def test_an_empty_batch_has_no_tokens() -> None:
     batch = collate([])
-    assert batch.count == 0
+    assert batch.n_tokens == 0
     assert batch.input_ids.shape[0] == 0

@@ -15,7 +15,9 @@ def read(part: Segment) -> str:
 
 
 def test_the_example_of_the_docstring() -> None:
-    first, second = segments(episode("ab", "xy", "c", "z", "$", rewards=[-1, 0], terminated=True), CHARS, Window(texts=1))
+    first, second = segments(
+        episode("ab", "xy", "c", "z", "$", rewards=[-1, 0], terminated=True), CHARS, Window(texts=1)
+    )
     assert read(first) == "abxy"
     assert first.col.tolist() == [1, 2]
     assert CHARS.decode(first.token.tolist()) == "xy"
@@ -45,11 +47,15 @@ def test_windows_that_start_at_the_same_text_share_a_segment() -> None:
     assert [CHARS.decode(part.next_ids.tolist()) for part in parts[:2] if part.next_ids is not None] == ["1b2c", "2c3d"]
 
 
-@pytest.mark.parametrize("window", [Window(), Window(texts=1), Window(texts=4), Window(tokens=7), Window(texts=3, tokens=5)])
+@pytest.mark.parametrize(
+    "window", [Window(), Window(texts=1), Window(texts=4), Window(tokens=7), Window(texts=3, tokens=5)]
+)
 def test_training_reads_what_the_player_read(window: Window) -> None:
     texts = ["ab", "1\n", "cde", "2\n", "fg", "33\n", "h", "4\n", "ijkl", "5\n", "m"]
     said = episode(*texts, rewards=[1] * 5, terminated=True)
-    contexts = [CHARS.decode(context(CHARS, window, texts[: 2 * t + 1 : 2], texts[1 : 2 * t + 1 : 2])) for t in range(5)]
+    contexts = [
+        CHARS.decode(context(CHARS, window, texts[: 2 * t + 1 : 2], texts[1 : 2 * t + 1 : 2])) for t in range(5)
+    ]
     states = [read(part)[: col + 1] for part in segments(said, CHARS, window) for col in part.col.tolist()]
     first_tokens = [sum(map(len, texts[1 : 2 * turn : 2])) for turn in range(5)]
     assert [states[index] for index in first_tokens] == contexts
@@ -68,7 +74,7 @@ def test_rewards_and_tokens_are_conserved(window: Window, terminated: bool) -> N
 
 
 def test_sampled_ids_are_trained_on_as_they_are() -> None:
-    """"ab" was sampled as two ids that the encoder would not choose: token in, token out."""
+    """ "ab" was sampled as two ids that the encoder would not choose: token in, token out."""
 
     class Merging(CharEncoder):
         def encode(self, text: str) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ def policy_names(task_name: str) -> tuple[str, ...]:
 
 
 def make_policy(task_name: str, name: str) -> Policy:
-    """The scripted player of that name: ``random``, ``behaviour`` (the dataset's own, let loose) or ``optimal`` where it exists.
+    """The player of that name: ``random``, ``behaviour`` (the dataset's, let loose) or ``optimal`` where it exists.
 
     Raises:
         UserError: for an unknown task or player; it lists the known ones.

@@ -14,7 +14,11 @@ from lmrl.modules import LanguageModule
 
 __all__ = ["InteractiveEvaluation"]
 
-_LOGGED = {"return": ("return_mean", "return_ci"), "normalized": ("normalized", "normalized_ci"), "success": ("success_rate", "success_ci")}
+_LOGGED = {
+    "return": ("return_mean", "return_ci"),
+    "normalized": ("normalized", "normalized_ci"),
+    "success": ("success_rate", "success_ci"),
+}
 
 
 class InteractiveEvaluation(Callback):
@@ -82,7 +86,11 @@ class InteractiveEvaluation(Callback):
         metrics = {f"{prefix}/length_mean": scores["length_mean"], f"{prefix}/illegal_rate": scores["illegal_rate"]}
         for name, (mean, interval) in _LOGGED.items():
             low, high = scores[interval]
-            metrics |= {f"{prefix}/{name}_mean": scores[mean], f"{prefix}/{name}_ci_low": low, f"{prefix}/{name}_ci_high": high}
+            metrics |= {
+                f"{prefix}/{name}_mean": scores[mean],
+                f"{prefix}/{name}_ci_low": low,
+                f"{prefix}/{name}_ci_high": high,
+            }
         return metrics
 
     def state_dict(self) -> dict[str, Any]:

@@ -64,7 +64,11 @@ class OfflineDataModule(L.LightningDataModule):
         super().__init__()
         self.save_hyperparameters()
         self.task: Task = _task(task)
-        for name, value, low in (("batch_size", batch_size, 1), ("consecutive", consecutive, 1), ("data_seed", data_seed, 0)):
+        for name, value, low in (
+            ("batch_size", batch_size, 1),
+            ("consecutive", consecutive, 1),
+            ("data_seed", data_seed, 0),
+        ):
             if value < low:
                 raise UserError(f"{name} must be at least {low}, got {value}")
         if not 0.0 <= val_fraction < 1.0:
@@ -115,17 +119,17 @@ class OfflineDataModule(L.LightningDataModule):
         """What the policy reads: of the texts as many as the task says, of the tokens as many as fit the model."""
         limit = self.hparams["max_tokens"]
         if limit is None:
-            config = self._module().model.config if self.trainer is not None else None
-            positions = getattr(config, "max_position_embeddings", None) or 1024
+            model = getattr(self._module(), "model", None)
+            positions = getattr(getattr(model, "config", None), "max_position_embeddings", None) or 1024
             limit = positions - self.task.max_action_tokens
         return Window(self.task.last_texts, limit)
 
-    def _module(self) -> L.LightningModule:
-        assert self.trainer is not None
-        return self.trainer.lightning_module
+    def _module(self) -> L.LightningModule | None:
+        return None if self.trainer is None else self.trainer.lightning_module
 
     def _encoder(self) -> Encoder:
-        return Encoder(self._module().tokenizer if self.trainer is not None else load_tokenizer())
+        """Of the module that is being trained; the bundled one where there is none."""
+        return Encoder(getattr(self._module(), "tokenizer", None) or load_tokenizer())
 
     def _loader(
         self, episodes: Sequence[Episode], shuffle: bool, generator: torch.Generator | None

@@ -27,7 +27,7 @@ class ILQLLoss(NamedTuple):
 def expectile_loss(value: Tensor, target: Tensor, expectile: float) -> Tensor:
     """``1/2 |expectile - 1(target < value)| (value - target)^2``, element by element; no gradient into the target.
 
-    Its minimiser is the expectile of the targets: their mean at 0.5, towards their maximum at 1 (Kostrikov et al. 2022).
+    Its minimiser is the expectile of the targets: their mean at 0.5, near their maximum at 1 (Kostrikov et al. 2022).
     """
     target = target.detach()
     weight = torch.where(target >= value.detach(), expectile, 1.0 - expectile)

@@ -13,7 +13,9 @@ __all__ = ["VALUES_FILE", "export"]
 VALUES_FILE = "value_heads.safetensors"
 
 
-def export(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, values: Mapping[str, Tensor]) -> None:
+def export(
+    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, values: Mapping[str, Tensor]
+) -> None:
     """Write the folder anew: ``AutoModelForCausalLM`` and ``AutoTokenizer`` load it without this package.
 
     Args:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from lmrl.batch import TokenBatch
 from lmrl.errors import UserError
 
-__all__ = ["build_lm", "head_of", "hidden_states", "trunk_of"]
+__all__ = ["build_lm", "head_of", "hidden_states", "trunk_of", "vocabulary_of"]
 
 #: A model that a laptop trains in minutes. The activation is GPT-2's, in its fused form.
 SMALL: Mapping[str, Any] = {
@@ -27,7 +27,9 @@ def _from_scratch(architecture: Mapping[str, Any], vocabulary: int) -> PreTraine
     settings = {**SMALL, **architecture} if architecture.get("model_type", "gpt2") == "gpt2" else dict(architecture)
     kind = settings.pop("model_type")
     try:
-        return AutoConfig.for_model(kind, **{"vocab_size": vocabulary, "bos_token_id": 0, "eos_token_id": 0, **settings})
+        return AutoConfig.for_model(
+            kind, **{"vocab_size": vocabulary, "bos_token_id": 0, "eos_token_id": 0, **settings}
+        )
     except ValueError as error:
         raise UserError(f"architecture.model_type must be one that transformers knows, got {kind!r}") from error
 
@@ -51,27 +53,36 @@ def build_lm(pretrained: str | None, architecture: Mapping[str, Any], vocabulary
         UserError: if there is no such model or kind of model.
     """
     if pretrained is None:
-        return AutoModelForCausalLM.from_config(_without_dropout(_from_scratch(architecture, vocabulary)))
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            _without_dropout(_from_scratch(architecture, vocabulary))
+        )
+        return made
     try:
         config = _without_dropout(AutoConfig.from_pretrained(pretrained))
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(pretrained, config=config)
     except (OSError, ValueError) as error:
         kind = "folder" if Path(pretrained).exists() else "folder or hub id"
-        raise UserError(f"pretrained must be a {kind} with a causal language model, got {pretrained!r}: {error}") from error
-    if model.get_input_embeddings().num_embeddings < vocabulary:  # type: ignore[union-attr]
+        raise UserError(
+            f"pretrained must be a {kind} with a causal language model, got {pretrained!r}: {error}"
+        ) from error
+    if vocabulary_of(model) < vocabulary:
         model.resize_token_embeddings(vocabulary)
     return model
 
 
+def vocabulary_of(model: PreTrainedModel) -> int:
+    """Number of ids that the model has embeddings for (some models have more than their tokenizer)."""
+    return cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
+
+
 def trunk_of(model: PreTrainedModel) -> PreTrainedModel:
     """The model without its vocabulary head."""
-    trunk: PreTrainedModel = model.base_model
-    return trunk
+    return cast(PreTrainedModel, model.base_model)
 
 
 def head_of(model: PreTrainedModel) -> nn.Module:
     """The vocabulary head: hidden vectors to logits."""
-    head = model.get_output_embeddings()
+    head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if head is None:
         raise UserError(f"{type(model).__name__} has no vocabulary head; a causal language model is needed")
     return head

@@ -52,11 +52,15 @@ def load_tokenizer(name: str = BUNDLED) -> PreTrainedTokenizerBase:
         path = _ASSETS / "tokenizer.json"
         end, pad = _SPECIAL
         tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
-        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, bos_token=end, pad_token=pad)
+        return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call, unused-ignore]
+            tokenizer_object=tokenizer, eos_token=end, bos_token=end, pad_token=pad
+        )
     try:
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
-        raise UserError(f"tokenizer must be {BUNDLED!r}, a folder or a hub id that has a tokenizer; got {name!r}") from error
+        raise UserError(
+            f"tokenizer must be {BUNDLED!r}, a folder or a hub id that has a tokenizer; got {name!r}"
+        ) from error
     return loaded
 
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lmrl.batch import TokenBatch
 from lmrl.errors import UserError
 from lmrl.models.export import export
 from lmrl.models.lm import build_lm
 from lmrl.models.runs import resolve_pretrained
 from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer
 from lmrl.protocols import Policy
-from lmrl.batch import TokenBatch
 from lmrl.tokens import Window
 
 __all__ = ["LanguageModule"]
@@ -48,6 +48,7 @@ class LanguageModule(L.LightningModule):
         warmup_steps: int = 50,
         final_lr: float = 0.02,
         weight_decay: float = 0.0,
+        adam_beta2: float = 0.95,
     ) -> None:
         """Build the language model.
 
@@ -55,11 +56,12 @@ class LanguageModule(L.LightningModule):
             pretrained: run folder (``runs/maze_fo/bc``), model folder or hub id to start from; None: from scratch.
             architecture: configuration values of a model from scratch, over those of a small GPT-2.
             tokenizer: ``lmrl`` (the bundled one), a folder or hub id; None: that of `pretrained`, else the bundled one.
-            lr: peak learning rate of AdamW (betas 0.9, 0.95).
+            lr: peak learning rate of AdamW.
             lr_schedule: ``cosine`` or ``constant``, after a linear warm-up.
             warmup_steps: optimizer steps of the warm-up.
             final_lr: last learning rate of the cosine, as a share of the peak.
             weight_decay: decoupled decay of matrices (not of biases, norms and embeddings).
+            adam_beta2: decay of AdamW's second moment (of the first: 0.9).
 
         Raises:
             UserError: if `pretrained` or `tokenizer` name nothing, or do not belong together.
@@ -89,8 +91,8 @@ class LanguageModule(L.LightningModule):
     def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
         """Return the *sum* over action tokens; `on_before_optimizer_step` divides by their global number."""
         losses = self._log_losses(batch, "train")
-        self._count += batch.count
-        return losses * batch.count
+        self._count += batch.n_tokens
+        return losses * batch.n_tokens
 
     def validation_step(self, batch: TokenBatch, batch_idx: int) -> None:
         """Log the mean loss of held-out episodes."""
@@ -102,7 +104,7 @@ class LanguageModule(L.LightningModule):
         prefix = self.name if stage == "train" else f"{stage}/{self.name}"
         values = {f"{stage}/loss": loss, **{f"{prefix}/{name}": value for name, value in terms.items()}}
         detached = {name: value.detach() for name, value in values.items()}
-        self.log_dict(detached, batch_size=max(1, batch.count), prog_bar=False, sync_dist=stage == "val")
+        self.log_dict(detached, batch_size=max(1, batch.n_tokens), prog_bar=False, sync_dist=stage == "val")
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -128,17 +130,17 @@ class LanguageModule(L.LightningModule):
         optimizer = torch.optim.AdamW(
             [{"params": params, "weight_decay": decay[key]} for key, params in groups.items() if params],
             lr=self.hparams["lr"],
-            betas=(0.9, 0.95),
+            betas=(0.9, self.hparams["adam_beta2"]),
             fused=True,
         )
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._lr_factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def _lr_factor(self, step: int) -> float:
-        warm = min(1.0, (step + 1) / max(1, self.hparams["warmup_steps"]))
+        warm = min(1.0, (step + 1) / max(1, int(self.hparams["warmup_steps"])))
         if self.hparams["lr_schedule"] == "constant":
             return warm
-        progress = min(1.0, step / max(1, self.trainer.estimated_stepping_batches))
+        progress = min(1.0, step / max(1, int(self.trainer.estimated_stepping_batches)))
         last = float(self.hparams["final_lr"])
         return warm * (last + (1.0 - last) * 0.5 * (1.0 + math.cos(math.pi * progress)))
 
@@ -174,7 +176,9 @@ class LanguageModule(L.LightningModule):
             UserError: if the module has neither been fitted nor loaded.
         """
         if self.window is None:
-            raise UserError(f"{type(self).__name__} does not know what its policy reads: fit it, load it, or set `window`")
+            raise UserError(
+                f"{type(self).__name__} does not know what its policy reads: fit it, load it, or set `window`"
+            )
         return self.window
 
     def export(self, folder: Path) -> None:
@@ -200,7 +204,9 @@ class LanguageModule(L.LightningModule):
 
 def _same_vocabulary(ours: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase, folder: str) -> None:
     if fingerprint(ours) != fingerprint(theirs):
-        raise UserError(f"tokenizer {ours.name_or_path!r} is another one than that of {folder!r} ({fingerprint(theirs)})")
+        raise UserError(
+            f"tokenizer {ours.name_or_path!r} is another one than that of {folder!r} ({fingerprint(theirs)})"
+        )
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from lmrl.batch import TokenBatch
 from lmrl.losses import BCLoss, bc_loss
 from lmrl.models.lm import head_of, hidden_states, trunk_of
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy
-from lmrl.batch import TokenBatch
 
 __all__ = ["BC"]
 

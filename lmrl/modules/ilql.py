@@ -3,14 +3,13 @@
 from typing import Any
 
 import torch
-from torch import nn
 
+from lmrl.batch import TokenBatch
 from lmrl.losses import ILQLLoss, ilql_loss, taken
 from lmrl.models.copies import follow, frozen_copy
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import hidden_states
 from lmrl.modules.values import ValueModule
-from lmrl.batch import TokenBatch
 
 __all__ = ["ILQL"]
 
@@ -49,15 +48,15 @@ class ILQL(ValueModule):
         self.loss_arguments = {"gamma": gamma, "expectile": expectile, "cql_weight": cql_weight}
         self.polyak = polyak
         self.v_head = ValueHead(self.model.config.hidden_size, 1, head_bias)
-        self.slow = frozen_copy(nn.ModuleDict({"trunk": self.trunk, "q_heads": self.q_heads}))
+        self.slow_trunk, self.slow_q_heads = frozen_copy(self.trunk), frozen_copy(self.q_heads)
 
     def losses(self, batch: TokenBatch) -> ILQLLoss:
         """TD loss of both Qs, expectile loss of V, cross-entropy of both Qs."""
         assert self.v_head is not None
         hidden = hidden_states(self.trunk, batch)
         with torch.no_grad():
-            slow_hidden = hidden_states(self.slow["trunk"], batch)
-            slow_q = [taken(head(slow_hidden), batch.state, batch.token).score for head in self.slow["q_heads"]]
+            slow_hidden = hidden_states(self.slow_trunk, batch)
+            slow_q = [taken(head(slow_hidden), batch.state, batch.token).score for head in self.slow_q_heads]
         value = self.v_head(hidden).squeeze(-1)
         return ilql_loss(
             [taken(head(hidden), batch.state, batch.token) for head in self.q_heads],
@@ -72,11 +71,16 @@ class ILQL(ValueModule):
     def train(self, mode: bool = True) -> "ILQL":
         """Training mode for what learns; the slow copies stay in eval mode."""
         super().train(mode)
-        self.slow.eval()
+        self.slow_trunk.train(False)
+        self.slow_q_heads.train(False)
         return self
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Step, then move the slow copies: once per real step, also under gradient accumulation."""
         super().optimizer_step(*args, **kwargs)
-        fast = [*self.trunk.parameters(), *self.q_heads.parameters()]
-        follow(self.slow.parameters(), fast, self.polyak)
+        self.follow()
+
+    def follow(self) -> None:
+        """Move the slow copies by `polyak` of the way."""
+        slow = [*self.slow_trunk.parameters(), *self.slow_q_heads.parameters()]
+        follow(slow, [*self.trunk.parameters(), *self.q_heads.parameters()], self.polyak)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from lmrl.batch import TokenBatch
 from lmrl.losses import MCLoss, mc_loss, taken
 from lmrl.models.lm import hidden_states
 from lmrl.modules.values import ValueModule
-from lmrl.batch import TokenBatch
 
 __all__ = ["MC"]
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lmrl.models.heads import ValueHead
-from lmrl.models.lm import trunk_of
+from lmrl.models.lm import trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import ValueGuidedPolicy
 
@@ -23,16 +23,16 @@ class ValueModule(LanguageModule):
         """Build ``heads`` Q heads that start at ``head_bias`` on a copy of the trunk; play with ``beta``."""
         super().__init__(**shared)
         self.beta = beta
-        self.model.requires_grad_(False).eval()
+        self.model.requires_grad_(False).train(False)
         self.trunk: PreTrainedModel = deepcopy(trunk_of(self.model)).requires_grad_(True)
-        width, vocabulary = self.model.config.hidden_size, self.model.get_input_embeddings().num_embeddings
+        width, vocabulary = int(self.model.config.hidden_size), vocabulary_of(self.model)
         self.q_heads = nn.ModuleList([ValueHead(width, vocabulary, head_bias) for _ in range(heads)])
         self.v_head: nn.Module | None = None
 
     def train(self, mode: bool = True) -> "ValueModule":
         """Training mode for what learns; the frozen policy stays in eval mode."""
         super().train(mode)
-        self.model.eval()
+        self.model.train(False)
         return self
 
     def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:

@@ -1,4 +1,5 @@
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -7,7 +8,6 @@ from lmrl.behaviours import recording
 from lmrl.behaviours.maze_recording import PARTS
 from lmrl.episode import Episode
 from lmrl.rollout import in_order, rollout
-
 
 
 def record(count: int, seed: int = 0) -> list[Episode]:
@@ -71,7 +71,7 @@ def test_no_episode_leaves_its_part() -> None:
 def test_the_parts_meet_in_the_data() -> None:
     """Some episode walks into the corner from an arm, another leaves it along the corridor: no one does both."""
     corner, above, beside = (5, 3), (4, 3), (5, 4)
-    steps = [set(zip(walk, walk[1:], strict=False)) for walk in map(cells, record(300))]
+    steps = [set(pairwise(walk)) for walk in map(cells, record(300))]
     assert any((above, corner) in walk for walk in steps)
     assert any((corner, beside) in walk for walk in steps)
     assert not any((above, corner) in walk and (corner, beside) in walk for walk in steps)

@@ -54,7 +54,9 @@ def test_corridor_with_actions_of_two_tokens_discounts_every_token() -> None:
     assert best.v_of("0", "1", "2") == pytest.approx((-1.629, -0.9, 0.0), abs=1e-3)
     assert [best.q_of(s, "L") for s in "012"] == pytest.approx((-2.21949, -2.21949, -1.629), abs=1e-3)
     assert [best.q_of(s, "R") for s in "012"] == pytest.approx((-1.629, -0.9, 0.0), abs=1e-3)
-    assert learn(Tables(batch), 0.9, gamma=0.9).v_of("0", "1", "2") == pytest.approx((-1.9248, -1.1919, -0.1865), abs=1e-3)
+    assert learn(Tables(batch), 0.9, gamma=0.9).v_of("0", "1", "2") == pytest.approx(
+        (-1.9248, -1.1919, -0.1865), abs=1e-3
+    )
 
 
 @pytest.mark.parametrize(("expectile", "value"), [(0.5, 0.25), (0.7, 0.4375), (0.9, 0.75)])

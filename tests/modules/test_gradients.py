@@ -28,7 +28,9 @@ class Plain(BC):
 
 def examples() -> list[Segment]:
     """32 segments with one to nine action tokens each."""
-    return cut([episode("s", "abcdefghi"[: 1 + i % 9], rewards=[i], terminated=i % 2 == 0) for i in range(32)], Window())
+    return cut(
+        [episode("s", "abcdefghi"[: 1 + i % 9], rewards=[i], terminated=i % 2 == 0) for i in range(32)], Window()
+    )
 
 
 def loader(size: int) -> DataLoader[TokenBatch]:
@@ -80,9 +82,13 @@ def make_ilql(**arguments: Any) -> ILQL:
     module = ILQL(architecture=TINY, **arguments)
     module.window = Window()
     with torch.no_grad():  # heads start as constants: make them depend on what is read
-        for head in (*module.q_heads, module.v_head, *module.slow["q_heads"]):
+        for head in (*module.q_heads, module.v_head, *module.slow_q_heads):
             head.outer.weight.normal_(0, 0.5)
     return module
+
+
+def slow_parts(module: ILQL) -> list[torch.nn.Parameter]:
+    return [*module.slow_trunk.parameters(), *module.slow_q_heads.parameters()]
 
 
 class FromScratch(ILQL):
@@ -95,9 +101,9 @@ def test_slow_copies_move_once_per_optimizer_step(tmp_path: Path, accumulate: in
     torch.manual_seed(0)
     module = FromScratch(architecture=TINY, lr=0.0, polyak=0.3)
     with torch.no_grad():
-        for p in module.slow.parameters():
+        for p in slow_parts(module):
             p.add_(1.0)
-    pairs = [*zip(module.slow.parameters(), [*module.trunk.parameters(), *module.q_heads.parameters()], strict=True)]
+    pairs = [*zip(slow_parts(module), [*module.trunk.parameters(), *module.q_heads.parameters()], strict=True)]
     start = [slow.detach().clone() for slow, _ in pairs]
     fit(module, 8, tmp_path, max_steps=4 // accumulate, accumulate_grad_batches=accumulate)
     for (slow, fast), first in zip(pairs, start, strict=True):
@@ -112,12 +118,13 @@ def test_frozen_parts_do_not_learn(tmp_path: Path) -> None:
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     fit(module, 8, tmp_path, max_steps=3)
     for name, parameter in module.named_parameters():
-        frozen = name.startswith(("model.", "slow."))
+        frozen = name.startswith(("model.", "slow_"))
         assert torch.equal(parameter, before[name]) == frozen, name
         assert parameter.requires_grad != frozen
     assert module.train().training
     assert not module.model.training
-    assert not module.slow.training
+    assert not module.slow_trunk.training
+    assert not module.slow_q_heads.training
 
 
 def test_gradients_of_ilql_reach_trunk_and_heads_only() -> None:
