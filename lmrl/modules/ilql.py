@@ -22,6 +22,7 @@ class ILQL(ValueModule):
     """
 
     name = "ilql"
+    heads = 2
 
     def __init__(
         self,
@@ -29,8 +30,6 @@ class ILQL(ValueModule):
         expectile: float = 0.7,
         cql_weight: float = 0.01,
         polyak: float = 0.005,
-        beta: float = 8.0,
-        head_bias: float = 0.0,
         **shared: Any,
     ) -> None:
         """Build the value model, its slow copy, and the frozen policy.
@@ -40,14 +39,12 @@ class ILQL(ValueModule):
             expectile: in [0.5, 1): how near V comes to the best Q that the data supports.
             cql_weight: weight of the cross-entropy on both Qs.
             polyak: share of the way that the slow copies move after each optimizer step.
-            beta: how strongly Q moves the policy when it plays.
-            head_bias: what Q and V are everywhere at the start; near the data's typical return.
-            **shared: arguments of `LanguageModule`.
+            **shared: arguments of `ValueModule`.
         """
-        super().__init__(heads=2, head_bias=head_bias, beta=beta, **shared)
+        super().__init__(**shared)
         self.loss_arguments = {"gamma": gamma, "expectile": expectile, "cql_weight": cql_weight}
         self.polyak = polyak
-        self.v_head = ValueHead(self.model.config.hidden_size, 1, head_bias)
+        self.v_head = ValueHead(int(self.model.config.hidden_size), 1, self.hparams["head_bias"])
         self.slow_trunk, self.slow_q_heads = frozen_copy(self.trunk), frozen_copy(self.q_heads)
 
     def losses(self, batch: TokenBatch) -> ILQLLoss:

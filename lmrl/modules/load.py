@@ -26,7 +26,7 @@ def load_module(path: str | Path) -> LanguageModule:
         record = torch.load(file, map_location="cpu", weights_only=True)["lmrl"]
         module, _, name = str(record["class"]).rpartition(".")
         kind = getattr(importlib.import_module(module), name)
-    except (KeyError, TypeError, ImportError, AttributeError, RuntimeError) as error:
+    except Exception as error:  # unpickling a file that is something else can end in any exception
         raise UserError(f"{file} is not a checkpoint of lmrl: {type(error).__name__}: {error}") from error
     loaded: LanguageModule = kind.load_from_checkpoint(file, map_location="cpu", weights_only=True)
     return loaded.eval()

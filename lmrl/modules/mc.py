@@ -15,19 +15,15 @@ class MC(ValueModule):
 
     name = "mc"
 
-    def __init__(
-        self, gamma: float = 0.99, cql_weight: float = 0.01, beta: float = 8.0, head_bias: float = 0.0, **shared: Any
-    ) -> None:
+    def __init__(self, gamma: float = 0.99, cql_weight: float = 0.01, **shared: Any) -> None:
         """Build the value model beside the frozen policy.
 
         Args:
             gamma: discount per action token.
             cql_weight: weight of the cross-entropy on Q.
-            beta: how strongly Q moves the policy when it plays.
-            head_bias: what Q is everywhere at the start; near the data's typical return.
-            **shared: arguments of `LanguageModule`.
+            **shared: arguments of `ValueModule`.
         """
-        super().__init__(heads=1, head_bias=head_bias, beta=beta, **shared)
+        super().__init__(**shared)
         self.gamma = gamma
         self.cql_weight = cql_weight
 

@@ -18,15 +18,23 @@ class ValueModule(LanguageModule):
     """The model of the BC run stays frozen as pi_beta; a copy of its trunk carries the Q heads."""
 
     starts_from_bc = True
+    #: Number of Q heads.
+    heads = 1
 
-    def __init__(self, heads: int, head_bias: float, beta: float, **shared: Any) -> None:
-        """Build ``heads`` Q heads that start at ``head_bias`` on a copy of the trunk; play with ``beta``."""
+    def __init__(self, beta: float = 8.0, head_bias: float = 0.0, **shared: Any) -> None:
+        """Build the value model beside the frozen policy.
+
+        Args:
+            beta: how strongly Q moves the policy when it plays.
+            head_bias: what the heads say everywhere at the start; near the data's typical return.
+            **shared: arguments of `LanguageModule`.
+        """
         super().__init__(**shared)
         self.beta = beta
         self.model.requires_grad_(False).train(False)
         self.trunk: PreTrainedModel = deepcopy(trunk_of(self.model)).requires_grad_(True)
         width, vocabulary = int(self.model.config.hidden_size), vocabulary_of(self.model)
-        self.q_heads = nn.ModuleList([ValueHead(width, vocabulary, head_bias) for _ in range(heads)])
+        self.q_heads = nn.ModuleList([ValueHead(width, vocabulary, head_bias) for _ in range(self.heads)])
         self.v_head: nn.Module | None = None
 
     def train(self, mode: bool = True) -> "ValueModule":

@@ -1,0 +1,117 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lmrl.data import generate
+from lmrl.datamodules import Filter, MazeDataModule, OfflineDataModule
+from lmrl.errors import UserError
+from lmrl.losses import returns_to_go
+from lmrl.models.tokenizer import load_tokenizer
+from lmrl.storage import write_episodes
+from lmrl.tokens import Encoder
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate("maze_fo", 40, 3, tmp_path_factory.mktemp("data") / "maze.parquet", progress=False)
+
+
+def ready(path: Path, **arguments: object) -> MazeDataModule:
+    data = MazeDataModule("maze_fo", path=str(path), **arguments)
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def test_every_kept_action_comes_once_an_epoch(path: Path) -> None:
+    data = ready(path, batch_size=64)
+    train, held = data.split()
+    assert (len(train), len(held)) == (38, 2)
+    tokens = torch.cat([batch.token for batch in data.train_dataloader()])
+    encoder = Encoder(load_tokenizer())
+    expected = np.concatenate([encoder.encode(action) for e in train for action in e.actions])
+    assert sorted(tokens.tolist()) == sorted(expected.tolist())
+
+
+def test_rewards_are_conserved(path: Path) -> None:
+    data = ready(path, batch_size=50, consecutive=4)
+    total = sum(float(batch.reward.sum()) for batch in data.train_dataloader())
+    assert total == pytest.approx(sum(e.total_reward for e in data.split()[0]))
+
+
+def test_returns_are_those_of_the_whole_episode(path: Path) -> None:
+    data = ready(path, batch_size=10_000, val_fraction=0.0)
+    data.gamma = 0.9
+    encoder = Encoder(load_tokenizer())
+    expected = []
+    for e in data.episodes:
+        rewards = []
+        for action, reward in zip(e.actions, e.rewards, strict=True):
+            rewards += [0.0] * (len(encoder.encode(action)) - 1) + [reward]
+        expected += returns_to_go(rewards, 0.9).tolist()
+    (batch,) = data.train_dataloader()
+    assert sorted(batch.return_to_go.tolist()) == pytest.approx(sorted(expected), abs=1e-4)
+
+
+def test_nobody_asked_for_returns_so_there_are_none(path: Path) -> None:
+    assert next(iter(ready(path).train_dataloader())).return_to_go.isnan().all()
+
+
+def test_the_filter_applies_to_training_only(path: Path) -> None:
+    data = ready(path, batch_size=10_000, val_fraction=0.2)
+    everything = len(data.val_dataloader().dataset)  # type: ignore[union-attr]
+    data.filter = Filter(top_fraction=0.1)
+    kept = sum(len(e) for e in data.filter.keep(data.split()[0]))
+    assert len(data.train_dataloader().dataset) == kept  # type: ignore[arg-type]
+    assert len(data.val_dataloader().dataset) == everything  # type: ignore[union-attr]
+
+
+def test_split_and_order_follow_from_the_seed(path: Path) -> None:
+    def first(seed: int) -> list[int]:
+        return next(iter(ready(path, data_seed=seed, batch_size=8).train_dataloader())).token.tolist()
+
+    assert first(1) == first(1)
+    assert first(1) != first(2)
+    assert ready(path, data_seed=1).split() == ready(path, data_seed=1).split()
+
+
+def test_a_missing_dataset_is_generated_where_it_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMRL_DATA", str(tmp_path))
+    data = MazeDataModule("maze_po", size=3)
+    data.prepare_data()
+    assert data.path.parent == tmp_path
+    data.setup("fit")
+    assert len(data.episodes) == 3
+    assert data.window().texts == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"task": "maze_xo"}, "unknown task 'maze_xo'; known: .*maze_fo"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"consecutive": 0}, "consecutive"),
+        ({"val_fraction": 1.0}, "val_fraction"),
+        ({"data_seed": -1}, "data_seed"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        OfflineDataModule(**{"task": "maze_fo", **arguments})  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_trained_on_says_so_before_training(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere"):
+        ready(tmp_path / "nowhere.parquet")
+    write_episodes(tmp_path / "empty.parquet", [])
+    with pytest.raises(UserError, match="no episodes"):
+        ready(tmp_path / "empty.parquet")
+    with pytest.raises(UserError, match="'maze_fo', expected 'maze_po'"):
+        data = MazeDataModule("maze_po", path=str(path))
+        data.setup("fit")
+    data = ready(path)
+    data.filter = Filter(min_return=1.0)
+    with pytest.raises(UserError, match="keeps none"):
+        data.train_dataloader()

@@ -1,0 +1,153 @@
+"""From fit to checkpoint to player: what a run keeps can be played, continued and read without this package."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lmrl.callbacks import InteractiveEvaluation, KeepLast
+from lmrl.data import generate
+from lmrl.datamodules import MazeDataModule
+from lmrl.envs.registration import task
+from lmrl.errors import UserError
+from lmrl.evaluation import evaluate
+from lmrl.models.tokenizer import BUNDLED, load_tokenizer
+from lmrl.modules import BC, ILQL, MC, FilteredBC, LanguageModule, load_module, load_policy
+from lmrl.storage import read_metadata
+
+TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
+
+
+def fit(module: LanguageModule, data: MazeDataModule, root: Path, steps: int = 3, **more: Any) -> L.Trainer:
+    playing = InteractiveEvaluation("maze_fo", every_n_steps=2, episodes=2, decoding={"max_new_tokens": 2})
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    trainer = L.Trainer(
+        max_steps=steps,
+        logger=False,
+        accelerator="cpu",
+        default_root_dir=root,
+        callbacks=[playing, KeepLast()],
+        **quiet,
+    )
+    trainer.fit(module, data, **more)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def data_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate("maze_fo", 30, 0, tmp_path_factory.mktemp("data") / "maze.parquet", progress=False)
+
+
+@pytest.fixture(scope="module")
+def bc_run(tmp_path_factory: pytest.TempPathFactory, data_path: Path) -> Path:
+    root = tmp_path_factory.mktemp("runs") / "maze_fo" / "bc"
+    fit(BC(architecture=TINY), data(data_path), root)
+    return root
+
+
+def data(path: Path) -> MazeDataModule:
+    return MazeDataModule("maze_fo", path=str(path), batch_size=32, val_fraction=0.1)
+
+
+@pytest.mark.parametrize("kind", [BC, FilteredBC, MC, ILQL])
+def test_a_checkpoint_plays_like_the_module_it_was_made_from(
+    kind: type[LanguageModule], bc_run: Path, data_path: Path, tmp_path: Path
+) -> None:
+    module = kind(pretrained=str(bc_run))
+    fit(module, data(data_path), tmp_path)
+    for name in ("last", "best"):
+        assert (tmp_path / f"{name}.ckpt").is_file()
+        assert (tmp_path / name / "config.json").is_file()
+    loaded = load_module(tmp_path / "last.ckpt")
+    assert type(loaded) is kind
+    for (name, ours), theirs in zip(module.state_dict().items(), loaded.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs), name
+    settings = {"max_new_tokens": 4}
+    mine = evaluate(module.eval().policy(**settings), "maze_fo", 2).episodes
+    theirs_played = evaluate(load_policy(tmp_path / "last.ckpt", task("maze_fo"), **settings), "maze_fo", 2).episodes
+    assert [e.actions for e in mine] == [e.actions for e in theirs_played]
+
+
+def test_checkpoints_stand_alone(bc_run: Path, data_path: Path, tmp_path: Path) -> None:
+    """They reload as plain values, and without the run that they started from."""
+    start = tmp_path / "start"
+    start.mkdir()
+    for file in (bc_run / "last").iterdir():
+        (start / file.name).write_bytes(file.read_bytes())
+    fit(ILQL(pretrained=str(start)), data(data_path), tmp_path / "run")
+    for file in start.iterdir():
+        file.unlink()
+    saved = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
+    assert saved["hyper_parameters"]["pretrained"] is None
+    assert saved["hyper_parameters"]["tokenizer"] == BUNDLED
+    assert load_module(tmp_path / "run").reading().texts == 1
+
+
+def test_the_folder_beside_a_checkpoint_needs_nothing_of_ours(bc_run: Path, data_path: Path, tmp_path: Path) -> None:
+    module = ILQL(pretrained=str(bc_run))
+    fit(module, data(data_path), tmp_path)
+    folder = tmp_path / "last"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer("The goal is at position 8, 6.\n", return_tensors="pt").input_ids
+    assert ids[0].tolist() == load_tokenizer().encode("The goal is at position 8, 6.\n")
+    torch.testing.assert_close(model(ids).logits, module.model(ids).logits)
+    values = load_file(folder / "value_heads.safetensors")
+    assert {name.split(".")[0] for name in values} == {"trunk", "q_heads", "v_head"}
+    torch.testing.assert_close(values["q_heads.1.outer.weight"], module.q_heads[1].outer.weight.detach())
+
+
+def test_value_methods_start_where_bc_ended(bc_run: Path) -> None:
+    bc, ilql = load_module(bc_run), ILQL(pretrained=str(bc_run))
+    for name, tensor in bc.model.state_dict().items():
+        assert torch.equal(tensor, ilql.model.state_dict()[name])
+    torch.testing.assert_close(ilql.trunk.wte.weight, bc.model.transformer.wte.weight)  # type: ignore[union-attr]
+
+
+def test_a_run_goes_on_where_it_stopped(data_path: Path, tmp_path: Path) -> None:
+    fit(BC(architecture=TINY), data(data_path), tmp_path, steps=4)
+    resumed = BC(architecture=TINY)
+    trainer = fit(resumed, data(data_path), tmp_path, steps=6, ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True)
+    assert trainer.global_step == 6
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 6
+
+
+def test_values_need_a_bc_run(data_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"ILQL starts from a BC run.*lmrl fit --config configs/maze_fo/bc.yaml"):
+        fit(ILQL(architecture=TINY), data(data_path), tmp_path)
+
+
+def test_a_missing_run_names_the_command_that_makes_it() -> None:
+    with pytest.raises(UserError, match="lmrl fit --config configs/maze_po/bc.yaml"):
+        ILQL(pretrained="runs/maze_po/bc")
+    with pytest.raises(UserError, match="lmrl fit --config configs/maze_fo/ilql.yaml"):
+        load_module("runs/maze_fo/ilql/best.ckpt")
+
+
+def test_a_checkpoint_of_another_tokenizer_is_refused(bc_run: Path, tmp_path: Path) -> None:
+    saved = torch.load(bc_run / "last.ckpt", weights_only=True)
+    saved["lmrl"]["tokenizer"] = "0123456789abcdef"
+    torch.save(saved, tmp_path / "other.ckpt")
+    with pytest.raises(UserError, match="another tokenizer"):
+        load_module(tmp_path / "other.ckpt")
+
+
+def test_a_tokenizer_beside_that_of_the_run_is_refused(bc_run: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer()
+    tokenizer.add_tokens(["<new>"])
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    with pytest.raises(UserError, match="another one than that of"):
+        BC(pretrained=str(bc_run), tokenizer=str(tmp_path / "tokenizer"))
+
+
+def test_a_file_that_is_no_checkpoint_says_so(tmp_path: Path) -> None:
+    (tmp_path / "junk.ckpt").write_bytes(b"junk")
+    with pytest.raises(UserError, match="not a checkpoint of lmrl"):
+        load_module(tmp_path / "junk.ckpt")
+
+
+def test_data_is_stamped(data_path: Path) -> None:
+    assert read_metadata(data_path)["task"] == "maze_fo"
