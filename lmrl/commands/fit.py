@@ -1,12 +1,14 @@
 """``lmrl fit``: LightningCLI over any LightningModule and LightningDataModule, with errors that name what is known."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from jsonargparse import ArgumentError
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 
+from lmrl.commands.metrics import continued_metrics
 from lmrl.commands.parser_errors import explain
 from lmrl.config_files import config_file
 from lmrl.errors import UserError
@@ -74,7 +76,9 @@ def fit(argv: Sequence[str]) -> int:
     if not words:
         raise UserError("nothing to train: lmrl fit --config configs/<task>/<algorithm>.yaml (see: lmrl fit --help)")
     cli = TrainingCLI(words)
-    cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path)
+    checkpoint = cli.config.ckpt_path
+    with continued_metrics(Path(cli.trainer.default_root_dir)) if checkpoint else nullcontext():
+        cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
     return 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 __all__ = ["VALUES_FILE", "export"]
 
@@ -27,6 +28,7 @@ def export(
     new, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
     for left_over in (new, old):
         shutil.rmtree(left_over, ignore_errors=True)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it saves often, and the bar would tear that of the training
     model.save_pretrained(new)
     tokenizer.save_pretrained(new)
     if values:

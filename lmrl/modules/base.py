@@ -118,6 +118,8 @@ class LanguageModule(L.LightningModule):
         factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / max(1.0, float(count))
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         torch._foreach_mul_(gradients, factor)
+        self.log("train/grad_norm", torch.stack(torch._foreach_norm(gradients)).norm())
+        self.log("train/lr", optimizer.param_groups[0]["lr"])
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW over everything that learns; the schedule counts optimizer steps."""

@@ -121,9 +121,9 @@ def test_values_need_a_bc_run(data_path: Path, tmp_path: Path) -> None:
 
 
 def test_a_missing_run_names_the_command_that_makes_it() -> None:
-    with pytest.raises(UserError, match="lmrl fit --config configs/maze_po/bc.yaml"):
+    with pytest.raises(UserError, match=r"lmrl fit --config configs/maze_po/bc.yaml"):
         ILQL(pretrained="runs/maze_po/bc")
-    with pytest.raises(UserError, match="lmrl fit --config configs/maze_fo/ilql.yaml"):
+    with pytest.raises(UserError, match=r"lmrl fit --config configs/maze_fo/ilql.yaml"):
         load_module("runs/maze_fo/ilql/best.ckpt")
 
 
