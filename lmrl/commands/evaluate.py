@@ -26,6 +26,7 @@ def evaluate_command(
     top_k: int | None = None,
     top_p: float | None = None,
     beta: float | None = None,
+    rerank: bool = False,
 ) -> None:
     """Let a policy play and write ``episodes.parquet`` and ``scores.json``.
 
@@ -40,9 +41,11 @@ def evaluate_command(
         top_k: sample among the k most probable tokens only.
         top_p: sample among the most probable tokens with this total probability only.
         beta: weight of the learned values (MC, ILQL).
+        rerank: score the task's actions as wholes and say the best; makes illegal actions impossible.
     """
     row = registration.task(task)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
+    chosen["rerank"] = rerank or None
     decoding = {name: value for name, value in chosen.items() if value is not None}
     player, human = named_policy(policy, row, **decoding), policy == "human"
     greedy = partial(named_policy, policy, row, **{**decoding, "temperature": 0.0})

@@ -1,6 +1,7 @@
 """A resumed run keeps the numbers that it logged before."""
 
 import csv
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,9 @@ def continued_metrics(folder: Path) -> Iterator[None]:
         _write(before, [*_rows(before), *_rows(now)])
         now.unlink()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Experiment logs directory .* will be deleted")
+            yield
     finally:
         if before.is_file():
             _write(now, [*_rows(before), *_rows(now)])

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from lmrl.models.export import export
 from lmrl.models.lm import build_lm
 from lmrl.models.runs import resolve_pretrained
 from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer
+from lmrl.policies import RerankPolicy
 from lmrl.protocols import Policy
 from lmrl.tokens import Window
 
@@ -85,6 +86,10 @@ class LanguageModule(L.LightningModule):
     @abstractmethod
     def policy(self, **settings: Any) -> Policy:
         """The policy learned so far, as it plays."""
+
+    @abstractmethod
+    def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
+        """The player that scores whole actions and says the best, for tasks whose actions can be listed."""
 
     # -- training -----------------------------------------------------------------------------------------------
 

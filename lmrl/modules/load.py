@@ -32,13 +32,19 @@ def load_module(path: str | Path) -> LanguageModule:
     return loaded.eval()
 
 
-def load_policy(path: str | Path, task: Task, **settings: Any) -> Policy:
+def load_policy(path: str | Path, task: Task, *, rerank: bool = False, **settings: Any) -> Policy:
     """The policy of a run or checkpoint, ready to play ``task``.
 
     Args:
         path: run folder, ``.ckpt`` file.
         task: what it will play; gives the longest action.
+        rerank: choose among the task's actions by their scores instead of saying one token by token; greedy unless
+            ``temperature`` says otherwise. Makes illegal actions impossible, which flatters.
         **settings: decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``) over the module's own.
     """
     module = load_module(path)
+    if rerank:
+        if not task.actions:
+            raise UserError(f"rerank needs a task whose actions can be listed; those of {task.name} cannot")
+        return module.reranker(task.actions, **settings)
     return module.policy(**{"max_new_tokens": task.max_action_tokens, **settings})

@@ -1,5 +1,6 @@
 """What MC and ILQL share: a frozen policy, a value model beside it, and the policy that plays both."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -9,7 +10,7 @@ from transformers import PreTrainedModel
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
-from lmrl.policies import ValueGuidedPolicy
+from lmrl.policies import RerankPolicy, ValueGuidedPolicy
 
 __all__ = ["ValueModule"]
 
@@ -51,10 +52,30 @@ class ValueModule(LanguageModule):
             self.reading(),
             value_model=self.trunk,
             q_heads=list(self.q_heads),
-            v_head=self.v_head,
+            v_head=self._value if self.v_head is not None else None,
             beta=self.beta if beta is None else beta,
             **settings,
         )
+
+    def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
+        """By ``sum (min Q - V)`` over an action's tokens; `settings` as of `lmrl.policies.RerankPolicy`."""
+        return RerankPolicy(
+            self.model,
+            self.tokenizer,
+            self.reading(),
+            proposals=proposals,
+            score="value",
+            value_model=self.trunk,
+            q_heads=list(self.q_heads),
+            v_head=self._value if self.v_head is not None else None,
+            **settings,
+        )
+
+    def _value(self, hidden: Tensor) -> Tensor:
+        """(n, width) to (n,)."""
+        assert self.v_head is not None
+        value: Tensor = self.v_head(hidden).squeeze(-1)
+        return value
 
     def values(self) -> dict[str, Tensor]:
         """The trunk and the heads on it, by name (``trunk.*``, ``q_heads.*``, ``v_head.*``)."""

@@ -151,3 +151,15 @@ def test_a_file_that_is_no_checkpoint_says_so(tmp_path: Path) -> None:
 
 def test_data_is_stamped(data_path: Path) -> None:
     assert read_metadata(data_path)["task"] == "maze_fo"
+
+
+@pytest.mark.parametrize("kind", [BC, MC, ILQL])
+def test_reranking_says_listed_actions_only(
+    kind: type[LanguageModule], bc_run: Path, data_path: Path, tmp_path: Path
+) -> None:
+    """An untrained model speaks nonsense; its best-scored action is a move all the same."""
+    module = kind(pretrained=str(bc_run))
+    fit(module, data(data_path), tmp_path, steps=1)
+    played = evaluate(load_policy(tmp_path / "last.ckpt", task("maze_fo"), rerank=True), "maze_fo", 2).episodes
+    assert all(e.illegal == 0 for e in played)
+    assert {action for e in played for action in e.actions} <= set(task("maze_fo").actions)

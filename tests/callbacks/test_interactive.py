@@ -1,0 +1,87 @@
+"""Evaluation while training: what is logged, when, and which checkpoint is kept."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.loggers import CSVLogger
+
+from lmrl.callbacks import InteractiveEvaluation, KeepLast
+from lmrl.data import generate
+from lmrl.datamodules import MazeDataModule
+from lmrl.errors import UserError
+from lmrl.modules import BC
+from lmrl.policies import LMPolicy
+from lmrl.protocols import Reply, Request
+
+
+class Walker:
+    """Goes down with every step of training that was good, and up otherwise."""
+
+    def __init__(self, good: bool) -> None:
+        self.move = "move down\n" if good else "nonsense"
+
+    def act(self, requests: list[Request]) -> list[Reply]:
+        return [Reply(self.move) for _ in requests]
+
+
+class Scripted(BC):
+    """Plays well after two steps only."""
+
+    def policy(self, **settings: Any) -> LMPolicy:
+        return Walker(self.trainer.global_step == 2)  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def data_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate("maze_fo", 20, 0, tmp_path_factory.mktemp("data") / "maze.parquet", progress=False)
+
+
+def fit(root: Path, data_path: Path, steps: int, **more: Any) -> InteractiveEvaluation:
+    torch.manual_seed(0)
+    playing = InteractiveEvaluation("maze_fo", every_n_steps=2, episodes=25)
+    logger = CSVLogger(root, name="", version="")
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    trainer = L.Trainer(
+        max_steps=steps, logger=logger, accelerator="cpu", default_root_dir=root, callbacks=[playing, KeepLast()], **quiet
+    )
+    module = Scripted(architecture={"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128})
+    trainer.fit(module, MazeDataModule("maze_fo", path=str(data_path), batch_size=16, val_fraction=0.1), **more)
+    return playing
+
+
+def test_the_best_by_return_is_kept_and_the_last_too(data_path: Path, tmp_path: Path) -> None:
+    playing = fit(tmp_path, data_path, steps=5)
+    assert torch.load(tmp_path / "best.ckpt", weights_only=True)["global_step"] == 2
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 5
+    assert playing.best > -110
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row.get("eval/maze_fo/return_mean")]
+    assert [int(row["step"]) for row in rows] == [2, 4, 5]  # every two steps, and the last
+    for row, illegal in zip(rows, (0.0, 1.0, 1.0), strict=True):
+        assert float(row["eval/maze_fo/illegal_rate"]) == illegal
+        low, mean, high = (float(row[f"eval/maze_fo/return_{name}"]) for name in ("ci_low", "mean", "ci_high"))
+        assert low <= mean <= high
+        assert (mean == -401.0) == bool(illegal)
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")
+def test_a_resumed_run_does_not_overwrite_a_better_best(data_path: Path, tmp_path: Path) -> None:
+    fit(tmp_path, data_path, steps=3)
+    fit(tmp_path, data_path, steps=5, ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True)
+    assert torch.load(tmp_path / "best.ckpt", weights_only=True)["global_step"] == 2
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 5
+
+
+@pytest.mark.parametrize("name", ["every_n_steps", "episodes", "slots"])
+def test_numbers_below_one_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} must be at least 1, got 0"):
+        InteractiveEvaluation("maze_fo", **{name: 0})
+
+
+def test_an_unknown_task_is_refused() -> None:
+    with pytest.raises(UserError, match="unknown task 'maze'"):
+        InteractiveEvaluation("maze")
