@@ -57,7 +57,8 @@ class InteractiveEvaluation(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         """Play if it is time."""
-        if trainer.global_step % self.every_n_steps == 0 or trainer.global_step == trainer.max_steps:
+        step = trainer.global_step
+        if step and (step % self.every_n_steps == 0 or step == trainer.max_steps):
             self._evaluate(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:

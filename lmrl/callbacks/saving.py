@@ -32,7 +32,7 @@ class KeepLast(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         """Save if it is time."""
-        if trainer.global_step % self.every_n_steps == 0:
+        if trainer.global_step and trainer.global_step % self.every_n_steps == 0:
             self._save(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:

@@ -1,6 +1,5 @@
 """What the LightningModules share: a language model, an optimizer, and gradients divided by the global token count."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,11 +14,12 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.batch import TokenBatch
-from lmrl.errors import UserError
+from lmrl.errors import UserError, unknown
 from lmrl.models.export import export
 from lmrl.models.lm import build_lm
 from lmrl.models.runs import resolve_pretrained
 from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer
+from lmrl.modules.optimizer import SCHEDULES, adamw, schedule
 from lmrl.policies import RerankPolicy
 from lmrl.protocols import Policy
 from lmrl.tokens import Window
@@ -68,8 +68,8 @@ class LanguageModule(L.LightningModule):
             UserError: if `pretrained` or `tokenizer` name nothing, or do not belong together.
         """
         super().__init__()
-        if lr_schedule not in ("cosine", "constant"):
-            raise UserError(f"lr_schedule must be 'cosine' or 'constant', got {lr_schedule!r}")
+        if lr_schedule not in SCHEDULES:
+            raise unknown("lr_schedule", lr_schedule, SCHEDULES)
         self.save_hyperparameters()
         folder = None if pretrained is None else resolve_pretrained(pretrained)
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(tokenizer or folder or BUNDLED)
@@ -128,28 +128,11 @@ class LanguageModule(L.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW over everything that learns; the schedule counts optimizer steps."""
-        embeddings = {id(m.weight) for m in self.modules() if isinstance(m, torch.nn.Embedding)}
-        groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
-        for parameter in self.parameters():
-            if parameter.requires_grad:
-                groups[parameter.ndim > 1 and id(parameter) not in embeddings].append(parameter)
-        decay = {True: self.hparams["weight_decay"], False: 0.0}
-        optimizer = torch.optim.AdamW(
-            [{"params": params, "weight_decay": decay[key]} for key, params in groups.items() if params],
-            lr=self.hparams["lr"],
-            betas=(0.9, self.hparams["adam_beta2"]),
-            fused=True,
-        )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._lr_factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def _lr_factor(self, step: int) -> float:
-        warm = min(1.0, (step + 1) / max(1, int(self.hparams["warmup_steps"])))
-        if self.hparams["lr_schedule"] == "constant":
-            return warm
-        progress = min(1.0, step / max(1, int(self.trainer.estimated_stepping_batches)))
-        last = float(self.hparams["final_lr"])
-        return warm * (last + (1.0 - last) * 0.5 * (1.0 + math.cos(math.pi * progress)))
+        settings = self.hparams
+        optimizer = adamw(self, settings["lr"], settings["weight_decay"], settings["adam_beta2"])
+        steps = self.trainer.estimated_stepping_batches
+        rate = schedule(optimizer, settings["lr_schedule"], settings["warmup_steps"], settings["final_lr"], steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 

@@ -46,7 +46,12 @@ def fit(root: Path, data_path: Path, steps: int, **more: Any) -> InteractiveEval
     logger = CSVLogger(root, name="", version="")
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
     trainer = L.Trainer(
-        max_steps=steps, logger=logger, accelerator="cpu", default_root_dir=root, callbacks=[playing, KeepLast()], **quiet
+        max_steps=steps,
+        logger=logger,
+        accelerator="cpu",
+        default_root_dir=root,
+        callbacks=[playing, KeepLast()],
+        **quiet,
     )
     module = Scripted(architecture={"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128})
     trainer.fit(module, MazeDataModule("maze_fo", path=str(data_path), batch_size=16, val_fraction=0.1), **more)
