@@ -10,7 +10,13 @@ from lmrl.models.lm import build_lm, hidden_states, trunk_of
 from lmrl.tokens import Window
 from tests.doubles import CHARS, VOCABULARY, corridor, cut, episode, prefixes
 
+LONG, OTHER = "you stand in a hall", "you stand in a kitchen"
 MIXED = [
+    *(
+        episode(LONG, f"go {first}\n", OTHER, f"go {second}\n", LONG, rewards=[1, 2], terminated=first == second)
+        for first in "ns"
+        for second in "nw"
+    ),
     *corridor(("go L\n", "go R\n"))[::5],
     episode("start", "a\n", "next", "bb\n", "last", rewards=[1, 2], terminated=False),
     episode("start", "a\n", "else", rewards=[3], terminated=True),
@@ -56,6 +62,13 @@ def test_hidden_vectors_equal_those_of_each_segment_alone(kind: str, window: Win
             for p in parts
         ]
     torch.testing.assert_close(together, torch.cat(alone), atol=1e-5, rtol=1e-5)
+
+
+def test_actions_after_the_same_context_are_branches() -> None:
+    batch = collate(cut(MIXED[:4], Window(texts=1)))
+    assert batch.mask is not None
+    assert batch.input_ids.shape == (2, len(OTHER) + 2 * len("go n\n"))
+    assert len(batch.row) == 2 * (1 + 2 * 4)  # per context: its end, and within each of two actions
 
 
 def test_what_repeats_is_read_once() -> None:
