@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -63,6 +64,20 @@ def test_one_step_follows_the_mean_over_tokens(tmp_path: Path) -> None:
     module.losses(collate(examples())).loss.backward()
     expected = {name: -p.grad for name, p in module.named_parameters() if p.grad is not None}
     assert_same(stepped(tmp_path, 32), expected)
+
+
+def test_every_step_counts_its_own_tokens(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Plain(architecture=TINY)
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    for _ in range(2):
+        module.zero_grad()
+        module.losses(collate(examples())).loss.backward()
+        with torch.no_grad():
+            for p in module.parameters():
+                p -= p.grad if p.grad is not None else 0.0
+    expected = {name: p.detach() - before[name] for name, p in module.named_parameters()}
+    assert_same(stepped(tmp_path, 32, max_steps=2), expected)
 
 
 @pytest.mark.parametrize("size", [8, 12])
@@ -143,6 +158,43 @@ def test_value_targets_do_not_come_from_what_is_trained(tmp_path: Path) -> None:
     after = module.losses(batch)
     torch.testing.assert_close(after.v_loss, before.v_loss)
     assert abs((after.q_loss - before.q_loss).item()) > 1.0
+
+
+def test_value_targets_come_from_the_slow_trunk() -> None:
+    module, batch = make_ilql(), collate(examples())
+    before = module.losses(batch)
+    with torch.no_grad():
+        module.slow_trunk.wte.weight.add_(torch.randn_like(module.slow_trunk.wte.weight))  # type: ignore[operator, union-attr]
+    after = module.losses(batch)
+    torch.testing.assert_close(after.q_loss, before.q_loss)
+    assert abs((after.v_loss - before.v_loss).item()) > 1e-3
+
+
+def test_the_module_reads_each_value_where_it_belongs() -> None:
+    """The TD error of Q over segments that are read one by one."""
+    module = make_ilql(gamma=0.9)
+    parts = cut(
+        [
+            episode("s", "ab", "t", "c", "u", rewards=[1, -2], terminated=False),
+            episode("s", "ac", "t", "d", rewards=[3, 4], terminated=True),
+        ],
+        Window(texts=1),
+    )
+
+    def states(ids: np.ndarray[Any, Any]) -> Tensor:
+        hidden: Tensor = module.trunk(input_ids=torch.from_numpy(ids)[None].long()).last_hidden_state[0]
+        return hidden
+
+    total, count = 0.0, 0
+    for part in parts:
+        hidden = states(part.ids)
+        worth = module.v_head(hidden).squeeze(-1)[part.col].tolist()
+        worth.append(0.0 if part.next_ids is None else module.v_head(states(part.next_ids))[-1].item())
+        for k, (col, token) in enumerate(zip(part.col, part.token, strict=True)):
+            target = part.reward[k] + 0.9 * worth[k + 1]
+            total += sum(0.5 * (head(hidden)[col, token].item() - target) ** 2 for head in module.q_heads)
+            count += 1
+    assert module.losses(collate(parts)).q_loss.item() == pytest.approx(total / count, rel=1e-4)
 
 
 def test_environment_tokens_get_no_gradient() -> None:
