@@ -33,7 +33,7 @@ def short(path: Path, folder: Path) -> list[str]:
     task = path.parts[-2]
     data = folder / f"{task}.parquet"
     if not data.exists():
-        generate(task, 20, 0, data, progress=False)
+        generate(task, 60, 0, data, progress=False)  # some of them solved
     config = read(path)
     callbacks = [_with_a_short_game(entry) for entry in config["trainer"]["callbacks"]]
     changed = {**config, "trainer": {**config["trainer"], "callbacks": callbacks}}
