@@ -17,17 +17,17 @@ The shares were chosen so that mean length, success and return come near the pub
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TypeVar
 
 from lmrl.behaviours.maze import MazePlayer
 from lmrl.behaviours.recording import Recording, episode_seed
 from lmrl.envs.layouts import Cell
-from lmrl.protocols import Request
+from lmrl.protocols import Policy, Request
 from lmrl.rollout import Start
 
-__all__ = ["PARTS", "SKILL", "maze_recording"]
+__all__ = ["PARTS", "PLAYERS", "SKILL", "recording"]
 
 SKILL = 0.15
 """Share of the moves that the solver chooses."""
@@ -57,7 +57,14 @@ _STRIDES = tuple(_ROOT**-power for power in (1, 2, 3))
 _T = TypeVar("_T")
 
 
-def maze_recording() -> Recording:
+PLAYERS: dict[str, Callable[[], Policy]] = {
+    "random": lambda: MazePlayer(0.0),
+    "behaviour": lambda: MazePlayer(SKILL),
+    "optimal": lambda: MazePlayer(1.0),
+}
+
+
+def recording(task_name: str) -> Recording:
     """The recipe for both observations; needs the default layout and goal."""
     # The middle comes first: only its episodes begin in cells that two parts share.
     return Recording(policy=MazePlayer(SKILL, parts=PARTS[::-1]), start=_start, stop=_stop)

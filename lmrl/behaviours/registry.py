@@ -1,9 +1,9 @@
 """Scripted players and recording recipes by task and name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Protocol, cast
 
-from lmrl.behaviours.maze import MazePlayer
-from lmrl.behaviours.maze_recording import SKILL, maze_recording
 from lmrl.behaviours.recording import Recording
 from lmrl.envs.registration import task
 from lmrl.errors import unknown
@@ -11,15 +11,20 @@ from lmrl.protocols import Policy
 
 __all__ = ["make_policy", "policy_names", "recording"]
 
-_MAZE: dict[str, Callable[[], Policy]] = {
-    "random": lambda: MazePlayer(0.0),
-    "behaviour": lambda: MazePlayer(SKILL),
-    "optimal": lambda: MazePlayer(1.0),
-}
 
-# A new game adds its players and its recipe here.
-_PLAYERS: dict[str, dict[str, Callable[[], Policy]]] = {"maze_fo": _MAZE, "maze_po": _MAZE}
-_RECORDINGS: dict[str, Callable[[], Recording]] = {"maze_fo": maze_recording, "maze_po": maze_recording}
+class _Behaviours(Protocol):
+    """What the module of a game's behaviours holds."""
+
+    PLAYERS: Mapping[str, Callable[[], Policy]]
+
+    def recording(self, task_name: str) -> Recording: ...
+
+
+# A new game adds its module here. It is imported when it is needed: the chess rules are a package of their own.
+_MODULES = {
+    "maze_fo": "lmrl.behaviours.maze_recording",
+    "maze_po": "lmrl.behaviours.maze_recording",
+}
 
 
 def policy_names(task_name: str) -> tuple[str, ...]:
@@ -28,7 +33,7 @@ def policy_names(task_name: str) -> tuple[str, ...]:
     Raises:
         UserError: for an unknown task.
     """
-    return tuple(_PLAYERS[task(task_name).name])
+    return tuple(_behaviours(task_name).PLAYERS)
 
 
 def make_policy(task_name: str, name: str) -> Policy:
@@ -37,7 +42,7 @@ def make_policy(task_name: str, name: str) -> Policy:
     Raises:
         UserError: for an unknown task or player; it lists the known ones.
     """
-    players = _PLAYERS[task(task_name).name]
+    players = _behaviours(task_name).PLAYERS
     if name not in players:
         raise unknown(f"policy of {task_name}", name, players)
     return players[name]()
@@ -49,4 +54,8 @@ def recording(task_name: str) -> Recording:
     Raises:
         UserError: for an unknown task.
     """
-    return _RECORDINGS[task(task_name).name]()
+    return _behaviours(task_name).recording(task_name)
+
+
+def _behaviours(task_name: str) -> _Behaviours:
+    return cast(_Behaviours, import_module(_MODULES[task(task_name).name]))

@@ -1,0 +1,42 @@
+"""The rows of the benchmark."""
+
+from lmrl.envs.layouts import LAYOUTS, MOVES
+from lmrl.envs.scores import PUBLISHED
+from lmrl.envs.task import Task
+
+__all__ = ["ROWS"]
+
+_MAZE = LAYOUTS["double_t_maze"]
+_MAZE_STARTS = tuple({"init_position": cell} for cell in _MAZE.free if cell != _MAZE.goal)
+
+# A new game adds its rows here; the order is that of the results tables.
+ROWS = (
+    Task(
+        name="maze_fo",
+        description="walk to the goal, told its position, one's own, and the walls around",
+        env_id="lmrl/MazeFO-v0",
+        entry_point="lmrl.envs.maze:Maze",
+        kwargs={"observe": "position"},
+        last_texts=1,
+        max_action_tokens=8,
+        actions=tuple(MOVES),
+        dataset_size=1_240,
+        paper_filter="success",
+        starts=_MAZE_STARTS,
+        scores=PUBLISHED["maze_fo"],
+    ),
+    Task(
+        name="maze_po",
+        description="walk to the goal, told only the walls around",
+        env_id="lmrl/MazePO-v0",
+        entry_point="lmrl.envs.maze:Maze",
+        kwargs={"observe": "walls"},
+        last_texts=40,
+        max_action_tokens=8,
+        actions=tuple(MOVES),
+        dataset_size=1_240,
+        paper_filter="success",
+        starts=_MAZE_STARTS,
+        scores=PUBLISHED["maze_po"],
+    ),
+)

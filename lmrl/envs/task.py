@@ -1,0 +1,38 @@
+"""`Task`: what is to be said about a row of the benchmark beside its game."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmrl.envs.scores import Scores
+
+__all__ = ["Task"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A row of the benchmark."""
+
+    name: str
+    description: str
+    env_id: str
+    """Id for ``gymnasium.make``."""
+    entry_point: str
+    """Where the environment is, ``module:class``; imported when it is made."""
+    max_action_tokens: int
+    """Longest action that a policy may say."""
+    dataset_size: int
+    """Episodes in the default dataset."""
+    paper_filter: str
+    """Which episodes the paper's filtered BC keeps."""
+    scores: Scores
+    last_texts: int | None = None
+    """How many of the newest texts (observations and actions) a policy reads; None: all."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the environment that make it this task."""
+    actions: tuple[str, ...] = ()
+    """All legal actions where they can be listed."""
+    behaviour: str = "behaviour"
+    """Name of the player that recorded the dataset."""
+    starts: tuple[Mapping[str, Any], ...] = ()
+    """Reset options that evaluation cycles through; empty: seeds decide."""
