@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from lmrl.commands.arguments import call
+from lmrl.commands.arguments import call, env_arguments
 from lmrl.errors import UserError
 
 
@@ -50,3 +50,17 @@ def test_what_does_not_fit_is_named(words: str, message: str) -> None:
         call(record, words.split(), "try")
     assert message in str(error.value)
     assert "(see: try --help)" in str(error.value)
+
+
+def test_arguments_of_an_environment() -> None:
+    words = ["opponent=random", "max_moves=10", "show=false", "share=.5", "path=a/b=c.txt"]
+    assert env_arguments(words) == {
+        "opponent": "random", "max_moves": 10, "show": False, "share": 0.5, "path": "a/b=c.txt"
+    }  # fmt: skip
+    assert env_arguments(None) == env_arguments([]) == {}
+
+
+@pytest.mark.parametrize("word", ["opponent", "=3", "a b=3", ""])
+def test_no_argument_of_an_environment(word: str) -> None:
+    with pytest.raises(UserError, match="as name=value, got"):
+        env_arguments(["max_moves=10", word])

@@ -32,6 +32,7 @@ class InteractiveEvaluation(Callback):
         seed: int = 10_000,
         slots: int = 32,
         decoding: dict[str, Any] | None = None,
+        env: dict[str, Any] | None = None,
     ) -> None:
         """Choose what is played.
 
@@ -42,6 +43,7 @@ class InteractiveEvaluation(Callback):
             seed: of the evaluation; another one than that of the final scores, which must not choose the checkpoint.
             slots: environments side by side.
             decoding: settings of the policy (``temperature``, ``beta``...) other than the module's own.
+            env: arguments of the environment.
 
         Raises:
             UserError: for an unknown task or a number below one.
@@ -52,6 +54,7 @@ class InteractiveEvaluation(Callback):
         self.task = task_of(task)
         self.every_n_steps, self.episodes, self.seed, self.slots = every_n_steps, episodes, seed, slots
         self.decoding = {"max_new_tokens": self.task.max_action_tokens, **(decoding or {})}
+        self.env = dict(env or {})
         self.best = float("-inf")
         self._evaluated = -1
 
@@ -73,7 +76,9 @@ class InteractiveEvaluation(Callback):
         assert isinstance(module, LanguageModule)
         training = module.training
         module.eval()
-        scores = evaluate(module.policy(**self.decoding), self.task.name, self.episodes, self.seed, self.slots).scores()
+        policy = module.policy(**self.decoding)
+        played = evaluate(policy, self.task.name, self.episodes, self.seed, self.slots, env=self.env)
+        scores = played.scores()
         module.train(training)
         for logger in trainer.loggers:
             logger.log_metrics(self._metrics(scores), step=trainer.global_step)

@@ -7,11 +7,12 @@ from typing import Any, get_type_hints
 from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
+from omegaconf import OmegaConf
 
 from lmrl.commands.parser_errors import explain
 from lmrl.errors import UserError
 
-__all__ = ["call", "parser_of"]
+__all__ = ["call", "env_arguments", "parser_of"]
 
 Function = Callable[..., "int | None"]
 
@@ -45,6 +46,21 @@ def call(function: Function, argv: Sequence[str], prog: str) -> int:
     positional = [_words(known[p.name]) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     options = {p.name: _words(known[p.name]) for p in parameters if p.kind is p.KEYWORD_ONLY}
     return function(*positional, **options) or 0
+
+
+def env_arguments(words: Sequence[str] | None) -> dict[str, Any]:
+    """``["opponent=random", "max_moves=10"]`` as arguments of an environment; values are read as YAML.
+
+    Raises:
+        UserError: a word that is not ``name=value``.
+    """
+    for word in words or ():
+        name, equals, _ = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise UserError(f"env takes arguments of the environment as name=value, got {word!r}")
+    found = OmegaConf.to_container(OmegaConf.from_dotlist(list(words or ())))
+    assert isinstance(found, dict)
+    return {str(name): value for name, value in found.items()}
 
 
 def _description(words: Docstring) -> str:

@@ -6,24 +6,34 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lmrl.commands.arguments import env_arguments
 from lmrl.data import dataset_stats, generate, import_official, stats_table, verify
 
 __all__ = ["generate_command", "import_command", "stats_command", "verify_command"]
 
 
 def generate_command(
-    task: str, *, size: int | None = None, seed: int = 0, out: Path | None = None, workers: int = 1
+    task: str,
+    *,
+    size: int | None = None,
+    seed: int = 0,
+    out: Path | None = None,
+    workers: int = 1,
+    env: list[str] | None = None,
 ) -> None:
     """Record a dataset with the task's scripted player; the same seed gives the same file.
 
     Args:
         task: name of the task, e.g. maze_fo.
-        size: number of episodes (default: that of the published dataset).
+        size: number of episodes (default: that of the task).
         seed: decides every episode, whatever the number of workers.
         out: a .parquet or .jsonl file (default: in $LMRL_DATA or data, named after task, generator, size and seed).
         workers: processes that play.
+        env: arguments of the environment, e.g. opponent=stockfish nodes=100.
     """
-    print(f"written to {generate(task, size, seed, out, workers, progress=sys.stderr.isatty())}")
+    arguments = env_arguments(env)
+    path = generate(task, size, seed, out, workers, progress=sys.stderr.isatty(), env=arguments)
+    print(f"written to {path}")
 
 
 def stats_command(file: Path, *, json: bool = False) -> None:
@@ -40,13 +50,14 @@ def stats_command(file: Path, *, json: bool = False) -> None:
         Console().print(stats_table(stats))
 
 
-def verify_command(file: Path) -> int:
+def verify_command(file: Path, *, env: list[str] | None = None) -> int:
     """Replay every action of a dataset through its environment; exit code 1 if anything differs.
 
     Args:
         file: a .parquet or .jsonl file of episodes.
+        env: arguments of the environment (default: those that the file was recorded with).
     """
-    report = verify(file)
+    report = verify(file, env_arguments=None if env is None else env_arguments(env))
     for mismatch in report.mismatches:
         print(mismatch, file=sys.stderr)
     right = report.episodes - report.mismatched

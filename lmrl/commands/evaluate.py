@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from lmrl.commands.arguments import env_arguments
 from lmrl.commands.players import is_trained, named_policy
 from lmrl.envs import registration
 from lmrl.evaluation.record import record_evaluation
@@ -27,6 +28,7 @@ def evaluate_command(
     top_p: float | None = None,
     beta: float | None = None,
     rerank: bool = False,
+    env: list[str] | None = None,
 ) -> None:
     """Let a policy play and write ``episodes.parquet`` and ``scores.json``.
 
@@ -42,6 +44,7 @@ def evaluate_command(
         top_p: sample among the most probable tokens with this total probability only.
         beta: weight of the learned values (MC, ILQL).
         rerank: score the task's actions as wholes and say the best; makes illegal actions impossible.
+        env: arguments of the environment, e.g. opponent=stockfish nodes=100.
     """
     row = registration.task(task)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
@@ -63,6 +66,7 @@ def evaluate_command(
             greedy=greedy if is_trained(policy, row) else None,
             provenance={"policy": policy, "decoding": decoding},
             on_episode=lambda _: bar.advance(shown),
+            env=env_arguments(env),
         )
     for line in _summary(scores):
         print(line)

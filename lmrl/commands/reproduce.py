@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from lmrl.commands.arguments import env_arguments
 from lmrl.evaluation import write_report
 from lmrl.reproduce import reproduce
 
@@ -23,6 +24,7 @@ def reproduce_command(
     seed: int = 0,
     jobs: int = 2,
     overrides: list[str] | None = None,
+    env: list[str] | None = None,
     smoke: bool = False,
 ) -> None:
     """Make the data, train, let everyone play, and write the report. What is finished is not done again.
@@ -36,6 +38,7 @@ def reproduce_command(
         seed: of training and evaluation.
         jobs: trainings side by side, each with its share of the cores.
         overrides: settings for every training, e.g. trainer.max_steps=100.
+        env: arguments of the environments, e.g. opponent=stockfish; for data, training and evaluation.
         smoke: a few steps and episodes of everything, to see that it works.
     """
     words = [*(_SMOKE if smoke else []), *(overrides or [])]
@@ -48,6 +51,7 @@ def reproduce_command(
         seed=seed,
         jobs=jobs,
         overrides=[f"--{word.removeprefix('--')}" for word in words],
+        env=env_arguments(env),
     )
 
 

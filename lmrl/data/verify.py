@@ -10,6 +10,7 @@ from lmrl.envs.base import TextEnv
 from lmrl.envs.registration import Task, make, task
 from lmrl.episode import Episode
 from lmrl.errors import UserError
+from lmrl.storage import read_metadata
 
 __all__ = ["Mismatch", "Report", "verify"]
 
@@ -52,12 +53,19 @@ class Report:
         return self.mismatched == 0
 
 
-def verify(path: str | os.PathLike[str], task_name: str | None = None) -> Report:
+def verify(
+    path: str | os.PathLike[str], task_name: str | None = None, env_arguments: Mapping[str, Any] | None = None
+) -> Report:
     """Play every action of a dataset again and compare observations, rewards and endings.
 
     An episode begins from its seed and ``info["start"]``. Without a recorded start (an official file) the task's
     starts are tried in turn, and the episode counts as right if it replays from one of them. An episode that its
     recorder cut (truncated, while the environment would go on) is right.
+
+    Args:
+        path: a file of episodes.
+        task_name: the task that it must be of; None: any.
+        env_arguments: of the environment; None: those that the file was recorded with, as its metadata says.
 
     Raises:
         UserError: see `read_dataset`.
@@ -66,9 +74,10 @@ def verify(path: str | os.PathLike[str], task_name: str | None = None) -> Report
     wrong: list[Mismatch] = []
     mismatched = 0
     env: TextEnv | None = None
+    arguments = dict(read_metadata(path).get("env", {}) if env_arguments is None else env_arguments)
     for index, episode in enumerate(read_dataset(path, task_name)):
         name = episode.task
-        env = make(name) if env is None else env
+        env = make(name, **arguments) if env is None else env
         found = _mismatch(env, task(name), index, episode)
         episodes, turns = episodes + 1, turns + len(episode)
         if found is not None:

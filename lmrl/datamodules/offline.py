@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import lightning as L
 import numpy as np
@@ -44,6 +44,7 @@ class OfflineDataModule(L.LightningDataModule):
         val_fraction: float = 0.05,
         max_tokens: int | None = None,
         num_workers: int = 0,
+        env: dict[str, Any] | None = None,
     ) -> None:
         """Choose the data.
 
@@ -57,6 +58,7 @@ class OfflineDataModule(L.LightningDataModule):
             val_fraction: share of the episodes held out for the validation loss; 0 holds out none.
             max_tokens: longest context in tokens; None: what the model can read, less the longest action.
             num_workers: processes that prepare batches; 0 does it in this one.
+            env: arguments of the environment with which a generated dataset is recorded.
 
         Raises:
             UserError: for an unknown task, or a number outside of its range.
@@ -73,7 +75,7 @@ class OfflineDataModule(L.LightningDataModule):
                 raise UserError(f"{name} must be at least {low}, got {value}")
         if not 0.0 <= val_fraction < 1.0:
             raise UserError(f"val_fraction must be in [0, 1), got {val_fraction}")
-        self.path = Path(path) if path else dataset_path(task, size or self.task.dataset_size, data_seed)
+        self.path = Path(path) if path else dataset_path(task, size or self.task.dataset_size, data_seed, env)
         self.filter = Filter()
         self.gamma: float | None = None
         self.episodes: list[Episode] = []
@@ -81,7 +83,8 @@ class OfflineDataModule(L.LightningDataModule):
     def prepare_data(self) -> None:
         """Generate the task's own dataset if it is not there yet."""
         if self.hparams["path"] is None and not self.path.exists():
-            generate(self.task.name, self.hparams["size"] or self.task.dataset_size, self.hparams["data_seed"])
+            size = self.hparams["size"] or self.task.dataset_size
+            generate(self.task.name, size, self.hparams["data_seed"], env=self.hparams["env"])
 
     def setup(self, stage: str) -> None:
         """Read the episodes.

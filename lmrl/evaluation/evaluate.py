@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -71,6 +72,7 @@ def evaluate(
     *,
     name: str | None = None,
     provenance: Mapping[str, Any] | None = None,
+    env: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Play `episodes` episodes and return them with their scores.
 
@@ -86,6 +88,7 @@ def evaluate(
         on_episode: called with each episode as it ends (for progress bars).
         name: how the policy is called in tables; its class name if left out.
         provenance: what else belongs to the identity of the result, JSON-like.
+        env: arguments of the environment, as for `lmrl.make`.
 
     Raises:
         UserError: an unknown task, fewer than one episode or slot, or a negative seed.
@@ -95,13 +98,19 @@ def evaluate(
         if value < least:
             raise UserError(f"{argument} must be at least {least}, got {value}")
     starts = [Start(_seed(seed, i), _options(record.starts, i)) for i in range(episodes)]
+    make = partial(registration.make, task, **(env or {}))
     played = []
-    for order, episode in rollout(policy, lambda: registration.make(task), starts, task=task, slots=slots):
+    for order, episode in rollout(policy, make, starts, task=task, slots=slots):
         played.append((order, episode))
         if on_episode is not None:
             on_episode(episode)
-    made_with = {"versions": _versions(), **(provenance or {})}
+    made_with = {"versions": _versions(), "env": dict(env or {}), **_opponent(played[0][1]), **(provenance or {})}
     return Evaluation(task, name or type(policy).__name__, tuple(in_order(played)), seed, made_with)
+
+
+def _opponent(episode: Episode) -> dict[str, Any]:
+    """Whom it was played against, where the game says so."""
+    return {"opponent": episode.info["opponent"]} if "opponent" in episode.info else {}
 
 
 def _seed(seed: int, episode: int) -> int:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -63,17 +63,18 @@ class MazeProbe:
         return sum(self.is_right(place) for place in range(len(self.positions)))
 
 
-def probe_maze(policy: Policy, task: str) -> MazeProbe:
+def probe_maze(policy: Policy, task: str, env_arguments: Mapping[str, Any] | None = None) -> MazeProbe:
     """Set the policy down once in every cell and ask for its first move, and for V if it has ``state_values``.
 
     Args:
         policy: asked as it is: hand in a greedy one (temperature 0) for its greedy moves.
         task: a maze task.
+        env_arguments: of the environment, as for `lmrl.make`.
 
     Raises:
         UserError: an unknown task, or one that is no maze.
     """
-    env = registration.make(task)
+    env = registration.make(task, **(env_arguments or {}))
     try:
         maze = env.unwrapped
         if not isinstance(maze, Maze):

@@ -27,6 +27,7 @@ def record_evaluation(
     greedy: Callable[[], Policy] | None = None,
     provenance: Mapping[str, Any] | None = None,
     on_episode: Callable[[Episode], None] | None = None,
+    env: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Evaluate and write ``episodes.parquet``, ``scores.json`` and, for a maze, ``probe.json``.
 
@@ -41,6 +42,7 @@ def record_evaluation(
         greedy: makes the same policy at temperature 0; asked for its move in every cell if the task is a maze.
         provenance: decoding settings, checkpoint, dataset: what the result was made with.
         on_episode: called with each episode as it ends.
+        env: arguments of the environment.
 
     Returns:
         The content of ``scores.json``.
@@ -48,13 +50,13 @@ def record_evaluation(
     Raises:
         UserError: as `evaluate`.
     """
-    played = evaluate(policy, task, episodes, seed, slots, on_episode, name=name, provenance=provenance)
-    return write_evaluation(played, directory, _probe(greedy, task))
+    played = evaluate(policy, task, episodes, seed, slots, on_episode, name=name, provenance=provenance, env=env)
+    return write_evaluation(played, directory, _probe(greedy, task, env or {}))
 
 
-def _probe(greedy: Callable[[], Policy] | None, task: str) -> MazeProbe | None:
+def _probe(greedy: Callable[[], Policy] | None, task: str, arguments: Mapping[str, Any]) -> MazeProbe | None:
     if greedy is None:
         return None
-    env = registration.make(task)
+    env = registration.make(task, **arguments)
     env.close()
-    return probe_maze(greedy(), task) if isinstance(env.unwrapped, Maze) else None
+    return probe_maze(greedy(), task, arguments) if isinstance(env.unwrapped, Maze) else None

@@ -1,7 +1,8 @@
 """The whole table: data, training, evaluation and report for tasks x algorithms, resumable."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -30,6 +31,7 @@ def reproduce(
     seed: int = 0,
     jobs: int = 1,
     overrides: Sequence[str] = (),
+    env: Mapping[str, Any] | None = None,
     launcher: Sequence[str] = LMRL,
     console: Console | None = None,
 ) -> Path:
@@ -47,6 +49,7 @@ def reproduce(
         seed: of training and evaluation; the dataset is always the default one.
         jobs: how many trainings run side by side, each with its share of the cores.
         overrides: further words for every ``lmrl fit``, such as ``--trainer.max_steps=100``.
+        env: arguments of the environments, in the data, in training and in evaluation.
         launcher: the command in front of ``fit`` and ``evaluate``.
         console: where progress is shown; standard output if left out.
 
@@ -60,10 +63,10 @@ def reproduce(
         if value < 1:
             raise UserError(f"{argument} must be at least 1, got {value}")
     runs, out = Path(runs), Console() if console is None else console
-    cells = plan(tasks, algorithms, runs, episodes, seed, overrides)
+    cells = plan(tasks, algorithms, runs, episodes, seed, overrides, env)
     for task in tasks:
-        _data(task, out)
-        _scripted(task, runs, default_episodes(task) if episodes is None else episodes, seed)
+        _data(task, out, env)
+        _scripted(task, runs, default_episodes(task) if episodes is None else episodes, seed, env)
     with Processes(jobs, launcher) as processes:
         failed = run_cells(cells, processes, jobs, out)
     page = write_report(runs, report, tasks, algorithms)
@@ -74,18 +77,20 @@ def reproduce(
     return page
 
 
-def _data(task: str, console: Console) -> None:
+def _data(task: str, console: Console, env: Mapping[str, Any] | None) -> None:
     """Record the task's default dataset, the one that the configuration files train on, unless it is there."""
-    path = dataset_path(task, registration.task(task).dataset_size, 0)
+    path = dataset_path(task, registration.task(task).dataset_size, 0, env)
     if not path.is_file():
-        generate(task)
+        generate(task, env=env)
         console.print(f"recorded {path}", highlight=False)
 
 
-def _scripted(task: str, runs: Path, episodes: int, seed: int) -> None:
+def _scripted(task: str, runs: Path, episodes: int, seed: int, env: Mapping[str, Any] | None) -> None:
     """Evaluate the players that need no training, unless this was done before."""
     for name in policy_names(task):
         folder = runs / task / name / "evaluation"
         done = read_json(folder / "scores.json")
-        if (done.get("episodes"), done.get("seed")) != (episodes, seed):
-            record_evaluation(make_policy(task, name), task, folder, episodes=episodes, seed=seed, name=name)
+        before = (done.get("episodes"), done.get("seed"), done.get("provenance", {}).get("env"))
+        if before != (episodes, seed, dict(env or {})):
+            player = make_policy(task, name)
+            record_evaluation(player, task, folder, episodes=episodes, seed=seed, name=name, env=env)

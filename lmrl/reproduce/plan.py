@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,9 @@ class Cell:
 
 
 def default_episodes(task: str) -> int:
-    """Eight from each start where the task declares starts (the maze: 25 x 8), else 256."""
-    return 8 * len(registration.task(task).starts) or 256
+    """256, or as many as go through the starts that the task declares a whole number of times, at most eight."""
+    starts = len(registration.task(task).starts)
+    return starts * min(8, max(1, 256 // starts)) if starts else 256
 
 
 def plan(
@@ -60,8 +61,18 @@ def plan(
     episodes: int | None,
     seed: int,
     overrides: Sequence[str],
+    env: Mapping[str, Any] | None = None,
 ) -> list[Cell]:
     """The cells in an order in which each comes after the one it starts from; that one is added if it is missing.
+
+    Args:
+        tasks: names of tasks.
+        algorithms: names of configuration files in ``configs/<task>/``.
+        runs: folder for ``<task>/<algorithm>/``.
+        episodes: of each evaluation; None: `default_episodes`.
+        seed: of training and evaluation.
+        overrides: further words for every ``fit``.
+        env: arguments of the environment, in the data, in training and in evaluation.
 
     Raises:
         UserError: an unknown task, or an algorithm without a configuration file.
@@ -70,7 +81,7 @@ def plan(
     for task in tasks:
         count = default_episodes(task) if episodes is None else episodes
         for algorithm in algorithms:
-            _add(cells, registration.task(task).name, algorithm, runs, count, seed, tuple(overrides))
+            _add(cells, registration.task(task).name, algorithm, runs, count, seed, tuple(overrides), dict(env or {}))
     return list(cells.values())
 
 
@@ -83,7 +94,14 @@ def is_done(cell: Cell, step: Step) -> bool:
 
 
 def _add(
-    cells: dict[str, Cell], task: str, algorithm: str, runs: Path, episodes: int, seed: int, overrides: tuple[str, ...]
+    cells: dict[str, Cell],
+    task: str,
+    algorithm: str,
+    runs: Path,
+    episodes: int,
+    seed: int,
+    overrides: tuple[str, ...],
+    env: dict[str, Any],
 ) -> Cell:
     name = f"{task}/{algorithm}"
     if name in cells:
@@ -92,10 +110,14 @@ def _add(
     path = config_file(shown)
     config = OmegaConf.load(path)
     after = _starts_from(config, task, overrides)
-    base = None if after is None else _add(cells, task, after, runs, episodes, seed, overrides)
+    base = None if after is None else _add(cells, task, after, runs, episodes, seed, overrides, env)
     folder = runs / task / algorithm
     fit = ["fit", "--config", shown, "--seed_everything", str(seed), *_elsewhere(runs, task, algorithm, after)]
+    if env:
+        fit.append(f"--data.init_args.env={json.dumps(env)}")
     evaluate = ["evaluate", task, "--policy", folder.as_posix(), "--episodes", str(episodes), "--seed", str(seed)]
+    if env:
+        evaluate += ["--env", *(f"{name}={value}" for name, value in env.items())]
     recipe = _digest(path.read_text(encoding="utf-8"), fit, overrides, base.fit.recipe if base else None)
     cells[name] = Cell(
         task=task,

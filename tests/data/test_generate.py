@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lmrl.data import dataset_path, generate, read_dataset
+from lmrl.data import dataset_path, generate, read_dataset, verify
 from lmrl.errors import UserError
 from lmrl.storage import read_metadata, write_episodes
 
@@ -48,9 +48,23 @@ def test_the_default_place_and_the_origin(tmp_path: Path, monkeypatch: pytest.Mo
         "size": 5,
         "seed": 2,
         "behaviour": "behaviour",
+        "env": {},
     }
     monkeypatch.delenv("LMRL_DATA")
     assert dataset_path("maze_fo", 5, 2) == Path("data/maze_fo-v1-n5-s2.parquet")
+
+
+def test_another_environment_is_another_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMRL_DATA", str(tmp_path))
+    env = {"max_steps": 3, "reward": "illegal_penalty"}
+    path = generate("maze_fo", 5, seed=2, progress=False, env=env)
+    assert path == dataset_path("maze_fo", 5, 2, dict(reversed(env.items()))) != dataset_path("maze_fo", 5, 2)
+    assert read_metadata(path)["env"] == env
+    assert max(len(episode) for episode in read_dataset(path)) <= 4
+    assert verify(path).ok  # in the environment that the metadata names
+    assert not verify(path, env_arguments={}).ok
+    with pytest.raises(UserError, match="unknown argument of task maze_fo 'colour'"):
+        generate("maze_fo", 5, progress=False, env={"colour": 1})
 
 
 def test_the_progress_bar_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,6 +91,13 @@ def test_the_number_of_slots_changes_nothing(player: Any) -> None:
     assert results[0] != evaluate(player(say), "maze_fo", 12, seed=4).episodes
 
 
+def test_another_environment_is_part_of_the_result(seer: Any) -> None:
+    played = evaluate(seer, "maze_fo", 25, env={"reward": "illegal_penalty"})
+    assert played.scores()["return_mean"] == 1.0
+    assert played.provenance["env"] == {"reward": "illegal_penalty"}
+    assert evaluate(seer, "maze_fo", 1).provenance["env"] == {}
+
+
 def test_episodes_are_told_as_they_end(seer: Any) -> None:
     told: list[Episode] = []
     result = evaluate(seer, "maze_fo", 9, slots=4, on_episode=told.append)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from lmrl.data import dataset_path
 from lmrl.errors import UserError
 from lmrl.reproduce import reproduce
 from lmrl.reproduce.plan import default_episodes, is_done, plan
@@ -234,6 +235,18 @@ def test_the_plan(place: Path) -> None:
     assert longer[1].max_steps == 9 and longer[1].fit.recipe != cells[1].fit.recipe
     elsewhere = plan(["maze_fo"], ["mc"], Path("runs"), None, 0, ["--model.init_args.pretrained=gpt2"])
     assert [cell.algorithm for cell in elsewhere] == ["mc"]
+
+
+def test_another_environment_reaches_data_training_and_evaluation(place: Path) -> None:
+    (cell,) = plan(["maze_fo"], ["bc"], Path("runs"), 5, 0, [], {"max_steps": 3})
+    assert cell.fit.words[-1] == '--data.init_args.env={"max_steps": 3}'
+    assert cell.evaluate.words[-4:-2] == ("--env", "max_steps=3")
+    (plain,) = plan(["maze_fo"], ["bc"], Path("runs"), 5, 0, [])
+    assert cell.fit.recipe != plain.fit.recipe and cell.evaluate.recipe != plain.evaluate.recipe
+    reproduced(place, "bc", env={"max_steps": 3})
+    assert dataset_path("maze_fo", 1240, 0, {"max_steps": 3}).is_file()
+    scores = json.loads(Path("runs/maze_fo/random/evaluation/scores.json").read_text())
+    assert scores["provenance"]["env"] == {"max_steps": 3} and scores["length_mean"] <= 4
 
 
 @pytest.mark.parametrize(("tasks", "algorithms"), [(["maze_f"], ["bc"]), (["maze_fo"], ["dqn"])])
