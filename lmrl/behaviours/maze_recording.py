@@ -17,13 +17,14 @@ The shares were chosen so that mean length, success and return come near the pub
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lmrl.behaviours.maze import MazePlayer
 from lmrl.behaviours.recording import Recording, episode_seed
-from lmrl.envs.layouts import Cell
+from lmrl.envs.layouts import Cell, find_layout
+from lmrl.errors import UserError
 from lmrl.protocols import Policy, Request
 from lmrl.rollout import Start
 
@@ -31,6 +32,7 @@ __all__ = ["PARTS", "PLAYERS", "SKILL", "recording"]
 
 SKILL = 0.15
 """Share of the moves that the solver chooses."""
+_LAYOUT = "double_t_maze"
 _MIDDLE = 0.3
 _MEAN_TURNS = 22.5
 _MAX_TURNS = 100
@@ -57,17 +59,27 @@ _STRIDES = tuple(_ROOT**-power for power in (1, 2, 3))
 _T = TypeVar("_T")
 
 
-PLAYERS: dict[str, Callable[[], Policy]] = {
-    "random": lambda: MazePlayer(0.0),
-    "behaviour": lambda: MazePlayer(SKILL),
-    "optimal": lambda: MazePlayer(1.0),
+PLAYERS: dict[str, Callable[[Mapping[str, Any]], Policy]] = {
+    "random": lambda env: _player(0.0, env),
+    "behaviour": lambda env: _player(SKILL, env),
+    "optimal": lambda env: _player(1.0, env),
 }
 
 
-def recording(task_name: str) -> Recording:
-    """The recipe for both observations; needs the default layout and goal."""
+def recording(task_name: str, env: Mapping[str, Any]) -> Recording:
+    """The recipe for both observations.
+
+    Raises:
+        UserError: for another layout: its parts are not known.
+    """
+    if env.get("layout", _LAYOUT) != _LAYOUT:
+        raise UserError(f"the maze datasets are recorded in layout {_LAYOUT!r}, got {env['layout']!r}")
     # The middle comes first: only its episodes begin in cells that two parts share.
     return Recording(policy=MazePlayer(SKILL, parts=PARTS[::-1]), start=_start, stop=_stop)
+
+
+def _player(skill: float, env: Mapping[str, Any]) -> MazePlayer:
+    return MazePlayer(skill, find_layout(env.get("layout", _LAYOUT)))
 
 
 def _start(seed: int, index: int) -> Start:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from lmrl.behaviours.recording import Recording
 from lmrl.envs.registration import task
@@ -15,15 +15,16 @@ __all__ = ["make_policy", "policy_names", "recording"]
 class _Behaviours(Protocol):
     """What the module of a game's behaviours holds."""
 
-    PLAYERS: Mapping[str, Callable[[], Policy]]
+    PLAYERS: Mapping[str, Callable[[Mapping[str, Any]], Policy]]
 
-    def recording(self, task_name: str) -> Recording: ...
+    def recording(self, task_name: str, env: Mapping[str, Any]) -> Recording: ...
 
 
 # A new game adds its module here. It is imported when it is needed: the chess rules are a package of their own.
 _MODULES = {
     "maze_fo": "lmrl.behaviours.maze_recording",
     "maze_po": "lmrl.behaviours.maze_recording",
+    "wordle": "lmrl.behaviours.wordle_recording",
 }
 
 
@@ -36,8 +37,13 @@ def policy_names(task_name: str) -> tuple[str, ...]:
     return tuple(_behaviours(task_name).PLAYERS)
 
 
-def make_policy(task_name: str, name: str) -> Policy:
+def make_policy(task_name: str, name: str, env: Mapping[str, Any] | None = None) -> Policy:
     """The player of that name: ``random``, ``behaviour`` (the dataset's, let loose) or ``optimal`` where it exists.
+
+    Args:
+        task_name: name of the task.
+        name: one of `policy_names`.
+        env: arguments of the environment that it will play in, where they are not the task's own.
 
     Raises:
         UserError: for an unknown task or player; it lists the known ones.
@@ -45,16 +51,16 @@ def make_policy(task_name: str, name: str) -> Policy:
     players = _behaviours(task_name).PLAYERS
     if name not in players:
         raise unknown(f"policy of {task_name}", name, players)
-    return players[name]()
+    return players[name](env or {})
 
 
-def recording(task_name: str) -> Recording:
-    """The recipe of a task's dataset.
+def recording(task_name: str, env: Mapping[str, Any] | None = None) -> Recording:
+    """The recipe of a task's dataset, in an environment with those arguments.
 
     Raises:
         UserError: for an unknown task.
     """
-    return _behaviours(task_name).recording(task_name)
+    return _behaviours(task_name).recording(task_name, env or {})
 
 
 def _behaviours(task_name: str) -> _Behaviours:

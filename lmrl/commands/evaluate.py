@@ -47,10 +47,11 @@ def evaluate_command(
         env: arguments of the environment, e.g. opponent=stockfish nodes=100.
     """
     row = registration.task(task)
+    arguments = env_arguments(env)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
     chosen["rerank"] = rerank or None
-    decoding = {name: value for name, value in chosen.items() if value is not None}
-    player, human = named_policy(policy, row, **decoding), policy == "human"
+    decoding: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    player, human = named_policy(policy, row, arguments, **decoding), policy == "human"
     greedy = partial(named_policy, policy, row, **{**decoding, "temperature": 0.0})
     columns = (TextColumn("playing {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=human) as bar:
@@ -66,7 +67,7 @@ def evaluate_command(
             greedy=greedy if is_trained(policy, row) else None,
             provenance={"policy": policy, "decoding": decoding},
             on_episode=lambda _: bar.advance(shown),
-            env=env_arguments(env),
+            env=arguments,
         )
     for line in _summary(scores):
         print(line)

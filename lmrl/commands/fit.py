@@ -78,7 +78,7 @@ def fit(argv: Sequence[str]) -> int:
     cli = TrainingCLI(words)
     checkpoint = cli.config.ckpt_path
     with continued_metrics(Path(cli.trainer.default_root_dir)) if checkpoint else nullcontext():
-        cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
+        cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=checkpoint, weights_only=True)
     return 0
 
 

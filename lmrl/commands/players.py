@@ -1,5 +1,6 @@
 """Policies as people name them on the command line."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from lmrl.protocols import Policy
 __all__ = ["is_trained", "named_policy"]
 
 
-def named_policy(name: str, task: Task, **settings: Any) -> Policy:
+def named_policy(name: str, task: Task, env: Mapping[str, Any] | None = None, **settings: Any) -> Policy:
     """The policy of that name: a scripted player, ``human``, or a run folder or checkpoint.
 
     Args:
         name: one of the task's players (``random``, ``behaviour``, ...), ``human``, or a path.
         task: what it will play.
+        env: arguments of the environment that it will play in.
         settings: decoding settings over those of the checkpoint.
 
     Raises:
@@ -28,7 +30,7 @@ def named_policy(name: str, task: Task, **settings: Any) -> Policy:
         return load_policy(name, task, **settings)
     if settings:
         raise UserError(f"{', '.join(settings)} can be set for a trained policy only, not for {name!r}")
-    return HumanPolicy() if name == "human" else make_policy(task.name, name)
+    return HumanPolicy() if name == "human" else make_policy(task.name, name, env)
 
 
 def is_trained(name: str, task: Task) -> bool:

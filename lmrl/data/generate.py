@@ -108,7 +108,7 @@ def _episodes(task_name: str, size: int, seed: int, workers: int, env: Mapping[s
 
 def _play(task_name: str, seed: int, first: int, last: int, env: Mapping[str, Any]) -> list[Episode]:
     """Episodes ``first`` to ``last - 1``."""
-    recipe = recording(task_name)
+    recipe = recording(task_name, env)
     starts = (recipe.start(seed, index) for index in range(first, last))
     return in_order(rollout(recipe.policy, lambda: make(task_name, **env), starts, task=task_name, stop=recipe.stop))
 

@@ -39,4 +39,14 @@ ROWS = (
         starts=_MAZE_STARTS,
         scores=PUBLISHED["maze_po"],
     ),
+    Task(
+        name="wordle",
+        description="find a hidden word in six guesses, told after each which letters are right",
+        env_id="lmrl/Wordle-v0",
+        entry_point="lmrl.envs.wordle:Wordle",
+        max_action_tokens=8,
+        dataset_size=20_000,
+        paper_filter="top 30 % by return",
+        scores=PUBLISHED["wordle"],
+    ),
 )

@@ -92,5 +92,5 @@ def _scripted(task: str, runs: Path, episodes: int, seed: int, env: Mapping[str,
         done = read_json(folder / "scores.json")
         before = (done.get("episodes"), done.get("seed"), done.get("provenance", {}).get("env"))
         if before != (episodes, seed, dict(env or {})):
-            player = make_policy(task, name)
+            player = make_policy(task, name, env)
             record_evaluation(player, task, folder, episodes=episodes, seed=seed, name=name, env=env)
