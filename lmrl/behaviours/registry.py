@@ -24,6 +24,8 @@ class _Behaviours(Protocol):
 _MODULES = {
     "maze_fo": "lmrl.behaviours.maze_recording",
     "maze_po": "lmrl.behaviours.maze_recording",
+    "text_nav_fo": "lmrl.behaviours.text_nav_recording",
+    "text_nav_po": "lmrl.behaviours.text_nav_recording",
     "wordle": "lmrl.behaviours.wordle_recording",
 }
 

@@ -1,0 +1,68 @@
+"""Scripted players of Text-Nav. They look at ``info["world"]``, so they play all variants alike."""
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from random import Random
+
+from lmrl.behaviours.chance import turn_chance
+from lmrl.envs.house import GOAL, ROOMS, State, commands, obey
+from lmrl.errors import UserError
+from lmrl.protocols import Reply, Request
+
+__all__ = ["TextNavPlayer", "best_command"]
+
+
+class TextNavPlayer:
+    """In the rooms that it knows it does the right thing with some probability; otherwise any admissible command.
+
+    Args:
+        skill: probability of the best command, from 0 to 1.
+        parts: sets of rooms with their probabilities; an episode's seed decides which set its player knows.
+
+    Raises:
+        UserError: for a skill that is no probability.
+    """
+
+    def __init__(self, skill: float, parts: Sequence[tuple[Collection[str], float]] = ((ROOMS, 1.0),)) -> None:
+        if not 0 <= skill <= 1:
+            raise UserError(f"skill must be from 0 to 1, got {skill}")
+        self._skill = skill
+        self._sets, self._shares = [part for part, _ in parts], [share for _, share in parts]
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        """A command for each request."""
+        return [Reply(f"{self._command(request)}\n") for request in requests]
+
+    def _command(self, request: Request) -> str:
+        state: State = request.info["world"]
+        known = Random(f"part {request.seed}").choices(self._sets, self._shares)[0]
+        chance = turn_chance(request)
+        if self._skill and state.room in known and chance.random() < self._skill:
+            best = best_command(state)
+            if best is not None:
+                return best
+        return chance.choice(commands(state))
+
+
+def best_command(state: State) -> str | None:
+    """The first command of a shortest way to win; None if the game is lost."""
+    return _best(state._replace(things=tuple(item for item in state.things if item[0] == GOAL)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _best(start: State) -> str | None:
+    """Breadth-first over a world that holds the stale food alone: nothing else stands in the way of winning."""
+    first: dict[State, str] = {start: ""}
+    waiting = deque([start])
+    while waiting:
+        state = waiting.popleft()
+        for command in commands(state):
+            change = obey(state, command)
+            if change is None or change.state in first or change.state.lost():
+                continue
+            first[change.state] = first[state] or command
+            if change.state.won():
+                return first[change.state]
+            waiting.append(change.state)
+    return None
