@@ -27,6 +27,8 @@ _MODULES = {
     "text_nav_fo": "lmrl.behaviours.text_nav_recording",
     "text_nav_po": "lmrl.behaviours.text_nav_recording",
     "wordle": "lmrl.behaviours.wordle_recording",
+    "chess": "lmrl.behaviours.chess_recording",
+    "endgames": "lmrl.behaviours.endgames_recording",
 }
 
 

@@ -65,15 +65,16 @@ def verify_command(file: Path, *, env: list[str] | None = None) -> int:
     return 0 if report.ok else 1
 
 
-def import_command(task: str, file: Path, *, out: Path) -> None:
+def import_command(task: str, file: Path, *, out: Path, env: list[str] | None = None) -> None:
     """Convert an official LMRL-Gym file; nothing is written if a line is broken.
 
     Args:
         task: name of the task, e.g. maze_fo.
         file: JSON lines or one JSON list, as released.
         out: a .parquet or .jsonl file.
+        env: arguments of the environment that the file belongs to, e.g. vocab=words.txt.
     """
-    print(f"{import_official(task, file, out)} episodes written to {out}")
+    print(f"{import_official(task, file, out, env_arguments(env))} episodes written to {out}")
 
 
 def _print_json(record: dict[str, object]) -> None:

@@ -3,14 +3,12 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lmrl.data.official_maze import maze_episode
-from lmrl.data.official_records import Game, game_of_texts, game_of_transitions
-from lmrl.envs.base import TextEnv
+from lmrl.data.official_layout import Layout
 from lmrl.envs.registration import Task, make, task
 from lmrl.episode import Episode
 from lmrl.errors import UserError, unknown
@@ -21,27 +19,33 @@ __all__ = ["import_official"]
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """How to read a task's official file."""
-
-    parse: Callable[[Any], Game]
-    complete: Callable[[Game, Task, TextEnv], Episode | None]
-    list_begins: str
-    """First characters, spaces aside, of a file that is one JSON list; otherwise each line is a record."""
-
-
-_LAYOUTS = {
-    "maze_fo": _Layout(game_of_transitions, maze_episode, "[["),
-    "maze_po": _Layout(game_of_texts, maze_episode, "["),
+# Imported with a task's first file: the chess rules are a package of their own. Each module has its ``LAYOUTS``.
+_MODULES = {
+    "maze_fo": "lmrl.data.official_maze",
+    "maze_po": "lmrl.data.official_maze",
+    "text_nav_fo": "lmrl.data.official_text_nav",
+    "text_nav_po": "lmrl.data.official_text_nav",
+    "wordle": "lmrl.data.official_wordle",
+    "chess": "lmrl.data.official_chess",
+    "endgames": "lmrl.data.official_chess",
 }
 
 
-def import_official(task_name: str, path: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
+def import_official(
+    task_name: str, path: str | os.PathLike[str], out: str | os.PathLike[str], env: Mapping[str, Any] | None = None
+) -> int:
     r"""Convert an official file to ``out`` (``.parquet`` or ``.jsonl``) and return the number of episodes.
 
-    One record per line and one JSON list of records are both understood. A maze FO record is a list of ``{"state",
-    "action", "reward", "done"}``, a maze PO record is ``{"text_history", "rewards", "dones"}`` whose lists go by text.
+    One record per line and one JSON list of records are both understood. A record of maze FO, chess and endgames is a
+    list of ``{"state", "action", "reward", "done"}``; of maze PO and Text-Nav ``{"text_history", "rewards", "dones"}``
+    whose lists go by text (Text-Nav: or by command); of Wordle ``{"sequence": [[text, is_action], ...], "reward",
+    "done"}``. Chess also comes as a stream of ``{"from_state", "action", "reward", "done"}``, cut into games.
+
+    Text-Nav: won or lost is what the last text says; else the episode is truncated, whatever ``dones`` claims. Wordle:
+    ``info["start"]`` is the hidden word or, where a game was not solved, any of the vocabulary that agrees with all
+    answers. Chess: ``info["start"]`` holds the first position and Black's moves, which follow from one position and
+    the next; the last of them is not recorded, so a final move by White that neither ends the game nor lets Black end
+    it is dropped.
 
     The maze files do not say what followed the last action, so it is filled in:
 
@@ -54,33 +58,40 @@ def import_official(task_name: str, path: str | os.PathLike[str], out: str | os.
     A record of which no action is left is left out, and a warning is logged that says how many were. ``info["start"]``
     is set where only one start fits, so that `lmrl.data.verify` knows where to begin.
 
+    Args:
+        task_name: name of the task.
+        path: the official file.
+        out: the file to write.
+        env: arguments of the environment that the file belongs to (Wordle: its vocabulary).
+
     Raises:
         UserError: for a task without official layout, a missing or empty file, or a broken record, which is named by
             line (in a JSON list: by number from 1) with what is wrong. Nothing is written then.
     """
     row = task(task_name)
-    if row.name not in _LAYOUTS:
-        raise unknown("official layout of task", row.name, _LAYOUTS)
+    if row.name not in _MODULES:
+        raise unknown("official layout of task", row.name, _MODULES)
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     left_out: list[str] = []
-    metadata = {"task": row.name, "source": path.name}
-    count = write_episodes(out, _episodes(row, path, left_out), metadata)
+    arguments = dict(env or {})
+    metadata = {"task": row.name, "source": path.name, "env": arguments}
+    count = write_episodes(out, _episodes(row, path, left_out, arguments), metadata)
     if left_out:
         _log.warning("%s: %d records left out, because nothing is known after their only action", path, len(left_out))
     return count
 
 
-def _episodes(row: Task, path: Path, left_out: list[str]) -> Iterator[Episode]:
-    layout, env, empty = _LAYOUTS[row.name], make(row.name), True
-    for where, record in _records(path, layout.list_begins):
+def _episodes(row: Task, path: Path, left_out: list[str], arguments: Mapping[str, Any]) -> Iterator[Episode]:
+    layout: Layout = import_module(_MODULES[row.name]).LAYOUTS[row.name]
+    env, empty = make(row.name, **arguments), True
+    for where, record in layout.regroup(_records(path, layout.list_begins)):
         empty = False
         try:
-            game = layout.parse(record)
+            episode = layout.complete(layout.parse(record), row, env)
         except UserError as error:
             raise UserError(f"{path}, {where}: {error}") from error
-        episode = layout.complete(game, row, env)
         if episode is None:
             left_out.append(where)
         else:

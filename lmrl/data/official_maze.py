@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lmrl.data.official_records import Game
+from lmrl.data.official_layout import Layout
+from lmrl.data.official_records import Game, game_of_texts, game_of_transitions
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.registration import Task
 from lmrl.episode import Episode
 
-__all__ = ["maze_episode"]
+__all__ = ["LAYOUTS", "maze_episode"]
 
 _SUCCESS, _FAILURE = "Success\n", "Failure\n"
 _CALLS = 101  # the clock runs out with this action
@@ -75,3 +76,9 @@ def _fit(env: TextEnv, start: Mapping[str, Any], game: Game) -> _Fit | None:
         if answer[2] or answer[3]:
             return None
     return None
+
+
+LAYOUTS = {
+    "maze_fo": Layout(game_of_transitions, maze_episode, "[["),
+    "maze_po": Layout(game_of_texts, maze_episode, "["),
+}

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from lmrl.errors import UserError
 
-__all__ = ["Game", "game_of_texts", "game_of_transitions"]
+__all__ = ["Game", "game_of_commands", "game_of_sequence", "game_of_texts", "game_of_transitions"]
 
 _T = TypeVar("_T")
 
@@ -70,6 +70,57 @@ def game_of_texts(record: Any) -> Game:
     if any(dones[:end]):
         raise UserError(f"dones[{dones.index(True)}] is true, but the record goes on")
     return Game(tuple(texts[::2]), tuple(texts[1::2]), tuple(rewards[1::2]), any(dones[end:]))
+
+
+def game_of_commands(record: Any) -> Game:
+    """As `game_of_texts`, but rewards and dones may also go by command: one for each action.
+
+    Raises:
+        UserError: saying what is wrong.
+    """
+    if not isinstance(record, Mapping):
+        return game_of_texts(record)  # which says what a record must be
+    texts = _checked(record, "text_history", _text)
+    rewards = _checked(record, "rewards", _number)
+    dones = _checked(record, "dones", _flag)
+    count = len(texts) // 2
+    if not count == len(rewards) == len(dones):
+        return game_of_texts(record)
+    if any(dones[:-1]):
+        raise UserError(f"dones[{dones.index(True)}] is true, but the record goes on")
+    return Game(tuple(texts[::2]), tuple(texts[1::2]), tuple(rewards), dones[-1])
+
+
+def game_of_sequence(record: Any) -> Game:
+    """``{"sequence": [[text, is_action], ...], "reward": [...], "done": bool}``, observations and actions in turn.
+
+    There is a reward for each text but the first; those of observations must be 0.
+
+    Raises:
+        UserError: saying what is wrong.
+    """
+    if not isinstance(record, Mapping):
+        raise UserError(f"a record must be an object with sequence, reward and done, got {record!r:.60}")
+    pairs = _checked(record, "sequence", _pair)
+    rewards = _checked(record, "reward", _number)
+    done = _flag(_field(record, "done", "the record"), "done")
+    if len(pairs) < 2 or len(rewards) != len(pairs) - 1:
+        raise UserError(f"{len(pairs)} texts and {len(rewards)} rewards; there must be one for each text but the first")
+    for place, (text, is_action) in enumerate(pairs):
+        if is_action != place % 2:
+            raise UserError(
+                f"sequence[{place}] must be {'an action' if place % 2 else 'an observation'}, got {text!r:.60}"
+            )
+    if any(rewards[1::2]):
+        raise UserError("rewards must be 0 for observations (odd places)")
+    texts = [text for text, _ in pairs]
+    return Game(tuple(texts[::2]), tuple(texts[1::2]), tuple(rewards[::2]), done)
+
+
+def _pair(value: Any, name: str) -> tuple[str, int]:
+    if not isinstance(value, list) or len(value) != 2 or value[1] not in (0, 1):
+        raise UserError(f"{name} must be a text and 0 or 1, got {value!r:.60}")
+    return _text(value[0], name), int(value[1])
 
 
 def _checked(record: Mapping[str, Any], key: str, check: Callable[[Any, str], _T]) -> list[_T]:

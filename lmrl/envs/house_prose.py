@@ -39,7 +39,7 @@ _NOTHING = ("There is nothing {on} it.", "It is empty.", "Nothing lies {on} it."
 _CONTENT = ("{On} the {piece} you see {things}.", "{On} the {piece} there is {things}.")
 
 _VERBS = ("close", "drop", "eat", "go", "insert", "open", "put", "take")
-_DIRECTIONS = ("east", "north", "south", "west")
+_DIRECTIONS = ("down", "east", "north", "south", "up", "west")
 
 
 @lru_cache(maxsize=1 << 14)

@@ -52,7 +52,8 @@ class Vocabulary:
         for position, (letter, color) in enumerate(zip(guess, colors, strict=True)):
             here = self._at[position][letter]
             left &= here if color == "g" else ~here
-            same = [c for other, c in zip(guess, colors, strict=True) if other == letter]
+        for letter in set(guess):
+            same = [color for other, color in zip(guess, colors, strict=True) if other == letter]
             known = len(same) - same.count("b") if counted else int(same[0] != "b")
             left &= self._copies[known][letter]
             if "b" in same:

@@ -1,0 +1,43 @@
+"""Moves per second of chess, resets included: White's moves, each with Black's answer.
+
+They are uniformly random legal ones; choosing them is not counted.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+
+import chess
+
+import lmrl
+from lmrl.envs.chess_text import spaced_san
+from lmrl.errors import UserError
+
+
+def moves_per_second(moves: int, **env_arguments: object) -> float:
+    """White's moves per second of wall time (an engine is another process) spent in ``reset`` and ``step``."""
+    env, chance = lmrl.make("chess", **env_arguments), random.Random(0)
+    spent, over, info = 0.0, True, {}
+    for move in range(moves):
+        if over:
+            began = time.perf_counter()
+            _, info = env.reset(seed=move)
+            spent += time.perf_counter() - began
+        board = chess.Board(info["fen"])
+        action = spaced_san(board.san(chance.choice(list(board.legal_moves))))
+        began = time.perf_counter()
+        _, _, terminated, truncated, info = env.step(action)
+        spent += time.perf_counter() - began
+        over = terminated or truncated
+    return moves / spent
+
+
+def run() -> Iterator[tuple[str, str, str]]:
+    """Rows for `python -m benchmarks`."""
+    yield "chess against random", f"{moves_per_second(5_000, opponent='random'):,.0f} moves/s", ">= 1,500 moves/s"
+    yield "chess against alphabeta", f"{moves_per_second(1_000):,.0f} moves/s", ""
+    try:
+        rate = f"{moves_per_second(600, opponent='stockfish', nodes=1_000):,.0f} moves/s"
+    except UserError as error:
+        rate = f"not measured: {error}"
+    yield "chess against Stockfish, 1,000 nodes", rate, ">= 300 moves/s"

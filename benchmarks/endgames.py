@@ -1,0 +1,72 @@
+"""Seconds to work the endgame tables out, best moves per second, and steps of the game per second, resets included.
+
+Steps are uniformly random legal moves against the random opponent; listing the legal moves is not counted.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+import lmrl
+from lmrl.envs.endgame_cache import load_table
+from lmrl.envs.endgame_positions import PIECE_SETS, draw_position
+from lmrl.envs.endgame_retrograde import lone_kings, solve
+from lmrl.envs.endgame_table import best_move
+
+MOVES = 2_000
+STEPS = 3_000
+ASKED_SECONDS = 10
+ASKED_STEPS = 1_500
+
+
+def build() -> tuple[float, float]:
+    """Processor seconds for the sets of three pieces and for those of four, without the cache."""
+    began = time.process_time()
+    kings = {"": lone_kings()}
+    smaller = {men: solve(men, kings)[0] for men in ("Q", "R")}
+    three = time.process_time()
+    for men in ("QR", "RR"):
+        solve(men, smaller)
+    return three - began, time.process_time() - three
+
+
+def best_moves() -> float:
+    """Best moves per second, over all sets; the tables are in memory."""
+    chance = np.random.default_rng(0)
+    boards = [draw_position(chance, PIECE_SETS[index % len(PIECE_SETS)]) for index in range(MOVES)]
+    for men in ("Q", "R", "QR", "RR"):
+        load_table(men)
+    began = time.process_time()
+    for board in boards:
+        best_move(board)
+    return MOVES / (time.process_time() - began)
+
+
+def steps() -> float:
+    """Steps per second of `lmrl.make("endgames", opponent="random")`."""
+    env, rng, spent = lmrl.make("endgames", opponent="random"), random.Random(0), 0.0
+    env.reset(seed=0)
+    for _ in range(STEPS):
+        action = rng.choice(env.legal_actions())
+        began = time.process_time()
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            env.reset()
+        spent += time.process_time() - began
+    return STEPS / spent
+
+
+def run() -> Iterator[tuple[str, str, str]]:
+    """Rows for `python -m benchmarks`."""
+    three, four = build()
+    yield "endgames, tables of kQK and kRK", f"{three:.2f} s", f"<= {ASKED_SECONDS} s"
+    yield "endgames, tables of kQRK and kRRK", f"{four:.2f} s", f"<= {6 * ASKED_SECONDS} s"
+    yield "endgames, best moves by the tables", f"{best_moves():,.0f} moves/s", ""
+    yield "endgames, random moves against random", f"{steps():,.0f} steps/s", f">= {ASKED_STEPS:,} steps/s"
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(*row, sep=" | ")
