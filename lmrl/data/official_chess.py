@@ -38,6 +38,7 @@ def chess_records(records: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any
 def chess_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
     """The episode of a record, or None if no move of it can be kept; `import_official` states the rules."""
     boards = [_board(text, turn) for turn, text in enumerate(game.observations)]
+    _require_task(row.name, boards[0])
     replies: list[str] = []
     last: str | None = None
     for turn, action in enumerate(game.actions):
@@ -82,7 +83,9 @@ def _answered(
     board.push(move)
     if after is None and (not done or board.is_game_over()):
         return spaced_fen(board.fen()) if done else None
-    for reply in board.legal_moves:
+    # Only pieces that are not where they were can have moved; writing a position is what takes the time.
+    gone = chess.BB_ALL if after is None else board.occupied_co[chess.BLACK] & ~after.occupied_co[chess.BLACK]
+    for reply in list(board.generate_legal_moves(gone)):
         board.push(reply)
         fen, mated, over = board.fen(), board.is_checkmate(), board.is_game_over()
         board.pop()
@@ -91,6 +94,14 @@ def _answered(
             replies.append(reply.uci())
             return spaced_fen(fen)
     return None
+
+
+def _require_task(name: str, first: chess.Board) -> None:
+    """Both tasks have the same layout; what tells them apart is whether Black begins with more than the king."""
+    alone = not first.occupied_co[chess.BLACK] & ~first.kings
+    if alone != (name == "endgames"):
+        expected = "Black's king alone" if name == "endgames" else "more black pieces than the king"
+        raise UserError(f"state 0 of a game of {name} must have {expected}, got {first.fen()}; is it of another task?")
 
 
 def _parsed(board: chess.Board, action: str) -> chess.Move | None:
@@ -103,9 +114,12 @@ def _parsed(board: chess.Board, action: str) -> chess.Move | None:
 def _board(text: str, turn: int) -> chess.Board:
     fen = plain_fen(text) if text[1:2] == " " else text.strip()
     try:
-        return chess.Board(fen)
+        board = chess.Board(fen)
     except ValueError as error:
         raise UserError(f"state {turn} must be a position in FEN, got {text!r:.90} ({error})") from error
+    if board.turn != chess.WHITE or not board.is_valid():
+        raise UserError(f"state {turn} must be a legal position with White to move, got {text!r:.90}")
+    return board
 
 
 LAYOUTS = dict.fromkeys(("chess", "endgames"), Layout(game_of_transitions, chess_episode, "[[", chess_records))

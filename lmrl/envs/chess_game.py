@@ -80,10 +80,11 @@ class Chess(TextEnv):
         return board, board.fen()
 
     def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+        replies = _black_moves(options.get("replies", ()))
         self._board, task_id = self._start_board(options)
         self._moves, self._reply = 0, ""
         self._seed = f"reply {int(self.np_random.integers(2**53))}"
-        self._replies = list(options.get("replies", ()))
+        self._replies = replies
         start: dict[str, Any] = {"fen": self._board.fen()}
         if self._replies:
             start["replies"] = list(self._replies)
@@ -131,6 +132,17 @@ def _position(fen: Any) -> chess.Board:
     if board.turn != chess.WHITE or not board.is_valid() or _over(board):
         raise UserError(f"fen must be a legal position with White to move and the game not over, got {fen!r:.90}")
     return board
+
+
+def _black_moves(replies: Any) -> list[str]:
+    """Whether they are legal shows when it is their turn; a null move never is."""
+    try:
+        if isinstance(replies, str) or not all(map(chess.Move.from_uci, replies)):
+            raise ValueError
+    except (TypeError, ValueError):
+        example = "such as ['e7e5', 'g8f6']"
+        raise UserError(f"replies must be a list of Black's moves in UCI {example}, got {replies!r:.60}") from None
+    return list(replies)
 
 
 def _legal(board: chess.Board, san: str) -> chess.Move | None:

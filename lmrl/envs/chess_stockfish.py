@@ -3,9 +3,10 @@
 import asyncio
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread, main_thread
-from typing import Any
+from typing import Any, TypeVar
 
 import chess
 import chess.engine
@@ -15,7 +16,11 @@ from lmrl.errors import UserError
 __all__ = ["Stockfish", "find_engine"]
 
 _TIMEOUT = 5.0
-_LIVES = 3  # how often a move is asked for anew when the process dies over it
+_LIVES = 3  # how often the engine is asked anew when the process dies over a question, or falls silent
+_PATIENCE = 60.0  # seconds for a move, and more for many nodes; whoever sets a depth alone waits as long as it takes
+_SLOWEST = 10_000  # nodes per second
+
+_T = TypeVar("_T")
 _DEFAULT_NODES = 1_000
 
 # One process for all environments of this process with the same engine and strength; by process id, because what a
@@ -24,11 +29,11 @@ _running: dict[tuple[int, str, int | None, int | None], chess.engine.SimpleEngin
 
 
 class Stockfish:
-    """An opponent over UCI, restarted when it dies: the game goes on.
+    """An opponent over UCI, restarted when it dies or falls silent: the game goes on.
 
-    With a limit of nodes or depth a move follows from the position alone: the engine's memory is cleared before each,
-    so that it does not matter what the shared process played before. `elo` and `skill` make the engine itself choose
-    weaker moves by a random generator that cannot be seeded: such games do not repeat.
+    With a limit of nodes or depth a move follows from the game so far alone: the engine's memory is cleared before
+    each, so that it does not matter what the shared process played before. `elo` and `skill` make the engine itself
+    choose weaker moves by a random generator that cannot be seeded: such games do not repeat.
 
     Args:
         engine_path: the binary; None: ``$STOCKFISH``, or ``stockfish`` on the path.
@@ -53,31 +58,38 @@ class Stockfish:
         self.path = find_engine(engine_path)
         self.elo, self.skill, self.depth = elo, skill, depth
         self.nodes = _DEFAULT_NODES if nodes is None and depth is None else nodes
-        self.version = self._engine().id.get("name", "unknown")
+        self.version = self._lasting(lambda engine: engine.id).get("name", "unknown")
 
     def move(self, board: chess.Board, seed: str) -> chess.Move:
         """The engine's move.
 
         Raises:
-            UserError: if the engine dies again and again over one position.
+            UserError: if the engine dies, or does not answer, again and again.
         """
+        # The clock is for an engine that has fallen silent; python-chess looks at none unless the limit has one.
+        clock = None if self.nodes is None else _PATIENCE + self.nodes / _SLOWEST
+        limit = chess.engine.Limit(nodes=self.nodes, depth=self.depth, time=clock)
+        # A new game each time: the engine forgets what it has seen.
+        found = self._lasting(lambda engine: engine.play(board, limit, game=object())).move
+        if found is None:
+            raise UserError(f"{self.path} has no move for {board.fen()}")
+        return found
+
+    def _lasting(self, ask: Callable[[chess.engine.SimpleEngine], _T]) -> _T:
+        """What the engine answers; one that dies over it, or was dead already, is replaced."""
         for _ in range(_LIVES):
             try:
-                # A new game each time: the engine forgets what it has seen.
-                limit = chess.engine.Limit(nodes=self.nodes, depth=self.depth)
-                found = self._engine().play(board, limit, game=object()).move
-            except (chess.engine.EngineTerminatedError, BrokenPipeError, asyncio.TimeoutError):
+                return ask(self._engine())
+            except (chess.engine.EngineError, BrokenPipeError, asyncio.TimeoutError):
                 self._forget()
-                continue
-            if found is not None:
-                return found
-        raise UserError(f"{self.path} died {_LIVES} times over {board.fen()}")
+        raise UserError(f"{self.path} died or fell silent {_LIVES} times in a row")
 
     def describe(self) -> dict[str, Any]:
         """See `lmrl.envs.chess_opponents.ChessOpponent`."""
         settings = {"nodes": self.nodes, "depth": self.depth, "elo": self.elo, "skill": self.skill}
         given = {name: value for name, value in settings.items() if value is not None}
-        return {"name": "stockfish", "version": self.version, **given}
+        repeats = self.elo is None and self.skill is None
+        return {"name": "stockfish", "version": self.version, **given, "repeats": repeats}
 
     @property
     def _key(self) -> tuple[int, str, int | None, int | None]:

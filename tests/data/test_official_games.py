@@ -9,7 +9,7 @@ import pytest
 import lmrl
 from lmrl.behaviours import make_policy
 from lmrl.data import import_official, read_dataset, verify
-from lmrl.envs.chess_text import plain_fen, plain_san
+from lmrl.envs.chess_text import plain_fen, plain_san, spaced_fen
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.rollout import Start, in_order, rollout
@@ -159,6 +159,40 @@ def test_broken_records_are_named(tmp_path: Path, task: str, record: Any, words:
     with pytest.raises(UserError, match=words):
         imported(tmp_path, task, [record])
     assert not (tmp_path / "out.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "other", "words"),
+    [
+        ("chess", "endgames", "line 1: state 0 of a game of chess must have more black pieces than the king"),
+        ("endgames", "chess", "line 1: state 0 of a game of endgames must have Black's king alone"),
+    ],
+)
+def test_a_file_of_the_other_task_is_refused(tmp_path: Path, task: str, other: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        imported(tmp_path, task, [board(episode) for episode in played(other, "random", 1, opponent="random")])
+
+
+def test_castling_and_en_passant_by_black_are_found(tmp_path: Path) -> None:
+    env, states = lmrl.make("chess", opponent="random"), []
+    replies = ["e7e5", "g8f6", "f8c5", "e8g8", "b7b5", "d7d5", "a7a6"]
+    moves = ["e4", "Nf3", "Bc4", "d3", "Bb3", "Nc3", "h3"]
+    text, _ = env.reset(options={"replies": replies})
+    for move in moves:
+        states.append({"state": text.strip("\n"), "action": move, "reward": 0.0, "done": False})
+        text = env.step(move)[0]
+    taking = {"fen": "4k3/8/8/8/3p4/8/4P3/4K3 w - - 0 1", "replies": ["d4e3"]}
+    more = [{"state": spaced_fen(taking["fen"]), "action": "e4", "reward": 0.0, "done": False}]
+    env.reset(options=taking)
+    more.append({"state": env.step("e4")[0], "action": "Kd1", "reward": 0.0, "done": False})
+    found = imported(tmp_path, "chess", [states, more])
+    assert [episode.info["start"]["replies"] for episode in found] == [replies[:-1], ["d4e3"]]
+
+
+def test_states_in_which_black_moves(tmp_path: Path) -> None:
+    state = "4k2r/8/8/8/8/8/8/4K3 b - - 0 1"
+    with pytest.raises(UserError, match="line 1: state 0 must be a legal position with White to move"):
+        imported(tmp_path, "chess", [[{"state": state, "action": "e5", "reward": 0.0, "done": False}]])
 
 
 def test_states_that_cannot_follow(tmp_path: Path) -> None:

@@ -161,6 +161,18 @@ def test_positions_that_are_none(fen: object, words: str) -> None:
         Chess().reset(options={"fen": fen})
 
 
+@pytest.mark.parametrize("replies", [5, "e7e5", [None], ["0000"], ["e7e5", "zz"]])
+def test_replies_that_are_no_moves(replies: object) -> None:
+    with pytest.raises(UserError, match=r"replies must be a list of Black's moves in UCI such as \['e7e5'"):
+        Chess(opponent="random").reset(options={"replies": replies})
+
+
+def test_an_instance_has_one_name_however_it_was_begun() -> None:
+    env = Chess()
+    _, first = env.reset(seed=0)
+    assert env.reset(seed=0, options=first["start"])[1]["task_id"] == first["task_id"] == chess.STARTING_FEN
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

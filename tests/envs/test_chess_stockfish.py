@@ -77,12 +77,39 @@ def test_killing_the_engine_between_moves_loses_no_game() -> None:
 
 
 @needs_engine
+def test_an_environment_made_after_the_engine_died_gets_another() -> None:
+    undisturbed = game(Chess(opponent="stockfish", nodes=20), 3, turns=3)
+    kill_engines()
+    time.sleep(0.3)  # until python-chess has seen it
+    assert game(Chess(opponent="stockfish", nodes=20), 3, turns=3) == undisturbed
+
+
+@needs_engine
+def test_an_engine_that_falls_silent_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chess_stockfish, "_PATIENCE", 0.5)
+    env = Chess(opponent="stockfish", nodes=20)
+    undisturbed = game(env, 3, turns=4)
+    stopped: list[int] = []
+
+    def stop(turn: int) -> None:
+        if turn == 2:
+            for engine in chess_stockfish._running.values():
+                engine.timeout = 0.5  # what python-chess grants beyond the limit
+                stopped.append(engine.transport.get_pid())
+                os.kill(stopped[-1], signal.SIGSTOP)
+
+    assert game(env, 3, turns=4, between=stop) == undisturbed
+    assert stopped and not set(stopped) & {e.transport.get_pid() for e in chess_stockfish._running.values()}
+
+
+@needs_engine
 def test_what_it_was_played_with_is_told() -> None:
     env = Chess(opponent="stockfish", depth=2, skill=3)
     told = env.reset(seed=0)[1]["opponent"]
     assert told.pop("version").startswith("Stockfish")
-    assert told == {"name": "stockfish", "depth": 2, "skill": 3}
-    assert Chess(opponent="stockfish").reset(seed=0)[1]["opponent"]["nodes"] == 1000
+    assert told == {"name": "stockfish", "depth": 2, "skill": 3, "repeats": False}
+    default = Chess(opponent="stockfish").reset(seed=0)[1]["opponent"]
+    assert (default["nodes"], default["repeats"]) == (1000, True)
 
 
 @needs_engine
