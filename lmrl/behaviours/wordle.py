@@ -36,19 +36,26 @@ class WordlePlayer:
     def __init__(self, strategy: Strategy, vocab: str | None = None, counted: bool = False) -> None:
         self._strategy, self._counted = strategy, counted
         self._vocabulary = load_vocabulary(vocab)
+        self._known: dict[tuple[str, str], int] = {}
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """A guess for each request."""
         return [Reply(spaced(self._guess(request))) for request in requests]
 
     def _guess(self, request: Request) -> str:
-        words = self._vocabulary
+        words, known = self._vocabulary, self._known
         agreeing = words.everything
-        for action, text in zip(request.actions, request.observations[1:], strict=True):
-            if answer := word_of(text):  # the answer to an illegal guess is empty and tells nothing
-                agreeing &= words.agreeing(word_of(action), answer, self._counted)
+        for said in zip(request.actions, request.observations[1:], strict=True):
+            if said not in known:
+                known[said] = self._told(*said)
+            agreeing &= known[said]
         # Nothing agrees if the hidden word is none of ours: then anything may be it.
         return self._strategy(words, agreeing or words.everything, request, turn_chance(request), self._counted)
+
+    def _told(self, action: str, text: str) -> int:
+        """The words that agree with one answer; that to an illegal guess is empty and tells nothing."""
+        answer = word_of(text)
+        return self._vocabulary.agreeing(word_of(action), answer, self._counted) if answer else -1
 
 
 def mixture(prob_smart: float) -> Strategy:

@@ -51,11 +51,11 @@ class Wordle(TextEnv):
         self.counted, self.bad_word_reward = counted, float(bad_word_reward)
         self.return_range = (TRIES * min(-1.0, self.bad_word_reward), 0.0)
         self._word, self._tries = "", 0
-        self._lines: list[str] = []
+        self._said: list[str] = []
 
     def render(self) -> str:
         """All guesses so far with their colours."""
-        return "".join([_HEADER, *self._lines])
+        return "".join([_HEADER, *self._said])
 
     def legal_actions(self) -> list[str]:
         """The whole vocabulary."""
@@ -66,7 +66,7 @@ class Wordle(TextEnv):
         self._word = options["word"] if "word" in options else words[int(self.np_random.integers(len(words)))]
         if self._word not in self.vocabulary.index:
             raise UserError(f"word must be one of the {len(words)} words of the vocabulary, got {self._word!r:.60}")
-        self._tries, self._lines = 0, []
+        self._tries, self._said = 0, []
         return _HEADER, self._word, {"word": self._word}, {}
 
     def _turn(self, action: str) -> Turn:
@@ -77,7 +77,7 @@ class Wordle(TextEnv):
         solved = answer == _SOLVED
         reward = 0.0 if solved else -1.0 if legal else self.bad_word_reward
         text = spaced(answer)
-        self._lines += [spaced(guess) if legal else f"{action!r:.40}\n", text]
+        self._said += (action if action.endswith("\n") else f"{action}\n", text)
         return text, reward, solved or self._tries == TRIES, False, {"illegal": not legal, "success": solved}
 
 

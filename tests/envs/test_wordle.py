@@ -69,7 +69,7 @@ def test_another_list_of_words(tmp_path: Path) -> None:
         ("b b b b b\n", -1.0, False, False, False),
         ("g g g g g\n", 0.0, True, False, False),
     ]
-    assert env.render() == "Wordle:\n'apple'\n\ny y y y y\nb b b b b\nz z z z z\ng g g g g\n"
+    assert env.render() == "Wordle:\napple\n\nyyyyy\nb b b b b\nzzzzz\ng g g g g\n"
 
 
 def test_copies_counted_in_the_game() -> None:
