@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Policy", "Reply", "Request"]
+__all__ = ["Partner", "PartnerRequest", "Policy", "Reply", "Request"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +55,49 @@ class Policy(Protocol):
     """Anything that plays. `act` gets one request per waiting environment and answers in that order."""
 
     def act(self, requests: Sequence[Request]) -> list[Reply]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerRequest:
+    r"""An environment asks its second speaker (an oracle, a buyer) for what it says next.
+
+    Like a `Request` it holds the whole dialogue, so that a partner needs no memory of its own.
+
+    Example: the second question of an episode about a hidden apple::
+
+        PartnerRequest(
+            task="twenty_questions",
+            facts={"word": "Apple"},
+            heard=("Is it alive?\n", "Is it a fruit?\n"),
+            said=("No.\n",),
+            seed=7,
+        )
+    """
+
+    task: str
+    """Which game is played: it decides what `facts` are."""
+    facts: Mapping[str, Any]
+    """What the second speaker knows and the player does not: the hidden word, the buyer's profile."""
+    heard: Sequence[str]
+    """What the player said, oldest first; never empty, the newest is to be answered."""
+    said: Sequence[str]
+    """What the second speaker said to all but the newest (and, with `begin`, to that one too)."""
+    seed: int
+    """Seed of the episode. All randomness of an answer follows from the seed and the number of texts."""
+    begin: str = ""
+    """What the reply is to begin with, where the game needs an answer of a certain form."""
+    slot: int = 0
+    """Which of the parallel environments asks; it stays the same for a whole episode."""
+
+
+@runtime_checkable
+class Partner(Protocol):
+    """The second speaker of a game. `reply` gets one request per waiting environment and answers in that order."""
+
+    def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
+        """One text for each request; any text is one that the environment can deal with."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Name, version and settings, JSON-like: part of every episode and score."""
+        ...

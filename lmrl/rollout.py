@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias
 
 import gymnasium
 
+from lmrl.envs.dialogue import step_together
 from lmrl.episode import Episode
 from lmrl.protocols import Policy, Reply, Request
 
@@ -53,8 +54,8 @@ class _Slot:
             info=self.info,
         )
 
-    def step(self, reply: Reply) -> tuple[bool, bool]:
-        text, reward, terminated, truncated, self.info = self.env.step(reply.text)
+    def turned(self, reply: Reply, turn: tuple[str, SupportsFloat, bool, bool, dict[str, Any]]) -> tuple[bool, bool]:
+        text, reward, terminated, truncated, self.info = turn
         self.observations.append(text)
         self.replies.append(reply)
         self.rewards.append(float(reward))
@@ -112,8 +113,12 @@ def rollout(
             if not busy:
                 return
             still: list[_Slot] = []
-            for slot, reply in zip(busy, policy.act([slot.request() for slot in busy]), strict=True):
-                terminated, truncated = slot.step(reply)
+            replies = policy.act([slot.request() for slot in busy])
+            turns = step_together(
+                [(slot.index, slot.env, reply.text) for slot, reply in zip(busy, replies, strict=True)]
+            )
+            for slot, reply, turn in zip(busy, replies, turns, strict=True):
+                terminated, truncated = slot.turned(reply, turn)
                 if not (terminated or truncated) and stop is not None and stop(slot.request()):
                     truncated = True
                 if terminated or truncated:

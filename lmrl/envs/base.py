@@ -82,9 +82,16 @@ class TextEnv(gymnasium.Env[str, str]):
         Raises:
             UserError: before the first ``reset``, and after the end of an episode.
         """
+        self._require_playing()
+        return self._ended(self._turn(action))
+
+    def _require_playing(self) -> None:
         if not self._playing:
             raise UserError(f"step() needs a running episode, but {self._why_not()}: call reset() first")
-        text, reward, terminated, truncated, info = self._turn(action)
+
+    def _ended(self, turn: Turn) -> Turn:
+        """The end of every turn: note what was said, and complete ``info``."""
+        text, reward, terminated, truncated, info = turn
         self._playing = not (terminated or truncated)
         self._text = text
         info.update(self._facts)

@@ -1,0 +1,114 @@
+"""`DialogueEnv`: games in which somebody answers. Who it is comes from outside."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, SupportsFloat, TypeAlias
+
+import gymnasium
+
+from lmrl.envs.base import TextEnv, Turn
+from lmrl.protocols import Partner, PartnerRequest
+
+__all__ = ["DialogueEnv", "Outcome", "step_together"]
+
+Outcome: TypeAlias = "Turn | PartnerRequest"
+"""A finished turn, or what the partner has to answer before it is finished."""
+
+_Turn: TypeAlias = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
+"""Gymnasium's idea of a turn."""
+
+
+class DialogueEnv(TextEnv):
+    """A text game with a second speaker.
+
+    A step has two halves, so that whoever runs many environments can ask their common partner once for all of them::
+
+        outcome = env.say(action)
+        while isinstance(outcome, PartnerRequest):
+            outcome = env.hear(env.partner.reply([outcome])[0])
+
+    `step` does just this. A game implements `_begin`, `_say` and `_hear`. Its ``info`` holds the partner's description.
+
+    Args:
+        partner: the second speaker; it may be shared with other environments.
+        render_mode: see `TextEnv`.
+    """
+
+    def __init__(self, partner: Partner, render_mode: str | None = "ansi") -> None:
+        super().__init__(render_mode)
+        self.partner = partner
+
+    def reset(self, **how: Any) -> tuple[str, dict[str, Any]]:
+        """See `TextEnv.reset`."""
+        text, info = super().reset(**how)
+        self._facts["partner"] = self.partner.describe()
+        return text, {**info, "partner": self._facts["partner"]}
+
+    def step(self, action: str) -> Turn:
+        """See `TextEnv.step`."""
+        outcome = self.say(action)
+        while isinstance(outcome, PartnerRequest):
+            outcome = self.hear(self.partner.reply([outcome])[0])
+        return outcome
+
+    def say(self, action: str) -> Outcome:
+        """The first half of a step: what the partner is asked, or the turn, if nobody needs to be asked.
+
+        Raises:
+            UserError: see `TextEnv.step`.
+        """
+        self._require_playing()
+        return self._checked(self._say(action))
+
+    def hear(self, reply: str) -> Outcome:
+        """The second half: the turn, or what the partner is asked in addition."""
+        return self._checked(self._hear(reply))
+
+    def _checked(self, outcome: Outcome) -> Outcome:
+        return outcome if isinstance(outcome, PartnerRequest) else self._ended(outcome)
+
+    def _say(self, action: str) -> Outcome:
+        raise NotImplementedError
+
+    def _hear(self, reply: str) -> Outcome:
+        raise NotImplementedError
+
+
+def step_together(moves: Sequence[tuple[int, "gymnasium.Env[str, str]", str]]) -> list[_Turn]:
+    """One step of each of many environments of any kind; those that share a second speaker ask it all at once.
+
+    Args:
+        moves: number of the slot, environment and action of each.
+
+    Returns:
+        The turns in that order.
+    """
+    turns: dict[int, _Turn] = {}
+    asked: dict[int, tuple[DialogueEnv, PartnerRequest]] = {}
+    for place, (slot, env, action) in enumerate(moves):
+        if isinstance(env, DialogueEnv):
+            _sort(place, slot, env, env.say(action), turns, asked)
+        else:
+            turns[place] = env.step(action)
+    while asked:
+        partner = next(iter(asked.values()))[0].partner
+        now = {place: asked.pop(place) for place in [*asked] if asked[place][0].partner is partner}
+        replies = partner.reply([request for _, request in now.values()])
+        for (place, (env, _)), reply in zip(now.items(), replies, strict=True):
+            _sort(place, moves[place][0], env, env.hear(reply), turns, asked)
+    return [turns[place] for place in range(len(moves))]
+
+
+def _sort(
+    place: int,
+    slot: int,
+    env: DialogueEnv,
+    outcome: Outcome,
+    turns: dict[int, _Turn],
+    asked: dict[int, tuple[DialogueEnv, PartnerRequest]],
+) -> None:
+    """Put an outcome where it belongs: to the finished turns, or to what is to be asked."""
+    if isinstance(outcome, PartnerRequest):
+        asked[place] = env, replace(outcome, slot=slot)
+    else:
+        turns[place] = outcome
