@@ -22,10 +22,12 @@ class ChessPlayer:
     Args:
         mover: who finds the other moves.
         epsilon: from an episode's seed, as a generator, to the probability of a random move in that episode.
+        opening: so many of the first moves are random, so that two players who always find the same moves play
+            different games.
     """
 
-    def __init__(self, mover: Mover, epsilon: Callable[[Random], float] = lambda _: 0.0) -> None:
-        self._mover, self._epsilon = mover, epsilon
+    def __init__(self, mover: Mover, epsilon: Callable[[Random], float] = lambda _: 0.0, opening: int = 0) -> None:
+        self._mover, self._epsilon, self._opening = mover, epsilon, opening
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """A move for each request."""
@@ -33,7 +35,7 @@ class ChessPlayer:
 
     def _move(self, request: Request) -> str:
         board, chance = chess.Board(request.info["fen"]), turn_chance(request)
-        careless = chance.random() < self._epsilon(Random(f"epsilon {request.seed}"))
+        careless = request.turn < self._opening or chance.random() < self._epsilon(Random(f"epsilon {request.seed}"))
         return spaced_san(board.san(any_move(board, chance) if careless else self._mover(board, chance)))
 
 

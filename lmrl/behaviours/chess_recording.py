@@ -2,7 +2,8 @@
 
 The paper (appendix C.4) draws the strength of the agent, by Elo, from a range that reaches from weaker to stronger than
 the opponent. An engine's Elo setting chooses by a generator that cannot be seeded, so strength is set here by the share
-of random moves, drawn for each game: the same seed gives the same games.
+of random moves, drawn for each game: the same seed gives the same games. The first two moves are random in all games,
+which makes them differ.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +22,9 @@ __all__ = ["PLAYERS", "recording"]
 _CARELESS = {"stockfish": 0.14, "alphabeta": 0.5, "random": 1.0}
 """By opponent the largest share of random moves: the better the opponent, the less the agent can afford."""
 
+_OPENING = 2
+"""So many of the first moves are random."""
+
 
 def _mover(env: Mapping[str, Any]) -> Mover:
     """Looks farther than the opponent: Stockfish against Stockfish, the built-in player against the others."""
@@ -34,7 +38,7 @@ def _epsilon(env: Mapping[str, Any]) -> Callable[[Random], float]:
 
 PLAYERS: dict[str, Callable[[Mapping[str, Any]], Policy]] = {
     "random": lambda env: ChessPlayer(any_move),
-    "behaviour": lambda env: ChessPlayer(_mover(env), _epsilon(env)),
+    "behaviour": lambda env: ChessPlayer(_mover(env), _epsilon(env), _OPENING),
 }
 
 

@@ -107,6 +107,8 @@ def test_what_it_was_played_with_is_told() -> None:
     env = Chess(opponent="stockfish", depth=2, skill=3)
     told = env.reset(seed=0)[1]["opponent"]
     assert told.pop("version").startswith("Stockfish")
+    # Stockfish 12 to 15 can do without a network; others cannot, or have none.
+    assert told.pop("network") == ("Use NNUE" not in next(iter(chess_stockfish._running.values())).options)
     assert told == {"name": "stockfish", "depth": 2, "skill": 3, "repeats": False}
     default = Chess(opponent="stockfish").reset(seed=0)[1]["opponent"]
     assert (default["nodes"], default["repeats"]) == (1000, True)
