@@ -1,35 +1,67 @@
-"""The bundled tokenizer, or any other of `transformers`, and how to tell them apart.
+"""The bundled tokenizers, or any other of `transformers`, and how to tell them apart.
 
-The bundled one is a byte-level BPE in GPT-2's style, trained by `train` on `assets/corpus.txt` (lines of every kind of
-text that the tasks speak). It covers every byte and never merges a line break with anything, so that the end of
-an action is always one token.
+The bundled ones are byte-level BPEs, each trained by `train` on its corpus in ``assets/``. They cover every byte and
+never merge a line break with anything, so that the end of an action is always one token.
+
+- ``lmrl`` splits words as GPT-2 does; its corpus has lines of every kind of text that the tasks speak.
+- ``lmrl-chess`` keeps a rank of a chess board (``5 k 2 /``) together and everything else apart. A piece's file is then
+  in one token and its rank in that token's place, where otherwise a model has to add up digits and count slashes: small
+  models learn the rules from a small part of the positions.
 """
 
 import hashlib
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from lmrl.errors import UserError
 
-__all__ = ["BUNDLED", "fingerprint", "load_tokenizer", "train"]
+__all__ = ["BUNDLED", "bundled_name", "fingerprint", "load_tokenizer", "train"]
 
-BUNDLED = "lmrl"
 _ASSETS = Path(__file__).parent.parent / "assets"
 _SPECIAL = ("<|endoftext|>", "<|pad|>")
+# A rank and its slash, the last rank, whose move it is with the castling rights, gaps, and any other character.
+_RANKS = r"\n| ?(?:[1-8pnbrqkPNBRQK] )+/| (?:[1-8pnbrqkPNBRQK] ?)+(?=   [wb])|   [wb]   [-KQkq ]+   |   | ?\S|\s"
 
 
-def train(corpus: Path, vocabulary: int = 1024) -> Tokenizer:
-    """A byte-level BPE of at most ``vocabulary`` tokens, the same for the same corpus."""
+class _Recipe(NamedTuple):
+    corpus: str
+    file: str
+    split: pre_tokenizers.PreTokenizer
+
+
+_RECIPES = {
+    "lmrl": _Recipe(
+        "corpus.txt",
+        "tokenizer.json",
+        pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(Regex(r"\n"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        ),
+    ),
+    "lmrl-chess": _Recipe(
+        "chess_corpus.txt",
+        "chess_tokenizer.json",
+        pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(_RANKS), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        ),
+    ),
+}
+
+BUNDLED = tuple(_RECIPES)
+"""Names of the bundled tokenizers; the first is the default."""
+
+
+def train(name: str = BUNDLED[0], vocabulary: int = 1024) -> Tokenizer:
+    """A bundled tokenizer of at most ``vocabulary`` tokens anew, the same for the same corpus."""
+    recipe = _RECIPES[name]
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(r"\n"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
+    tokenizer.pre_tokenizer = recipe.split
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
@@ -38,20 +70,19 @@ def train(corpus: Path, vocabulary: int = 1024) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train([str(corpus)], trainer)
+    tokenizer.train([str(_ASSETS / recipe.corpus)], trainer)
     return tokenizer
 
 
-def load_tokenizer(name: str = BUNDLED) -> PreTrainedTokenizerBase:
-    """The bundled tokenizer (``"lmrl"``), or that of a folder or hub id.
+def load_tokenizer(name: str = BUNDLED[0]) -> PreTrainedTokenizerBase:
+    """A bundled tokenizer (``lmrl``, ``lmrl-chess``), or that of a folder or hub id.
 
     Raises:
         UserError: if there is no tokenizer under that name.
     """
-    if name == BUNDLED:
-        path = _ASSETS / "tokenizer.json"
+    if name in _RECIPES:
         end, pad = _SPECIAL
-        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.from_str((_ASSETS / _RECIPES[name].file).read_text(encoding="utf-8"))
         return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call, unused-ignore]
             tokenizer_object=tokenizer, eos_token=end, bos_token=end, pad_token=pad
         )
@@ -59,9 +90,16 @@ def load_tokenizer(name: str = BUNDLED) -> PreTrainedTokenizerBase:
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"tokenizer must be {BUNDLED!r}, a folder or a hub id that has a tokenizer; got {name!r}"
+            f"tokenizer must be {' or '.join(map(repr, BUNDLED))}, a folder or a hub id that has a tokenizer; got "
+            f"{name!r}"
         ) from error
     return loaded
+
+
+def bundled_name(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Which of the bundled tokenizers it is, if it is one."""
+    ours = fingerprint(tokenizer)
+    return next((name for name in BUNDLED if fingerprint(load_tokenizer(name)) == ours), None)
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:

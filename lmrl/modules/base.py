@@ -18,7 +18,7 @@ from lmrl.errors import UserError, unknown
 from lmrl.models.export import export
 from lmrl.models.lm import build_lm
 from lmrl.models.runs import resolve_pretrained
-from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer
+from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint, load_tokenizer
 from lmrl.modules.optimizer import SCHEDULES, adamw, schedule
 from lmrl.policies import RerankPolicy
 from lmrl.protocols import Policy
@@ -56,7 +56,7 @@ class LanguageModule(L.LightningModule):
         Args:
             pretrained: run folder (``runs/maze_fo/bc``), model folder or hub id to start from; None: from scratch.
             architecture: configuration values of a model from scratch, over those of a small GPT-2.
-            tokenizer: ``lmrl`` (the bundled one), a folder or hub id; None: that of `pretrained`, else the bundled one.
+            tokenizer: ``lmrl`` or ``lmrl-chess`` (bundled), a folder or hub id; None: that of `pretrained`, else ``lmrl``.
             lr: peak learning rate of AdamW.
             lr_schedule: ``cosine`` or ``constant``, after a linear warm-up.
             warmup_steps: optimizer steps of the warm-up.
@@ -72,7 +72,7 @@ class LanguageModule(L.LightningModule):
             raise unknown("lr_schedule", lr_schedule, SCHEDULES)
         self.save_hyperparameters()
         folder = None if pretrained is None else resolve_pretrained(pretrained)
-        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(tokenizer or folder or BUNDLED)
+        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(tokenizer or folder or BUNDLED[0])
         if folder is not None and tokenizer is not None:
             _same_vocabulary(self.tokenizer, load_tokenizer(folder), folder)
         self.model: PreTrainedModel = build_lm(folder, architecture or {}, len(self.tokenizer))
@@ -140,10 +140,8 @@ class LanguageModule(L.LightningModule):
         """Make the checkpoint stand alone: no path of the run that it started from."""
         arguments = dict(checkpoint.get("hyper_parameters", self.hparams))
         arguments.update(pretrained=None, architecture=_plain(self.model.config.to_diff_dict()))
-        if fingerprint(self.tokenizer) == fingerprint(load_tokenizer(BUNDLED)):
-            arguments["tokenizer"] = BUNDLED
-        else:
-            arguments["tokenizer"] = arguments["tokenizer"] or self.tokenizer.name_or_path
+        named = arguments["tokenizer"] or self.tokenizer.name_or_path
+        arguments["tokenizer"] = bundled_name(self.tokenizer) or named
         checkpoint["hyper_parameters"] = arguments
         checkpoint["lmrl"] = {
             "class": f"{type(self).__module__}.{type(self).__qualname__}",

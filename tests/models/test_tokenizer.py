@@ -2,27 +2,37 @@ from pathlib import Path
 
 import pytest
 
-import lmrl
 from lmrl.errors import UserError
-from lmrl.models.tokenizer import fingerprint, load_tokenizer, train
-
-ASSETS = Path(lmrl.__file__).parent / "assets"
+from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint, load_tokenizer, train
 
 
-def test_the_bundled_file_is_what_the_corpus_gives() -> None:
-    assert train(ASSETS / "corpus.txt").to_str() == train(ASSETS / "corpus.txt").to_str()
-    assert train(ASSETS / "corpus.txt").get_vocab() == load_tokenizer().get_vocab()
-    assert len(load_tokenizer()) == 1024
+@pytest.mark.parametrize("name", BUNDLED)
+def test_the_bundled_file_is_what_the_corpus_gives(name: str) -> None:
+    assert train(name).to_str() == train(name).to_str()
+    assert train(name).get_vocab() == load_tokenizer(name).get_vocab()
+    assert len(load_tokenizer(name)) == 1024
+    assert bundled_name(load_tokenizer(name)) == name
 
 
-def test_every_byte_is_covered() -> None:
-    tokenizer = load_tokenizer()
+def test_ranks_of_a_chess_board_stay_together() -> None:
+    tokenizer = load_tokenizer("lmrl-chess")
+    position = "8 / 8 / 5 k 2 / 8 / 3 K 4 / 8 / 4 Q 3 / 8   w   -   -   0   1\n"
+    ranks = ["8 /", " 8 /", " 5 k 2 /", " 8 /", " 3 K 4 /", " 8 /", " 4 Q 3 /", " 8"]
+    tail = ["   w   -   -   ", "0", "   ", "1", "\n"]
+    assert [tokenizer.decode([token]) for token in tokenizer.encode(position)] == ranks + tail
+    assert [tokenizer.decode([token]) for token in tokenizer.encode("Q d 5 +\n")] == ["Q", " d", " 5", " +", "\n"]
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_every_byte_is_covered(name: str) -> None:
+    tokenizer = load_tokenizer(name)
     for text in (bytes(range(128)).decode(), "".join(map(chr, range(160, 700))), "漢字 🙂"):
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_a_line_break_is_always_a_token_of_its_own() -> None:
-    tokenizer = load_tokenizer()
+@pytest.mark.parametrize("name", BUNDLED)
+def test_a_line_break_is_always_a_token_of_its_own(name: str) -> None:
+    tokenizer = load_tokenizer(name)
     (end,) = tokenizer.encode("\n")
     assert tokenizer.encode("\n\n\n") == [end] * 3
     assert tokenizer.encode("move left\n")[-1] == end
@@ -41,5 +51,5 @@ def test_fingerprints_tell_vocabularies_apart() -> None:
 
 
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="tokenizer must be 'lmrl', a folder or a hub id"):
+    with pytest.raises(UserError, match="tokenizer must be 'lmrl' or 'lmrl-chess', a folder or a hub id"):
         load_tokenizer(str(tmp_path / "none"))

@@ -83,7 +83,7 @@ def test_checkpoints_stand_alone(bc_run: Path, data_path: Path, tmp_path: Path) 
         file.unlink()
     saved = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
     assert saved["hyper_parameters"]["pretrained"] is None
-    assert saved["hyper_parameters"]["tokenizer"] == BUNDLED
+    assert saved["hyper_parameters"]["tokenizer"] == BUNDLED[0]
     assert load_module(tmp_path / "run").reading().texts == 1
 
 
