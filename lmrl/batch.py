@@ -56,6 +56,10 @@ class TokenBatch(NamedTuple):
     """(N,) bool: the value beyond this token is zero."""
     return_to_go: Tensor
     """(N,) float32, NaN where nobody asked for it."""
+    read_state: Tensor | None = None
+    """(M,) index of the states before the tokens that are read and not trained as actions; None if not asked for."""
+    read_token: Tensor | None = None
+    """(M,) ids of those tokens."""
 
     @property
     def n_tokens(self) -> int:
@@ -133,18 +137,20 @@ def _length(context: bytes, branches: dict[bytes, int]) -> int:
     return len(context) + sum(len(key) - len(context) for key in branches)
 
 
-def collate(batch: Sequence[Segment], pad: int = 0) -> TokenBatch:
+def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False) -> TokenBatch:
     """Put segments side by side.
 
     Args:
         batch: any segments, in any order; an empty list gives a batch without action tokens.
         pad: id to fill rows with; nothing ever looks at it.
+        read: also index the tokens that are only read; each counts once, however many segments share it.
     """
     layout = _Layout(batch)
     sizes = np.asarray([len(s.col) for s in batch], dtype=np.int64)
     here = layout.flat([s.key for s in batch], sizes, _join([s.col for s in batch], np.int64))
     after, terminated = _successors(layout, batch, here, np.cumsum(sizes) - 1)
-    states, inverse = np.unique(np.concatenate([here, after]), return_inverse=True)
+    before, heard = _read(layout, batch) if read else (here[:0], here[:0])
+    states, inverse = np.unique(np.concatenate([here, after, before]), return_inverse=True)
     returns = [np.full(len(s.col), np.nan) if s.return_to_go is None else s.return_to_go for s in batch]
     positions, mask = layout.attention()
     ids = layout.ids(pad)
@@ -157,9 +163,11 @@ def collate(batch: Sequence[Segment], pad: int = 0) -> TokenBatch:
         state=torch.from_numpy(inverse[: len(here)]),
         token=torch.from_numpy(_join([s.token for s in batch], np.int64)),
         reward=torch.from_numpy(_join([s.reward for s in batch], np.float32)),
-        next=torch.from_numpy(inverse[len(here) :]),
+        next=torch.from_numpy(inverse[len(here) : 2 * len(here)]),
         terminated=torch.from_numpy(terminated),
         return_to_go=torch.from_numpy(_join(returns, np.float32)),
+        read_state=torch.from_numpy(inverse[2 * len(here) :]) if read else None,
+        read_token=torch.from_numpy(heard) if read else None,
     )
 
 
@@ -174,6 +182,16 @@ def _successors(layout: _Layout, batch: Sequence[Segment], here: Ints, last: Int
     terminated = np.zeros(len(here), dtype=bool)
     terminated[last[ends]] = True
     return after, terminated
+
+
+def _read(layout: _Layout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:
+    """(M,) the places before the tokens that are not actions of these segments, and those tokens."""
+    cols = [np.setdiff1d(np.arange(len(s.ids) - 1), s.col) for s in batch]
+    sizes = np.asarray([len(col) for col in cols], dtype=np.int64)
+    places = layout.flat([s.key for s in batch], sizes, _join(cols, np.int64))
+    tokens = _join([s.ids[col + 1] for s, col in zip(batch, cols, strict=True)], np.int64)
+    unique, first = np.unique(places, return_index=True)
+    return unique, tokens[first]
 
 
 def _join(parts: Sequence[NDArray[Any]], dtype: type[T]) -> NDArray[T]:

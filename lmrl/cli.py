@@ -42,6 +42,8 @@ VERBS = {
     "data stats": Verb("data:stats_command", "describe a dataset next to the published figures"),
     "data verify": Verb("data:verify_command", "replay a dataset through its environment"),
     "data import": Verb("data:import_command", "convert an official LMRL-Gym file"),
+    "study make": Verb("study:make_command", "write a page on which people rate dialogues blindly"),
+    "study table": Verb("study:table_command", "turn the returned ratings into a table with tests"),
     "check-env": Verb("check_env:check_env_command", "test that an environment obeys the laws of the package"),
     "play": Verb("play:play_command", "play a task yourself in the terminal"),
 }

@@ -29,6 +29,9 @@ _MODULES = {
     "wordle": "lmrl.behaviours.wordle_recording",
     "chess": "lmrl.behaviours.chess_recording",
     "endgames": "lmrl.behaviours.endgames_recording",
+    "twenty_questions": "lmrl.behaviours.twenty_questions_recording",
+    "guess_city": "lmrl.behaviours.guess_city_recording",
+    "car_dealer": "lmrl.behaviours.car_dealer_recording",
 }
 
 

@@ -19,9 +19,11 @@ def generate_command(
     seed: int = 0,
     out: Path | None = None,
     workers: int = 1,
+    partner: str | None = None,
+    behaviour: str | None = None,
     env: list[str] | None = None,
 ) -> None:
-    """Record a dataset with the task's scripted player; the same seed gives the same file.
+    """Record a dataset; the same seed gives the same file.
 
     Args:
         task: name of the task, e.g. maze_fo.
@@ -29,10 +31,12 @@ def generate_command(
         seed: decides every episode, whatever the number of workers.
         out: a .parquet or .jsonl file (default: in $LMRL_DATA or data, named after task, generator, size and seed).
         workers: processes that play.
+        partner: who answers, for the dialogue tasks: scripted, lm:PATH or chat:MODEL (default: scripted).
+        behaviour: who plays: lm:PATH or a scripted player (default: the task's own).
         env: arguments of the environment, e.g. opponent=stockfish nodes=100.
     """
-    arguments = env_arguments(env)
-    path = generate(task, size, seed, out, workers, progress=sys.stderr.isatty(), env=arguments)
+    arguments = {**env_arguments(env), **({} if partner is None else {"partner": partner})}
+    path = generate(task, size, seed, out, workers, progress=sys.stderr.isatty(), env=arguments, behaviour=behaviour)
     print(f"written to {path}")
 
 

@@ -1,9 +1,8 @@
 """``lmrl play``: a person at the terminal plays one episode."""
 
-from functools import partial
-
 from lmrl.commands.arguments import env_arguments
 from lmrl.envs import registration
+from lmrl.partners import environment
 from lmrl.policies.human import HumanPolicy
 from lmrl.rollout import Start, rollout
 
@@ -16,10 +15,10 @@ def play_command(task: str, *, seed: int = 0, env: list[str] | None = None) -> N
     Args:
         task: name of the task, e.g. maze_fo.
         seed: decides what is random about the episode.
-        env: arguments of the environment, e.g. opponent=random.
+        env: arguments of the environment, e.g. opponent=random or partner=lm:PATH.
     """
     row = registration.task(task)
-    make = partial(registration.make, task, **env_arguments(env))
+    make = environment(task, env_arguments(env))
     print(f"{row.name}: {row.description}.")
     if row.actions:
         print(f"Actions: {', '.join(action.strip() for action in row.actions)}.")

@@ -14,17 +14,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lmrl.behaviours.registry import recording
-from lmrl.envs.registration import make, task
+from lmrl.data.cast import cast_of
+from lmrl.envs.registration import task
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.rollout import in_order, rollout
 from lmrl.storage import write_episodes
 
-__all__ = ["GENERATOR_VERSION", "dataset_path", "generate"]
-
-GENERATOR_VERSION = 1
-"""Goes up whenever the same task, size and seed give other episodes."""
+__all__ = ["dataset_path", "generate"]
 
 _CHUNK = 128
 _MAX_SEED = 2**53
@@ -40,7 +37,8 @@ def dataset_path(task_name: str, size: int, seed: int, env: Mapping[str, Any] | 
     """
     folder = Path(os.environ.get("LMRL_DATA") or "data")
     variant = f"-{hashlib.sha256(json.dumps(dict(env), sort_keys=True).encode()).hexdigest()[:8]}" if env else ""
-    return folder / f"{task(task_name).name}-v{GENERATOR_VERSION}-n{size}-s{seed}{variant}.parquet"
+    row = task(task_name)
+    return folder / f"{row.name}-v{row.dataset_version}-n{size}-s{seed}{variant}.parquet"
 
 
 def generate(
@@ -51,6 +49,7 @@ def generate(
     workers: int = 1,
     progress: bool = True,
     env: Mapping[str, Any] | None = None,
+    behaviour: str | None = None,
 ) -> Path:
     """Record episodes and write them with their origin as metadata.
 
@@ -61,35 +60,45 @@ def generate(
         out: a ``.parquet`` or ``.jsonl`` file; None: `dataset_path`.
         workers: processes that play.
         progress: show a progress bar on standard error.
-        env: arguments of the environment, as for `lmrl.make`; plain values.
+        env: arguments of the environment, as for `lmrl.make`; plain values, and ``partner`` may be a name.
+        behaviour: who plays instead of the task's own player: ``lm:PATH`` or a scripted player's name.
 
     Returns:
         The path of the file, which is written in one step when all is done.
 
     Raises:
-        UserError: for an unknown task, or a number out of range.
+        UserError: for an unknown task or player, or a number out of range.
     """
     row, env = task(task_name), dict(env or {})
     size = row.dataset_size if size is None else size
     for name, value, least in (("size", size, 1), ("workers", workers, 1), ("seed", seed, 0)):
         if not least <= value < _MAX_SEED:
             raise UserError(f"{name} must be a whole number from {least}, got {value}")
-    path = dataset_path(task_name, size, seed, env) if out is None else Path(out)
+    path = dataset_path(task_name, size, seed, _named(env, behaviour)) if out is None else Path(out)
     metadata = {
         "task": task_name,
-        "generator_version": GENERATOR_VERSION,
+        "generator_version": row.dataset_version,
         "size": size,
         "seed": seed,
-        "behaviour": row.behaviour,
+        "behaviour": behaviour or row.behaviour,
         "env": env,
     }
-    write_episodes(path, _shown(_episodes(task_name, size, seed, workers, env), task_name, size, progress), metadata)
+    write_episodes(
+        path, _shown(_episodes(task_name, size, seed, workers, env, behaviour), task_name, size, progress), metadata
+    )
     return path
 
 
-def _episodes(task_name: str, size: int, seed: int, workers: int, env: Mapping[str, Any]) -> Iterator[Episode]:
+def _named(env: Mapping[str, Any], behaviour: str | None) -> dict[str, Any]:
+    """What a file of its own name is for: the arguments, and another player than the task's."""
+    return {**env, **({} if behaviour is None else {"behaviour": behaviour})}
+
+
+def _episodes(
+    task_name: str, size: int, seed: int, workers: int, env: Mapping[str, Any], behaviour: str | None
+) -> Iterator[Episode]:
     """All episodes in the order of their indices."""
-    chunks = [(task_name, seed, first, min(first + _CHUNK, size), env) for first in range(0, size, _CHUNK)]
+    chunks = [(task_name, seed, first, min(first + _CHUNK, size), env, behaviour) for first in range(0, size, _CHUNK)]
     if workers == 1 or len(chunks) == 1:
         for chunk in chunks:
             yield from _play(*chunk)
@@ -106,11 +115,13 @@ def _episodes(task_name: str, size: int, seed: int, workers: int, env: Mapping[s
             yield from running.popleft().result()
 
 
-def _play(task_name: str, seed: int, first: int, last: int, env: Mapping[str, Any]) -> list[Episode]:
+def _play(
+    task_name: str, seed: int, first: int, last: int, env: Mapping[str, Any], behaviour: str | None
+) -> list[Episode]:
     """Episodes ``first`` to ``last - 1``."""
-    recipe = recording(task_name, env)
+    recipe, make_env = cast_of(task_name, env, behaviour)
     starts = (recipe.start(seed, index) for index in range(first, last))
-    return in_order(rollout(recipe.policy, lambda: make(task_name, **env), starts, task=task_name, stop=recipe.stop))
+    return in_order(rollout(recipe.policy, make_env, starts, task=task_name, stop=recipe.stop))
 
 
 def _end_with_parent() -> None:

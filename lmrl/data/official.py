@@ -28,6 +28,9 @@ _MODULES = {
     "wordle": "lmrl.data.official_wordle",
     "chess": "lmrl.data.official_chess",
     "endgames": "lmrl.data.official_chess",
+    "car_dealer": "lmrl.data.official_car_dealer",
+    "twenty_questions": "lmrl.data.official_twenty_questions",
+    "guess_city": "lmrl.data.official_guess_city",
 }
 
 
@@ -46,6 +49,10 @@ def import_official(
     answers. Chess: ``info["start"]`` holds the first position and Black's moves, which follow from one position and
     the next; the last of them is not recorded, so a final move by White that neither ends the game nor lets Black end
     it is dropped.
+
+    Car dealer: a record is ``{"buyer_info", "lines": [{"role", "text"}], "output"}``; the reward, in the unit that
+    ``env`` says, follows from ``output`` and the budget. A record without ``output`` is a truncated episode. Older
+    files with a list of conversations for each personality, on one line, are understood too.
 
     The maze files do not say what followed the last action, so it is filled in:
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmrl.data.reading import read_dataset
+from lmrl.data.replies import RecordedPartner
 from lmrl.envs.base import TextEnv
+from lmrl.envs.dialogue import DialogueEnv
 from lmrl.envs.registration import Task, make, task
 from lmrl.episode import Episode
 from lmrl.errors import UserError
@@ -60,7 +62,8 @@ def verify(
 
     An episode begins from its seed and ``info["start"]``. Without a recorded start (an official file) the task's
     starts are tried in turn, and the episode counts as right if it replays from one of them. An episode that its
-    recorder cut (truncated, while the environment would go on) is right.
+    recorder cut (truncated, while the environment would go on) is right. A second speaker with a model behind it says
+    again what was recorded; a scripted one is asked anew.
 
     Args:
         path: a file of episodes.
@@ -77,7 +80,9 @@ def verify(
     arguments = dict(read_metadata(path).get("env", {}) if env_arguments is None else env_arguments)
     for index, episode in enumerate(read_dataset(path, task_name)):
         name = episode.task
-        env = make(name, **arguments) if env is None else env
+        env = _environment(name, arguments) if env is None else env
+        if isinstance(env, DialogueEnv) and "partner" in arguments:
+            env.partner = RecordedPartner(episode)
         found = _mismatch(env, task(name), index, episode)
         episodes, turns = episodes + 1, turns + len(episode)
         if found is not None:
@@ -86,6 +91,10 @@ def verify(
     if env is not None:
         env.close()
     return Report(name, episodes, turns, mismatched, tuple(wrong))
+
+
+def _environment(name: str, arguments: Mapping[str, Any]) -> TextEnv:
+    return make(name, **{key: value for key, value in arguments.items() if key != "partner"})
 
 
 def _mismatch(env: TextEnv, row: Task, index: int, episode: Episode) -> Mismatch | None:

@@ -1,6 +1,6 @@
 """`DialogueEnv`: games in which somebody answers. Who it is comes from outside."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, SupportsFloat, TypeAlias
 
@@ -27,7 +27,9 @@ class DialogueEnv(TextEnv):
         while isinstance(outcome, PartnerRequest):
             outcome = env.hear(env.partner.reply([outcome])[0])
 
-    `step` does just this. A game implements `_begin`, `_say` and `_hear`. Its ``info`` holds the partner's description.
+    `step` does just this. A game implements `_begin`, `_say` and `_hear`. At the beginning and the end of an
+    episode ``info`` holds the partner's description, at the end also all ``replies`` as the partner gave them, before
+    the rules had their say.
 
     Args:
         partner: the second speaker; it may be shared with other environments.
@@ -37,12 +39,13 @@ class DialogueEnv(TextEnv):
     def __init__(self, partner: Partner, render_mode: str | None = "ansi") -> None:
         super().__init__(render_mode)
         self.partner = partner
+        self._replies: list[str] = []
 
-    def reset(self, **how: Any) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """See `TextEnv.reset`."""
-        text, info = super().reset(**how)
-        self._facts["partner"] = self.partner.describe()
-        return text, {**info, "partner": self._facts["partner"]}
+        text, info = super().reset(seed=seed, options=options)
+        self._replies = []
+        return text, {**info, "partner": self.partner.describe()}
 
     def step(self, action: str) -> Turn:
         """See `TextEnv.step`."""
@@ -62,10 +65,16 @@ class DialogueEnv(TextEnv):
 
     def hear(self, reply: str) -> Outcome:
         """The second half: the turn, or what the partner is asked in addition."""
+        self._replies.append(reply)
         return self._checked(self._hear(reply))
 
     def _checked(self, outcome: Outcome) -> Outcome:
-        return outcome if isinstance(outcome, PartnerRequest) else self._ended(outcome)
+        if isinstance(outcome, PartnerRequest):
+            return outcome
+        turn = self._ended(outcome)
+        if not self._playing:
+            turn[4].update(partner=self.partner.describe(), replies=[*self._replies])
+        return turn
 
     def _say(self, action: str) -> Outcome:
         raise NotImplementedError

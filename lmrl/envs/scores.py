@@ -164,7 +164,8 @@ PUBLISHED: Mapping[str, Scores] = MappingProxyType(
             raw=_by_algorithm(44.5, 54.8, 57.2, 46.3, 50.5, 40.4, 53.5),
             normalized=_by_algorithm(44.5, 54.8, 57.2, 46.3, 50.5, 40.4, 53.5),
             data=PublishedData(19_000, 16.5, 3.61, 0.53, 0.562, 0.422),
-            note="No average and maximum were published; raw and normalised scores are the same numbers.",
+            note="No average and maximum were published; raw and normalised scores are the same numbers, in thousands "
+            "of dollars. The data's length counts the lines of both speakers, its return is the reward fancy.",
         ),
     }
 )

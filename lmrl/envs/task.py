@@ -34,5 +34,7 @@ class Task:
     """All legal actions where they can be listed."""
     behaviour: str = "behaviour"
     """Name of the player that recorded the dataset."""
+    dataset_version: int = 1
+    """Goes up whenever the same size and seed give other episodes."""
     starts: tuple[Mapping[str, Any], ...] = ()
     """Reset options that evaluation cycles through; empty: seeds decide."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -13,6 +12,7 @@ from lmrl.envs.scores import Scores, normalize
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
+from lmrl.partners import environment
 from lmrl.protocols import Policy
 from lmrl.rollout import Start, in_order, rollout
 
@@ -88,7 +88,7 @@ def evaluate(
         on_episode: called with each episode as it ends (for progress bars).
         name: how the policy is called in tables; its class name if left out.
         provenance: what else belongs to the identity of the result, JSON-like.
-        env: arguments of the environment, as for `lmrl.make`.
+        env: arguments of the environment, as for `lmrl.make`; ``partner`` may be a name (see `lmrl.partners`).
 
     Raises:
         UserError: an unknown task, fewer than one episode or slot, or a negative seed.
@@ -98,7 +98,7 @@ def evaluate(
         if value < least:
             raise UserError(f"{argument} must be at least {least}, got {value}")
     starts = [Start(_seed(seed, i), _options(record.starts, i)) for i in range(episodes)]
-    make = partial(registration.make, task, **(env or {}))
+    make = environment(task, env)
     played = []
     for order, episode in rollout(policy, make, starts, task=task, slots=slots):
         played.append((order, episode))
@@ -109,8 +109,8 @@ def evaluate(
 
 
 def _opponent(episode: Episode) -> dict[str, Any]:
-    """Whom it was played against, where the game says so."""
-    return {"opponent": episode.info["opponent"]} if "opponent" in episode.info else {}
+    """Whom it was played with or against, where the game says so."""
+    return {name: episode.info[name] for name in ("opponent", "partner") if name in episode.info}
 
 
 def _seed(seed: int, episode: int) -> int:

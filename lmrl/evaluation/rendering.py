@@ -1,4 +1,4 @@
-"""From the report's words and pictures to a Markdown file and an HTML file that needs nothing beside it."""
+"""From words and pictures to a Markdown file or an HTML file that needs nothing beside it."""
 
 import base64
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-__all__ = ["render_html", "render_markdown"]
+__all__ = ["render_html", "render_markdown", "render_page"]
 
 # Only what would be read as markup: an underscore inside a word and a bracket that no link follows are plain text.
 _MARKDOWN = re.compile(r"([\\`*|~$]|\](?=[(\[:])|(?<!\w)_|_(?!\w))")
@@ -19,8 +19,12 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e
 def render_html(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
     """One HTML page: all text escaped, pictures inside as base64, no script, nothing loaded from elsewhere."""
     images = {path.name: base64.b64encode(path.read_bytes()).decode("ascii") for path in pictures}
-    page = _environment(autoescape=True).get_template("report.html.j2").render(words, images=images)
-    return _printable(page)
+    return render_page("report.html.j2", {**words, "images": images})
+
+
+def render_page(template: str, words: Mapping[str, Any]) -> str:
+    """One HTML page from a template of this package: all text escaped, control characters replaced."""
+    return _printable(_environment(autoescape=True).get_template(template).render(words))
 
 
 def render_markdown(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:

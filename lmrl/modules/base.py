@@ -56,7 +56,7 @@ class LanguageModule(L.LightningModule):
         Args:
             pretrained: run folder (``runs/maze_fo/bc``), model folder or hub id to start from; None: from scratch.
             architecture: configuration values of a model from scratch, over those of a small GPT-2.
-            tokenizer: ``lmrl`` or ``lmrl-chess`` (bundled), a folder or hub id; None: that of `pretrained`, else ``lmrl``.
+            tokenizer: ``lmrl`` or ``lmrl-chess`` (bundled), a folder or hub id; None: that of `pretrained`, or ``lmrl``.
             lr: peak learning rate of AdamW.
             lr_schedule: ``cosine`` or ``constant``, after a linear warm-up.
             warmup_steps: optimizer steps of the warm-up.
@@ -104,7 +104,7 @@ class LanguageModule(L.LightningModule):
         self._log_losses(batch, "val")
 
     def _log_losses(self, batch: TokenBatch, stage: str) -> Tensor:
-        terms = self.losses(batch)._asdict()
+        terms = {name: value for name, value in self.losses(batch)._asdict().items() if value is not None}
         loss: Tensor = terms.pop("loss")
         prefix = self.name if stage == "train" else f"{stage}/{self.name}"
         values = {f"{stage}/loss": loss, **{f"{prefix}/{name}": value for name, value in terms.items()}}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lmrl.batch import TokenBatch
+from lmrl.errors import UserError
 from lmrl.losses import BCLoss, bc_loss
 from lmrl.models.lm import head_of, hidden_states, trunk_of
 from lmrl.modules.base import LanguageModule
@@ -13,14 +14,41 @@ __all__ = ["BC"]
 
 
 class BC(LanguageModule):
-    """Imitate the actions of the data: cross-entropy on action tokens only."""
+    """Imitate the actions of the data: cross-entropy on action tokens.
+
+    Tokens of the environment can be predicted as well (`read_weight`), which teaches a model from scratch to
+    understand what it reads: an answer that follows from earlier ones is a clearer lesson than an action that is the
+    data's whim. A pretrained model hardly needs it.
+    """
 
     name = "bc"
 
+    def __init__(self, read_weight: float = 0.0, **shared: Any) -> None:
+        """Build the language model.
+
+        Args:
+            read_weight: weight of the loss on tokens that are read and not said; 0, as published, leaves them out.
+            **shared: arguments of `LanguageModule`.
+
+        Raises:
+            UserError: for a negative weight, and as `LanguageModule`.
+        """
+        super().__init__(**shared)
+        if read_weight < 0:
+            raise UserError(f"read_weight must be at least 0, got {read_weight}")
+        self.read_weight = read_weight
+
+    def setup(self, stage: str) -> None:
+        """Ask the datamodule for what is read, if it counts."""
+        super().setup(stage)
+        if self.read_weight:
+            self.trainer.datamodule.read = True  # type: ignore[attr-defined]
+
     def losses(self, batch: TokenBatch) -> BCLoss:
-        """The mean negative log-likelihood of the action tokens."""
-        hidden = hidden_states(trunk_of(self.model), batch)
-        return bc_loss(head_of(self.model)(hidden), batch.state, batch.token)
+        """The mean negative log-likelihood of the action tokens, and of what is read."""
+        logits = head_of(self.model)(hidden_states(trunk_of(self.model), batch))
+        read = (batch.read_state, batch.read_token, self.read_weight)
+        return bc_loss(logits, batch.state, batch.token, *read)
 
     def policy(self, **settings: Any) -> LMPolicy:
         """Sample from the model; `settings` as of `lmrl.policies.LMPolicy`."""

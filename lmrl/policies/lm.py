@@ -6,12 +6,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.models.decoding import Decoder
 from lmrl.models.engine import Engine
+from lmrl.models.lm import build_lm
+from lmrl.models.runs import resolve_pretrained
 from lmrl.models.sampling import SamplingSettings
+from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.prompts import Prompter, invalid_ids, speak
 from lmrl.protocols import Reply, Request
 from lmrl.tokens import Window
 
-__all__ = ["LMPolicy"]
+__all__ = ["LMPolicy", "load_lm_policy"]
 
 
 class LMPolicy:
@@ -43,6 +46,7 @@ class LMPolicy:
         max_new_tokens: int = 32,
         slots: int = 32,
     ) -> None:
+        self.model = model
         engine = Engine(model, slots)
         self._prompter = Prompter(tokenizer, window, engine.max_length, max_new_tokens)
         self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._prompter.stop_ids())
@@ -51,3 +55,23 @@ class LMPolicy:
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """One action per request, in their order."""
         return speak(self._decoder, self._prompter, self._settings, requests)
+
+
+def load_lm_policy(path: str, texts: int | None, max_new_tokens: int, *, temperature: float, slots: int) -> LMPolicy:
+    """A saved language model as a player that reads as much as fits.
+
+    Args:
+        path: run folder, model folder or hub id.
+        texts: how many of the newest texts are read; None: all.
+        max_new_tokens: longest action.
+        temperature: 0 is greedy.
+        slots: parallel episodes to make room for.
+
+    Raises:
+        UserError: there is no such model, or it is no causal language model.
+    """
+    folder = resolve_pretrained(path)
+    tokenizer = load_tokenizer(folder)
+    model = build_lm(folder, {}, len(tokenizer)).train(False)
+    window = Window(texts, model.config.max_position_embeddings - max_new_tokens)
+    return LMPolicy(model, tokenizer, window, temperature=temperature, max_new_tokens=max_new_tokens, slots=slots)

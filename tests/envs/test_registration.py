@@ -44,7 +44,7 @@ def test_gymnasium_makes_and_accepts_it(name: str) -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(UserError, match="unknown task 'maze'; known: chess, endgames, maze_fo, maze_po"):
+    with pytest.raises(UserError, match=r"unknown task 'maze'; known: car_dealer, chess, .*maze_fo, maze_po"):
         lmrl.make("maze")
     with pytest.raises(UserError, match="unknown task"):
         lmrl.task("maze")

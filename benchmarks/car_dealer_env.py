@@ -1,0 +1,25 @@
+"""Conversations per second of Car Dealer: seller, scripted buyer, environment and the loop that joins them."""
+
+import time
+from collections.abc import Iterator
+
+import lmrl
+from lmrl.behaviours import make_policy
+from lmrl.rollout import Start, rollout
+
+
+def conversations_per_second(player: str, count: int) -> tuple[float, float]:
+    """Conversations and seller's lines per second of processor time."""
+    policy = make_policy("car_dealer", player)
+    played = rollout(policy, lambda: lmrl.make("car_dealer"), map(Start, range(count)), task="car_dealer")
+    began = time.process_time()
+    lines = sum(len(episode) for _, episode in played)
+    spent = time.process_time() - began
+    return count / spent, lines / spent
+
+
+def run() -> Iterator[tuple[str, str, str]]:
+    """Rows for `python -m benchmarks`."""
+    for player in ("behaviour", "optimal"):
+        talks, lines = conversations_per_second(player, 2_000)
+        yield f"Car Dealer, {player}", f"{talks:,.0f} conversations/s ({lines:,.0f} lines/s)", ">= 300 conversations/s"

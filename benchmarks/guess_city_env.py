@@ -1,0 +1,54 @@
+"""Guess My City: dialogues recorded and answers given per second, and how often the informed guesser succeeds."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import lmrl
+from lmrl.behaviours import make_policy
+from lmrl.data import generate
+from lmrl.envs.cities import cities, topics
+from lmrl.envs.city_oracle import ScriptedResident
+from lmrl.protocols import PartnerRequest
+from lmrl.rollout import Start, rollout
+
+DIALOGUES = 2_000
+
+
+def dialogues_per_second(size: int) -> float:
+    """Recording as `lmrl data generate` does it, the file included; processor time."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "games.parquet"
+        generate("guess_city", 100, 0, path, progress=False)  # the tables are not what is measured
+        began = time.process_time()
+        generate("guess_city", size, 1, path, progress=False)
+        return size / (time.process_time() - began)
+
+
+def answers_per_second() -> float:
+    """One answer to each question of the table about each city, ten times."""
+    resident = ScriptedResident()
+    asked = [question for topic in topics() for question in topic.questions] * 10
+    requests = [
+        PartnerRequest("guess_city", {"city": city.name}, (f"{question}\n",), (), seed)
+        for city in cities()
+        for seed, question in enumerate(asked)
+    ]
+    began = time.process_time()
+    resident.reply(requests)
+    return len(requests) / (time.process_time() - began)
+
+
+def informed_success(seeds: int) -> float:
+    """Share of the cities that the informed guesser finds, each with so many seeds."""
+    starts = [Start(seed, {"city": city.name}) for seed in range(seeds) for city in cities()]
+    games = rollout(make_policy("guess_city", "optimal"), lambda: lmrl.make("guess_city"), starts, task="guess_city")
+    return sum(game.success for _, game in games) / len(starts)
+
+
+def run() -> Iterator[tuple[str, str, str]]:
+    """Rows for `python -m benchmarks`."""
+    yield "Guess My City, recording", f"{dialogues_per_second(DIALOGUES):,.0f} dialogues/s", ">= 300 dialogues/s"
+    yield "Guess My City, scripted partner", f"{answers_per_second():,.0f} answers/s", "-"
+    yield "Guess My City, informed guesser", f"{informed_success(10):.1%} success", ">= 90 %"

@@ -1,0 +1,160 @@
+"""Scripted guessers of a city. They know the table, or some of it, and read what was said, nothing else."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+
+from lmrl.behaviours.chance import turn_chance
+from lmrl.behaviours.city_clues import EVERYWHERE, agreeing, best_topic, members
+from lmrl.envs.cities import City, cities, topics
+from lmrl.envs.city_reading import read_question
+from lmrl.protocols import Reply, Request
+
+__all__ = ["CityGuesser", "Skill", "any_question", "informed", "of_skill"]
+
+_GUESSES = ("Is it {}?", "Do you live in {}?", "Is your city {}?")
+_HUNCHES = (
+    ("continent", "Is it in {}?"),
+    ("region", "Is it in {}?"),
+    ("language", "Do people speak {}?"),
+    ("sport", "Is {} popular?"),
+    ("religion", "Do people follow {}?"),
+    ("currency", "Do you pay with the {}?"),
+    ("sea", "Is it on {}?"),
+    ("timezone", "Is it at {}?"),
+)
+_COUNTRY = "Is it in {}?"
+_WITH_THE = ("Philippines", "United Kingdom", "United States")
+_PLAIN = ("Is it a big city?", "Is it a small city?", "Is it by the sea?", "Is there a river?", "Is it a capital?")
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """How well a guesser plays."""
+
+    knowledge: float
+    """Share of the facts that it knows; which ones follows from the seed of the episode."""
+    patience: int
+    """Number of questions after which it only guesses."""
+    sure: int
+    """It also guesses as soon as no more than so many cities are left."""
+    hunches: float
+    """Share of its questions that are yes/no questions about a city that it has in mind."""
+
+
+Strategy = Callable[[Request, Random], str]
+"""From what was said to the next question, without its line break."""
+
+
+class CityGuesser:
+    """Plays a strategy that may differ from episode to episode.
+
+    Args:
+        strategy_of: from the seed of an episode to the strategy; see `informed` and its neighbors.
+    """
+
+    def __init__(self, strategy_of: Callable[[int], Strategy]) -> None:
+        self._strategy_of = strategy_of
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        """A question for each request."""
+        return [Reply(self._strategy_of(request.seed)(request, turn_chance(request)) + "\n") for request in requests]
+
+
+def any_question(request: Request, chance: Random) -> str:
+    """Any question of a guesser, or any guess."""
+    if chance.random() < 0.5:
+        return _guess(chance.choice(cities()), chance)
+    return chance.choice(chance.choice(topics()).questions)
+
+
+def informed(request: Request, chance: Random) -> str:
+    """Knows all facts, asks what tells most, and guesses when no more than two cities are left. Deterministic."""
+    left = EVERYWHERE
+    for question, answer in _said(request):
+        left &= agreeing(question, answer)
+    left = left or _not_guessed(request)
+    if left.bit_count() <= 2:
+        return _GUESSES[0].format(members(left)[0].name)
+    asked = [*request.actions]
+    topic = best_topic(left)
+    # Somebody evaded the question: the other way to put it, and then any city.
+    fresh = [question for question in topic.questions if f"{question}\n" not in asked]
+    return fresh[0] if fresh else _guess(chance.choice(members(left)), chance)
+
+
+def of_skill(skill: Skill) -> Strategy:
+    """Asks about what it did not ask yet, in any order, and rules out what it knows to be otherwise."""
+
+    def ask(request: Request, chance: Random) -> str:
+        left = _left(request, skill.knowledge)
+        if request.turn >= skill.patience or left.bit_count() <= skill.sure:
+            return _guess(chance.choice(members(left)), chance)
+        if chance.random() < skill.hunches and (hunch := _hunch(chance.choice(members(left)), request, chance)):
+            return hunch
+        return _open_question(request, chance)
+
+    return ask
+
+
+def _left(request: Request, knowledge: float) -> int:
+    """The cities that the guesser cannot rule out."""
+    left = EVERYWHERE
+    for question, answer in _said(request):
+        left &= _possible(request.seed, question, answer, knowledge)
+    return left or _not_guessed(request)
+
+
+@lru_cache(maxsize=1 << 14)
+def _possible(seed: int, question: str, answer: str, knowledge: float) -> int:
+    """The cities that agree with an answer, and those of which the guesser does not know."""
+    topic = read_question(question).topic
+    known = EVERYWHERE if topic is None else _known(seed, topic.name, knowledge)
+    return agreeing(question, answer) | EVERYWHERE & ~known
+
+
+def _not_guessed(request: Request) -> int:
+    """All but the wrong guesses: somebody said what is not in the table."""
+    left = EVERYWHERE
+    for question, answer in _said(request):
+        left &= agreeing(question, answer) if read_question(question).places.cities else EVERYWHERE
+    return left or EVERYWHERE
+
+
+@lru_cache(maxsize=1 << 14)
+def _known(seed: int, topic: str, share: float) -> int:
+    """The cities of which the guesser knows what is true in this topic; each with that probability, below 1."""
+    chance, known = Random(f"knows {seed} {topic}"), 0
+    # The binary digits of the share, the last one first: "or" makes a probability p to (1 + p) / 2, "and" to p / 2.
+    for digit in range(8):
+        draw = chance.getrandbits(len(cities()))
+        known = known | draw if int(share * 256) >> digit & 1 else known & draw
+    return known
+
+
+def _said(request: Request) -> Sequence[tuple[str, str]]:
+    return [*zip(request.actions, request.observations[1:], strict=True)]
+
+
+def _guess(city: City, chance: Random) -> str:
+    return chance.choice(_GUESSES).format(city.name)
+
+
+def _hunch(city: City, request: Request, chance: Random) -> str:
+    """A yes/no question to which the answer would be yes if it was that city; "" if it was asked already."""
+    kind = chance.randrange(len(_HUNCHES) + 2)
+    if kind == len(_HUNCHES):
+        question = chance.choice(_PLAIN)
+    elif kind > len(_HUNCHES):
+        question = _COUNTRY.format(f"the {city.country}" if city.country in _WITH_THE else city.country)
+    else:
+        topic, form = _HUNCHES[kind]
+        question = form.format(chance.choice(city.facts[topic])) if city.facts[topic] else ""
+    return "" if f"{question}\n" in request.actions else question
+
+
+def _open_question(request: Request, chance: Random) -> str:
+    asked = {topic.name for action in request.actions if (topic := read_question(action).topic) is not None}
+    fresh = [topic for topic in topics() if topic.name not in asked] or topics()
+    return chance.choice(chance.choice(fresh).questions)

@@ -1,0 +1,152 @@
+"""Scripted players of Twenty Questions. They know the table and read the game's texts, nothing else."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from random import Random
+
+from lmrl.behaviours.chance import turn_chance
+from lmrl.envs.object_properties import Property, properties
+from lmrl.envs.objects import everything, things
+from lmrl.envs.question_meaning import meaning
+from lmrl.envs.twenty_questions import QUESTIONS, guess_of
+from lmrl.errors import UserError
+from lmrl.protocols import Reply, Request
+
+__all__ = ["Guesser", "Strategy", "any_question", "attentive", "most_telling"]
+
+Strategy = Callable[[int, Request, Random], str]
+"""From the set of objects that agree with all answers, and the rest of what is known, to a question."""
+
+_CONSIDERED = 6
+"""Properties that come to an attentive player's mind."""
+_PLAINEST = 10
+"""How many times as often as any other the first phrasing of a property is used."""
+_RASH = 0.15
+"""Share of guesses among questions that use no answers."""
+_GUESSES_LAST = 5
+"""Questions that the random player keeps for guesses."""
+
+
+class Guesser:
+    """Plays a strategy.
+
+    Args:
+        strategy: see `attentive` and its neighbours.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        """A question for each request."""
+        return [Reply(self._strategy(_agreeing(request), request, turn_chance(request))) for request in requests]
+
+
+def attentive(attention: float) -> Strategy:
+    """With that probability a question that uses the answers so far, else any question or, now and then, any guess.
+
+    A question that uses the answers: of a few properties that come to mind the one that splits the objects left most
+    evenly; a guess when there are one or two. The last question is a guess in any case.
+
+    Raises:
+        UserError: for a number that is no probability.
+    """
+    if not 0 <= attention <= 1:
+        raise UserError(f"attention must be from 0 to 1, got {attention}")
+
+    def ask(agreeing: int, request: Request, chance: Random) -> str:
+        heeds = chance.random() < attention
+        if request.turn == QUESTIONS - 1:
+            return _guess(agreeing if heeds else everything(), chance)
+        if heeds:
+            return _telling(agreeing, chance)
+        return _guess(everything(), chance) if chance.random() < _RASH else _asked(_thought_of(chance, 1)[0], chance)
+
+    return ask
+
+
+def any_question(agreeing: int, request: Request, chance: Random) -> str:
+    """Any property, and at the end any guesses."""
+    if request.turn >= QUESTIONS - _GUESSES_LAST:
+        return _guess(everything(), chance)
+    return _asked(chance.choice(_common()), chance)
+
+
+def most_telling(agreeing: int, request: Request, chance: Random) -> str:
+    """The property that is expected to tell most, or a guess where no property tells more; deterministic."""
+    best = _best_split(agreeing)
+    left = agreeing.bit_count()
+    if best is None or left <= 2 or min(best.yes & agreeing, ~best.yes & agreeing, key=int.bit_count).bit_count() == 0:
+        return guess_of(things()[(agreeing & -agreeing).bit_length() - 1])
+    return f"{best.phrasings[0]}\n"
+
+
+def _telling(agreeing: int, chance: Random) -> str:
+    left = agreeing.bit_count()
+    if left <= 2:
+        return _guess(agreeing, chance)
+    drawn = _thought_of(chance, _CONSIDERED)
+    best: Property | None = min(drawn, key=lambda item: abs(2 * (item.yes & agreeing).bit_count() - left))
+    if best is not None and (best.yes & agreeing).bit_count() in (0, left):
+        best = _best_split(agreeing)
+    return _guess(agreeing, chance) if best is None else _asked(best, chance)
+
+
+def _thought_of(chance: Random, count: int) -> list[Property]:
+    return chance.choices(_common(), cum_weights=_popularity(), k=count)
+
+
+def _asked(item: Property, chance: Random) -> str:
+    place = max(0, chance.randrange(len(item.phrasings) - 1 + _PLAINEST) - _PLAINEST + 1)
+    return f"{item.phrasings[place]}\n"
+
+
+def _guess(subset: int, chance: Random) -> str:
+    members = [place for place, bit in enumerate(bin(subset)[:1:-1]) if bit == "1"]
+    return guess_of(things()[chance.choice(members)])
+
+
+@lru_cache(maxsize=1)
+def _common() -> tuple[Property, ...]:
+    """What players ask for."""
+    return tuple(item for item in properties() if item.common)
+
+
+@lru_cache(maxsize=1)
+def _popularity() -> tuple[float, ...]:
+    """Running sums of weights: what tells more about an unknown object comes to mind more often."""
+    return tuple(accumulate(_information(item.yes, everything()) ** 2 for item in _common()))
+
+
+def _information(yes: int, among: int) -> float:
+    share = (yes & among).bit_count() / among.bit_count()
+    return -sum(part * math.log2(part) for part in (share, 1 - share) if part)
+
+
+@lru_cache(maxsize=1 << 16)
+def _best_split(agreeing: int) -> Property | None:
+    """The property that splits these objects most evenly (the first of equals); None if no property splits them."""
+    left = agreeing.bit_count()
+    best = min(_common(), key=lambda item: abs(2 * (item.yes & agreeing).bit_count() - left))
+    return best if 0 < (best.yes & agreeing).bit_count() < left else None
+
+
+def _agreeing(request: Request) -> int:
+    """The objects that agree with all answers or, if there is none (a noisy oracle), with as many as possible."""
+    agreeing = everything()
+    for action, text in zip(request.actions, request.observations[1:], strict=True):
+        agreeing &= _told(action, text)
+    return agreeing or _most_agreeing(request)
+
+
+def _told(action: str, text: str) -> int:
+    yes = meaning(action)
+    return yes if text.startswith("Yes") else ~yes
+
+
+def _most_agreeing(request: Request) -> int:
+    told = [_told(action, text) for action, text in zip(request.actions, request.observations[1:], strict=True)]
+    counts = [sum(one >> place & 1 for one in told) for place in range(len(things()))]
+    return sum(1 << place for place, count in enumerate(counts) if count == max(counts))

@@ -1,0 +1,34 @@
+"""The official Guess My City files: as those of Twenty Questions, the answers being sentences."""
+
+from lmrl.data.official_layout import Layout
+from lmrl.data.official_records import Game
+from lmrl.data.official_twenty_questions import game_of_lines
+from lmrl.envs.base import TextEnv
+from lmrl.envs.city_names import places_in
+from lmrl.envs.guess_city import HEADER
+from lmrl.envs.task import Task
+from lmrl.episode import Episode
+
+__all__ = ["LAYOUTS", "guess_city_episode"]
+
+_WORD = "word: "
+
+
+def guess_city_episode(game: Game, row: Task, env: TextEnv) -> Episode:
+    """The episode of a record; ``info["start"]`` is there if the word ("sao paulo,brazil") names one of the hundred."""
+    word = game.observations[0].removeprefix(_WORD)
+    named = places_in(word).cities
+    start = {"start": {"city": next(iter(named))}} if len(named) == 1 else {}
+    return Episode(
+        task=row.name,
+        observations=(HEADER, *game.observations[1:]),
+        actions=game.actions,
+        rewards=game.rewards,
+        terminated=game.done,
+        truncated=not game.done,
+        info={"source": "official", "success": game.rewards[-1] == 0, "illegal": 0, "word": word, **start},
+    )
+
+
+LAYOUTS = {"guess_city": Layout(game_of_lines, guess_city_episode, "[")}
+"""Guess My City."""

@@ -1,0 +1,179 @@
+"""Chat models behind an OpenAI-compatible endpoint, asked side by side."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from threading import Event
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from lmrl.errors import UserError
+from lmrl.models.chat_cache import ChatCache
+from lmrl.models.chat_endpoint import Answer, Endpoint
+from lmrl.models.chat_limits import ChatLimits
+from lmrl.models.chat_retries import ChatRetries, Stopped
+
+__all__ = ["ChatClient", "ChatError", "Messages"]
+
+Messages: TypeAlias = Sequence[Mapping[str, str]]
+"""A conversation: ``[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Is it alive?"}]``."""
+
+_OPENAI = "https://api.openai.com/v1"
+_CACHE = "chat.sqlite"
+_SEEDS = 2**31  # servers differ in what seeds they take, but these all do
+
+
+class ChatError(UserError):
+    """Some answers could not be had. Those that came are in the cache, if there is one: trying again gets the rest."""
+
+
+class ChatClient:
+    """Asks a chat model, many conversations at the same time, and pays for none twice.
+
+    What may pass (no connection, no answer in time, status 408, 409, 429 and 5xx, a malformed answer) is tried again,
+    see `ChatRetries`.
+
+    Args:
+        model: name at the endpoint.
+        base_url: of the endpoint; None: ``$OPENAI_BASE_URL``, or OpenAI's own.
+        api_key: None: ``$OPENAI_API_KEY``. Most local servers need none. It is never written anywhere.
+        temperature: of sampling; None leaves it to the endpoint (some models refuse to be told).
+        max_tokens: longest answer; None leaves it to the endpoint.
+        timeout: seconds without a sign of life after which a request is given up.
+        retries: how often one is tried again.
+        max_parallel: requests at the same time.
+        requests_per_minute: they are spread evenly; None: no limit. This client alone is counted, here and below.
+        budget_requests: after so many, repeated ones too, none is begun. What the cache knows costs nothing.
+        budget_tokens: after so many, of prompts and answers, no request is begun; those under way are finished.
+        cache: file with all answers so far; True: ``chat.sqlite`` in ``$LMRL_DATA`` or ``data``; False: none.
+        extra: more of the request, as the protocol has it: ``{"reasoning_effort": "low"}``.
+
+    Raises:
+        UserError: for a setting out of range, a missing key, a cache that is none, or if the package `openai` is
+            missing.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        temperature: float | None = 0.0,
+        max_tokens: int | None = 128,
+        timeout: float = 60.0,
+        retries: int = 5,
+        max_parallel: int = 64,
+        requests_per_minute: float | None = None,
+        budget_requests: int | None = None,
+        budget_tokens: int | None = None,
+        cache: str | os.PathLike[str] | bool = True,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        at_least = {"temperature": (temperature, 0), "max_tokens": (max_tokens, 1), "timeout": (timeout, 0.001)}
+        _check(model, **at_least, retries=(retries, 0), max_parallel=(max_parallel, 1))
+        self.model, self.max_parallel = model, max_parallel
+        self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI).strip().rstrip("/")
+        given = {"temperature": temperature, "max_tokens": max_tokens, **(extra or {})}
+        self.settings = {name: value for name, value in given.items() if value is not None}
+        endpoint = Endpoint(self.base_url, _key(self.base_url, api_key), timeout)
+        self._limits = ChatLimits(requests_per_minute, budget_requests, budget_tokens)
+        self._asking = ChatRetries(endpoint, self._limits, retries)
+        self._cache = ChatCache(_cache_path(cache)) if cache is not False else None
+
+    def complete(self, batch: Sequence[Messages], seeds: Sequence[int] | None = None) -> list[str]:
+        """One answer for each conversation; an empty one if the model chose to say nothing.
+
+        Args:
+            batch: conversations.
+            seeds: of sampling, one for each: conversations that are the same get other answers only with other seeds.
+                At temperature 0 they are not used. Whether the endpoint follows them is its own business; it is the
+                cache that makes a run repeatable.
+
+        Raises:
+            ChatError: an answer could not be had after the last try, or the budget is used up. It says how many came.
+        """
+        sampled = seeds is not None and self.settings.get("temperature") != 0
+        given = seeds if seeds is not None and sampled else [None] * len(batch)
+        bodies = [self._body(messages, seed) for messages, seed in zip(batch, given, strict=True)]
+        keys = [self._hash(body) for body in bodies]
+        answers = self._cache.find(dict.fromkeys(keys)) if self._cache else {}
+        missing = {key: body for key, body in zip(keys, bodies, strict=True) if key not in answers}
+        if missing:
+            self._ask_all(missing, answers)
+        return [answers[key] for key in keys]
+
+    def describe(self) -> dict[str, Any]:
+        """Model, endpoint and settings: what answers depend on. No key, no password."""
+        return {"model": self.model, "endpoint": _public(self.base_url), **self.settings}
+
+    def spent(self) -> dict[str, int]:
+        """What was asked of the endpoint so far: ``requests`` (repeated ones too) and ``tokens``."""
+        return {"requests": self._limits.requests, "tokens": self._limits.tokens}
+
+    def _body(self, messages: Messages, seed: int | None) -> dict[str, Any]:
+        told = {} if seed is None else {"seed": seed % _SEEDS}
+        return {"model": self.model, "messages": [dict(message) for message in messages], **self.settings, **told}
+
+    def _hash(self, body: Mapping[str, Any]) -> str:
+        return hashlib.sha256(json.dumps([self.base_url, body], sort_keys=True).encode()).hexdigest()
+
+    def _ask_all(self, missing: Mapping[str, Mapping[str, Any]], answers: dict[str, str]) -> None:
+        """Add the missing answers. After a failure nothing more is asked, but what is under way is waited for."""
+        wanted, stop = len(answers) + len(missing), Event()
+        with ThreadPoolExecutor(min(self.max_parallel, len(missing))) as pool:
+            running = {pool.submit(self._asking.ask, body, stop): key for key, body in missing.items()}
+            try:
+                failed = self._gather(running, answers)
+            finally:
+                stop.set()
+        if failed and isinstance(failed[0], UserError):
+            raise ChatError(self._told(failed[0], len(answers), wanted)) from failed[0]
+        if failed:
+            raise failed[0]
+
+    def _gather(self, running: dict[Future[Answer], str], answers: dict[str, str]) -> list[BaseException]:
+        """Keep answers as they come; returns what came instead, the first failure first."""
+        failed: list[BaseException] = []
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            errors = {running[one]: one.exception() for one in done}
+            came = {running[one]: one.result().text for one in done if errors[running[one]] is None}
+            answers |= came
+            if self._cache:  # all that came while the last ones were written: writing is slower than asking
+                self._cache.keep(came, self.model)
+            failed += [error for error in errors.values() if error and not isinstance(error, Stopped)]
+            for one in done:
+                del running[one]
+        return failed
+
+    def _told(self, error: UserError, came: int, wanted: int) -> str:
+        kept = f", they are kept in {self._cache.path}" if self._cache and came else ""
+        return f"chat model {self.model!r} at {_public(self.base_url)}: {error}; {came} of {wanted} answers came{kept}"
+
+
+def _check(model: str, **numbers: tuple[float | None, float]) -> None:
+    if not model:
+        raise UserError("model must be the name of a chat model at the endpoint, got ''")
+    for name, (value, least) in numbers.items():
+        if value is not None and not value >= least:
+            raise UserError(f"{name} must be at least {least}, got {value}")
+
+
+def _key(url: str, given: str | None) -> str:
+    key = (os.environ.get("OPENAI_API_KEY", "") if given is None else given).strip()
+    if not key and url == _OPENAI:
+        raise UserError(f"api_key must be given, or $OPENAI_API_KEY be set, for {url}")
+    return key
+
+
+def _cache_path(cache: str | os.PathLike[str] | bool) -> Path:
+    return Path(os.environ.get("LMRL_DATA") or "data") / _CACHE if isinstance(cache, bool) else Path(cache)
+
+
+def _public(url: str) -> str:
+    """The URL without user, password and query."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()

@@ -1,0 +1,100 @@
+"""A chat endpoint on this machine that misbehaves as it is told."""
+
+import json
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock, Thread
+from typing import Any
+
+
+class Unruly(ThreadingHTTPServer):
+    """Plays a list of faults, one per request, and after that answers with the last message, told backwards."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, *faults: Callable[[BaseHTTPRequestHandler], None], seconds: float = 0.0) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.faults, self.seconds = list(faults), seconds
+        self.bodies: list[dict[str, Any]] = []
+        self.times: list[float] = []
+        self.now = self.most = 0
+        self.usage: dict[str, int] | None = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+        self.lock = Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def __enter__(self) -> "Unruly":
+        Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Unruly
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        with self.server.lock:
+            self.server.bodies.append({**body, "_path": self.path, "_key": self.headers["authorization"]})
+            self.server.times.append(time.monotonic())
+            fault = self.server.faults.pop(0) if self.server.faults else None
+            self.server.now += 1
+            self.server.most = max(self.server.most, self.server.now)
+        time.sleep(self.server.seconds)
+        with self.server.lock:
+            self.server.now -= 1
+        fault(self) if fault else completion(body["messages"][-1]["content"][::-1])(self)
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+def reply(status: int, body: str, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
+    """A fault or an answer: anything that HTTP can say."""
+
+    def send(handler: BaseHTTPRequestHandler) -> None:
+        data = body.encode()
+        handler.send_response(status)
+        for name, value in {"content-type": "application/json", **headers}.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.send_header("content-length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+
+    return send
+
+
+def completion(content: Any) -> Callable[[BaseHTTPRequestHandler], None]:
+    """What a well-behaved endpoint sends."""
+
+    def send(handler: Any) -> None:
+        message = {"role": "assistant", "content": content}
+        body = {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 0,
+            "model": "tiny",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+            "usage": handler.server.usage,
+        }
+        reply(200, json.dumps(body))(handler)
+
+    return send
+
+
+def hang(seconds: float) -> Callable[[BaseHTTPRequestHandler], None]:
+    """Says nothing for a while, and then hangs up."""
+
+    def send(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(seconds)
+        handler.close_connection = True
+
+    return send

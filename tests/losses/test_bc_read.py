@@ -1,0 +1,58 @@
+"""Predicting what is read: counted once, apart from the actions, and not at all unless asked for."""
+
+import math
+
+import pytest
+import torch
+
+from lmrl.batch import TokenBatch, collate
+from lmrl.losses import bc_loss
+from lmrl.tokens import Window
+from tests.doubles import cut, episode
+
+EPISODES = [
+    episode("ab", "x\n", "cd", "y\n", "e", rewards=[0, 1], terminated=True),
+    episode("ab", "z\n", "e", rewards=[1], terminated=True),
+]
+
+
+def said_and_read(batch: TokenBatch) -> tuple[int, int]:
+    assert batch.read_token is not None
+    return batch.n_tokens, len(batch.read_token)
+
+
+def test_what_is_read_is_not_said() -> None:
+    batch = collate(cut(EPISODES[:1], Window()), read=True)
+    # a b | x \n | c d | y \n: a has nothing before it, the last text follows the last action.
+    assert said_and_read(batch) == (4, 3)
+    plain = collate(cut(EPISODES[:1], Window()))
+    assert plain.read_token is None
+    assert torch.equal(plain.input_ids, batch.input_ids)
+
+
+def test_what_segments_share_is_read_once() -> None:
+    batch = collate(cut(EPISODES, Window(texts=1)), read=True)
+    assert said_and_read(batch) == (6, 2)  # b after a, for both episodes, and d after c
+
+
+def test_read_tokens_are_looked_up_before_they_come() -> None:
+    batch = collate(cut(EPISODES, Window()), read=True)
+    assert batch.read_state is not None
+    assert batch.read_token is not None
+    before = batch.input_ids[batch.row[batch.read_state], batch.col[batch.read_state]]
+    after = batch.input_ids[batch.row[batch.read_state], batch.col[batch.read_state] + 1]
+    assert torch.equal(after, batch.read_token)
+    assert len(before) == len(after)
+
+
+def test_the_loss_by_hand() -> None:
+    logits = torch.log(torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]))
+    state, token = torch.tensor([0]), torch.tensor([1])
+    read_state, read_token = torch.tensor([1, 0]), torch.tensor([1, 0])
+    found = bc_loss(logits, state, token, read_state, read_token, read_weight=0.5)
+    nll, read = math.log(4), (math.log(1 / 0.8) + math.log(2)) / 2
+    assert found.nll is not None
+    assert found.read_nll is not None
+    assert [float(v) for v in (found.nll, found.read_nll)] == pytest.approx([nll, read])
+    assert float(found.loss) == pytest.approx(nll + 0.5 * read)
+    assert float(bc_loss(logits, state, token).loss) == pytest.approx(nll)

@@ -1,0 +1,220 @@
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmrl
+from lmrl.envs.dialogue import step_together
+from lmrl.errors import UserError
+from lmrl.models.chat import ChatClient, ChatError
+from lmrl.partners.chat import ChatPartner
+from lmrl.partners.chat_prompts import conversation
+from lmrl.protocols import Partner, PartnerRequest
+from tests.endpoints import Unruly, completion, reply
+from tests.serving import MISSING, transformers_serve
+
+pytest.importorskip("openai", reason="needs openai: pip install 'lmrl[chat]'")
+
+OBJECT = {"word": "Pants", "variants": ("Pants", "Pant", "Pair of pants")}
+CITY = {"city": "Mumbai", "aliases": ("Bombay",), "country": "India", "facts": {"coast": ["on the coast"]}}
+BUYER = {
+    "personality": "sarcastic",
+    "brand": "BMW",
+    "type": "sedan",
+    "features": ["sunroof", "heated seats"],
+    "budget": 30_000,
+    "strategy": "discounts",
+    "profile": "Personality: sarcastic.\n",
+}
+FACTS = {"twenty_questions": OBJECT, "guess_city": CITY, "car_dealer": BUYER}
+
+
+def request(
+    task: str, *texts: str, facts: dict[str, Any] | None = None, begin: str = "", seed: int = 7
+) -> PartnerRequest:
+    """Texts alternate, the player's first."""
+    return PartnerRequest(task, facts or FACTS[task], texts[::2], texts[1::2], seed, begin)
+
+
+@pytest.fixture
+def unruly() -> Iterator[Unruly]:
+    with Unruly() as server:
+        yield server
+
+
+@pytest.fixture
+def partner(unruly: Unruly) -> Partner:
+    return ChatPartner("tiny", base_url=unruly.url, cache=False, max_parallel=1, retries=0)
+
+
+def test_the_dialogue_is_told_as_messages() -> None:
+    told = conversation(request("twenty_questions", "Is it alive?\n", "No.\n", " Is it worn?\n"))
+    assert told[0]["role"] == "system"
+    assert "Pants or Pant or Pair of pants." in told[0]["content"]
+    assert told[1:] == [
+        {"role": "user", "content": "Is it alive?"},
+        {"role": "assistant", "content": "No."},
+        {"role": "user", "content": "Is it worn?"},
+    ]
+
+
+def test_what_each_second_speaker_is_told() -> None:
+    wanted = {
+        "twenty_questions": ("Pants", '"Yes." or "No."'),
+        "guess_city": ("You live in Mumbai, India.", "(Mumbai, Bombay)", "Never\nwrite the name of your city"),
+        "car_dealer": (
+            *("sarcastic", "a BMW sedan with sunroof, heated seats", "about $30,000", "discounts"),
+            *("Output: Decision=Accept MSRP=$31,000 Buy Price=$29,500\n", "Output: Decision=Reject MSRP=$31,000\n"),
+        ),
+    }
+    for task, parts in wanted.items():
+        system = conversation(request(task, "Hello?\n"))[0]["content"]
+        assert [part for part in parts if part not in system] == [], task
+        assert "{" not in system
+        assert system.isascii()
+
+
+def test_the_fewest_facts_are_enough() -> None:
+    conversation(request("twenty_questions", "Is it alive?\n", facts={"word": "Pants"}))
+    conversation(request("guess_city", "Is it warm?\n", facts={"city": "Mumbai", "country": "India"}))
+    known = {name: BUYER[name] for name in ("personality", "brand", "type", "features", "budget")}
+    conversation(request("car_dealer", "Hello!\n", facts=known))
+    with pytest.raises(UserError, match=r"a second speaker of guess_city must know 'country', got \['city'\]"):
+        conversation(request("guess_city", "Is it warm?\n", facts={"city": "Mumbai"}))
+    with pytest.raises(UserError, match="unknown dialogue task 'chess'; known: car_dealer, guess_city, twenty_q"):
+        conversation(PartnerRequest("chess", {}, ("e4\n",), (), 0))
+
+
+def test_a_buyer_is_asked_to_conclude(unruly: Unruly, partner: Partner) -> None:
+    begin = "Output: Decision="
+    unruly.faults = [completion(f"I am done.\n{begin}Reject MSRP=$20,000\nBye!"), completion("Reject MSRP=$20,000")]
+    asked = [request("car_dealer", "Hello!\n", "Hi.\n", begin=begin)] * 2
+    # Whole or without its beginning: the environment understands both.
+    assert partner.reply(asked[:1]) == ["Output: Decision=Reject MSRP=$20,000\n"]
+    assert partner.reply(asked[1:]) == ["Reject MSRP=$20,000\n"]
+    roles = [message["role"] for message in unruly.bodies[0]["messages"]]
+    assert roles == ["system", "user", "assistant", "user"]
+    assert unruly.bodies[0]["messages"][-1]["content"].endswith("begins with: Output: Decision=")
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ("Yes.", "Yes.\n"),
+        ("\n\n  Yes, it is.  \n\nBecause people wear it.", "Yes, it is.\n"),
+        ("**Yes**", "Yes\n"),
+        ('"No."', "No.\n"),
+        ("Oracle: No.", "No.\n"),
+        ("<think>Pants?\nWorn.</think>\nYes.", "Yes.\n"),
+        ("<think>I never stop", "\n"),
+        (None, "\n"),
+        ("Player: Is it a cat?\nOracle: No.", "\n"),
+        ("Deal!\nOutput: Decision=Accept MSRP=$2 Buy Price=$1", "Deal! Output: Decision=Accept MSRP=$2 Buy Price=$1\n"),
+        ("Output: Decision=Reject MSRP=$2\nOutput: Decision=Reject MSRP=$2", "Output: Decision=Reject MSRP=$2\n"),
+        ("Too much.\nSeller: $9?\nBuyer: Deal!\nOutput: Decision=Accept MSRP=$9 Buy Price=$9", "Too much.\n"),
+        ("You: Hm, a car.\u2028Fine", "Hm, a car.\n"),
+    ],
+)
+def test_a_reply_is_one_line_of_the_second_speaker(
+    unruly: Unruly, partner: Partner, answer: str | None, line: str
+) -> None:
+    unruly.faults = [completion(answer)]
+    assert partner.reply([request("car_dealer", "Hello!\n")]) == [line]
+
+
+def test_a_car_is_sold_to_a_chat_model(unruly: Unruly, partner: Partner) -> None:
+    sold = "Fine.\nOutput: Decision=Accept MSRP=$31,000 Buy Price=$29,500"
+    unruly.faults = [completion("Buyer: How much?"), completion(sold)]
+    env = lmrl.make("car_dealer", partner=partner)
+    _, info = env.reset(seed=3)
+    assert info["partner"]["name"] == "chat"
+    assert env.step("A BMW sedan. The MSRP is $31,000.\n")[0] == "How much?\n"
+    text, reward, terminated, _, info = env.step("$29,500.\n")
+    assert (text, reward, terminated, info["success"]) == ("Fine.\n", 29.5, True, True)
+    assert [body["messages"][-1]["content"] for body in unruly.bodies][1] == "$29,500."
+
+
+def test_a_failing_endpoint_loses_no_answer(tmp_path: Path) -> None:
+    asked = [request("twenty_questions", f"Is it number {number}?\n") for number in range(5)]
+    settings: dict[str, Any] = {"cache": tmp_path / "answers", "max_parallel": 1, "retries": 0}
+    with Unruly(*[completion("Yes.")] * 3, reply(500, "broken")) as server:
+        told = r"'tiny' at .*: status 500: broken \(tries: 1\); 3 of 5 answers came, they"
+        with pytest.raises(ChatError, match=told):
+            ChatPartner("tiny", base_url=server.url, **settings).reply(asked)
+        server.faults = [completion("No.")] * 2
+        assert ChatPartner("tiny", base_url=server.url, **settings).reply(asked) == ["Yes.\n"] * 3 + ["No.\n"] * 2
+        assert len(server.bodies) == 6
+
+
+def test_descriptions(unruly: Unruly) -> None:
+    sampling = ChatPartner("tiny", 0.7, base_url=unruly.url, api_key="sk-secret", cache=False)
+    told = sampling.describe()
+    settings = {"temperature": 0.7, "max_tokens": 128}
+    assert json.loads(json.dumps(told)) == told
+    assert told == {"name": "chat", "prompts": 1, "model": "tiny", "endpoint": unruly.url, **settings}
+    sampling.reply([request("car_dealer", "Hello!\n", seed=seed) for seed in (4, 5)])
+    assert sorted(body["seed"] for body in unruly.bodies) == [4, 5]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., dict[str, Any]]]:
+    if MISSING:
+        pytest.skip(f"transformers serve needs {', '.join(MISSING)}: pip install 'transformers[serving]'")
+    with transformers_serve(tmp_path_factory.mktemp("model")) as (url, model):
+        yield lambda **settings: {"model": model, "base_url": url, "max_tokens": 8, **settings}
+
+
+def test_a_real_server_answers_many(served: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    batch = [[{"role": "user", "content": f"Is it number {number}?"}] for number in range(64)]
+    client = ChatClient(**served(cache=tmp_path / "answers"))
+    answers = client.complete(batch)
+    assert len(answers) == 64 < 2 * len({*answers})
+    assert client.spent()["requests"] == 64
+    assert 64 * 16 < client.spent()["tokens"]
+    again = ChatClient(**served(cache=tmp_path / "answers"))
+    assert again.complete(batch[::-1]) == answers[::-1]
+    assert again.spent() == {"requests": 0, "tokens": 0}
+    # Greedy: the answers are the model's, not the moment's.
+    assert ChatClient(**served(cache=False)).complete(batch[:4]) == answers[:4]
+
+
+def test_a_real_server_samples_by_temperature_and_seed(served: Callable[..., dict[str, Any]]) -> None:
+    batch = [[{"role": "user", "content": "Hello!"}]] * 6
+    assert len({*ChatClient(**served(cache=False)).complete(batch, seeds=range(6))}) == 1
+    sampling = ChatClient(**served(cache=False, temperature=1.0, max_parallel=1))
+    answers = sampling.complete(batch, seeds=range(6))
+    assert len({*answers}) > 1
+    assert sampling.complete(batch, seeds=range(6)) == answers
+
+
+def test_a_real_server_refuses_another_model(served: Callable[..., dict[str, Any]]) -> None:
+    with pytest.raises(ChatError, match=r"chat model 'other' at http.*: status 400: .*other.*; 0 of 1 answers came"):
+        ChatClient(**served(model="other", cache=False)).complete([[{"role": "user", "content": "Hello!"}]])
+
+
+@pytest.mark.parametrize("task", FACTS)
+def test_a_real_server_plays_with_many_environments(
+    served: Callable[..., dict[str, Any]], tmp_path: Path, task: str
+) -> None:
+    settings = served(temperature=1.0, cache=tmp_path / "answers")
+    first = ChatPartner(**settings)
+    said = _played(task, first)
+    assert len(said) == 16
+    assert all(text.endswith("\n") and text.count("\n") == 1 for text in said)
+    assert first.client.spent()["requests"] == 16
+    again = ChatPartner(**settings)
+    assert _played(task, again) == said
+    assert again.client.spent()["requests"] == 0
+
+
+def _played(task: str, partner: ChatPartner) -> list[str]:
+    """What a partner said in two turns of eight environments that share it."""
+    envs = [lmrl.make(task, partner=partner) for _ in range(8)]
+    for seed, env in enumerate(envs):
+        env.reset(seed=seed)
+    said: list[str] = []
+    for text in ("Hello, is it warm?\n", "I offer a BMW.\n"):
+        said += [turn[0] for turn in step_together([(slot, env, text) for slot, env in enumerate(envs)])]
+    return said
