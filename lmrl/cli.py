@@ -42,6 +42,7 @@ VERBS = {
     "data stats": Verb("data:stats_command", "describe a dataset next to the published figures"),
     "data verify": Verb("data:verify_command", "replay a dataset through its environment"),
     "data import": Verb("data:import_command", "convert an official LMRL-Gym file"),
+    "partner-agreement": Verb("partner:agreement_command", "compare a second speaker with the scripted one"),
     "study make": Verb("study:make_command", "write a page on which people rate dialogues blindly"),
     "study table": Verb("study:table_command", "turn the returned ratings into a table with tests"),
     "check-env": Verb("check_env:check_env_command", "test that an environment obeys the laws of the package"),
@@ -99,7 +100,7 @@ def _no_such_verb(words: list[str]) -> int:
 
 
 def _overview(verbs: dict[str, Verb] | None = None) -> str:
-    lines = [f"  lmrl {name:<15} {verb.help}" for name, verb in (verbs or VERBS).items()]
+    lines = [f"  lmrl {name:<17} {verb.help}" for name, verb in (verbs or VERBS).items()]
     return "\n".join(
         [
             f"lmrl {__version__}: multi-turn reinforcement learning for language models",

@@ -98,3 +98,13 @@ def hang(seconds: float) -> Callable[[BaseHTTPRequestHandler], None]:
         handler.close_connection = True
 
     return send
+
+
+def late(seconds: float, content: str) -> Callable[[BaseHTTPRequestHandler], None]:
+    """Well-behaved, but slow."""
+
+    def send(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(seconds)
+        completion(content)(handler)
+
+    return send

@@ -14,7 +14,7 @@ from lmrl.envs.twenty_questions import QUESTIONS, guess_of
 from lmrl.errors import UserError
 from lmrl.protocols import Reply, Request
 
-__all__ = ["Guesser", "Strategy", "any_question", "attentive", "most_telling"]
+__all__ = ["Guesser", "Strategy", "any_question", "attentive", "common_properties", "most_telling"]
 
 Strategy = Callable[[int, Request, Random], str]
 """From the set of objects that agree with all answers, and the rest of what is known, to a question."""
@@ -22,7 +22,7 @@ Strategy = Callable[[int, Request, Random], str]
 _CONSIDERED = 6
 """Properties that come to an attentive player's mind."""
 _PLAINEST = 10
-"""How many times as often as any other the first phrasing of a property is used."""
+"""How many times as often as any other the first phrasing of a property is used; the last one is never used."""
 _RASH = 0.15
 """Share of guesses among questions that use no answers."""
 _GUESSES_LAST = 5
@@ -71,7 +71,7 @@ def any_question(agreeing: int, request: Request, chance: Random) -> str:
     """Any property, and at the end any guesses."""
     if request.turn >= QUESTIONS - _GUESSES_LAST:
         return _guess(everything(), chance)
-    return _asked(chance.choice(_common()), chance)
+    return _asked(chance.choice(common_properties()), chance)
 
 
 def most_telling(agreeing: int, request: Request, chance: Random) -> str:
@@ -95,11 +95,12 @@ def _telling(agreeing: int, chance: Random) -> str:
 
 
 def _thought_of(chance: Random, count: int) -> list[Property]:
-    return chance.choices(_common(), cum_weights=_popularity(), k=count)
+    return chance.choices(common_properties(), cum_weights=_popularity(), k=count)
 
 
 def _asked(item: Property, chance: Random) -> str:
-    place = max(0, chance.randrange(len(item.phrasings) - 1 + _PLAINEST) - _PLAINEST + 1)
+    # The last phrasing is kept for asking a learned oracle something that the data does not hold.
+    place = max(0, chance.randrange(len(item.phrasings) - 2 + _PLAINEST) - _PLAINEST + 1)
     return f"{item.phrasings[place]}\n"
 
 
@@ -109,7 +110,7 @@ def _guess(subset: int, chance: Random) -> str:
 
 
 @lru_cache(maxsize=1)
-def _common() -> tuple[Property, ...]:
+def common_properties() -> tuple[Property, ...]:
     """What players ask for."""
     return tuple(item for item in properties() if item.common)
 
@@ -117,7 +118,7 @@ def _common() -> tuple[Property, ...]:
 @lru_cache(maxsize=1)
 def _popularity() -> tuple[float, ...]:
     """Running sums of weights: what tells more about an unknown object comes to mind more often."""
-    return tuple(accumulate(_information(item.yes, everything()) ** 2 for item in _common()))
+    return tuple(accumulate(_information(item.yes, everything()) ** 2 for item in common_properties()))
 
 
 def _information(yes: int, among: int) -> float:
@@ -129,7 +130,7 @@ def _information(yes: int, among: int) -> float:
 def _best_split(agreeing: int) -> Property | None:
     """The property that splits these objects most evenly (the first of equals); None if no property splits them."""
     left = agreeing.bit_count()
-    best = min(_common(), key=lambda item: abs(2 * (item.yes & agreeing).bit_count() - left))
+    best = min(common_properties(), key=lambda item: abs(2 * (item.yes & agreeing).bit_count() - left))
     return best if 0 < (best.yes & agreeing).bit_count() < left else None
 
 

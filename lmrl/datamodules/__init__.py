@@ -6,6 +6,7 @@ from lmrl.datamodules.filters import Filter
 from lmrl.datamodules.guess_city import GuessCityDataModule
 from lmrl.datamodules.maze import MazeDataModule
 from lmrl.datamodules.offline import OfflineDataModule
+from lmrl.datamodules.partner import PartnerDataModule
 from lmrl.datamodules.text_nav import TextNavDataModule
 from lmrl.datamodules.twenty_questions import TwentyQuestionsDataModule
 from lmrl.datamodules.wordle import WordleDataModule
@@ -17,6 +18,7 @@ __all__ = [
     "GuessCityDataModule",
     "MazeDataModule",
     "OfflineDataModule",
+    "PartnerDataModule",
     "TextNavDataModule",
     "TwentyQuestionsDataModule",
     "WordleDataModule",

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-from lmrl.envs.cities import City, country_names
+from lmrl.envs.cities import City, city_named, country_names
 from lmrl.envs.city_names import places_in
 from lmrl.envs.city_words import plain_words
 
-__all__ = ["REFUSALS", "guarded", "is_guess", "leaks"]
+__all__ = ["REFUSALS", "guarded", "guessed", "leaks"]
 
 REFUSALS = ("I must not tell you that.", "That would be too easy.", "I keep that to myself.")
 """What is said in place of an answer that tells too much."""
@@ -20,13 +20,17 @@ _PREFIX = 5
 _LANGUAGES = frozenset({"cantonese"})
 
 
-def is_guess(question: str, city: City) -> bool:
-    """Whether a question guesses the city.
+@lru_cache(maxsize=1 << 16)
+def guessed(question: str) -> str:
+    """The city that a question guesses, by its name of today; "" if it guesses none.
 
-    It names the city, by any of its names and as whole words; it names no other of the hundred; and it has no word
-    that compares or chooses ("near", "than", "or", "not", ...). The country may follow: "Is it Lima, Peru?".
+    A guess names one of the hundred, by any of its names and as whole words; it names no other of them; and it has no
+    word that compares or chooses ("near", "than", "or", "not", ...). The country may follow: "Is it Lima, Peru?".
     """
-    return places_in(question).cities == {city.name} and not _COMPARING & {*_without(plain_words(question), city)}
+    named = [*places_in(question).cities]
+    if len(named) != 1 or _COMPARING & {*_without_country(plain_words(question), city_named(named[0]))}:
+        return ""
+    return named[0]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -52,7 +56,7 @@ def guarded(reply: str, city: City, heard: Sequence[str]) -> str:
     return REFUSALS[len(heard) % len(REFUSALS)] if leaks(reply, city, not known) else reply
 
 
-def _without(words: tuple[str, ...], city: City) -> tuple[str, ...]:
+def _without_country(words: tuple[str, ...], city: City) -> tuple[str, ...]:
     """The words but for those of the names of its country: "north" in "North Korea" compares nothing."""
     for name in country_names()[city.country]:
         named = plain_words(name)

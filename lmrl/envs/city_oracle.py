@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from lmrl.envs.cities import City, Topic, city_named, topics
-from lmrl.envs.city_guard import REFUSALS
+from lmrl.envs.city_guard import REFUSALS, guessed
 from lmrl.envs.city_reading import Reading, read_question
 from lmrl.envs.city_truth import truth
 from lmrl.errors import UserError
@@ -59,17 +59,10 @@ class ScriptedResident:
         chance = Random(f"resident {request.seed} {len(request.heard)}")
         if self.noise and chance.random() < self.noise:
             return chance.choice(_UNSURE) + "\n"
-        city, reading = city_named(request.facts["city"]), read_question(request.heard[-1])
-        return (self._guess(city, reading, chance) or self._fact(city, reading, chance, request.seed)) + "\n"
-
-    def _guess(self, city: City, reading: Reading, chance: Random) -> str:
-        """The answer to a question that names cities or asks for names; "" to any other."""
-        named = reading.places.cities
-        if len(named) > 1:
-            return _ONE_AT_A_TIME
-        if named and city.name not in named:
-            return chance.choice(_WRONG_CITY)
-        return chance.choice(REFUSALS) if named or reading.name else ""
+        question, city = request.heard[-1], city_named(request.facts["city"])
+        reading = read_question(question)
+        text = _about_names(city, question, reading, chance) or self._fact(city, reading, chance, request.seed)
+        return text + "\n"
 
     def _fact(self, city: City, reading: Reading, chance: Random, seed: int) -> str:
         said = truth(city, reading)
@@ -85,6 +78,17 @@ class ScriptedResident:
             return _HARDLY[-1] if reading.strange and reading.yes_no else chance.choice(_UNSURE)
         candid = self.candor > 0 and Random(f"candid {seed} {topic.name}").random() < self.candor
         return _sentence(topic, (city.facts if candid else city.general)[topic.name], chance)
+
+
+def _about_names(city: City, question: str, reading: Reading, chance: Random) -> str:
+    """The answer to a question that names cities or asks for names; "" to any other."""
+    if len(reading.places.cities) > 1:
+        return _ONE_AT_A_TIME
+    if guess := guessed(question):
+        return chance.choice(_YES if guess == city.name else _WRONG_CITY)
+    if reading.places.cities:  # "Is it near Rome?": the answer must not depend on whether it is Rome
+        return chance.choice(_UNSURE)
+    return chance.choice(REFUSALS) if reading.name else ""
 
 
 def _by_yes_or_no(city: City, reading: Reading, said: bool, chance: Random) -> str:

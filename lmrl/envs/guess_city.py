@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from lmrl.envs.base import Turn
 from lmrl.envs.cities import City, cities, city_named, topics
-from lmrl.envs.city_guard import guarded, is_guess
+from lmrl.envs.city_guard import guarded, guessed
 from lmrl.envs.city_oracle import ScriptedResident
 from lmrl.envs.dialogue import DialogueEnv, Outcome
 from lmrl.errors import unknown
@@ -26,7 +26,7 @@ class GuessCity(DialogueEnv):
     r"""The partner lives in one of a hundred cities; the agent asks, by open questions too, and wins by naming it.
 
     Every question costs 1, the winning one nothing. The right guess or the twentieth question terminates. What a guess
-    is says `lmrl.envs.city_guard.is_guess`; the game answers the right one by itself, and everything else is answered
+    is says `lmrl.envs.city_guard.guessed`; the game answers the right one by itself, and everything else is answered
     by the partner in one line. An answer that names the city, or the country before a question did, is replaced by a
     refusal; ``info["refused"]`` says so. A text without letters is illegal: nobody is asked, and it costs a question.
 
@@ -90,7 +90,7 @@ class GuessCity(DialogueEnv):
         self._heard.append(" ".join(action.split())[:_LONGEST] + "\n")
         if not any(sign.isalpha() for sign in self._heard[-1]):
             return self._answered(_NO_QUESTION, illegal=True)
-        if is_guess(self._heard[-1], self._city):
+        if guessed(self._heard[-1]) == self._name:
             return self._answered(_FOUND, success=True)
         city = self._city
         known = {"city": city.name, "aliases": city.aliases, "country": city.country, "facts": city.facts}

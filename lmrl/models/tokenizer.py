@@ -7,6 +7,8 @@ never merge a line break with anything, so that the end of an action is always o
 - ``lmrl-chess`` keeps a rank of a chess board (``5 k 2 /``) together and everything else apart. A piece's file is then
   in one token and its rank in that token's place, where otherwise a model has to add up digits and count slashes: small
   models learn the rules from a small part of the positions.
+- ``lmrl-letters`` knows single characters with or without a space before them, nothing longer: all that Wordle needs.
+  The output layer of a small model is a large part of its work, and here a quarter of what it would be.
 """
 
 import hashlib
@@ -23,6 +25,7 @@ __all__ = ["BUNDLED", "bundled_name", "fingerprint", "load_tokenizer", "train"]
 
 _ASSETS = Path(__file__).parent.parent / "assets"
 _SPECIAL = ("<|endoftext|>", "<|pad|>")
+_LETTERS = r"\n| ?\S|\s"
 # A rank and its slash, the last rank, whose move it is with the castling rights, gaps, and any other character.
 _RANKS = r"\n| ?(?:[1-8pnbrqkPNBRQK] )+/| (?:[1-8pnbrqkPNBRQK] ?)+(?=   [wb])|   [wb]   [-KQkq ]+   |   | ?\S|\s"
 
@@ -30,6 +33,7 @@ _RANKS = r"\n| ?(?:[1-8pnbrqkPNBRQK] )+/| (?:[1-8pnbrqkPNBRQK] ?)+(?=   [wb])|  
 class _Recipe(NamedTuple):
     corpus: str
     file: str
+    vocabulary: int
     split: pre_tokenizers.PreTokenizer
 
 
@@ -37,6 +41,7 @@ _RECIPES = {
     "lmrl": _Recipe(
         "corpus.txt",
         "tokenizer.json",
+        1280,
         pre_tokenizers.Sequence(
             [pre_tokenizers.Split(Regex(r"\n"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         ),
@@ -44,9 +49,21 @@ _RECIPES = {
     "lmrl-chess": _Recipe(
         "chess_corpus.txt",
         "chess_tokenizer.json",
+        1024,
         pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(Regex(_RANKS), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        ),
+    ),
+    "lmrl-letters": _Recipe(
+        "letters_corpus.txt",
+        "letters_tokenizer.json",
+        310,
+        pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(_LETTERS), "isolated"),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         ),
@@ -57,14 +74,14 @@ BUNDLED = tuple(_RECIPES)
 """Names of the bundled tokenizers; the first is the default."""
 
 
-def train(name: str = BUNDLED[0], vocabulary: int = 1024) -> Tokenizer:
-    """A bundled tokenizer of at most ``vocabulary`` tokens anew, the same for the same corpus."""
+def train(name: str = BUNDLED[0]) -> Tokenizer:
+    """A bundled tokenizer anew, the same for the same corpus."""
     recipe = _RECIPES[name]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = recipe.split
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
+        vocab_size=recipe.vocabulary,
         min_frequency=2,
         special_tokens=[AddedToken(text, normalized=False, special=True) for text in _SPECIAL],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -75,7 +92,7 @@ def train(name: str = BUNDLED[0], vocabulary: int = 1024) -> Tokenizer:
 
 
 def load_tokenizer(name: str = BUNDLED[0]) -> PreTrainedTokenizerBase:
-    """A bundled tokenizer (``lmrl``, ``lmrl-chess``), or that of a folder or hub id.
+    """A bundled tokenizer (one of `BUNDLED`), or that of a folder or hub id.
 
     Raises:
         UserError: if there is no tokenizer under that name.
@@ -90,7 +107,7 @@ def load_tokenizer(name: str = BUNDLED[0]) -> PreTrainedTokenizerBase:
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"tokenizer must be {' or '.join(map(repr, BUNDLED))}, a folder or a hub id that has a tokenizer; got "
+            f"tokenizer must be {', '.join(map(repr, BUNDLED))}, a folder or a hub id that has a tokenizer; got "
             f"{name!r}"
         ) from error
     return loaded

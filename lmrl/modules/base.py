@@ -56,7 +56,8 @@ class LanguageModule(L.LightningModule):
         Args:
             pretrained: run folder (``runs/maze_fo/bc``), model folder or hub id to start from; None: from scratch.
             architecture: configuration values of a model from scratch, over those of a small GPT-2.
-            tokenizer: ``lmrl`` or ``lmrl-chess`` (bundled), a folder or hub id; None: that of `pretrained`, or ``lmrl``.
+            tokenizer: a bundled one (see `lmrl.models.tokenizer`), a folder or hub id; None: that of `pretrained`, or
+                ``lmrl``.
             lr: peak learning rate of AdamW.
             lr_schedule: ``cosine`` or ``constant``, after a linear warm-up.
             warmup_steps: optimizer steps of the warm-up.

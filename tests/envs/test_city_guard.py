@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from lmrl.envs.cities import City, Topic, cities, city_named, country_names, topics
-from lmrl.envs.city_guard import REFUSALS, guarded, is_guess, leaks
+from lmrl.envs.city_guard import REFUSALS, guarded, guessed, leaks
 from lmrl.envs.city_oracle import ScriptedResident
 from lmrl.envs.city_reading import read_question, values_in
 from lmrl.envs.city_words import plain_words
@@ -68,8 +68,8 @@ def named_by_eye(text: str, city: City, country: bool = True) -> bool:
     return any(re.search(rf"\b{re.escape(name)}\b", bare, re.IGNORECASE) for name in names)
 
 
-def requests(candor: float, question: str) -> Iterator[PartnerRequest]:
-    for seed, city in enumerate(cities()):
+def requests(question: str, number: int) -> Iterator[PartnerRequest]:
+    for seed, city in enumerate(cities(), 100 * number):
         yield PartnerRequest("guess_city", {"city": city.name}, (f"{question}\n",), (), seed)
 
 
@@ -79,10 +79,10 @@ def test_no_leak_for_any_fact_and_city_in_fifty_phrasings(candor: float) -> None
     for topic in topics():
         asked = phrasings(topic)
         assert len({*asked}) == 50
-        for question in asked:
+        for number, question in enumerate(asked):
             read = read_question(question).topic
             assert read is not None and read.name == topic.name, question
-            answers = resident.reply([*requests(candor, question)])
+            answers = resident.reply([*requests(question, number)])
             for city, answer in zip(cities(), answers, strict=True):
                 assert not named_by_eye(answer, city) and not leaks(answer, city), (question, city.name, answer)
                 told = values_in(answer, topic)
@@ -175,4 +175,4 @@ def test_the_country_may_be_said_once_it_was_named() -> None:
     ],
 )
 def test_what_is_a_guess(city: str, question: str, guess: bool) -> None:
-    assert is_guess(question, city_named(city)) is guess
+    assert (guessed(question) == city) is guess

@@ -84,7 +84,7 @@ def test_questions_by_hand(question: str, cairo: str, tokyo: str, toronto: str) 
     "question",
     [
         "What is the name of your city?", "Which city is it?", "Which country is it in?", "What is your city called?",
-        "Does its name start with a T?", "What letter does it begin with?", "How do you spell it?", "Is it near Tokyo?",
+        "Does its name start with a T?", "What letter does it begin with?", "How do you spell it?",
     ],
 )  # fmt: skip
 def test_names_are_not_told(question: str) -> None:
@@ -93,6 +93,9 @@ def test_names_are_not_told(question: str) -> None:
 
 def test_guesses_and_lists_of_places() -> None:
     assert kind(answer("Tokyo", "Is it Osaka?")) == NO
+    assert kind(answer("Tokyo", "Is it Pyongyang, North Korea?")) == NO
+    near = [answer(city, "Is it near Tokyo?", 5) for city in ("Tokyo", "Yokohama", "Lima")]
+    assert len({*near}) == 1 and kind(near[0]) == UNSURE
     for question in ("Is it Osaka or Kyiv?", "Is it Tokyo, Osaka or Kyiv?", "Is it in Japan or in China?"):
         assert answer("Tokyo", question) == "One place at a time, please."
     assert answer("Taipei", "Is it in China?") == "That is disputed."

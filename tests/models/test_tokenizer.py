@@ -6,12 +6,18 @@ from lmrl.errors import UserError
 from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint, load_tokenizer, train
 
 
-@pytest.mark.parametrize("name", BUNDLED)
-def test_the_bundled_file_is_what_the_corpus_gives(name: str) -> None:
+@pytest.mark.parametrize(("name", "vocabulary"), [("lmrl", 1280), ("lmrl-chess", 1024), ("lmrl-letters", 310)])
+def test_the_bundled_file_is_what_the_corpus_gives(name: str, vocabulary: int) -> None:
     assert train(name).to_str() == train(name).to_str()
     assert train(name).get_vocab() == load_tokenizer(name).get_vocab()
-    assert len(load_tokenizer(name)) == 1024
+    assert len(load_tokenizer(name)) == vocabulary
     assert bundled_name(load_tokenizer(name)) == name
+
+
+def test_letters_stay_apart() -> None:
+    tokenizer = load_tokenizer("lmrl-letters")
+    for text, count in (("Wordle:\n", 8), ("c r a n e\n", 6), ("b y g b b\n", 6), ("z Z x\n", 4)):
+        assert len(tokenizer.encode(text)) == count
 
 
 def test_ranks_of_a_chess_board_stay_together() -> None:
@@ -51,5 +57,5 @@ def test_fingerprints_tell_vocabularies_apart() -> None:
 
 
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="tokenizer must be 'lmrl' or 'lmrl-chess', a folder or a hub id"):
+    with pytest.raises(UserError, match="tokenizer must be 'lmrl', 'lmrl-chess', 'lmrl-letters', a folder or a hub id"):
         load_tokenizer(str(tmp_path / "none"))

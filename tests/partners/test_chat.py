@@ -65,7 +65,7 @@ def test_what_each_second_speaker_is_told() -> None:
         "twenty_questions": ("Pants", '"Yes." or "No."'),
         "guess_city": ("You live in Mumbai, India.", "(Mumbai, Bombay)", "Never\nwrite the name of your city"),
         "car_dealer": (
-            *("sarcastic", "a BMW sedan with sunroof, heated seats", "about $30,000", "discounts"),
+            *("sarcastic", 'brand BMW and the type\n"sedan" with sunroof, heated seats.', "is $30,000.", "discounts"),
             *("Output: Decision=Accept MSRP=$31,000 Buy Price=$29,500\n", "Output: Decision=Reject MSRP=$31,000\n"),
         ),
     }
@@ -158,15 +158,24 @@ def test_descriptions(unruly: Unruly) -> None:
     assert sorted(body["seed"] for body in unruly.bodies) == [4, 5]
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., dict[str, Any]]]:
+@pytest.mark.slow
+def test_a_real_server(tmp_path: Path) -> None:
+    """One test, for each process that runs a part of it would start a server of its own."""
     if MISSING:
         pytest.skip(f"transformers serve needs {', '.join(MISSING)}: pip install 'transformers[serving]'")
-    with transformers_serve(tmp_path_factory.mktemp("model")) as (url, model):
-        yield lambda **settings: {"model": model, "base_url": url, "max_tokens": 8, **settings}
+    with transformers_serve(tmp_path / "model") as (url, model):
+
+        def served(**settings: Any) -> dict[str, Any]:
+            return {"model": model, "base_url": url, "max_tokens": 8, **settings}
+
+        answers_many(served, tmp_path)
+        samples_by_temperature_and_seed(served)
+        refuses_another_model(served)
+        for task in FACTS:
+            plays_with_many_environments(served, tmp_path, task)
 
 
-def test_a_real_server_answers_many(served: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def answers_many(served: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     batch = [[{"role": "user", "content": f"Is it number {number}?"}] for number in range(64)]
     client = ChatClient(**served(cache=tmp_path / "answers"))
     answers = client.complete(batch)
@@ -180,7 +189,7 @@ def test_a_real_server_answers_many(served: Callable[..., dict[str, Any]], tmp_p
     assert ChatClient(**served(cache=False)).complete(batch[:4]) == answers[:4]
 
 
-def test_a_real_server_samples_by_temperature_and_seed(served: Callable[..., dict[str, Any]]) -> None:
+def samples_by_temperature_and_seed(served: Callable[..., dict[str, Any]]) -> None:
     batch = [[{"role": "user", "content": "Hello!"}]] * 6
     assert len({*ChatClient(**served(cache=False)).complete(batch, seeds=range(6))}) == 1
     sampling = ChatClient(**served(cache=False, temperature=1.0, max_parallel=1))
@@ -189,16 +198,13 @@ def test_a_real_server_samples_by_temperature_and_seed(served: Callable[..., dic
     assert sampling.complete(batch, seeds=range(6)) == answers
 
 
-def test_a_real_server_refuses_another_model(served: Callable[..., dict[str, Any]]) -> None:
+def refuses_another_model(served: Callable[..., dict[str, Any]]) -> None:
     with pytest.raises(ChatError, match=r"chat model 'other' at http.*: status 400: .*other.*; 0 of 1 answers came"):
         ChatClient(**served(model="other", cache=False)).complete([[{"role": "user", "content": "Hello!"}]])
 
 
-@pytest.mark.parametrize("task", FACTS)
-def test_a_real_server_plays_with_many_environments(
-    served: Callable[..., dict[str, Any]], tmp_path: Path, task: str
-) -> None:
-    settings = served(temperature=1.0, cache=tmp_path / "answers")
+def plays_with_many_environments(served: Callable[..., dict[str, Any]], tmp_path: Path, task: str) -> None:
+    settings = served(temperature=1.0, cache=tmp_path / task)
     first = ChatPartner(**settings)
     said = _played(task, first)
     assert len(said) == 16
