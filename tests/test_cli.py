@@ -65,8 +65,8 @@ def test_an_unknown_verb_names_the_known_ones(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("check-env maze", "unknown task 'maze'; known: chess, endgames, maze_fo, maze_po"),
-        ("data generate maze --size 3", "unknown task 'maze'; known: chess, endgames, maze_fo, maze_po"),
+        ("check-env maze", "unknown task 'maze'; known: car_dealer, chess, endgames, guess_city"),
+        ("data generate maze --size 3", "unknown task 'maze'; known: car_dealer, chess, endgames, guess_city"),
         ("data generate maze_fo --sice 3", "unknown key 'sice'; did you mean 'size'?"),
         ("data generate maze_fo --size three", "size: "),
         ("data generate", "arguments are required: task"),

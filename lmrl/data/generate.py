@@ -9,7 +9,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -22,6 +22,9 @@ from lmrl.rollout import in_order, rollout
 from lmrl.storage import write_episodes
 
 __all__ = ["dataset_path", "generate"]
+
+_Played: TypeAlias = tuple[list[Episode], UserError | None]
+"""What was finished, and what stopped the rest."""
 
 _CHUNK = 128
 _MAX_SEED = 2**53
@@ -64,10 +67,11 @@ def generate(
         behaviour: who plays instead of the task's own player: ``lm:PATH`` or a scripted player's name.
 
     Returns:
-        The path of the file, which is written in one step when all is done.
+        The path of the file, which takes its name in one step when all is done.
 
     Raises:
-        UserError: for an unknown task or player, or a number out of range.
+        UserError: for an unknown task or player, or a number out of range; and if a second speaker or an opponent gives
+            up. What was finished by then is kept in a file beside, whose name the message tells.
     """
     row, env = task(task_name), dict(env or {})
     size = row.dataset_size if size is None else size
@@ -83,10 +87,29 @@ def generate(
         "behaviour": behaviour or row.behaviour,
         "env": env,
     }
-    write_episodes(
-        path, _shown(_episodes(task_name, size, seed, workers, env, behaviour), task_name, size, progress), metadata
-    )
-    return path
+    played = _episodes(task_name, size, seed, workers, env, behaviour)
+    return _write(path, _shown(played, task_name, size, progress), metadata)
+
+
+def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -> Path:
+    """Write a file under its name when it is complete, and what there is under another if the play breaks off."""
+    failed: list[UserError] = []
+    partial = path.with_name(f"{path.stem}.partial{path.suffix}")
+    count = write_episodes(partial, _until_error(played, failed), metadata)
+    if not failed:
+        partial.replace(path)
+        return path
+    if count == 0:
+        partial.unlink()
+        raise failed[0]
+    raise UserError(f"{failed[0]}; the {count} episodes that were finished are in {partial}") from failed[0]
+
+
+def _until_error(played: Iterable[Episode], failed: list[UserError]) -> Iterator[Episode]:
+    try:
+        yield from played
+    except UserError as error:
+        failed.append(error)
 
 
 def _named(env: Mapping[str, Any], behaviour: str | None) -> dict[str, Any]:
@@ -101,27 +124,38 @@ def _episodes(
     chunks = [(task_name, seed, first, min(first + _CHUNK, size), env, behaviour) for first in range(0, size, _CHUNK)]
     if workers == 1 or len(chunks) == 1:
         for chunk in chunks:
-            yield from _play(*chunk)
+            yield from _finished(_play(*chunk))
         return
     # New interpreters rather than forks: forking a process that has threads (a progress bar) may hang.
     with ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent) as pool:
-        running: deque[Future[list[Episode]]] = deque()
+        running: deque[Future[_Played]] = deque()
         for chunk in chunks:
             running.append(pool.submit(_play, *chunk))
             # A bounded queue: results wait for the file, not in memory.
             if len(running) > 2 * workers:
-                yield from running.popleft().result()
+                yield from _finished(running.popleft().result())
         while running:
-            yield from running.popleft().result()
+            yield from _finished(running.popleft().result())
 
 
-def _play(
-    task_name: str, seed: int, first: int, last: int, env: Mapping[str, Any], behaviour: str | None
-) -> list[Episode]:
-    """Episodes ``first`` to ``last - 1``."""
+def _finished(played: _Played) -> Iterator[Episode]:
+    episodes, error = played
+    yield from episodes
+    if error is not None:
+        raise error
+
+
+def _play(task_name: str, seed: int, first: int, last: int, env: Mapping[str, Any], behaviour: str | None) -> _Played:
+    """Episodes ``first`` to ``last - 1``, or those that were finished when a second speaker or a player gave up."""
     recipe, make_env = cast_of(task_name, env, behaviour)
     starts = (recipe.start(seed, index) for index in range(first, last))
-    return in_order(rollout(recipe.policy, make_env, starts, task=task_name, stop=recipe.stop))
+    played: list[tuple[int, Episode]] = []
+    try:
+        for item in rollout(recipe.policy, make_env, starts, task=task_name, stop=recipe.stop):
+            played.append(item)  # one by one: an error must not take the others with it
+    except UserError as error:
+        return in_order(played), error
+    return in_order(played), None
 
 
 def _end_with_parent() -> None:

@@ -51,7 +51,10 @@ class LMPartner:
         """One line for each request, all in one batch."""
         if self._policy is None:
             return self._translate(requests)
-        asked = [Request(r.slot, r.seed, *spoken(r)) for r in requests]
+        slots = [request.slot for request in requests]
+        if len(set(slots)) < len(slots):  # not from parallel environments
+            slots = [*range(len(slots))]
+        asked = [Request(slot, r.seed, *spoken(r)) for slot, r in zip(slots, requests, strict=True)]
         return [_line(reply.text) for reply in self._policy.act(asked)]
 
     def describe(self) -> dict[str, Any]:

@@ -2,12 +2,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from lmrl.data import dataset_path, generate, read_dataset, verify
+from lmrl.envs.oracle import ScriptedOracle
 from lmrl.errors import UserError
+from lmrl.protocols import PartnerRequest
 from lmrl.storage import read_metadata, write_episodes
 
 GENERATE = """
@@ -116,3 +119,23 @@ def test_read_dataset_refuses_other_tasks_and_nothing(tmp_path: Path) -> None:
     write_episodes(tmp_path / "none.parquet", [])
     with pytest.raises(UserError, match=r"none\.parquet: holds no episodes"):
         list(read_dataset(tmp_path / "none.parquet"))
+
+
+def test_a_partner_that_gives_up_loses_no_finished_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered: list[PartnerRequest] = []
+    answer = ScriptedOracle.reply
+
+    def tired(self: ScriptedOracle, requests: Sequence[PartnerRequest]) -> list[str]:
+        answered.extend(requests)
+        if len(answered) > 2_000:
+            raise UserError("the endpoint is gone")
+        return answer(self, requests)
+
+    monkeypatch.setattr(ScriptedOracle, "reply", tired)
+    out = tmp_path / "talk.parquet"
+    with pytest.raises(UserError, match=r"the endpoint is gone; the \d+ episodes that were finished are in") as told:
+        generate("twenty_questions", 256, out=out, progress=False)
+    kept = list(read_dataset(tmp_path / "talk.partial.parquet"))
+    assert not out.exists()
+    assert f"the {len(kept)} episodes" in str(told.value)
+    assert len(kept) > 50
