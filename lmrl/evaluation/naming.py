@@ -6,7 +6,12 @@ __all__ = ["colour", "label", "ordered"]
 
 # Okabe and Ito's palette: distinct for all common kinds of colour vision.
 _PLAYERS: dict[str, tuple[str, str]] = {
+    "wrong": ("wrong", "#ECECEC"),
+    "repeated": ("repeated", "#DDDDDD"),
     "random": ("random", "#CFCFCF"),
+    "concise": ("concise", "#DCCBB0"),
+    "features": ("features", "#C9B38F"),
+    "discounts": ("discounts", "#B59B70"),
     "behaviour": ("behaviour", "#ABABAB"),
     "bc": ("BC", "#56B4E9"),
     "filtered_bc": ("filtered BC", "#0072B2"),
@@ -15,6 +20,9 @@ _PLAYERS: dict[str, tuple[str, str]] = {
     "ppo": ("PPO", "#CC79A7"),
     "online_filtered_bc": ("online filtered BC", "#E69F00"),
     "gpt4": ("GPT-4", "#F0E442"),
+    "matched": ("matched", "#9C8055"),
+    "consistent": ("consistent", "#9A9A9A"),
+    "opener": ("opener", "#8A8A8A"),
     "optimal": ("optimal", "#7A7A7A"),
 }
 _UNKNOWN = "#8A5A44"

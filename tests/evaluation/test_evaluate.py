@@ -107,7 +107,7 @@ def test_episodes_are_told_as_they_end(seer: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"task": "maze"}, "unknown task 'maze'; known: chess, endgames, maze_fo, maze_po"),
+        ({"task": "maze"}, "unknown task 'maze'; known: car_dealer, chess, endgames, guess_city, maze_fo, maze_po"),
         ({"episodes": 0}, "episodes must be at least 1, got 0"),
         ({"slots": 0}, "slots must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
