@@ -50,8 +50,9 @@ class TokenBatch(NamedTuple):
     """(N,) id of the action token."""
     reward: Tensor
     """(N,) float32."""
-    next: Tensor
-    """(N,) index of the state in which the policy speaks next; for a terminated token its own state, to be masked."""
+    next: Tensor | None
+    """(N,) index of the state in which the policy speaks next; for a terminated token its own state, to be masked. None
+    if not asked for: then the contexts beyond are not read either."""
     terminated: Tensor
     """(N,) bool: the value beyond this token is zero."""
     return_to_go: Tensor
@@ -81,9 +82,9 @@ def _leaves(keys: set[bytes]) -> dict[bytes, bytes]:
 class _Layout:
     """Which row and columns hold which ids."""
 
-    def __init__(self, batch: Sequence[Segment]) -> None:
+    def __init__(self, batch: Sequence[Segment], bootstrap: bool) -> None:
         heads = {s.key: _shared(s) for s in batch}
-        leaf = _leaves(heads.keys() | {s.next_key for s in batch if s.next_key})
+        leaf = _leaves(heads.keys() | {s.next_key for s in batch if s.next_key and bootstrap})
         self.branches: dict[bytes, dict[bytes, int]] = {}
         places: dict[bytes, tuple[int, int, int]] = {}
         rows: dict[bytes, int] = {}
@@ -137,18 +138,23 @@ def _length(context: bytes, branches: dict[bytes, int]) -> int:
     return len(context) + sum(len(key) - len(context) for key in branches)
 
 
-def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False) -> TokenBatch:
+def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False, bootstrap: bool = True) -> TokenBatch:
     """Put segments side by side.
 
     Args:
         batch: any segments, in any order; an empty list gives a batch without action tokens.
         pad: id to fill rows with; nothing ever looks at it.
         read: also index the tokens that are only read; each counts once, however many segments share it.
+        bootstrap: also read and index the state that follows each action token; without, where every turn has a window
+            of its own, half as much is read.
     """
-    layout = _Layout(batch)
+    layout = _Layout(batch, bootstrap)
     sizes = np.asarray([len(s.col) for s in batch], dtype=np.int64)
     here = layout.flat([s.key for s in batch], sizes, _join([s.col for s in batch], np.int64))
-    after, terminated = _successors(layout, batch, here, np.cumsum(sizes) - 1)
+    last = np.cumsum(sizes) - 1
+    terminated = np.zeros(len(here), dtype=bool)
+    terminated[last] = [s.next_ids is None for s in batch]
+    after = _successors(layout, batch, here, last) if bootstrap else here[:0]
     before, heard = _read(layout, batch) if read else (here[:0], here[:0])
     states, inverse = np.unique(np.concatenate([here, after, before]), return_inverse=True)
     returns = [np.full(len(s.col), np.nan) if s.return_to_go is None else s.return_to_go for s in batch]
@@ -163,25 +169,23 @@ def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False) -> Token
         state=torch.from_numpy(inverse[: len(here)]),
         token=torch.from_numpy(_join([s.token for s in batch], np.int64)),
         reward=torch.from_numpy(_join([s.reward for s in batch], np.float32)),
-        next=torch.from_numpy(inverse[len(here) : 2 * len(here)]),
+        next=torch.from_numpy(inverse[len(here) : 2 * len(here)]) if bootstrap else None,
         terminated=torch.from_numpy(terminated),
         return_to_go=torch.from_numpy(_join(returns, np.float32)),
-        read_state=torch.from_numpy(inverse[2 * len(here) :]) if read else None,
+        read_state=torch.from_numpy(inverse[len(here) + len(after) :]) if read else None,
         read_token=torch.from_numpy(heard) if read else None,
     )
 
 
-def _successors(layout: _Layout, batch: Sequence[Segment], here: Ints, last: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """(N,) the state after each action token, and whether the rules ended the episode with it."""
+def _successors(layout: _Layout, batch: Sequence[Segment], here: Ints, last: Ints) -> Ints:
+    """(N,) the state after each action token; where the rules ended the episode with it, its own."""
     ends = np.asarray([s.next_ids is None for s in batch], dtype=bool)
     after = np.roll(here, -1)
     after[last[ends]] = here[last[ends]]
     following = [s.next_key for s in batch if s.next_key]
     lengths = np.asarray([len(key) // _WORD for key in following], dtype=np.int64)
     after[last[~ends]] = layout.flat(following, np.ones_like(lengths), lengths - 1)
-    terminated = np.zeros(len(here), dtype=bool)
-    terminated[last[ends]] = True
-    return after, terminated
+    return after
 
 
 def _read(layout: _Layout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:

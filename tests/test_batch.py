@@ -64,6 +64,19 @@ def test_hidden_vectors_equal_those_of_each_segment_alone(kind: str, window: Win
     torch.testing.assert_close(together, torch.cat(alone), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window", WINDOWS)
+def test_what_follows_is_read_only_where_it_is_asked_for(window: Window) -> None:
+    parts = cut(MIXED, window)
+    batch, short = collate(parts, read=True), collate(parts, read=True, bootstrap=False)
+    assert short.next is None
+    assert short.input_ids.numel() < batch.input_ids.numel()
+    for at in ("state", "read_state"):
+        mine, theirs = prefixes(short), prefixes(batch)
+        said = [mine[i] for i in getattr(short, at).tolist()]
+        assert sorted(said) == sorted(theirs[i] for i in getattr(batch, at).tolist())
+    assert short.terminated.tolist() == batch.terminated.tolist()
+
+
 def test_actions_after_the_same_context_are_branches() -> None:
     batch = collate(cut(MIXED[:4], Window(texts=1)))
     assert batch.mask is not None

@@ -30,8 +30,8 @@ Run: TypeAlias = tuple[Segment, ...]
 class OfflineDataModule(L.LightningDataModule):
     """The episodes of one task, split by episode into training and validation.
 
-    A module may set `filter` (which episodes to keep), `gamma` (to get returns) and `read` (to get the tokens that are
-    only read) in its own ``setup``.
+    A module may set `filter` (which episodes to keep), `gamma` (to get returns), `bootstrap` (to get the states that
+    follow) and `read` (to get the tokens that are only read) in its own ``setup``.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class OfflineDataModule(L.LightningDataModule):
         self.path = Path(path) if path else dataset_path(task, size or self.task.dataset_size, data_seed, env)
         self.filter = Filter()
         self.gamma: float | None = None
+        self.bootstrap = False
         self.read = False
         self.episodes: list[Episode] = []
 
@@ -152,7 +153,9 @@ class OfflineDataModule(L.LightningDataModule):
             generator=generator,
             num_workers=self.hparams["num_workers"],
             persistent_workers=self.hparams["num_workers"] > 0,
-            collate_fn=partial(_collate, pad=encoder.tokenizer.pad_token_id or 0, read=self.read),
+            collate_fn=partial(
+                _collate, pad=encoder.tokenizer.pad_token_id or 0, read=self.read, bootstrap=self.bootstrap
+            ),
         )
 
 
@@ -169,5 +172,5 @@ def _with_returns(parts: list[Segment], gamma: float | None) -> list[Segment]:
     return [replace(part, return_to_go=g) for part, g in zip(parts, np.split(returns, ends), strict=True)]
 
 
-def _collate(runs: Sequence[Run], pad: int, read: bool) -> TokenBatch:
-    return collate([segment for run in runs for segment in run], pad, read)
+def _collate(runs: Sequence[Run], **settings: Any) -> TokenBatch:
+    return collate([segment for run in runs for segment in run], **settings)

@@ -178,6 +178,12 @@ class LanguageModule(L.LightningModule):
         """Weights that the language model does not hold: value heads and what carries them."""
         return {}
 
+    def ask(self, **wanted: Any) -> None:
+        """Tell the datamodule what its batches shall hold; nothing where batches come from elsewhere."""
+        data = getattr(self.trainer, "datamodule", None)
+        for name, value in wanted.items() if data is not None else ():
+            setattr(data, name, value)
+
     def setup(self, stage: str) -> None:
         """Learn from the datamodule what is read, and check that an algorithm which needs a BC run has one."""
         data = getattr(self.trainer, "datamodule", None)

@@ -41,8 +41,7 @@ class BC(LanguageModule):
     def setup(self, stage: str) -> None:
         """Ask the datamodule for what is read, if it counts."""
         super().setup(stage)
-        if self.read_weight:
-            self.trainer.datamodule.read = True  # type: ignore[attr-defined]
+        self.ask(read=self.read_weight > 0)
 
     def losses(self, batch: TokenBatch) -> BCLoss:
         """The mean negative log-likelihood of the action tokens, and of what is read."""

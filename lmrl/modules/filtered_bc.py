@@ -23,4 +23,4 @@ class FilteredBC(BC):
     def setup(self, stage: str) -> None:
         """Hand the filter to the datamodule."""
         super().setup(stage)
-        self.trainer.datamodule.filter = self.filter  # type: ignore[attr-defined]
+        self.ask(filter=self.filter)

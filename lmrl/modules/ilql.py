@@ -47,9 +47,14 @@ class ILQL(ValueModule):
         self.v_head = ValueHead(int(self.model.config.hidden_size), 1, self.hparams["head_bias"])
         self.slow_trunk, self.slow_q_heads = frozen_copy(self.trunk), frozen_copy(self.q_heads)
 
+    def setup(self, stage: str) -> None:
+        """Ask the datamodule for the states that follow."""
+        super().setup(stage)
+        self.ask(bootstrap=True)
+
     def losses(self, batch: TokenBatch) -> ILQLLoss:
         """TD loss of both Qs, expectile loss of V, cross-entropy of both Qs."""
-        assert self.v_head is not None
+        assert self.v_head is not None and batch.next is not None
         hidden = hidden_states(self.trunk, batch)
         with torch.no_grad():
             slow_hidden = hidden_states(self.slow_trunk, batch)

@@ -30,7 +30,7 @@ class MC(ValueModule):
     def setup(self, stage: str) -> None:
         """Ask the datamodule for returns."""
         super().setup(stage)
-        self.trainer.datamodule.gamma = self.gamma  # type: ignore[attr-defined]
+        self.ask(gamma=self.gamma)
 
     def losses(self, batch: TokenBatch) -> MCLoss:
         """Squared error of Q and its cross-entropy."""
