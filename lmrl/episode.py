@@ -45,6 +45,8 @@ class Episode:
     """Token ids of each action as sampled (``T`` tuples), or empty where nothing was sampled."""
     action_logprobs: tuple[tuple[float, ...], ...] = ()
     """Log-probabilities that belong to `action_ids`."""
+    action_values: tuple[tuple[float, ...], ...] = ()
+    """V of the states in which those ids were sampled, where the policy had a value head."""
 
     def __post_init__(self) -> None:
         turns = len(self.actions)
@@ -53,7 +55,7 @@ class Episode:
                 f"an episode of {turns} actions needs {turns + 1} observations and {turns} rewards, "
                 f"got {len(self.observations)} and {len(self.rewards)}"
             )
-        for name in ("action_ids", "action_logprobs"):
+        for name in ("action_ids", "action_logprobs", "action_values"):
             if len(getattr(self, name)) not in (0, turns):
                 raise UserError(
                     f"{name} must be empty or have one entry per action ({turns}), got {len(getattr(self, name))}"

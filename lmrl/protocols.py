@@ -48,6 +48,8 @@ class Reply:
     """Token ids of the action exactly as sampled; empty for players without tokens."""
     logprobs: tuple[float, ...] = ()
     """Log-probability of each id under the very distribution it was sampled from."""
+    values: tuple[float, ...] = ()
+    """V of the state in which each id was sampled, for policies with a value head."""
 
 
 @runtime_checkable

@@ -37,12 +37,13 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "info": (lambda value: isinstance(value, dict), "an object"),
     "action_ids": (_list_of(_list_of(_is_int)), "a list of lists of whole numbers"),
     "action_logprobs": (_list_of(_list_of(_is_number)), "a list of lists of numbers"),
+    "action_values": (_list_of(_list_of(_is_number)), "a list of lists of numbers"),
 }
-_OPTIONAL = frozenset({"seed", "info", "action_ids", "action_logprobs"})
+_OPTIONAL = frozenset({"seed", "info", "action_ids", "action_logprobs", "action_values"})
 
 
 def record_from_episode(episode: Episode) -> dict[str, Any]:
-    """The fields of an episode by name; ``action_ids`` and ``action_logprobs`` are None where nothing was sampled."""
+    """The fields of an episode by name; what belongs to sampled ids is None where nothing was sampled."""
     return {
         "task": episode.task,
         "observations": list(episode.observations),
@@ -54,6 +55,7 @@ def record_from_episode(episode: Episode) -> dict[str, Any]:
         "info": dict(episode.info),
         "action_ids": [list(ids) for ids in episode.action_ids] or None,
         "action_logprobs": [list(logprobs) for logprobs in episode.action_logprobs] or None,
+        "action_values": [list(values) for values in episode.action_values] or None,
     }
 
 
@@ -103,6 +105,7 @@ def _episode(fields: Mapping[str, Any]) -> Episode:
         info=fields.get("info", {}),
         action_ids=tuple(map(tuple, fields.get("action_ids", ()))),
         action_logprobs=tuple(map(tuple, fields.get("action_logprobs", ()))),
+        action_values=tuple(map(tuple, fields.get("action_values", ()))),
     )
 
 

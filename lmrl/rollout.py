@@ -63,7 +63,7 @@ class _Slot:
         return terminated, truncated
 
     def episode(self, task: str, terminated: bool, truncated: bool) -> Episode:
-        sampled = any(reply.ids for reply in self.replies)
+        sampled, valued = any(reply.ids for reply in self.replies), any(reply.values for reply in self.replies)
         return Episode(
             task=task,
             observations=tuple(self.observations),
@@ -75,6 +75,7 @@ class _Slot:
             info={**self.info, "illegal": self.illegal, "success": bool(self.info.get("success", False))},
             action_ids=tuple(reply.ids for reply in self.replies) if sampled else (),
             action_logprobs=tuple(reply.logprobs for reply in self.replies) if sampled else (),
+            action_values=tuple(reply.values for reply in self.replies) if valued else (),
         )
 
 

@@ -20,7 +20,7 @@ __all__ = ["read_episodes", "read_metadata", "write_episodes"]
 # Nested fields are called "element", as the Parquet standard has it, whatever the version of pyarrow.
 _TEXTS = pa.list_(pa.field("element", pa.string()))
 _IDS = pa.list_(pa.field("element", pa.list_(pa.field("element", pa.int32()))))
-_LOGPROBS = pa.list_(pa.field("element", pa.list_(pa.field("element", pa.float32()))))
+_NUMBERS = pa.list_(pa.field("element", pa.list_(pa.field("element", pa.float32()))))
 _SCHEMA = pa.schema(
     [
         ("task", pa.string()),
@@ -32,7 +32,8 @@ _SCHEMA = pa.schema(
         ("seed", pa.int64()),
         ("info", pa.string()),
         ("action_ids", _IDS),
-        ("action_logprobs", _LOGPROBS),
+        ("action_logprobs", _NUMBERS),
+        ("action_values", _NUMBERS),
     ]
 )
 _METADATA_KEY = b"lmrl"

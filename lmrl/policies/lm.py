@@ -6,6 +6,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.models.decoding import Decoder
 from lmrl.models.engine import Engine
+from lmrl.models.guidance import Head
 from lmrl.models.lm import build_lm
 from lmrl.models.runs import resolve_pretrained
 from lmrl.models.sampling import SamplingSettings
@@ -29,6 +30,7 @@ class LMPolicy:
         top_p: 1 is off.
         max_new_tokens: an action without a line break ends here, as it is.
         slots: parallel episodes to make room for; more are possible.
+        v_head: ``(n, width)`` hidden vectors to V of their states; if given, replies hold the values.
 
     Raises:
         UserError: a setting is outside its range, or window and action do not fit into the model.
@@ -45,12 +47,14 @@ class LMPolicy:
         top_p: float = 1.0,
         max_new_tokens: int = 32,
         slots: int = 32,
+        v_head: Head | None = None,
     ) -> None:
         self.model = model
         engine = Engine(model, slots)
         self._prompter = Prompter(tokenizer, window, engine.max_length, max_new_tokens)
         self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._prompter.stop_ids())
-        self._decoder = Decoder(engine, invalid=invalid_ids(tokenizer, model.config.vocab_size, model.device))
+        invalid = invalid_ids(tokenizer, model.config.vocab_size, model.device)
+        self._decoder = Decoder(engine, invalid=invalid, v_head=v_head)
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """One action per request, in their order."""

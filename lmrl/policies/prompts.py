@@ -74,4 +74,5 @@ def speak(decoder: Decoder, prompter: Prompter, settings: SamplingSettings, requ
         [request.turn for request in requests],
         settings,
     )
-    return [Reply(prompter.encoder.decode(sample.ids), sample.ids, sample.logprobs) for sample in samples]
+    decode = prompter.encoder.decode
+    return [Reply(decode(sample.ids), sample.ids, sample.logprobs, sample.values) for sample in samples]

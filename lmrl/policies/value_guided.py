@@ -29,7 +29,7 @@ class ValueGuidedPolicy:
         window: how much of the episode is read.
         value_model: reads the same ids; its hidden vectors go through the heads.
         q_heads: ``(n, width)`` hidden vectors to ``(n, vocabulary)``; one for MC, two for ILQL.
-        v_head: ``(n, width)`` hidden vectors to ``(n,)``, for `state_values`.
+        v_head: ``(n, width)`` hidden vectors to ``(n,)``, for `state_values` and for the values in replies.
         beta: weight of the values.
         temperature: 0 is greedy.
         top_k: over the weighed distribution; 0 is off.
@@ -68,7 +68,7 @@ class ValueGuidedPolicy:
         self._v_head = v_head
         self._guidance = Guidance(self._values, tuple(q_heads), beta, support_top_k, support_top_p)
         invalid = invalid_ids(tokenizer, model.config.vocab_size, model.device)
-        self._decoder = Decoder(speaking, self._guidance, invalid)
+        self._decoder = Decoder(speaking, self._guidance, invalid, v_head)
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """One action per request, in their order."""
