@@ -1,124 +1,75 @@
 """The only loop in which a policy meets environments: many at once, each slot refilled as soon as it is free."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, SupportsFloat, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
 
-import gymnasium
+import numpy as np
 
-from lmrl.envs.dialogue import step_together
+from lmrl.envs.together import Failure, Step, step_together
 from lmrl.episode import Episode
 from lmrl.protocols import Policy, Reply, Request
+from lmrl.slot import MakeEnv, Slot, Start
 
-__all__ = ["Start", "in_order", "rollout"]
-
-TextEnv: TypeAlias = "gymnasium.Env[str, str]"
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """How an episode begins: its seed and the options handed to ``reset``."""
-
-    seed: int
-    options: Mapping[str, Any] | None = None
+__all__ = ["Start", "episode_seed", "in_order", "rollout"]
 
 
-@dataclass(slots=True)
-class _Slot:
-    """One environment and the episode that it is playing."""
-
-    env: TextEnv
-    index: int
-    order: int = 0
-    start: Start = field(default_factory=lambda: Start(0))
-    observations: list[str] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    info: dict[str, Any] = field(default_factory=dict)
-    illegal: int = 0
-
-    def begin(self, order: int, start: Start) -> None:
-        self.order, self.start, self.illegal = order, start, 0
-        text, self.info = self.env.reset(
-            seed=start.seed, options=None if start.options is None else dict(start.options)
-        )
-        self.observations, self.replies, self.rewards = [text], [], []
-
-    def request(self) -> Request:
-        return Request(
-            slot=self.index,
-            seed=self.start.seed,
-            observations=self.observations,
-            actions=[reply.text for reply in self.replies],
-            action_ids=[reply.ids for reply in self.replies],
-            info=self.info,
-        )
-
-    def turned(self, reply: Reply, turn: tuple[str, SupportsFloat, bool, bool, dict[str, Any]]) -> tuple[bool, bool]:
-        text, reward, terminated, truncated, self.info = turn
-        self.observations.append(text)
-        self.replies.append(reply)
-        self.rewards.append(float(reward))
-        self.illegal += bool(self.info.get("illegal", False))
-        return terminated, truncated
-
-    def episode(self, task: str, terminated: bool, truncated: bool) -> Episode:
-        sampled, valued = any(reply.ids for reply in self.replies), any(reply.values for reply in self.replies)
-        return Episode(
-            task=task,
-            observations=tuple(self.observations),
-            actions=tuple(reply.text for reply in self.replies),
-            rewards=tuple(self.rewards),
-            terminated=terminated,
-            truncated=truncated,
-            seed=self.start.seed,
-            info={**self.info, "illegal": self.illegal, "success": bool(self.info.get("success", False))},
-            action_ids=tuple(reply.ids for reply in self.replies) if sampled else (),
-            action_logprobs=tuple(reply.logprobs for reply in self.replies) if sampled else (),
-            action_values=tuple(reply.values for reply in self.replies) if valued else (),
-        )
+def episode_seed(*key: int) -> int:
+    """31 bits that differ between neighbouring keys: seed 1 is not seed 0 moved on by one episode."""
+    return int(np.random.SeedSequence(key).generate_state(1)[0] >> 1)
 
 
 def rollout(
     policy: Policy,
-    make_env: Callable[[], TextEnv],
+    make_env: MakeEnv,
     starts: Iterable[Start],
     *,
     task: str,
     slots: int = 32,
     stop: Callable[[Request], bool] | None = None,
+    forgiving: bool = False,
 ) -> Iterator[tuple[int, Episode]]:
     """Play one episode per start and yield ``(index of the start, episode)`` as episodes finish.
 
     Args:
         policy: asked once per round for all waiting environments.
-        make_env: makes one environment; called at most ``slots`` times.
+        make_env: makes one environment; called at most ``slots`` times, and once more for each that fails.
         starts: seeds and reset options, consumed lazily, so it may be endless.
         task: name written into the episodes.
         slots: how many environments play side by side.
         stop: a recorder's own rule: an episode for which it says yes ends there as truncated.
+        forgiving: what an environment or second speaker raises is not handed on: it is tried once more (an environment
+            anew, brought to the same point), and if it fails again, the episode ends after its last observation as
+            truncated, with the message as ``info["error"]``. An episode that could not begin has no turn.
     """
     waiting = enumerate(starts)
-    free: list[_Slot] = []
-    busy: list[_Slot] = []
+    free: list[Slot] = []
+    busy: list[Slot] = []
     made = 0
+    failures: dict[int, Failure] | None = {} if forgiving else None
     try:
         while True:
             while len(busy) < slots and (item := next(waiting, None)) is not None:
                 if not free:
-                    free.append(_Slot(make_env(), made))
+                    free.append(Slot(make_env(), made))
                     made += 1
                 slot = free.pop()
-                slot.begin(*item)
-                busy.append(slot)
+                error = _begin(slot, *item, make_env, forgiving)
+                if error is not None:
+                    yield slot.order, _broken_off(slot, task, error)
+                    free.append(slot)
+                else:
+                    busy.append(slot)
             if not busy:
                 return
-            still: list[_Slot] = []
+            still: list[Slot] = []
             replies = policy.act([slot.request() for slot in busy])
-            turns = step_together(
-                [(slot.index, slot.env, reply.text) for slot, reply in zip(busy, replies, strict=True)]
-            )
-            for slot, reply, turn in zip(busy, replies, turns, strict=True):
+            moves = [(slot.index, slot.env, reply.text) for slot, reply in zip(busy, replies, strict=True)]
+            turns = step_together(moves, failures)
+            for place, (slot, reply, first) in enumerate(zip(busy, replies, turns, strict=True)):
+                turn = _again(slot, reply, (failures or {}).pop(place), make_env) if first is None else first
+                if isinstance(turn, Exception):
+                    yield slot.order, _broken_off(slot, task, turn)
+                    free.append(slot)
+                    continue
                 terminated, truncated = slot.turned(reply, turn)
                 if not (terminated or truncated) and stop is not None and stop(slot.request()):
                     truncated = True
@@ -131,6 +82,35 @@ def rollout(
     finally:
         for slot in (*busy, *free):
             slot.env.close()
+
+
+def _begin(slot: Slot, order: int, start: Start, make_env: MakeEnv, forgiving: bool) -> Exception | None:
+    try:
+        slot.begin(order, start)
+    except Exception:
+        if not forgiving:
+            raise
+        try:
+            slot.renew(make_env)
+        except Exception as error:
+            return error
+    return None
+
+
+def _again(slot: Slot, reply: Reply, failure: Failure, make_env: MakeEnv) -> Step | Exception:
+    """The turn that failed, played again by a new environment; or why there is none."""
+    if failure.by_partner:
+        return failure.error
+    try:
+        slot.renew(make_env)
+        return slot.env.step(reply.text)
+    except Exception as error:
+        return error
+
+
+def _broken_off(slot: Slot, task: str, error: Exception) -> Episode:
+    slot.info["error"] = f"{type(error).__name__}: {error}"
+    return slot.episode(task, terminated=False, truncated=True)
 
 
 def in_order(results: Iterable[tuple[int, Episode]]) -> list[Episode]:

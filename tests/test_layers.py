@@ -23,6 +23,7 @@ LAYERS = {
     "config_files": 0,
     "envs": 1,
     "rollout": 2,
+    "slot": 2,
     "tokens": 2,
     "behaviours": 2,
     "losses": 3,

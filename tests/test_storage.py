@@ -26,6 +26,7 @@ SAMPLED = Episode(
     info={"success": True, "illegal": 1, "start": {"init_position": [1, 2]}, "note": None},
     action_ids=((5, 6), ()),
     action_logprobs=((-0.5, -0.25), ()),
+    action_values=((1.5, -0.75), ()),
 )
 RECORD = {
     "task": "maze_fo",
@@ -95,6 +96,7 @@ def test_columns_of_the_parquet_file(tmp_path: Path) -> None:
         "int64",
         "string",
         "list<element: list<element: int32>>",
+        "list<element: list<element: float>>",
         "list<element: list<element: float>>",
     ]
     assert table["action_ids"].to_pylist() == [None, [[5, 6], []]]

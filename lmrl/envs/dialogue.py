@@ -1,21 +1,15 @@
 """`DialogueEnv`: games in which somebody answers. Who it is comes from outside."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, SupportsFloat, TypeAlias
-
-import gymnasium
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.protocols import Partner, PartnerRequest
 
-__all__ = ["DialogueEnv", "Outcome", "step_together"]
+__all__ = ["DialogueEnv", "Outcome"]
 
 Outcome: TypeAlias = "Turn | PartnerRequest"
 """A finished turn, or what the partner has to answer before it is finished."""
-
-_Turn: TypeAlias = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
-"""Gymnasium's idea of a turn."""
 
 
 class DialogueEnv(TextEnv):
@@ -81,43 +75,3 @@ class DialogueEnv(TextEnv):
 
     def _hear(self, reply: str) -> Outcome:
         raise NotImplementedError
-
-
-def step_together(moves: Sequence[tuple[int, "gymnasium.Env[str, str]", str]]) -> list[_Turn]:
-    """One step of each of many environments of any kind; those that share a second speaker ask it all at once.
-
-    Args:
-        moves: number of the slot, environment and action of each.
-
-    Returns:
-        The turns in that order.
-    """
-    turns: dict[int, _Turn] = {}
-    asked: dict[int, tuple[DialogueEnv, PartnerRequest]] = {}
-    for place, (slot, env, action) in enumerate(moves):
-        if isinstance(env, DialogueEnv):
-            _sort(place, slot, env, env.say(action), turns, asked)
-        else:
-            turns[place] = env.step(action)
-    while asked:
-        partner = next(iter(asked.values()))[0].partner
-        now = {place: asked.pop(place) for place in [*asked] if asked[place][0].partner is partner}
-        replies = partner.reply([request for _, request in now.values()])
-        for (place, (env, _)), reply in zip(now.items(), replies, strict=True):
-            _sort(place, moves[place][0], env, env.hear(reply), turns, asked)
-    return [turns[place] for place in range(len(moves))]
-
-
-def _sort(
-    place: int,
-    slot: int,
-    env: DialogueEnv,
-    outcome: Outcome,
-    turns: dict[int, _Turn],
-    asked: dict[int, tuple[DialogueEnv, PartnerRequest]],
-) -> None:
-    """Put an outcome where it belongs: to the finished turns, or to what is to be asked."""
-    if isinstance(outcome, PartnerRequest):
-        asked[place] = env, replace(outcome, slot=slot)
-    else:
-        turns[place] = outcome

@@ -14,7 +14,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.partners import environment
 from lmrl.protocols import Policy
-from lmrl.rollout import Start, in_order, rollout
+from lmrl.rollout import Start, episode_seed, in_order, rollout
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -97,7 +97,7 @@ def evaluate(
     for argument, value, least in (("episodes", episodes, 1), ("slots", slots, 1), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"{argument} must be at least {least}, got {value}")
-    starts = [Start(_seed(seed, i), _options(record.starts, i)) for i in range(episodes)]
+    starts = [Start(episode_seed(seed, i), _options(record.starts, i)) for i in range(episodes)]
     make = environment(task, env)
     played = []
     for order, episode in rollout(policy, make, starts, task=task, slots=slots):
@@ -111,11 +111,6 @@ def evaluate(
 def _opponent(episode: Episode) -> dict[str, Any]:
     """Whom it was played with or against, where the game says so."""
     return {name: episode.info[name] for name in ("opponent", "partner") if name in episode.info}
-
-
-def _seed(seed: int, episode: int) -> int:
-    """31 bits that differ between neighbouring evaluations: seed 1 is not seed 0 moved on by one episode."""
-    return int(np.random.SeedSequence([seed, episode]).generate_state(1)[0] >> 1)
 
 
 def _options(starts: tuple[Mapping[str, Any], ...], episode: int) -> Mapping[str, Any] | None:

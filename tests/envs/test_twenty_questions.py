@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 import lmrl
-from lmrl.envs.dialogue import step_together
 from lmrl.envs.objects import things
+from lmrl.envs.together import step_together
 from lmrl.envs.twenty_questions import QUESTIONS, TwentyQuestions, guess_of
 from lmrl.errors import UserError
 from lmrl.protocols import PartnerRequest

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import lmrl
-from lmrl.envs.dialogue import step_together
+from lmrl.envs.together import step_together
 from lmrl.errors import UserError
 from lmrl.models.chat import ChatClient, ChatError
 from lmrl.partners.chat import ChatPartner

@@ -265,3 +265,20 @@ def test_errors_name_the_rule() -> None:
     for proposals in ((), ("move up\n", "")):
         with pytest.raises(UserError, match="proposals"):
             rerank("likelihood", proposals=proposals)
+
+
+@pytest.mark.parametrize("policy", [lm(v_head=V), guided(v_head=V), guided(beta=0.0, v_head=V)])  # type: ignore[arg-type]
+def test_values_are_those_of_the_states_in_which_the_ids_were_drawn(policy: Policy) -> None:
+    model = MODEL if isinstance(policy, LMPolicy) else VALUE_MODEL
+    for request, reply in zip(REQUESTS, policy.act(REQUESTS), strict=True):
+        before = read(request)
+        hidden = states(model, [*before, *reply.ids])
+        expected = V(hidden)[len(before) - 1 : -1, 0]
+        torch.testing.assert_close(torch.tensor(reply.values), expected, atol=1e-5, rtol=0.0)
+    (episode, *_) = play(policy, slots=2)
+    assert [len(values) for values in episode.action_values] == [len(ids) for ids in episode.action_ids]
+
+
+def test_without_a_value_head_there_are_no_values() -> None:
+    assert [reply.values for reply in lm().act(REQUESTS)] == [()] * 3
+    assert play(lm(), slots=2)[0].action_values == ()

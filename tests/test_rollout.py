@@ -1,0 +1,142 @@
+"""The loop in which policies meet environments that fail."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import lmrl
+from lmrl.behaviours import make_policy
+from lmrl.envs import TextEnv
+from lmrl.episode import Episode
+from lmrl.protocols import PartnerRequest, Reply, Request
+from lmrl.rollout import Start, in_order, rollout
+
+
+class Counter(TextEnv):
+    """Five turns; says how many there were. ``fails(seed, turn)`` decides which turn raises; turn -1 is the reset."""
+
+    def __init__(self, fails: Callable[[int, int], bool]) -> None:
+        super().__init__()
+        self.fails, self.turns = fails, 0
+
+    def reset(self, **arguments: Any) -> tuple[str, dict[str, Any]]:
+        self.seed, self.turns = arguments["seed"], 0
+        if self.fails(self.seed, -1):
+            raise OSError("no answer")
+        return super().reset(**arguments)
+
+    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+        return "0\n", "0", {}, {}
+
+    def _turn(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.turns += 1  # as a game that has moved before its engine breaks
+        if self.fails(self.seed, self.turns):
+            raise OSError("no answer")
+        return f"{self.turns}\n", 1.0, self.turns == 5, False, {"illegal": False, "success": self.turns == 5}
+
+
+class Says:
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        return [Reply("go\n", (1, 2), (-0.5, -0.5)) for _ in requests]
+
+
+def play(fails: Callable[[int, int], bool], forgiving: bool = True, slots: int = 2) -> list[Episode]:
+    starts = [Start(seed) for seed in range(4)]
+    return in_order(rollout(Says(), lambda: Counter(fails), starts, task="toy", slots=slots, forgiving=forgiving))
+
+
+class Once:
+    """Yes for one seed and turn, the first time only."""
+
+    def __init__(self, seed: int, turn: int) -> None:
+        self.wanted, self.times = (seed, turn), 0
+
+    def __call__(self, seed: int, turn: int) -> bool:
+        self.times += (seed, turn) == self.wanted
+        return (seed, turn) == self.wanted and self.times == 1
+
+
+WHOLE = play(lambda seed, turn: False, forgiving=False)
+
+
+@pytest.mark.parametrize("turn", [-1, 1, 3, 5])
+def test_what_fails_once_is_played_again_and_nothing_shows(turn: int) -> None:
+    fails = Once(1, turn)
+    assert play(fails) == WHOLE
+    assert fails.times >= 2
+
+
+def test_what_fails_again_ends_its_episode_and_no_other() -> None:
+    played = play(lambda seed, turn: (seed, turn) == (1, 3))
+    assert [played[0], *played[2:]] == [WHOLE[0], *WHOLE[2:]]
+    broken = played[1]
+    assert (broken.truncated, broken.terminated, broken.success) == (True, False, False)
+    assert broken.observations == ("0\n", "1\n", "2\n")
+    assert (len(broken.actions), broken.action_ids) == (2, ((1, 2), (1, 2)))
+    assert broken.info["error"] == "OSError: no answer"
+
+
+def test_an_episode_that_cannot_begin_has_no_turn() -> None:
+    played = play(lambda seed, turn: (seed, turn) == (2, -1))
+    assert [len(episode) for episode in played] == [5, 5, 0, 5]
+    assert played[2].info["error"] == "OSError: no answer"
+
+
+def test_without_forgiveness_a_failure_is_an_exception() -> None:
+    with pytest.raises(OSError, match="no answer"):
+        play(Once(1, 3), forgiving=False)
+
+
+def test_an_environment_that_does_not_repeat_itself_is_not_trusted() -> None:
+    class Moody(Counter):
+        made = 0
+
+        def __init__(self, fails: Callable[[int, int], bool]) -> None:
+            super().__init__(fails)
+            Moody.made += 1
+            self.mood = f"{Moody.made}\n"
+
+        def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+            return self.mood, "0", {}, {}
+
+    fails = Once(0, 2)
+    (episode,) = in_order(rollout(Says(), lambda: Moody(fails), [Start(0)], task="toy", slots=1, forgiving=True))
+    assert "does not repeat itself" in episode.info["error"]
+    assert len(episode) == 1
+
+
+class Grumpy:
+    """A second speaker that will not answer about one seed, or not the first time it is asked at all."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.refused, self.asked = seed, 0
+
+    def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
+        self.asked += 1
+        if self.asked == 1 or any(request.seed == self.refused for request in requests):
+            raise TimeoutError("no time")
+        return ["Yes.\n"] * len(requests)
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "grumpy"}
+
+
+@pytest.mark.parametrize("refused", [None, 2])
+def test_a_second_speaker_that_fails_is_asked_again(refused: int | None) -> None:
+    partner = Grumpy(refused)
+    played = in_order(
+        rollout(
+            make_policy("twenty_questions", "random"),
+            lambda: lmrl.make("twenty_questions", partner=partner),
+            [Start(seed) for seed in range(4)],
+            task="twenty_questions",
+            slots=4,
+            stop=lambda request: request.turn >= 3,
+            forgiving=True,
+        )
+    )
+    assert [len(e) for e in played] == [0 if e.seed == refused else 3 for e in played]
+    assert [e.info.get("error") for e in played] == [
+        "TimeoutError: no time" if e.seed == refused else None for e in played
+    ]
