@@ -61,6 +61,8 @@ class TokenBatch(NamedTuple):
     """(M,) index of the states before the tokens that are read and not trained as actions; None if not asked for."""
     read_token: Tensor | None = None
     """(M,) ids of those tokens."""
+    extra: Tensor | None = None
+    """(k, N) float32, what an algorithm attached to each action token; None where nobody did."""
 
     @property
     def n_tokens(self) -> int:
@@ -116,6 +118,7 @@ class _Layout:
                 here = slice(offset // _WORD, (offset + len(key) - len(context)) // _WORD)
                 branch[row, here] = number
                 positions[row, here] -= (offset - len(context)) // _WORD
+            positions[row, _length(context, branches) // _WORD :] = 0  # padding, in a row wider than a context may be
         seen = (branch[:, None, :] == 0) | (branch[:, None, :] == branch[:, :, None])
         mask = seen & np.tri(self.width, dtype=bool)
         return torch.from_numpy(positions), torch.from_numpy(mask[:, None])
@@ -158,6 +161,7 @@ def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False, bootstra
     before, heard = _read(layout, batch) if read else (here[:0], here[:0])
     states, inverse = np.unique(np.concatenate([here, after, before]), return_inverse=True)
     returns = [np.full(len(s.col), np.nan) if s.return_to_go is None else s.return_to_go for s in batch]
+    extra = [s.extra for s in batch if s.extra is not None]
     positions, mask = layout.attention()
     ids = layout.ids(pad)
     return TokenBatch(
@@ -174,6 +178,7 @@ def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False, bootstra
         return_to_go=torch.from_numpy(_join(returns, np.float32)),
         read_state=torch.from_numpy(inverse[len(here) + len(after) :]) if read else None,
         read_token=torch.from_numpy(heard) if read else None,
+        extra=torch.from_numpy(np.concatenate(extra, axis=1)) if extra else None,
     )
 
 

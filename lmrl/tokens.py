@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 
-__all__ = ["Encoder", "Segment", "Window", "context", "segments"]
+__all__ = ["Encoder", "Segment", "Window", "as_key", "context", "segments"]
 
 Ids: TypeAlias = tuple[int, ...]
 
@@ -140,10 +140,13 @@ class Segment:
     """Likewise for ``next_ids``; empty if there are none."""
     return_to_go: NDArray[np.float64] | None = None
     """(n,) discounted sum of the rewards from each token to the end of the episode, where it was asked for."""
+    extra: NDArray[np.float32] | None = None
+    """(k, n) numbers that an algorithm attached to each action token; they are only carried along."""
 
 
-def _key(ids: NDArray[np.int32]) -> bytes:
-    return ids.astype(">u4").tobytes()  # big-endian: bytes compare as the ids do
+def as_key(ids: NDArray[np.int32]) -> bytes:
+    """Bytes that sort like the ids."""
+    return ids.astype(">u4").tobytes()  # big-endian
 
 
 def _sampled_ids(episode: Episode, encoder: Encoder) -> tuple[Ids, ...]:
@@ -209,6 +212,6 @@ def _segment(
         token=array[states + 1],
         reward=np.asarray(reward, dtype=np.float64),
         next_ids=following,
-        key=_key(array),
-        next_key=b"" if following is None else _key(following),
+        key=as_key(array),
+        next_key=b"" if following is None else as_key(following),
     )

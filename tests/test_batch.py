@@ -163,3 +163,13 @@ def test_an_empty_batch_has_no_tokens() -> None:
     batch = collate([])
     assert batch.n_tokens == 0
     assert batch.input_ids.shape[0] == 0
+
+
+def test_no_position_lies_beyond_the_longest_context() -> None:
+    """A row of many branches is wider than a model may read; its neighbours' padding has positions too."""
+    branches = [
+        episode("a long dark hall", f"{word}\n", rewards=[0], terminated=True) for word in ("north", "south", "west")
+    ]
+    batch = collate(cut([*branches, episode("cellar", "up\n", rewards=[0], terminated=True)], Window(texts=1)))
+    assert batch.positions is not None
+    assert batch.input_ids.shape[1] > int(batch.positions.max()) + 1 == len("a long dark hallnorth\n")

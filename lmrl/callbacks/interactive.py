@@ -1,9 +1,9 @@
 """Evaluation by interaction: the policy plays while it is being trained."""
 
+from time import perf_counter
 from typing import Any
 
 import lightning as L
-import torch
 from lightning.pytorch import Callback, Trainer
 
 from lmrl.callbacks.saving import save_run
@@ -11,6 +11,7 @@ from lmrl.envs.registration import task as task_of
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.modules import LanguageModule
+from lmrl.modules.rounds import log_now
 
 __all__ = ["InteractiveEvaluation"]
 
@@ -56,6 +57,7 @@ class InteractiveEvaluation(Callback):
         self.decoding = {"max_new_tokens": self.task.max_action_tokens, **(decoding or {})}
         self.env = dict(env or {})
         self.best = float("-inf")
+        self.seconds = 0.0
         self._evaluated = -1
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
@@ -73,6 +75,7 @@ class InteractiveEvaluation(Callback):
         if trainer.global_step == self._evaluated:  # accumulated batches end without a step
             return
         self._evaluated = trainer.global_step
+        began = perf_counter()
         assert isinstance(module, LanguageModule)
         training = module.training
         module.eval()
@@ -80,12 +83,11 @@ class InteractiveEvaluation(Callback):
         played = evaluate(policy, self.task.name, self.episodes, self.seed, self.slots, env=self.env)
         scores = played.scores()
         module.train(training)
-        for logger in trainer.loggers:
-            logger.log_metrics(self._metrics(scores), step=trainer.global_step)
-        trainer.callback_metrics.update({k: torch.tensor(v) for k, v in self._metrics(scores).items()})
+        log_now(trainer, self._metrics(scores))
         if scores["return_mean"] > self.best:
             self.best = scores["return_mean"]
             save_run(trainer, module, "best")
+        self.seconds += perf_counter() - began
 
     def _metrics(self, scores: dict[str, Any]) -> dict[str, float]:
         prefix = f"eval/{self.task.name}"

@@ -6,6 +6,7 @@ from lmrl.datamodules.filters import Filter
 from lmrl.datamodules.guess_city import GuessCityDataModule
 from lmrl.datamodules.maze import MazeDataModule
 from lmrl.datamodules.offline import OfflineDataModule
+from lmrl.datamodules.online import OnlineDataModule
 from lmrl.datamodules.partner import PartnerDataModule
 from lmrl.datamodules.text_nav import TextNavDataModule
 from lmrl.datamodules.twenty_questions import TwentyQuestionsDataModule
@@ -18,6 +19,7 @@ __all__ = [
     "GuessCityDataModule",
     "MazeDataModule",
     "OfflineDataModule",
+    "OnlineDataModule",
     "PartnerDataModule",
     "TextNavDataModule",
     "TwentyQuestionsDataModule",

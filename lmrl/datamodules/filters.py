@@ -2,11 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 
 __all__ = ["Filter"]
+
+
+class _Outcome(Protocol):
+    """What is asked about an episode."""
+
+    @property
+    def total_reward(self) -> float: ...
+
+    @property
+    def success(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +41,16 @@ class Filter:
         Raises:
             UserError: if none is left.
         """
-        kept = [e for e in episodes if not self.success or e.success]
-        kept = [e for e in kept if self.min_return is None or e.total_reward >= self.min_return]
-        if self.top_fraction is not None and kept:
-            best = sorted(range(len(kept)), key=lambda index: -kept[index].total_reward)
-            chosen = sorted(best[: max(1, int(self.top_fraction * len(kept)))])
-            kept = [kept[index] for index in chosen]
-        if not kept:
+        chosen = self.choose(episodes)
+        if not chosen:
             raise UserError(f"{self} keeps none of {len(episodes)} episodes: there is nothing to train on")
-        return kept
+        return [episodes[index] for index in chosen]
+
+    def choose(self, outcomes: Sequence[_Outcome]) -> list[int]:
+        """Indices of what is kept, in order; there may be none."""
+        kept = [n for n, e in enumerate(outcomes) if e.success or not self.success]
+        kept = [n for n in kept if self.min_return is None or outcomes[n].total_reward >= self.min_return]
+        if self.top_fraction is None or not kept:
+            return kept
+        best = sorted(kept, key=lambda n: -outcomes[n].total_reward)
+        return sorted(best[: max(1, int(self.top_fraction * len(kept)))])

@@ -40,6 +40,8 @@ class PPOLoss(NamedTuple):
     """``mean(ratio - 1 - log ratio)``: how far the policy has moved since the round was played."""
     clipfrac: Tensor
     """Share of the tokens whose ratio is outside of the clipping range."""
+    ratio: Tensor
+    """The one that is farthest from 1: in the first minibatch of a round all are 1."""
 
 
 def spoken(logits: Tensor, state: Tensor, token: Tensor, invalid: Tensor) -> Spoken:
@@ -95,5 +97,6 @@ def ppo_loss(
     with torch.no_grad():
         approx_kl = (ratio - 1.0 - log_ratio).sum() / count
         clipfrac = ((ratio - 1.0).abs() > clip).sum() / count
+        farthest = ratio[log_ratio.abs().argmax()] if len(ratio) else torch.ones(())
     loss = policy_loss + value_weight * value_loss - entropy_weight * entropy
-    return PPOLoss(loss, policy_loss, value_loss, entropy, approx_kl, clipfrac)
+    return PPOLoss(loss, policy_loss, value_loss, entropy, approx_kl, clipfrac, farthest)

@@ -6,6 +6,19 @@ from lmrl.modules.filtered_bc import FilteredBC
 from lmrl.modules.ilql import ILQL
 from lmrl.modules.load import load_module, load_policy
 from lmrl.modules.mc import MC
+from lmrl.modules.online_filtered_bc import OnlineFilteredBC
+from lmrl.modules.ppo import PPO
 from lmrl.modules.values import ValueModule
 
-__all__ = ["BC", "ILQL", "MC", "FilteredBC", "LanguageModule", "ValueModule", "load_module", "load_policy"]
+__all__ = [
+    "BC",
+    "ILQL",
+    "MC",
+    "PPO",
+    "FilteredBC",
+    "LanguageModule",
+    "OnlineFilteredBC",
+    "ValueModule",
+    "load_module",
+    "load_policy",
+]

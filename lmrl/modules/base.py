@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import lightning as L
 import torch
@@ -38,6 +38,8 @@ class LanguageModule(L.LightningModule):
     name = "language"
     #: Whether the algorithm starts from the weights of a BC run.
     starts_from_bc = False
+    #: Whether it learns from what it has just sampled itself, as it was sampled, and from nothing else.
+    on_policy = False
 
     def __init__(
         self,
@@ -110,8 +112,20 @@ class LanguageModule(L.LightningModule):
         prefix = self.name if stage == "train" else f"{stage}/{self.name}"
         values = {f"{stage}/loss": loss, **{f"{prefix}/{name}": value for name, value in terms.items()}}
         detached = {name: value.detach() for name, value in values.items()}
-        self.log_dict(detached, batch_size=max(1, batch.n_tokens), prog_bar=False, sync_dist=stage == "val")
+        if not loss.isfinite():
+            self._stop_at(batch, detached)
+        self._log_terms(detached, batch, stage)
         return loss
+
+    def _log_terms(self, terms: dict[str, Tensor], batch: TokenBatch, stage: str) -> None:
+        self.log_dict(terms, batch_size=max(1, batch.n_tokens), prog_bar=False, sync_dist=stage == "val")
+
+    def _stop_at(self, batch: TokenBatch, terms: Mapping[str, Tensor]) -> NoReturn:
+        file = Path(self.trainer.default_root_dir) / "bad_batch.pt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"batch": batch._asdict(), "terms": dict(terms), "step": self.global_step}, file)
+        said = ", ".join(f"{name} {float(value):.3g}" for name, value in terms.items())
+        raise UserError(f"the loss of step {self.global_step} is not finite ({said}); its batch is in {file}")
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Divide the gradients by the number of action tokens in all micro-batches and on all ranks.

@@ -157,6 +157,7 @@ def test_the_first_step_is_the_policy_gradient() -> None:
     loss = ppo_loss(now, torch.ones(4), old, clip=0.2, value_clip=0.2, value_weight=0.5)
     assert loss.policy_loss.item() == pytest.approx(-advantage.mean().item())
     assert (loss.approx_kl.item(), loss.clipfrac.item(), loss.value_loss.item()) == (0.0, 0.0, 0.0)
+    assert loss.ratio.item() == 1.0
     (ours,) = torch.autograd.grad(loss.loss, logits, retain_graph=True)
     (expected,) = torch.autograd.grad(-(advantage * now.logprob).mean(), logits)
     torch.testing.assert_close(ours, expected)
@@ -172,6 +173,7 @@ def test_terms_add_up() -> None:
     assert loss.value_loss.item() == pytest.approx(0.125)
     assert loss.clipfrac.item() == 1.0
     assert loss.approx_kl.item() == pytest.approx(math.exp(0.1) - 1 - 0.1, rel=1e-4)
+    assert loss.ratio.item() == pytest.approx(math.exp(0.1))
     assert loss.loss.item() == pytest.approx((loss.policy_loss + 2 * loss.value_loss - 0.3 * loss.entropy).item())
 
 
@@ -187,4 +189,4 @@ def test_no_action_tokens_give_zero() -> None:
     empty = torch.zeros(0)
     old = Experience(empty, empty, empty, empty)
     loss = ppo_loss(Spoken(empty, empty), empty, old, clip=0.2, value_clip=0.2, value_weight=1.0)
-    assert [term.item() for term in loss] == [0.0] * len(loss)
+    assert [term.item() for term in loss] == [0.0] * (len(loss) - 1) + [1.0]

@@ -1,0 +1,159 @@
+"""Playing rounds to learn from."""
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import lightning as L
+import numpy as np
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lmrl.callbacks.collapse import signs_of_collapse
+from lmrl.callbacks.interactive import InteractiveEvaluation
+from lmrl.datamodules import OnlineDataModule
+from lmrl.episode import Episode
+from lmrl.errors import UserError
+from lmrl.modules import LanguageModule
+from lmrl.modules.rounds import log_now
+from lmrl.partners import environment
+from lmrl.protocols import Policy, Reply, Request
+from lmrl.rollout import Start, episode_seed, in_order, rollout
+
+__all__ = ["RolloutCollection"]
+
+
+class RolloutCollection(Callback):
+    """Plays a round whenever the datamodule begins one, with the weights of that moment, and logs how it went.
+
+    Episodes begin where their seeds have them begin, never at the starts that evaluation declares. A game or second
+    speaker that fails twice ends its episode, as `lmrl.rollout` has it; the round goes on.
+    """
+
+    def __init__(
+        self, episodes: int = 64, slots: int = 32, seed: int = 0, decoding: dict[str, Any] | None = None
+    ) -> None:
+        """Choose how a round is played.
+
+        Args:
+            episodes: per round.
+            slots: environments side by side.
+            seed: of all rounds; together with the number of the round and the episode it decides a seed.
+            decoding: settings of the policy (``temperature``, ``beta``...) other than the module's own.
+
+        Raises:
+            UserError: for a number below one, or a negative seed.
+        """
+        for name, value, low in (("episodes", episodes, 1), ("slots", slots, 1), ("seed", seed, 0)):
+            if value < low:
+                raise UserError(f"{name} must be at least {low}, got {value}")
+        self.episodes, self.slots, self.seed = episodes, slots, seed
+        self.decoding = dict(decoding or {})
+        self._seconds = 0.0
+
+    def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Offer to play.
+
+        Raises:
+            UserError: if nobody wants rounds, or for settings under which they cannot be learned from.
+        """
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(pl_module, LanguageModule)
+        if not isinstance(data, OnlineDataModule):
+            raise UserError(f"RolloutCollection plays for lmrl.datamodules.OnlineDataModule, got {type(data).__name__}")
+        if pl_module.on_policy and self.decoding:
+            raise UserError(f"{type(pl_module).__name__} samples at temperature 1: decoding must be left out")
+        if trainer.world_size > 1:
+            raise UserError(f"rounds are played by one process, got {trainer.world_size} (trainer.devices)")
+        self._make_env = environment(data.task.name, data.hparams["env"])
+        self._began = perf_counter()
+
+        def collect(number: int) -> list[Episode]:
+            return self._collect(trainer, pl_module, data, number)
+
+        data.collect = collect
+
+    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+        """Count the minibatches of the round that have been learned from, for checkpoints."""
+        trainer.datamodule.consumed += 1  # type: ignore[attr-defined]
+
+    def _collect(self, trainer: Trainer, module: LanguageModule, data: OnlineDataModule, number: int) -> list[Episode]:
+        began = perf_counter()
+        settings = {"max_new_tokens": data.task.max_action_tokens, "slots": self.slots, **self.decoding}
+        starts = [self._start(number, index) for index in range(self.episodes)]
+        busy = _Busy(module.policy(**settings))
+        with trainer.precision_plugin.forward_context():
+            played = in_order(
+                rollout(busy, self._make_env, starts, task=data.task.name, slots=self.slots, forgiving=True)
+            )
+        seconds = perf_counter() - began
+        self._seconds += seconds
+        _check_failures(played, number)
+        log_now(
+            trainer,
+            {**_distribution(played), **busy.metrics(len(played), self.slots, seconds), **self._shares(trainer)},
+        )
+        for sign in signs_of_collapse(played):
+            rank_zero_warn(f"round {number}: {sign}")
+        return played
+
+    def _start(self, number: int, index: int) -> Start:
+        # The last word keeps the keys apart from those of evaluation: trailing zeros would not count.
+        return Start(episode_seed(self.seed, number, index, 1))
+
+    def _shares(self, trainer: Trainer) -> dict[str, float]:
+        """Shares of the time since the beginning."""
+        whole = perf_counter() - self._began
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        played = sum(callback.seconds for callback in callbacks if isinstance(callback, InteractiveEvaluation))
+        shares = {"rollout": self._seconds / whole, "eval": played / whole}
+        return {f"time/{name}": share for name, share in {**shares, "update": 1.0 - sum(shares.values())}.items()}
+
+
+class _Busy:
+    """Hands requests on and counts them."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self.calls, self.turns, self.tokens = policy, 0, 0, 0
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        replies = self._policy.act(requests)
+        self.calls, self.turns = self.calls + 1, self.turns + len(requests)
+        self.tokens += sum(len(reply.ids) for reply in replies)
+        return replies
+
+    def metrics(self, episodes: int, slots: int, seconds: float) -> dict[str, float]:
+        used = self.turns / max(1, self.calls * slots)
+        return {
+            "perf/slot_utilisation": used,
+            "perf/tokens_per_s": self.tokens / seconds,
+            "perf/turns_per_s": self.turns / seconds,
+            "perf/episodes_per_s": episodes / seconds,
+        }
+
+
+def _distribution(episodes: Sequence[Episode]) -> dict[str, float]:
+    """How a round went."""
+    found: dict[str, float] = {}
+    for name, values in (("return", [e.total_reward for e in episodes]), ("length", [len(e) for e in episodes])):
+        found |= {f"rollout/{name}_mean": float(np.mean(values)), f"rollout/{name}_std": float(np.std(values))}
+        for share in (0, 10, 50, 90, 100):
+            found[f"rollout/{name}_p{share}"] = float(np.percentile(values, share))
+    actions = max(1, sum(map(len, episodes)))
+    found["rollout/illegal_rate"] = sum(e.illegal for e in episodes) / actions
+    found["rollout/success_rate"] = sum(e.success for e in episodes) / len(episodes)
+    found["rollout/failed"] = float(sum("error" in e.info for e in episodes))
+    return found
+
+
+def _check_failures(episodes: Sequence[Episode], number: int) -> None:
+    """Say what failed.
+
+    Raises:
+        UserError: if everything did.
+    """
+    errors = [str(e.info["error"]) for e in episodes if "error" in e.info]
+    if len(errors) == len(episodes):
+        raise UserError(f"all {len(errors)} episodes of round {number} failed; the last: {errors[-1]}")
+    if errors:
+        rank_zero_warn(f"round {number}: {len(errors)} of {len(episodes)} episodes failed; the last: {errors[-1]}")

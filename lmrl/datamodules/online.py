@@ -1,0 +1,203 @@
+"""Rounds of what the policy has just played, refilled whenever an epoch begins."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
+from torch.utils.data import DataLoader, IterableDataset
+
+from lmrl.batch import TokenBatch, collate
+from lmrl.datamodules.offline import OfflineDataModule
+from lmrl.datamodules.replay import Outcome, ReplayBuffer
+from lmrl.episode import Episode
+from lmrl.errors import UserError
+from lmrl.tokens import Segment, segments
+
+__all__ = ["Digest", "OnlineDataModule"]
+
+Digest: TypeAlias = Callable[[Sequence[Episode], Sequence[list[Segment]]], list[list[Segment]]]
+"""What an algorithm makes of a round: episodes and the segments of each to segments with what it attaches to them."""
+
+Run: TypeAlias = tuple[ReplayBuffer, range]
+
+_MOST_EMPTY = 20  # rounds in a row that may leave nothing to learn from
+
+
+class OnlineDataModule(OfflineDataModule):
+    """What the policy plays itself. An epoch is a round: it begins with new episodes, played with the weights of now.
+
+    The callback `RolloutCollection` says how they are played (`collect`). A module may set `filter` (which episodes
+    of those at hand to learn from) and `digest` in its own ``setup``.
+
+    Everything about a round follows from its number and the seeds, and the checkpoint holds the rest: a run that goes
+    on from a checkpoint, wherever in a round it was saved, gives the numbers of one that was never interrupted.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        epochs: int = 1,
+        batches: int | None = None,
+        history: bool = False,
+        offline: bool = False,
+        memory_mb: int = 256,
+        **shared: Any,
+    ) -> None:
+        """Choose what a round is learned from, and how often.
+
+        Args:
+            task: name of a task.
+            epochs: passes over the data at hand per round.
+            batches: so many minibatches per round instead, however many passes or parts of one that are.
+            history: keep all earlier rounds (a replay buffer) instead of this one alone.
+            offline: read the task's recorded episodes too: with `history` as the beginning of the buffer, else for
+                losses of their own (PPO's `bc_weight`).
+            memory_mb: what each vector of the buffer may take in memory before it goes to a file.
+            **shared: arguments of `OfflineDataModule`; what is recorded matters with `offline` alone.
+
+        Raises:
+            UserError: as `OfflineDataModule`.
+        """
+        super().__init__(task, **shared)
+        for name, value in (("epochs", epochs), ("batches", batches or 1), ("memory_mb", memory_mb)):
+            if value < 1:
+                raise UserError(f"{name} must be at least 1, got {value}")
+        self.collect: Callable[[int], list[Episode]] | None = None
+        self.digest: Digest | None = None
+        self.round = 0
+        self.consumed = 0
+        self._plan: list[list[Run]] | None = []
+        self.recorded, self.played = ReplayBuffer(), ReplayBuffer()
+
+    def prepare_data(self) -> None:
+        """Generate the task's own dataset if it is needed and not there yet."""
+        if self.hparams["offline"]:
+            super().prepare_data()
+
+    def setup(self, stage: str) -> None:
+        """Read the recorded episodes, if they are needed."""
+        if self.hparams["offline"]:
+            super().setup(stage)
+        folder = None if self.trainer is None else Path(self.trainer.default_root_dir) / "replay"
+        limit = self.hparams["memory_mb"] * 2**20
+        self.recorded, self.played = (
+            ReplayBuffer(None if folder is None else folder / name, limit) for name in ("recorded", "played")
+        )
+
+    def train_dataloader(self) -> Any:
+        """Minibatches of rounds; with recorded episodes that are no part of a buffer, a second loader beside it.
+
+        Raises:
+            UserError: if nobody plays.
+        """
+        if self.collect is None:
+            raise UserError(
+                "OnlineDataModule needs somebody who plays: add the callback lmrl.callbacks.RolloutCollection"
+            )
+        encoder, window = self._encoder(), self.window()
+        for episode in self.split()[0] if self.hparams["offline"] and not len(self.recorded) else ():
+            self.recorded.append(list(segments(episode, encoder, window)), _outcome(episode))
+        rounds: DataLoader[TokenBatch] = DataLoader(_Stream(self.minibatches), batch_size=None)
+        if self.hparams["history"] or not self.hparams["offline"]:
+            return rounds
+        beside: DataLoader[TokenBatch] = DataLoader(_Stream(self.recorded_batches), batch_size=None)
+        return CombinedLoader({"round": rounds, "bc": beside}, mode="min_size")
+
+    def val_dataloader(self) -> Any:
+        """None: what is learned from is never the same twice, and play is what counts."""
+        return []
+
+    def minibatches(self) -> Iterator[TokenBatch]:
+        """The rest of this round, or all of the next one if nothing is left."""
+        if self.consumed >= len(self._planned()):
+            self._next_round()
+        for runs in self._planned()[self.consumed :]:
+            yield self._batch(runs)
+
+    def recorded_batches(self) -> Iterator[TokenBatch]:
+        """Recorded segments without end; which ones follows from the place in the round."""
+        runs = self._runs(self.recorded, self.recorded.spans())
+        for place in count(self.consumed):
+            chosen = self._draw(1, self.round, place).integers(len(runs), size=self._runs_per_batch())
+            yield self._batch([runs[index] for index in chosen])
+
+    def _next_round(self) -> None:
+        assert self.collect is not None
+        encoder, window = self._encoder(), self.window()
+        for number in range(self.round + 1, self.round + 1 + _MOST_EMPTY):
+            episodes = [episode for episode in self.collect(number) if len(episode)]
+            parts = [list(segments(episode, encoder, window)) for episode in episodes]
+            if self.digest is not None:
+                parts = self.digest(episodes, parts)
+            if not self.hparams["history"]:
+                self.played.clear()
+            for episode, its in zip(episodes, parts, strict=True):
+                self.played.append(its, _outcome(episode))
+            self.round, self.consumed, self._plan = number, 0, None
+            if self._planned():
+                return
+            why = f"{self.filter} keeps none of {len(episodes)} episodes" if episodes else "no episode has an action"
+            rank_zero_warn(f"round {number} is skipped: {why}")
+        raise UserError(f"{_MOST_EMPTY} rounds in a row left nothing to learn from; of the last, {why}")
+
+    def _planned(self) -> list[list[Run]]:
+        """The minibatches of this round, nearly equal in size; a function of the buffers and the round's number."""
+        if self._plan is None:
+            runs, size = self._chosen(), self._runs_per_batch()
+            draw, wanted = self._draw(0, self.round), self.hparams["batches"]
+            self._plan = []
+            passes = self.hparams["epochs"] if wanted is None else -(-wanted // max(1, -(-len(runs) // size)))
+            for _ in range(passes if runs else 0):
+                parts = np.array_split(draw.permutation(len(runs)), -(-len(runs) // size))
+                self._plan += [[runs[index] for index in part] for part in parts]
+            self._plan = self._plan[:wanted]
+        return self._plan
+
+    def _chosen(self) -> list[Run]:
+        """The runs of the episodes at hand that the filter keeps."""
+        buffers = [self.recorded, self.played] if self.hparams["history"] else [self.played]
+        spans = [(buffer, span) for buffer in buffers for span in buffer.spans()]
+        outcomes = [outcome for buffer in buffers for outcome in buffer.outcomes()]
+        kept = [spans[index] for index in self.filter.choose(outcomes)]
+        return [run for buffer, span in kept for run in self._runs(buffer, [span])]
+
+    def _runs(self, buffer: ReplayBuffer, spans: Sequence[range]) -> list[Run]:
+        size = self.hparams["consecutive"]
+        return [(buffer, span[first : first + size]) for span in spans for first in range(0, len(span), size)]
+
+    def _runs_per_batch(self) -> int:
+        return max(1, int(self.hparams["batch_size"]) // int(self.hparams["consecutive"]))
+
+    def _draw(self, *key: int) -> np.random.Generator:
+        return np.random.default_rng([self.hparams["data_seed"], *key])
+
+    def _batch(self, runs: Sequence[Run]) -> TokenBatch:
+        pad = self._encoder().tokenizer.pad_token_id or 0
+        return collate([buffer[index] for buffer, run in runs for index in run], pad, self.read)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was played, and how far learning from it has come."""
+        return {"round": self.round, "consumed": self.consumed, "played": self.played.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a run was saved."""
+        self.round, self.consumed = int(state_dict["round"]), int(state_dict["consumed"])
+        self.played.load_state_dict(state_dict["played"])
+        self._plan = None
+
+
+class _Stream(IterableDataset[TokenBatch]):
+    """A function as a dataset: every epoch calls it anew."""
+
+    def __init__(self, batches: Callable[[], Iterator[TokenBatch]]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[TokenBatch]:
+        return self._batches()
+
+
+def _outcome(episode: Episode) -> Outcome:
+    return Outcome(episode.total_reward, episode.success)

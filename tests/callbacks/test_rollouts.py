@@ -1,0 +1,192 @@
+"""Rounds as they are played while training: with which weights, from which seeds, and what is told of them."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lmrl
+from lmrl.callbacks import InteractiveEvaluation, KeepLast, RolloutCollection
+from lmrl.callbacks import rollouts as module_of_rollouts
+from lmrl.data import generate
+from lmrl.datamodules import Filter, MazeDataModule
+from lmrl.episode import Episode
+from lmrl.errors import UserError
+from lmrl.evaluation import evaluate
+from lmrl.modules import BC, ILQL, PPO, OnlineFilteredBC
+from lmrl.protocols import Reply, Request
+from lmrl.rollout import Start, in_order, rollout
+from tests.online import ENV, TINY, fit, rounds, trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. .*(differ|actions|entropy|pieces)")
+
+
+@pytest.fixture(scope="module")
+def data_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate("maze_fo", 30, 0, tmp_path_factory.mktemp("data") / "maze.parquet", progress=False)
+
+
+@pytest.fixture(scope="module")
+def bc_run(tmp_path_factory: pytest.TempPathFactory, data_path: Path) -> str:
+    root = tmp_path_factory.mktemp("runs") / "maze_fo" / "bc"
+    torch.manual_seed(0)
+    trainer(root, 5, [KeepLast()]).fit(BC(architecture=TINY), MazeDataModule("maze_fo", path=str(data_path)))
+    return str(root)
+
+
+class Spying(RolloutCollection):
+    """Remembers rounds, and what the policy of that moment would say if it were made anew."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**{"episodes": 5, "slots": 3, **arguments})
+        self.rounds: list[list[Episode]] = []
+        self.expected: list[list[tuple[str, ...]]] = []
+
+    def _collect(self, trainer: Any, module: Any, data: Any, number: int) -> list[Episode]:
+        starts = [Start(e) for e in (3, 4)]
+        env = lambda: lmrl.make("maze_fo", **ENV)  # noqa: E731
+        played = in_order(rollout(module.policy(max_new_tokens=4), env, starts, task="maze_fo"))
+        self.expected.append([e.actions for e in played])
+        self.rounds.append(super()._collect(trainer, module, data, number))
+        return self.rounds[-1]
+
+
+def rows(root: Path) -> list[dict[str, str]]:
+    with (root / "metrics.csv").open() as file:
+        return [*csv.DictReader(file)]
+
+
+def test_rounds_are_played_with_the_weights_of_their_moment(bc_run: str, tmp_path: Path) -> None:
+    spy = Spying()
+    module = PPO(pretrained=bc_run, lr=5e-2)
+    fit(module, rounds(), tmp_path, steps=9, playing=spy)
+    first, *_, last = spy.expected
+    assert len(spy.rounds) >= 3
+    assert first != last  # it has learned, so it says something else
+    seeds = [episode.seed for episodes in spy.rounds for episode in episodes]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_training_never_plays_the_episodes_of_evaluation(bc_run: str, tmp_path: Path) -> None:
+    spy = Spying(seed=0)
+    fit(PPO(pretrained=bc_run), rounds(), tmp_path, steps=9, playing=spy)
+    trained = {episode.seed for episodes in spy.rounds for episode in episodes}
+    evaluated = {e.seed for e in evaluate(_Up(), "maze_fo", 200, seed=0, env=ENV).episodes}
+    assert not trained & evaluated
+
+
+class _Up:
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        return [Reply("move up\n") for _ in requests]
+
+
+def test_what_is_logged_of_a_round(bc_run: str, tmp_path: Path) -> None:
+    spy = Spying()
+    playing = InteractiveEvaluation("maze_fo", every_n_steps=4, episodes=2, env=ENV)
+    fit(PPO(pretrained=bc_run), rounds(), tmp_path, steps=8, playing=spy, callbacks=[playing])
+    found = [row for row in rows(tmp_path) if row["rollout/return_mean"]]
+    assert len(found) == len(spy.rounds)
+    for row, episodes in zip(found, spy.rounds, strict=True):
+        returns, lengths = [e.total_reward for e in episodes], [len(e) for e in episodes]
+        assert float(row["rollout/return_mean"]) == pytest.approx(sum(returns) / 5)
+        assert float(row["rollout/return_p100"]) == max(returns)
+        assert float(row["rollout/length_p0"]) == min(lengths)
+        assert float(row["rollout/illegal_rate"]) == pytest.approx(sum(e.illegal for e in episodes) / sum(lengths))
+        assert float(row["rollout/failed"]) == 0.0
+        assert 0.0 < float(row["perf/slot_utilisation"]) <= 1.0
+        assert min(float(row[f"perf/{name}_per_s"]) for name in ("tokens", "turns", "episodes")) > 0.0
+        shares = [float(row[f"time/{name}"]) for name in ("rollout", "update", "eval")]
+        assert sum(shares) == pytest.approx(1.0)
+        assert min(shares) >= 0.0
+    assert float(found[-1]["time/eval"]) > 0.0
+
+
+class Failing:
+    """A maze whose seeds of a certain remainder cannot be played."""
+
+    def __init__(self, fails: Any) -> None:
+        self.fails = fails
+
+    def __call__(self, task: str, env: Any) -> Any:
+        fails = self.fails
+
+        class Maze(type(lmrl.make("maze_fo"))):  # type: ignore[misc]
+            def reset(self, **arguments: Any) -> Any:
+                self.broken = fails(arguments["seed"])
+                return super().reset(**arguments)
+
+            def step(self, action: str) -> Any:
+                if self.broken:
+                    raise ConnectionError("gone")
+                return super().step(action)
+
+        return lambda: Maze(**ENV)
+
+
+def test_an_environment_that_fails_does_not_end_the_run(
+    bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module_of_rollouts, "environment", Failing(lambda seed: seed % 2))
+    spy = Spying(episodes=8)
+    with pytest.warns(UserWarning, match="of 8 episodes failed; the last: ConnectionError: gone"):
+        fit(PPO(pretrained=bc_run), rounds(), tmp_path, steps=4, playing=spy)
+    for episode in spy.rounds[0]:
+        assert ("error" in episode.info) == bool(episode.seed % 2)
+        assert bool(len(episode)) != bool(episode.seed % 2)
+
+
+def test_when_everything_fails_the_run_ends(bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module_of_rollouts, "environment", Failing(lambda seed: True))
+    with pytest.raises(UserError, match="all 5 episodes of round 1 failed; the last: ConnectionError: gone"):
+        fit(PPO(pretrained=bc_run), rounds(), tmp_path, steps=4, playing=Spying())
+
+
+def test_collapse_is_said_and_training_goes_on(bc_run: str, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="round 1: returns do not differ: all 5 are"):
+        run = fit(PPO(pretrained=bc_run), rounds(), tmp_path, steps=2, playing=Spying())
+    assert run.global_step == 2
+
+
+def test_online_filtered_bc_learns_from_the_best(bc_run: str, tmp_path: Path) -> None:
+    data = rounds(epochs=2)
+    spy = Spying(episodes=8)
+    module = OnlineFilteredBC(pretrained=bc_run, top_fraction=0.25, lr=1e-2)
+    fit(module, data, tmp_path, steps=8, playing=spy)
+    assert data.filter == Filter(top_fraction=0.25)
+    best = sorted(e.total_reward for e in spy.rounds[-1])[-2:]
+    kept = [data.played.outcomes()[index].total_reward for index in data.filter.choose(data.played.outcomes())]
+    assert sorted(kept) == best
+
+
+def test_online_filtered_bc_needs_rounds(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"use lmrl\.datamodules\.OnlineDataModule"):
+        trainer(tmp_path, 1).fit(OnlineFilteredBC(pretrained=bc_run), MazeDataModule("maze_fo", path=str(data_path)))
+
+
+def test_online_ilql_begins_with_the_recorded_episodes(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    data = rounds(path=str(data_path), offline=True, history=True, batches=2, batch_size=16)
+    spy = Spying(decoding={"beta": 1.0})
+    fit(ILQL(pretrained=bc_run), data, tmp_path, steps=6, playing=spy)
+    assert len(spy.rounds) == 3
+    assert len(data.recorded) > len(data.played) == sum(len(e) for episodes in spy.rounds for e in episodes)
+    losses = [float(row["ilql/q_loss"]) for row in rows(tmp_path) if row["ilql/q_loss"]]
+    assert len(losses) == 6
+
+
+def test_ppo_trains_on_what_it_sampled_as_it_sampled_it(bc_run: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="PPO samples at temperature 1: decoding must be left out"):
+        fit(PPO(pretrained=bc_run), rounds(), tmp_path, steps=1, playing=Spying(decoding={"temperature": 0.5}))
+
+
+def test_rounds_need_a_datamodule_for_them(data_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"plays for lmrl\.datamodules\.OnlineDataModule, got MazeDataModule"):
+        trainer(tmp_path, 1, [Spying()]).fit(BC(architecture=TINY), MazeDataModule("maze_fo", path=str(data_path)))
+
+
+@pytest.mark.parametrize("name", ["episodes", "slots"])
+def test_numbers_below_one_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} must be at least 1, got 0"):
+        RolloutCollection(**{name: 0})

@@ -1,0 +1,91 @@
+"""The replay buffer gives back what it was given, from memory and from disk (T22)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lmrl.datamodules.column import Column
+from lmrl.datamodules.replay import Outcome, ReplayBuffer
+from lmrl.tokens import Segment, Window
+from tests.doubles import corridor, cut, episode
+
+EPISODES = [
+    episode("ab", "xy", "cde", "z", "f", rewards=[-1, 5], terminated=False),
+    episode("start", "a\n", "next", "bb\n", "last", rewards=[1, 2], terminated=True),
+    *corridor(("go L\n", "go R\n"))[::3],
+]
+WINDOWS = [Window(), Window(texts=1), Window(texts=3), Window(tokens=6)]
+
+
+def same(one: Segment, other: Segment) -> None:
+    for name in ("ids", "col", "token", "reward", "next_ids", "extra"):
+        left, right = getattr(one, name), getattr(other, name)
+        assert (left is None) == (right is None), name
+        if left is not None:
+            assert left.dtype == right.dtype, name
+            np.testing.assert_array_equal(left, right, err_msg=name)
+    assert (one.key, one.next_key) == (other.key, other.next_key)
+
+
+def filled(window: Window, folder: Path | None = None, extra: bool = False, limit: int = 64) -> ReplayBuffer:
+    buffer = ReplayBuffer(folder, limit)
+    for number, part in enumerate(_cut(window, extra)):
+        buffer.append(part, Outcome(float(number), number % 2 == 0))
+    return buffer
+
+
+def _cut(window: Window, extra: bool) -> list[list[Segment]]:
+    draw = np.random.default_rng(0)
+    found = [cut([e], window) for e in EPISODES]
+    if not extra:
+        return found
+    return [[replace(p, extra=draw.normal(size=(4, len(p.col))).astype(np.float32)) for p in parts] for parts in found]
+
+
+@pytest.mark.parametrize("extra", [False, True])
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_segments_come_back_as_they_were(window: Window, on_disk: bool, extra: bool, tmp_path: Path) -> None:
+    buffer = filled(window, tmp_path / "replay" if on_disk else None, extra)
+    expected = [part for parts in _cut(window, extra) for part in parts]
+    assert len(buffer) == len(expected)
+    for index, part in enumerate(expected):
+        same(buffer[index], part)
+    assert (tmp_path / "replay" / "ids.bin").exists() == on_disk
+    assert [len(span) for span in buffer.spans()] == [len(parts) for parts in _cut(window, extra)]
+    assert [outcome.total_reward for outcome in buffer.outcomes()] == list(range(len(EPISODES)))
+    assert buffer.outcomes()[1].success is False
+
+
+def test_a_saved_buffer_goes_on(tmp_path: Path) -> None:
+    buffer = filled(WINDOWS[1], extra=True)
+    torch.save(buffer.state_dict(), tmp_path / "state.pt")
+    again = ReplayBuffer(tmp_path / "replay", limit=64)
+    again.append(cut(EPISODES[:1]), Outcome(0.0, False))  # forgotten by what is loaded
+    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert again.outcomes() == buffer.outcomes()
+    for both in (buffer, again):
+        both.append(_cut(WINDOWS[1], True)[0], Outcome(9.0, True))
+    for index in range(len(buffer)):
+        same(again[index], buffer[index])
+
+
+def test_a_cleared_buffer_is_empty(tmp_path: Path) -> None:
+    buffer = filled(WINDOWS[0], tmp_path)
+    buffer.clear()
+    assert (len(buffer), buffer.spans(), buffer.outcomes()) == (0, [], [])
+    buffer.append(cut(EPISODES[1:2], WINDOWS[0]), Outcome(1.0, True))
+    same(buffer[0], cut(EPISODES[1:2], WINDOWS[0])[0])
+
+
+def test_a_column_moves_to_its_file_beyond_the_limit(tmp_path: Path) -> None:
+    column = Column(np.int64, tmp_path / "column.bin", limit=8 * 3000)
+    (tmp_path / "column.bin").write_bytes(b"left over from a killed run")
+    for start in range(0, 10_000, 500):
+        column.extend(np.arange(start, start + 500))
+        np.testing.assert_array_equal(column.values(), np.arange(start + 500))
+        assert column.on_disk == (start + 500 > 2048)
+    np.testing.assert_array_equal(column.values(5, 8), [5, 6, 7])

@@ -1,0 +1,257 @@
+"""PPO as a module: what it prepares, what it trains and what it leaves alone (T14, T20-T22)."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lmrl.batch import TokenBatch, collate
+from lmrl.callbacks import KeepLast, RolloutCollection
+from lmrl.data import generate
+from lmrl.datamodules import MazeDataModule, OnlineDataModule
+from lmrl.envs.registration import task
+from lmrl.episode import Episode
+from lmrl.errors import UserError
+from lmrl.evaluation import evaluate
+from lmrl.losses import gae
+from lmrl.modules import BC, PPO, load_module
+from lmrl.tokens import Encoder, Segment, Window, segments
+from tests.online import ENV, TINY, fit, rounds, trainer
+
+# Six short games of an untrained model may well be equal.
+pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")
+
+
+@pytest.fixture(scope="module")
+def data_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate("maze_fo", 30, 0, tmp_path_factory.mktemp("data") / "maze.parquet", progress=False)
+
+
+@pytest.fixture(scope="module")
+def bc_run(tmp_path_factory: pytest.TempPathFactory, data_path: Path) -> str:
+    root = tmp_path_factory.mktemp("runs") / "maze_fo" / "bc"
+    torch.manual_seed(0)
+    trainer(root, 5, [KeepLast()]).fit(BC(architecture=TINY), MazeDataModule("maze_fo", path=str(data_path)))
+    return str(root)
+
+
+def ppo(bc_run: str, **arguments: Any) -> PPO:
+    return PPO(**{"pretrained": bc_run, "head_bias": -1.0, "lr": 1e-2, **arguments})
+
+
+class Recording(OnlineDataModule):
+    """Remembers the rounds and the minibatches that were handed out."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(task="maze_fo", **{"batch_size": 8, "env": ENV, **arguments})
+        self.rounds: list[list[Episode]] = []
+        self.batches: list[TokenBatch] = []
+
+    def _batch(self, runs: Any) -> TokenBatch:
+        self.batches.append(super()._batch(runs))
+        return self.batches[-1]
+
+    def _next_round(self) -> None:
+        collect = self.collect
+        assert collect is not None
+
+        def kept(number: int) -> list[Episode]:
+            self.rounds.append(collect(number))
+            return self.rounds[-1]
+
+        self.collect = kept
+        super()._next_round()
+        self.collect = collect
+
+
+def logged(root: Path, key: str) -> list[float]:
+    with (root / "metrics.csv").open() as file:
+        return [float(row[key]) for row in csv.DictReader(file) if row.get(key)]
+
+
+def test_the_first_ratios_are_one(bc_run: str, tmp_path: Path) -> None:
+    fit(ppo(bc_run), rounds(epochs=2), tmp_path, steps=20)
+    first = logged(tmp_path, "ppo/first_ratio")
+    assert len(first) >= 3
+    assert first == pytest.approx([1.0] * len(first), abs=1e-5)
+    assert max(logged(tmp_path, "ppo/approx_kl")) > 1e-4  # it does learn between the rounds
+    for name in ("policy_loss", "value_loss", "clipfrac", "entropy", "explained_variance", "kl", "kl_weight"):
+        assert logged(tmp_path, f"ppo/{name}"), name
+
+
+def test_what_was_sampled_is_what_is_trained(bc_run: str, tmp_path: Path) -> None:
+    data = Recording(epochs=1)
+    fit(ppo(bc_run), data, tmp_path, steps=3)
+    sampled = sorted(token for e in data.rounds[0] for ids in e.action_ids for token in ids)
+    first = data.batches[: len(data._planned())]
+    assert sorted(torch.cat([batch.token for batch in first]).tolist()) == sampled
+    total = sum(e.total_reward for e in data.rounds[0])
+    assert sum(float(batch.reward.sum()) for batch in first) == pytest.approx(total)
+    logprobs = sorted(p for e in data.rounds[0] for turn in e.action_logprobs for p in turn)
+    extra = torch.cat([batch.extra for batch in first if batch.extra is not None], dim=1)
+    np.testing.assert_allclose(np.sort(extra[0].numpy()), np.float32(logprobs))
+    assert extra[2].mean().item() == pytest.approx(0.0, abs=1e-5)  # advantages are white over the round
+    assert extra[2].std(unbiased=False).item() == pytest.approx(1.0, abs=1e-4)
+
+
+@torch.no_grad()
+def values_along(module: PPO, ids: np.ndarray[Any, Any]) -> Tensor:
+    """V after each token, by a plain forward pass."""
+    hidden = module.model(input_ids=torch.from_numpy(ids)[None].long(), output_hidden_states=True).hidden_states[-1]
+    value: Tensor = module.v_head(hidden)[0, :, 0]
+    return value
+
+
+@pytest.mark.parametrize("name", ["maze_fo", "maze_po"])
+def test_a_round_is_judged_with_the_values_of_its_states(bc_run: str, name: str, tmp_path: Path) -> None:
+    module, data = ppo(bc_run, gamma=0.9, gae_lambda=0.8), Recording(epochs=1)
+    with torch.no_grad():
+        module.v_head.outer.weight.normal_()
+        module.start.get_input_embeddings().weight.mul_(1.1)  # as if the policy had moved from where it began
+    module.kl_weight = 0.5
+    data.collect = lambda number: []
+    run = trainer(tmp_path, 1, [RolloutCollection(episodes=6, slots=4)])
+    run.fit(module, data)
+    module.load_state_dict(PPO.load_from_checkpoint(_saved(run, tmp_path), weights_only=True).state_dict())
+    played = _play(module, name)
+    parts = [list(segments(e, Encoder(module.tokenizer), Window(task(name).last_texts, 90))) for e in played]
+    found = module.experience(played, parts)
+    advantages, expected = [], []
+    for e, its in zip(played, found, strict=True):
+        value = np.concatenate([values_along(module, part.ids)[part.col].numpy() for part in its])
+        start = np.concatenate([_start_logprobs(module, part) for part in its])
+        now = np.concatenate([p for p in e.action_logprobs])
+        reward = np.concatenate([part.reward for part in its]) - module.kl_weight * (now - start)
+        last = its[-1].next_ids
+        assert (last is None) == e.terminated
+        end = 0.0 if last is None else float(values_along(module, last)[-1])
+        expected.append(gae(reward, value, end, 0.9, 0.8))
+        extra = np.concatenate([part.extra for part in its if part.extra is not None], axis=1)
+        np.testing.assert_allclose(extra[1], value, atol=1e-4)
+        np.testing.assert_allclose(extra[3], expected[-1] + value, atol=1e-3)
+        advantages.append(extra[2])
+    pool = np.concatenate(expected)
+    np.testing.assert_allclose(np.concatenate(advantages), (pool - pool.mean()) / pool.std(), atol=1e-3)
+
+
+def _saved(run: Any, folder: Path) -> Path:
+    run.save_checkpoint(folder / "now.ckpt")
+    return folder / "now.ckpt"
+
+
+def _play(module: PPO, name: str) -> list[Episode]:
+    window, module.window = module.window, Window(task(name).last_texts, 90)
+    played = evaluate(module.policy(max_new_tokens=8), name, 6, env={"max_steps": 3}).episodes
+    module.window = window
+    return [*played]
+
+
+@torch.no_grad()
+def _start_logprobs(module: PPO, part: Segment) -> np.ndarray[Any, Any]:
+    logits = module.start(input_ids=torch.from_numpy(part.ids)[None].long()).logits[0, part.col]
+    logits[:, module.invalid] = -torch.inf
+    chosen: np.ndarray[Any, Any] = logits.log_softmax(-1)[torch.arange(len(part.col)), part.token.astype(int)].numpy()
+    return chosen
+
+
+def test_only_the_policy_and_its_values_learn(bc_run: str, tmp_path: Path) -> None:
+    module = ppo(bc_run)
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    fit(module, rounds(), tmp_path, steps=4)
+    for name, parameter in module.named_parameters():
+        assert torch.equal(parameter, before[name]) == name.startswith("start."), name
+        assert parameter.requires_grad != name.startswith("start.")
+    assert not module.train().start.training
+    for name, theirs in module.start.state_dict().items():
+        assert torch.equal(theirs, load_module(bc_run).model.state_dict()[name])
+
+
+def prepared(module: PPO, data: Recording, tmp_path: Path) -> list[TokenBatch]:
+    fit(module, data, tmp_path, steps=1)
+    return data.batches
+
+
+def gradients(module: PPO, batches: Sequence[TokenBatch]) -> list[Tensor]:
+    module.zero_grad()
+    for batch in batches:
+        (module.losses(batch).loss * batch.n_tokens).backward()
+    return [p.grad.clone() for p in module.parameters() if p.grad is not None]
+
+
+def test_a_minibatch_weighs_as_its_parts(bc_run: str, tmp_path: Path) -> None:
+    module, data = ppo(bc_run), Recording(batch_size=16)
+    fit(module, data, tmp_path, steps=1)
+    parts = [data.played[index] for index in range(16)]
+    whole = gradients(module, [collate(parts)])
+    halves = gradients(module, [collate(parts[:3]), collate(parts[3:])])
+    for one, two in zip(whole, halves, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+
+
+def test_recorded_episodes_can_hold_it_back(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    """With a large weight on BC and nothing else to learn, the second loader alone decides."""
+    settings = {"value_weight": 0.0, "kl_weight": 0.0, "clip": 0.0}
+    module = ppo(bc_run, bc_weight=10.0, **settings)
+    fit(module, rounds(path=str(data_path), offline=True, batch_size=32), tmp_path / "ppo", steps=40)
+    losses = logged(tmp_path / "ppo", "ppo/bc_loss")
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_price_of_a_nat_moves_and_is_saved(bc_run: str, tmp_path: Path) -> None:
+    module = ppo(bc_run, kl_weight=0.1, kl_target=1e-3, kl_horizon=100)
+    fit(module, rounds(), tmp_path, steps=12, callbacks=[KeepLast()])
+    prices = logged(tmp_path, "ppo/kl_weight")
+    # Nothing has moved in the first round: 20 % of 6 / 100 down; then the KL is far above its target: as much up.
+    assert prices[:3] == pytest.approx([0.1, 0.1 * 0.988, 0.1 * 0.988 * 1.012])
+    loaded = load_module(tmp_path / "last.ckpt")
+    assert isinstance(loaded, PPO)
+    assert loaded.kl_weight == module.kl_weight
+
+
+def test_mixed_precision_plays_and_learns(bc_run: str, tmp_path: Path) -> None:
+    run = trainer(tmp_path, 3, [RolloutCollection(episodes=6, slots=4)], precision="bf16-mixed")
+    run.fit(ppo(bc_run), rounds())
+    assert logged(tmp_path, "ppo/first_ratio")[0] == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "data", "message"),
+    [
+        ({}, {"history": True}, r"history must be False"),
+        ({}, {"offline": True}, r"offline must be False"),
+        ({"bc_weight": 1.0}, {}, r"offline must be True"),
+        ({"kl_target": 1.0}, {}, "kl_target and kl_horizon"),
+    ],
+)
+def test_settings_that_do_not_fit(
+    arguments: dict[str, Any], data: dict[str, Any], message: str, bc_run: str, data_path: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        fit(ppo(bc_run, **arguments), rounds(path=str(data_path), **data), tmp_path, steps=1)
+
+
+def test_recorded_batches_alone_are_no_rounds(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"use lmrl\.datamodules.OnlineDataModule"):
+        trainer(tmp_path, 1).fit(ppo(bc_run), MazeDataModule("maze_fo", path=str(data_path)))
+    with pytest.raises(UserError, match=r"add the callback lmrl\.callbacks.RolloutCollection"):
+        trainer(tmp_path, 1).fit(ppo(bc_run), rounds())
+
+
+def test_a_loss_that_is_no_number_stops_with_its_batch_saved(bc_run: str, tmp_path: Path) -> None:
+    class Broken(PPO):
+        def losses(self, batch: TokenBatch) -> Any:
+            terms = super().losses(batch)
+            return terms._replace(loss=terms.loss * float("nan")) if self.global_step == 2 else terms
+
+    with pytest.raises(UserError, match=r"step 2 is not finite \(.*policy_loss .*bad_batch.pt"):
+        fit(Broken(pretrained=bc_run), rounds(), tmp_path, steps=5)
+    saved = torch.load(tmp_path / "bad_batch.pt", weights_only=True)
+    assert saved["step"] == 2
+    batch = TokenBatch(**saved["batch"])
+    assert batch.extra is not None
+    assert batch.extra.shape == (4, batch.n_tokens)
