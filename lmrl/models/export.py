@@ -4,12 +4,12 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-__all__ = ["VALUES_FILE", "export"]
+__all__ = ["VALUES_FILE", "export", "exported_values"]
 
 VALUES_FILE = "value_heads.safetensors"
 
@@ -38,3 +38,9 @@ def export(
         folder.rename(old)
     new.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def exported_values(folder: str) -> dict[str, Tensor]:
+    """The value weights beside an exported model; empty if it has none (or is no folder)."""
+    file = Path(folder) / VALUES_FILE
+    return load_file(file) if file.is_file() else {}

@@ -3,6 +3,7 @@
 from lmrl.modules.base import LanguageModule
 from lmrl.modules.bc import BC
 from lmrl.modules.filtered_bc import FilteredBC
+from lmrl.modules.guided_ppo import GuidedPPO
 from lmrl.modules.ilql import ILQL
 from lmrl.modules.load import load_module, load_policy
 from lmrl.modules.mc import MC
@@ -16,6 +17,7 @@ __all__ = [
     "MC",
     "PPO",
     "FilteredBC",
+    "GuidedPPO",
     "LanguageModule",
     "OnlineFilteredBC",
     "ValueModule",

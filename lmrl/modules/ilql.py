@@ -45,6 +45,7 @@ class ILQL(ValueModule):
         self.loss_arguments = {"gamma": gamma, "expectile": expectile, "cql_weight": cql_weight}
         self.polyak = polyak
         self.v_head = ValueHead(int(self.model.config.hidden_size), 1, self.hparams["head_bias"])
+        self.take_over_values()
         self.slow_trunk, self.slow_q_heads = frozen_copy(self.trunk), frozen_copy(self.q_heads)
 
     def setup(self, stage: str) -> None:

@@ -26,6 +26,7 @@ class MC(ValueModule):
         super().__init__(**shared)
         self.gamma = gamma
         self.cql_weight = cql_weight
+        self.take_over_values()
 
     def setup(self, stage: str) -> None:
         """Ask the datamodule for returns."""

@@ -8,7 +8,8 @@ import torch
 from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from lmrl.batch import TokenBatch, collate
 from lmrl.episode import Episode
@@ -22,6 +23,7 @@ from lmrl.modules.experience import judge
 from lmrl.modules.rounds import log_now
 from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.policies.prompts import invalid_ids
+from lmrl.protocols import Policy
 from lmrl.tokens import Segment
 
 __all__ = ["PPO"]
@@ -79,7 +81,7 @@ class PPO(LanguageModule):
         self.gamma, self.gae_lambda, self.bc_weight = gamma, gae_lambda, bc_weight
         self.kl_weight, self.controller = kl_weight, KLController(kl_target, kl_horizon)
         self.v_head = ValueHead(int(self.model.config.hidden_size), 1, head_bias)
-        self.start = frozen_copy(self.model)
+        self.start: nn.Module = frozen_copy(self.model)
         invalid = invalid_ids(self.tokenizer, vocabulary_of(self.model), torch.device("cpu"))
         self.register_buffer("invalid", invalid, persistent=False)
 
@@ -162,6 +164,7 @@ class PPO(LanguageModule):
 
     def start_logits(self, batch: TokenBatch) -> Tensor:
         """(S, vocabulary) logits of the frozen start policy."""
+        assert isinstance(self.start, PreTrainedModel)
         logits: Tensor = head_of(self.start)(hidden_states(trunk_of(self.start), batch))
         return logits
 
@@ -213,7 +216,7 @@ class PPO(LanguageModule):
 
     # -- playing ------------------------------------------------------------------------------------------------
 
-    def policy(self, **settings: Any) -> LMPolicy:
+    def policy(self, **settings: Any) -> Policy:
         """Sample from the model; replies hold V. `settings` as of `lmrl.policies.LMPolicy`."""
         return LMPolicy(self.model, self.tokenizer, self.reading(), v_head=self.v_head, **settings)
 

@@ -7,8 +7,11 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from lmrl.errors import UserError
+from lmrl.models.export import exported_values
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import trunk_of, vocabulary_of
+from lmrl.models.runs import resolve_pretrained
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import RerankPolicy, ValueGuidedPolicy
 
@@ -16,9 +19,14 @@ __all__ = ["ValueModule"]
 
 
 class ValueModule(LanguageModule):
-    """The model of the BC run stays frozen as pi_beta; a copy of its trunk carries the Q heads."""
+    """The model of the BC run stays frozen as pi_beta; a copy of its trunk carries the Q heads.
+
+    Started from a run with values of the same kind, it goes on from those instead (offline to online).
+    """
 
     starts_from_bc = True
+    #: Whether it has to start from a run that has learned values already.
+    needs_values = False
     #: Number of Q heads.
     heads = 1
 
@@ -37,6 +45,25 @@ class ValueModule(LanguageModule):
         width, vocabulary = int(self.model.config.hidden_size), vocabulary_of(self.model)
         self.q_heads = nn.ModuleList([ValueHead(width, vocabulary, head_bias) for _ in range(self.heads)])
         self.v_head: nn.Module | None = None
+
+    def take_over_values(self) -> None:
+        """If the run that it starts from has learned values, go on from them. Call it when all heads are there.
+
+        Raises:
+            UserError: if these are values of another kind, or there are none where they are needed.
+        """
+        name = self.hparams["pretrained"]
+        if name is None:
+            return
+        learned = exported_values(resolve_pretrained(name))
+        if not learned and not self.needs_values:
+            return
+        ours = {key: tensor.shape for key, tensor in self.values().items()}
+        if ours != {key: tensor.shape for key, tensor in learned.items()}:
+            parts = ", ".join(sorted({key.split(".")[0] for key in learned}))
+            said = f"has others ({parts})" if learned else "has none"
+            raise UserError(f"{type(self).__name__} goes on from values of its own kind; {name!r} {said}")
+        self.load_state_dict(learned, strict=False)
 
     def train(self, mode: bool = True) -> "ValueModule":
         """Training mode for what learns; the frozen policy stays in eval mode."""
