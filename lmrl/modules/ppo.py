@@ -200,7 +200,7 @@ class PPO(LanguageModule):
 
     def _log_terms(self, terms: dict[str, Tensor], batch: TokenBatch, stage: str) -> None:
         """Means over a round; and how far the first ratios are from 1, which they must be."""
-        ratio = terms.pop(f"{self.name}/ratio")
+        ratio = terms[f"{self.name}/ratio"]
         if self.trainer.datamodule.consumed == 1:  # type: ignore[attr-defined]
             log_now(self.trainer, {f"{self.name}/first_ratio": ratio.item()})
             if abs(ratio.item() - 1.0) > 0.05:

@@ -31,6 +31,7 @@ def reproduce(
     seed: int = 0,
     jobs: int = 1,
     overrides: Sequence[str] = (),
+    few_games: int | None = None,
     env: Mapping[str, Any] | None = None,
     launcher: Sequence[str] = LMRL,
     console: Console | None = None,
@@ -49,6 +50,7 @@ def reproduce(
         seed: of training and evaluation; the dataset is always the default one.
         jobs: how many trainings run side by side, each with its share of the cores.
         overrides: further words for every ``lmrl fit``, such as ``--trainer.max_steps=100``.
+        few_games: trainings play so many games per round and none beside; None leaves their callbacks as they are.
         env: arguments of the environments, in the data, in training and in evaluation.
         launcher: the command in front of ``fit`` and ``evaluate``.
         console: where progress is shown; standard output if left out.
@@ -63,7 +65,7 @@ def reproduce(
         if value < 1:
             raise UserError(f"{argument} must be at least 1, got {value}")
     runs, out = Path(runs), Console() if console is None else console
-    cells = plan(tasks, algorithms, runs, episodes, seed, overrides, env)
+    cells = plan(tasks, algorithms, runs, episodes, seed, overrides, env, few_games)
     for task in tasks:
         _data(task, out, env)
         _scripted(task, runs, default_episodes(task) if episodes is None else episodes, seed, env)

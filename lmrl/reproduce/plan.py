@@ -16,6 +16,8 @@ from lmrl.evaluation.results import read_json
 
 __all__ = ["Cell", "Step", "default_episodes", "is_done", "plan"]
 
+_ROUNDS = "lmrl.callbacks.RolloutCollection"
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -62,6 +64,7 @@ def plan(
     seed: int,
     overrides: Sequence[str],
     env: Mapping[str, Any] | None = None,
+    few_games: int | None = None,
 ) -> list[Cell]:
     """The cells in an order in which each comes after the one it starts from; that one is added if it is missing.
 
@@ -73,6 +76,7 @@ def plan(
         seed: of training and evaluation.
         overrides: further words for every ``fit``.
         env: arguments of the environment, in the data, in training and in evaluation.
+        few_games: trainings play so many games per round and none beside; None leaves their callbacks as they are.
 
     Raises:
         UserError: an unknown task, or an algorithm without a configuration file.
@@ -81,7 +85,8 @@ def plan(
     for task in tasks:
         count = default_episodes(task) if episodes is None else episodes
         for algorithm in algorithms:
-            _add(cells, registration.task(task).name, algorithm, runs, count, seed, tuple(overrides), dict(env or {}))
+            name = registration.task(task).name
+            _add(cells, name, algorithm, runs, count, seed, tuple(overrides), dict(env or {}), few_games)
     return list(cells.values())
 
 
@@ -102,6 +107,7 @@ def _add(
     seed: int,
     overrides: tuple[str, ...],
     env: dict[str, Any],
+    few_games: int | None,
 ) -> Cell:
     name = f"{task}/{algorithm}"
     if name in cells:
@@ -110,7 +116,8 @@ def _add(
     path = config_file(shown)
     config = OmegaConf.load(path)
     after = _starts_from(config, task, overrides)
-    base = None if after is None else _add(cells, task, after, runs, episodes, seed, overrides, env)
+    base = None if after is None else _add(cells, task, after, runs, episodes, seed, overrides, env, few_games)
+    overrides = (*_playing(config, few_games), *overrides)
     folder = runs / task / algorithm
     fit = ["fit", "--config", shown, "--seed_everything", str(seed), *_elsewhere(runs, task, algorithm, after)]
     if env:
@@ -137,6 +144,16 @@ def _elsewhere(runs: Path, task: str, algorithm: str, after: str | None) -> list
         return []
     words = [f"--trainer.default_root_dir={(runs / task / algorithm).as_posix()}"]
     return words if after is None else [*words, f"--model.init_args.pretrained={(runs / task / after).as_posix()}"]
+
+
+def _playing(config: Any, few_games: int | None) -> list[str]:
+    """An override for the callbacks of a training that is to play few games: it saves itself, and plays rounds."""
+    if few_games is None:
+        return []
+    kept: list[dict[str, Any]] = [{"class_path": "lmrl.callbacks.KeepLast"}]
+    if any(entry.class_path == _ROUNDS for entry in _value(config, "trainer.callbacks") or ()):
+        kept.append({"class_path": _ROUNDS, "init_args": {"episodes": few_games}})
+    return [f"--trainer.callbacks={json.dumps(kept)}"]
 
 
 def _starts_from(config: Any, task: str, overrides: Sequence[str]) -> str | None:

@@ -259,3 +259,18 @@ def test_unknown_names_are_told_before_anything_runs(place: Path, tasks: list[st
 def test_wrong_counts(place: Path) -> None:
     with pytest.raises(UserError, match="jobs must be at least 1, got 0"):
         reproduce(["maze_fo"], jobs=0)
+
+
+def test_online_cells_start_where_their_configurations_say(place: Path) -> None:
+    cells = plan(["maze_fo"], ["ilql_to_ppo", "online_ilql"], Path("runs"), 5, 0, [], few_games=3)
+    assert [(cell.algorithm, cell.after) for cell in cells] == [
+        ("bc", None),
+        ("ilql", "bc"),
+        ("ilql_to_ppo", "ilql"),
+        ("online_ilql", "bc"),
+    ]
+    rounds = {"class_path": "lmrl.callbacks.RolloutCollection", "init_args": {"episodes": 3}}
+    for cell in cells:
+        (word,) = [word for word in cell.fit.words if word.startswith("--trainer.callbacks=")]
+        played = json.loads(word.partition("=")[2])[1:]
+        assert played == ([rounds] if cell.algorithm in ("ilql_to_ppo", "online_ilql") else [])
