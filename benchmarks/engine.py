@@ -33,9 +33,11 @@ ASKED = 3.0
 class Afresh:
     """Plays by ``model.generate`` on left-padded whole histories, reading everything again every turn."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, window: Window) -> None:
-        self.model = model.eval()
-        self.prompter = Prompter(tokenizer, window, POSITIONS, MAX_NEW_TOKENS)
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, window: Window, tokens: int = MAX_NEW_TOKENS
+    ) -> None:
+        self.model, self.tokens = model.eval(), tokens
+        self.prompter = Prompter(tokenizer, window, POSITIONS, tokens)
         self.stop_ids = self.prompter.stop_ids()
         self.pad = int(tokenizer.pad_token_id)
 
@@ -50,7 +52,7 @@ class Afresh:
                 attention_mask=mask,
                 do_sample=True,
                 top_k=0,
-                max_new_tokens=MAX_NEW_TOKENS,
+                max_new_tokens=self.tokens,
                 eos_token_id=sorted(self.stop_ids),
                 pad_token_id=self.pad,
             )

@@ -1,0 +1,177 @@
+"""Turns per second of rounds as they are played for training, how full their slots are, and what a round takes.
+
+Models have 4 layers of width 128 and random weights but for the end of the line (see `benchmarks.engine`), 32 slots. In
+the maze they read the last observation; in Wordle and Twenty Questions the whole history, there beside calling
+``generate`` afresh every turn. Returns are nobody's concern here.
+"""
+
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+import lmrl
+from benchmarks.engine import Afresh, chatty_lm
+from lmrl.behaviours import make_policy
+from lmrl.datamodules.replay import Outcome, ReplayBuffer
+from lmrl.episode import Episode
+from lmrl.models.heads import ValueHead
+from lmrl.models.lm import trunk_of
+from lmrl.models.tokenizer import load_tokenizer
+from lmrl.modules.experience import judge
+from lmrl.policies import LMPolicy, ValueGuidedPolicy
+from lmrl.protocols import Policy, Reply, Request
+from lmrl.rollout import Start, rollout
+from lmrl.tokens import Encoder, Window, segments
+
+__all__ = ["memory", "run"]
+
+SLOTS, EPISODES, REPEATS = 32, 64, 3
+REFERENCE = {"BC": 310.0, "ILQL": 114.0}  # turns/s of the reference on the same two cores
+TOKENIZER = load_tokenizer()
+
+
+class Counting:
+    """Hands requests on and counts them."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.turns, self.calls = policy, 0, 0
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        self.turns, self.calls = self.turns + len(requests), self.calls + 1
+        return self.policy.act(requests)
+
+
+def round_of(policy: Policy, task: str, episodes: int = EPISODES, turns: int | None = None) -> tuple[float, float]:
+    """Turns per second of wall clock, environments included, and the share of slots that were busy."""
+    counting, begin = Counting(policy), perf_counter()
+    stop = None if turns is None else lambda request: request.turn >= turns
+    starts = [Start(seed) for seed in range(episodes)]
+    for _ in rollout(counting, partial(lmrl.make, task), starts, task=task, slots=SLOTS, stop=stop):
+        pass
+    return counting.turns / (perf_counter() - begin), counting.turns / (counting.calls * SLOTS)
+
+
+def alternating(players: dict[str, Callable[[], Policy]], task: str, **settings: Any) -> dict[str, float]:
+    """Median turns per second of each; a new player each time, since an old one would remember."""
+    speeds: dict[str, list[float]] = {name: [] for name in players}
+    for _ in range(REPEATS):
+        for name, make in players.items():
+            speeds[name].append(round_of(make(), task, **settings)[0])
+    return {name: median(values) for name, values in speeds.items()}
+
+
+def guided(model: PreTrainedModel, window: Window, tokens: int) -> ValueGuidedPolicy:
+    """As an ILQL run plays: two Qs and a V on a trunk of their own."""
+    width, vocabulary = model.config.hidden_size, model.config.vocab_size
+    heads = nn.ModuleList([ValueHead(width, out) for out in (vocabulary, vocabulary, 1)]).requires_grad_(False)
+    *q_heads, v_head = heads
+    return ValueGuidedPolicy(
+        model,
+        TOKENIZER,
+        window,
+        value_model=trunk_of(chatty_lm(TOKENIZER)),
+        q_heads=q_heads,
+        v_head=v_head,
+        beta=1.0,
+        max_new_tokens=tokens,
+        slots=SLOTS,
+    )
+
+
+def maze() -> Iterator[tuple[str, str, str]]:
+    model, window = chatty_lm(TOKENIZER), Window(1, 256)
+    players: dict[str, Callable[[], Policy]] = {
+        "BC": lambda: LMPolicy(model, TOKENIZER, window, max_new_tokens=8, slots=SLOTS),
+        "ILQL": lambda: guided(model, window, 8),
+    }
+    for name, speed in alternating(players, "maze_fo", turns=20).items():
+        yield f"FO maze, {name}, turns/s", f"{speed:,.0f}", f">= {2 * REFERENCE[name]:,.0f}"
+
+
+def dialogues() -> Iterator[tuple[str, str, str]]:
+    model = chatty_lm(TOKENIZER)
+    for task, tokens in (("twenty_questions", 24), ("wordle", 8)):
+        window = Window(None, model.config.max_position_embeddings - tokens)
+        players: dict[str, Callable[[], Policy]] = {
+            "slots": partial(LMPolicy, model, TOKENIZER, window, max_new_tokens=tokens, slots=SLOTS),
+            "generate": partial(Afresh, model, TOKENIZER, window, tokens),
+        }
+        speed = alternating(players, task)
+        yield f"{task}, whole history, turns/s", f"{speed['slots']:,.0f}", ""
+        yield f"{task}, generate afresh, turns/s", f"{speed['generate']:,.0f}", ""
+        yield f"{task}, slots / generate", f"{speed['slots'] / speed['generate']:.1f}x", ">= 5x"
+
+
+def utilisation() -> Iterator[tuple[str, str, str]]:
+    """Episodes of 1 to 100 turns, drawn evenly, in the place of games."""
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(1, 101, size=256).tolist()
+    policy = Counting(_Silent())
+    starts = [Start(seed) for seed in range(256)]
+    stop: Callable[[Request], bool] = lambda request: request.turn >= lengths[request.seed]  # noqa: E731
+    for _ in rollout(policy, partial(lmrl.make, "maze_fo"), starts, task="maze_fo", slots=SLOTS, stop=stop):
+        pass
+    yield "256 episodes of 1 to 100 turns, busy slots", f"{policy.turns / (policy.calls * SLOTS):.1%}", ">= 90%"
+    for task in ("twenty_questions", "wordle", "text_nav_fo", "maze_fo", "endgames"):
+        busy = round_of(make_policy(task, "behaviour"), task, episodes=256)[1]
+        yield f"256 episodes of {task}, scripted player", f"{busy:.1%}", ">= 90%"
+
+
+class _Silent:
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        return [Reply("\n") for _ in requests]
+
+
+def memory(episodes: int = 2048, turns: int = 32) -> tuple[float, float, float]:
+    """MB of a round of ``turns`` x 16 tokens, half of them said: episodes, buffer, and at most on the way.
+
+    Episodes hold what was sampled as a rollout hands it out; the buffer holds the segments with what PPO attaches.
+    """
+    draw, encoder = np.random.default_rng(0), Encoder(TOKENIZER)
+    heard = encoder.decode([token for token in range(300, 308)])
+    tracemalloc.start()
+    begun = tracemalloc.get_traced_memory()[0]
+    played = [_episode(draw, encoder, heard, turns) for _ in range(episodes)]
+    kept = tracemalloc.get_traced_memory()[0]
+    parts = [list(segments(episode, encoder, Window(None, 1024))) for episode in played]
+    start = [np.zeros(sum(len(part.col) for part in its)) for its in parts]
+    buffer, settings = ReplayBuffer(), {"kl_weight": 0.0, "gamma": 1.0, "gae_lambda": 0.95}
+    for its in judge(played, parts, start, [0.0] * episodes, **settings).parts:
+        buffer.append(its, Outcome(0.0, False))
+    del its, parts, start
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return (kept - begun) / 2**20, (held - kept) / 2**20, (peak - begun) / 2**20
+
+
+def _episode(draw: np.random.Generator, encoder: Encoder, heard: str, turns: int) -> Episode:
+    ids = [tuple(draw.integers(300, 1000, size=8).tolist()) for _ in range(turns)]
+    noted = tuple(tuple(draw.normal(size=8).tolist()) for _ in range(turns))
+    values = tuple(tuple(draw.normal(size=8).tolist()) for _ in range(turns))
+    said = tuple(map(encoder.decode, ids))
+    texts = tuple(heard for _ in range(turns + 1))
+    return Episode("toy", texts, said, (0.0,) * turns, True, False, 0, {}, tuple(ids), noted, values)
+
+
+def run() -> Iterator[tuple[str, str, str]]:
+    """Rows for `python -m benchmarks`; with as many threads as torch takes."""
+    yield "threads", str(torch.get_num_threads()), "2"
+    yield from maze()
+    yield from dialogues()
+    yield from utilisation()
+    episodes, buffer, peak = memory()
+    yield "2,048 episodes x 512 tokens: buffer, MB", f"{buffer:.0f}", "< 300"
+    yield "with their episodes and on the way, MB", f"{episodes + buffer:.0f}, at most {peak:.0f}", ""
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(*row, sep=" | ", flush=True)
