@@ -176,7 +176,7 @@ class OnlineDataModule(OfflineDataModule):
 
     def _batch(self, runs: Sequence[Run]) -> TokenBatch:
         pad = self._encoder().tokenizer.pad_token_id or 0
-        return collate([buffer[index] for buffer, run in runs for index in run], pad, self.read)
+        return collate([buffer[index] for buffer, run in runs for index in run], pad, self.read, self.bootstrap)
 
     def state_dict(self) -> dict[str, Any]:
         """What was played, and how far learning from it has come."""

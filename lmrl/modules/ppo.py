@@ -98,7 +98,7 @@ class PPO(LanguageModule):
         for name, wanted in (("history", False), ("offline", self.bc_weight > 0.0)):
             if data.hparams[name] != wanted:
                 raise UserError(f"with bc_weight {self.bc_weight}, data.init_args.{name} must be {wanted}")
-        data.digest = self.experience
+        self.ask(digest=self.experience)
 
     # -- a round ------------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class PPO(LanguageModule):
     def _start_logprobs(self, parts: Sequence[list[Segment]]) -> list[NDArray[np.float64]]:
         """(T,) per episode: what the frozen start policy thinks of each token."""
         found = [np.zeros(0)]
-        for batch, _ in self._read([segment for its in parts for segment in its]):
+        for batch, _ in self._read([segment for its in parts for segment in its], bootstrap=False):
             now = spoken(self.start_logits(batch), batch.state, batch.token, self.invalid)
             found.append(now.logprob.double().cpu().numpy())
         ends = np.cumsum([sum(len(segment.col) for segment in its) for its in parts])
@@ -141,19 +141,20 @@ class PPO(LanguageModule):
         values = [0.0] * len(parts)
         cut = [index for index, its in enumerate(parts) if its[-1].next_ids is not None]
         found: list[float] = []
-        for batch, sizes in self._read([parts[index][-1] for index in cut]):
+        for batch, sizes in self._read([parts[index][-1] for index in cut], bootstrap=True):
+            assert batch.next is not None
             found += self.scores(batch)[1][batch.next[torch.cumsum(sizes, 0) - 1]].tolist()
         for index, value in zip(cut, found, strict=True):
             values[index] = value
         return values
 
-    def _read(self, parts: Sequence[Segment]) -> Iterator[tuple[TokenBatch, Tensor]]:
+    def _read(self, parts: Sequence[Segment], bootstrap: bool) -> Iterator[tuple[TokenBatch, Tensor]]:
         """Batches of segments, and how many action tokens each of their segments has."""
         size = int(self.trainer.datamodule.hparams["batch_size"])  # type: ignore[attr-defined]
         for first in range(0, len(parts), size):
             group = parts[first : first + size]
             sizes = torch.tensor([len(segment.col) for segment in group])
-            yield move_data_to_device((collate(group), sizes), self.device)
+            yield move_data_to_device((collate(group, bootstrap=bootstrap), sizes), self.device)
 
     # -- learning -----------------------------------------------------------------------------------------------
 

@@ -45,9 +45,8 @@ def test_ppo_walks_straight_to_the_goal(tmp_path: Path) -> None:
     data = MazeDataModule("maze_fo", path=str(tmp_path / "random.parquet"), batch_size=128, val_fraction=0.0)
     trainer(tmp_path / "bc", 40, [KeepLast()]).fit(start, data)
     before = score(start)
-    module = PPO(
-        pretrained=str(tmp_path / "bc"), lr=1e-3, lr_schedule="constant", warmup_steps=0, value_weight=0.1, head_bias=-4.0
-    )
+    rate = {"lr": 1e-3, "lr_schedule": "constant", "warmup_steps": 0}
+    module = PPO(pretrained=str(tmp_path / "bc"), value_weight=0.1, head_bias=-4.0, **rate)
     playing = RolloutCollection(episodes=64)
     fit(module, rounds(batch_size=128, epochs=3, env=env), tmp_path / "ppo", 120, playing=playing)
     assert before < -4.0
