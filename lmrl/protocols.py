@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Partner", "PartnerRequest", "Policy", "Reply", "Request"]
+__all__ = ["Described", "Partner", "PartnerRequest", "Policy", "Reply", "Request"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,15 @@ class Policy(Protocol):
     """Anything that plays. `act` gets one request per waiting environment and answers in that order."""
 
     def act(self, requests: Sequence[Request]) -> list[Reply]: ...
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A policy that says what it was made with, and what became of it: evaluations ask when all is played."""
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-like: part of every score."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

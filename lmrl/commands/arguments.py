@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from lmrl.commands.parser_errors import explain
 from lmrl.errors import UserError
 
-__all__ = ["call", "env_arguments", "parser_of"]
+__all__ = ["call", "env_arguments", "named_values", "parser_of"]
 
 Function = Callable[..., "int | None"]
 
@@ -48,19 +48,24 @@ def call(function: Function, argv: Sequence[str], prog: str) -> int:
     return function(*positional, **options) or 0
 
 
-def env_arguments(words: Sequence[str] | None) -> dict[str, Any]:
-    """``["opponent=random", "max_moves=10"]`` as arguments of an environment; values are read as YAML.
+def named_values(words: Sequence[str] | None, option: str) -> dict[str, Any]:
+    """``["opponent=random", "max_moves=10"]`` as a mapping; values are read as YAML.
 
     Raises:
-        UserError: a word that is not ``name=value``.
+        UserError: a word that is not ``name=value``; it names the option.
     """
     for word in words or ():
         name, equals, _ = word.partition("=")
-        if not equals or not name.isidentifier():
-            raise UserError(f"env takes arguments of the environment as name=value, got {word!r}")
+        if not equals or not all(part.isidentifier() for part in name.split(".")):
+            raise UserError(f"{option} takes arguments as name=value, got {word!r}")
     found = OmegaConf.to_container(OmegaConf.from_dotlist(list(words or ())))
     assert isinstance(found, dict)
     return {str(name): value for name, value in found.items()}
+
+
+def env_arguments(words: Sequence[str] | None) -> dict[str, Any]:
+    """Arguments of an environment, see `named_values`."""
+    return named_values(words, "env")
 
 
 def _description(words: Docstring) -> str:

@@ -7,19 +7,23 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lmrl.commands.arguments import env_arguments
+from lmrl.commands.arguments import env_arguments, named_values
+from lmrl.commands.chat_players import is_chat
 from lmrl.commands.players import is_trained, named_policy
 from lmrl.envs import registration
 from lmrl.evaluation.record import record_evaluation
+from lmrl.policies.chat_tasks import CHAT_TASKS
 
 __all__ = ["evaluate_command"]
+
+_EPISODES = 200
 
 
 def evaluate_command(
     task: str,
     *,
     policy: str,
-    episodes: int = 200,
+    episodes: int | None = None,
     seed: int = 0,
     out: Path,
     slots: int = 32,
@@ -29,38 +33,42 @@ def evaluate_command(
     beta: float | None = None,
     rerank: bool = False,
     env: list[str] | None = None,
+    chat: list[str] | None = None,
 ) -> None:
     """Let a policy play and write ``episodes.parquet`` and ``scores.json``.
 
     Args:
         task: name of the task, e.g. maze_fo.
-        policy: a run folder, a checkpoint, or the name of a scripted player (random, behaviour, optimal, human).
-        episodes: how many episodes; the task's starts are taken in turn.
+        policy: a run folder, a checkpoint, a scripted player (random, behaviour, optimal), human, chat:MODEL at an
+            OpenAI-compatible endpoint, or local:PATH for a chat model on this machine.
+        episodes: how many; the task's starts are taken in turn (default: 200; of a chat model as many as published).
         seed: of the whole evaluation; the result does not depend on the number of slots.
         out: folder for the two files.
         slots: how many episodes are played side by side.
-        temperature: of sampling, 0 is greedy (default: the checkpoint's).
+        temperature: of sampling, 0 is greedy (default: the checkpoint's; of a chat model the published one).
         top_k: sample among the k most probable tokens only.
         top_p: sample among the most probable tokens with this total probability only.
         beta: weight of the learned values (MC, ILQL).
         rerank: score the task's actions as wholes and say the best; makes illegal actions impossible.
         env: arguments of the environment, e.g. opponent=stockfish nodes=100.
+        chat: settings of a chat model, e.g. reply=plain max_tokens=64 budget_tokens=1000000 base_url=URL.
     """
     row = registration.task(task)
     arguments = env_arguments(env)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
     chosen["rerank"] = rerank or None
     decoding: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    player, human = named_policy(policy, row, arguments, **decoding), policy == "human"
+    player = named_policy(policy, row, arguments, named_values(chat, "chat"), **decoding)
+    human, count = policy == "human", _default_episodes(policy, task) if episodes is None else episodes
     greedy = partial(named_policy, policy, row, **{**decoding, "temperature": 0.0})
     columns = (TextColumn("playing {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=human) as bar:
-        shown = bar.add_task(task, total=episodes)
+        shown = bar.add_task(task, total=count)
         scores = record_evaluation(
             player,
             task,
             out,
-            episodes=episodes,
+            episodes=count,
             seed=seed,
             slots=1 if human else slots,
             name=policy,
@@ -74,6 +82,10 @@ def evaluate_command(
     print(f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}")
 
 
+def _default_episodes(policy: str, task: str) -> int:
+    return CHAT_TASKS[task].games if is_chat(policy) else _EPISODES
+
+
 def _summary(scores: dict[str, Any]) -> list[str]:
     low, high = scores["return_ci"]
     lines = [
@@ -82,4 +94,7 @@ def _summary(scores: dict[str, Any]) -> list[str]:
         "success    {:.1%}  (95 % interval {:.1%} to {:.1%})".format(scores["success_rate"], *scores["success_ci"]),
         f"length     {scores['length_mean']:.1f}     illegal actions {scores['illegal_rate']:.1%}",
     ]
+    if "replies" in (told := scores["provenance"].get("player", {})):
+        asked = ", ".join(f"{count} {what}" for what, count in told["spent"].items())
+        lines.append(f"replies    {told['replies']}, without an action {told['unreadable']}; asked: {asked}")
     return lines + [f"note: {warning}" for warning in scores["warnings"]]

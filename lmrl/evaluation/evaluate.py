@@ -13,7 +13,7 @@ from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.partners import environment
-from lmrl.protocols import Policy
+from lmrl.protocols import Described, Policy
 from lmrl.rollout import Start, episode_seed, in_order, rollout
 
 __all__ = ["Evaluation", "evaluate"]
@@ -104,8 +104,11 @@ def evaluate(
         played.append((order, episode))
         if on_episode is not None:
             on_episode(episode)
-    made_with = {"versions": _versions(), "env": dict(env or {}), **_opponent(played[0][1]), **(provenance or {})}
-    return Evaluation(task, name or type(policy).__name__, tuple(in_order(played)), seed, made_with)
+    player = {"player": policy.describe()} if isinstance(policy, Described) else {}
+    made_with = {"versions": _versions(), "env": dict(env or {}), **player, **_opponent(played[0][1])}
+    return Evaluation(
+        task, name or type(policy).__name__, tuple(in_order(played)), seed, {**made_with, **(provenance or {})}
+    )
 
 
 def _opponent(episode: Episode) -> dict[str, Any]:
