@@ -43,6 +43,7 @@ VERBS = {
     "data verify": Verb("data:verify_command", "replay a dataset through its environment"),
     "data import": Verb("data:import_command", "convert an official LMRL-Gym file"),
     "partner-agreement": Verb("partner:agreement_command", "compare a second speaker with the scripted one"),
+    "view": Verb("view:view_command", "show episodes on an HTML page, with a model's values over the words"),
     "study make": Verb("study:make_command", "write a page on which people rate dialogues blindly"),
     "study table": Verb("study:table_command", "turn the returned ratings into a table with tests"),
     "check-env": Verb("check_env:check_env_command", "test that an environment obeys the laws of the package"),

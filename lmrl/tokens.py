@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 
-__all__ = ["Encoder", "Segment", "Window", "as_key", "context", "segments"]
+__all__ = ["Encoder", "Segment", "Window", "action_ids", "as_key", "context", "segments"]
 
 Ids: TypeAlias = tuple[int, ...]
 
@@ -155,6 +155,12 @@ def _sampled_ids(episode: Episode, encoder: Encoder) -> tuple[Ids, ...]:
         if max(ids, default=0) >= len(encoder.tokenizer) or encoder.decode(ids) != text:
             return ()
     return episode.action_ids
+
+
+def action_ids(episode: Episode, encoder: Encoder) -> list[Ids]:
+    """The ids of each action, as `segments` has them: as sampled, unless another tokenizer made them."""
+    sampled = _sampled_ids(episode, encoder) or ((),) * len(episode)
+    return [tuple(ids) or encoder.encode(text) for text, ids in zip(episode.actions, sampled, strict=True)]
 
 
 def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Segment]:

@@ -1,14 +1,17 @@
 """From words and pictures to a Markdown file or an HTML file that needs nothing beside it."""
 
 import base64
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-__all__ = ["render_html", "render_markdown", "render_page"]
+__all__ = ["printable", "render_html", "render_markdown", "render_page", "script"]
 
 # Only what would be read as markup: an underscore inside a word and a bracket that no link follows are plain text.
 _MARKDOWN = re.compile(r"([\\`*|~$]|\](?=[(\[:])|(?<!\w)_|_(?!\w))")
@@ -24,7 +27,7 @@ def render_html(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
 
 def render_page(template: str, words: Mapping[str, Any]) -> str:
     """One HTML page from a template of this package: all text escaped, control characters replaced."""
-    return _printable(_environment(autoescape=True).get_template(template).render(words))
+    return printable(_environment(autoescape=True).get_template(template).render(words))
 
 
 def render_markdown(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
@@ -32,7 +35,7 @@ def render_markdown(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
     environment = _environment(autoescape=False)
     environment.filters |= {"md": _escaped, "code": _code}
     page = environment.get_template("report.md.j2").render(words, images={path.name for path in pictures})
-    return re.sub(r"\n{3,}", "\n\n", _printable(page)).strip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", printable(page)).strip() + "\n"
 
 
 def _environment(autoescape: bool) -> Environment:
@@ -40,7 +43,16 @@ def _environment(autoescape: bool) -> Environment:
     return Environment(loader=loader, autoescape=autoescape, undefined=StrictUndefined)
 
 
-def _printable(text: str) -> str:
+def script(*names: str) -> dict[str, str]:
+    """Scripts of this package, joined, and the hash by which a page allows them and no other: words for a template."""
+    folder = files("lmrl.evaluation").joinpath("templates")
+    joined = "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+    digest = hashlib.sha256(joined.encode()).digest()
+    return {"script": Markup(joined), "script_hash": base64.b64encode(digest).decode("ascii")}
+
+
+def printable(text: str) -> str:
+    """The text with a mark in place of whatever cannot be seen, or turns other text around."""
     return _UNPRINTABLE.sub("�", text.replace("\r\n", "\n"))
 
 

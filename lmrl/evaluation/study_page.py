@@ -2,17 +2,13 @@
 
 import hashlib
 import json
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from lmrl.atomic import replacing
 from lmrl.errors import UserError
-from lmrl.evaluation.rendering import render_page
+from lmrl.evaluation.rendering import render_page, script
 from lmrl.evaluation.results import read_json, write_json
 from lmrl.evaluation.study_samples import Sample, draw_samples, fingerprint
 
@@ -66,14 +62,12 @@ def write_study(
 
 
 def _page(study: str, question: str, samples: Sequence[Sample]) -> str:
-    script = resources("lmrl.evaluation").joinpath("templates").joinpath("study.js").read_text(encoding="utf-8")
     words = {
         "study": study,
         "question": question,
         "samples": samples,
         "scale": _SCALE,
-        "script": Markup(script),
-        "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        **script("study.js"),
     }
     return render_page("study.html.j2", words)
 

@@ -4,12 +4,7 @@ import base64
 import hashlib
 import json
 import re
-import shutil
-import subprocess
-import threading
-from functools import partial
 from html.parser import HTMLParser
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +14,7 @@ from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.evaluation.study_page import write_study
 from lmrl.storage import write_episodes
+from tests.browser import in_browser, needs_browser
 
 EVIL = (
     "</script><script>window.pwned=1</script>",
@@ -26,7 +22,6 @@ EVIL = (
     '"><input name=x checked></span></li></ol></article><h1>{{ 7*7 }}</h1>',
     "&lt;b&gt; \x00\x1b[31m\u202e\ud800 <!--",
 )
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def record(path: Path, texts: tuple[str, ...], **facts: Any) -> Path:
@@ -124,11 +119,8 @@ def test_odd_arguments(study: Path) -> None:
 
 # -- in a browser -----------------------------------------------------------------------------------------------------
 
-_HARNESS = """<!doctype html><pre id="out"></pre><iframe id="f" src="page.html"></iframe><script>
-const frame = document.getElementById("f"), log = [];
-const loaded = () => new Promise((done) => { frame.onload = done; });
-const doc = () => frame.contentDocument;
-const text = (id) => doc().getElementById(id).textContent;
+_RATING = """
+const log = [];
 const pick = (id, n) => doc().querySelector(`input[name="${id}"][value="${n}"]`);
 const name = (words) => { const r = doc().getElementById("rater"); r.value = words;
   r.dispatchEvent(new Event("input", { bubbles: true })); };
@@ -141,48 +133,29 @@ const save = async () => {  // a press of the button; the file it hands out, if 
   return { said: text("said"), focus: doc().activeElement.name || doc().activeElement.id,
     file: blob && JSON.parse(await blob.text()) };
 };
-(async () => {
-  await loaded();
-  const ids = [...doc().querySelectorAll("fieldset")].map((f) => f.querySelector("input").name);
-  log.push(text("count"), await save());
-  name("A. B.");
-  log.push(await save());
-  pick(ids[0], 2).click();
-  const key = new frame.contentWindow.KeyboardEvent("keydown", { key: "5", bubbles: true });
-  pick(ids[1], 1).dispatchEvent(key);
-  log.push(text("count"), await save(), await save());
-  frame.contentWindow.location.reload();
-  await loaded();
-  log.push(text("count"), doc().getElementById("rater").value, pick(ids[1], 5).checked);
-  for (const id of ids) pick(id, 4).click();
-  log.push(await save());
-  frame.contentWindow.confirm = () => true;
-  doc().getElementById("clear").click();
-  log.push(text("count"), localStorage.length, String(frame.contentWindow.pwned));
-  document.getElementById("out").textContent = btoa(JSON.stringify({ ids, log }));
-  frame.remove();
-})();
-</script>"""
+const ids = [...doc().querySelectorAll("fieldset")].map((f) => f.querySelector("input").name);
+log.push(text("count"), await save());
+name("A. B.");
+log.push(await save());
+pick(ids[0], 2).click();
+const key = new frame.contentWindow.KeyboardEvent("keydown", { key: "5", bubbles: true });
+pick(ids[1], 1).dispatchEvent(key);
+log.push(text("count"), await save(), await save());
+frame.contentWindow.location.reload();
+await loaded();
+log.push(text("count"), doc().getElementById("rater").value, pick(ids[1], 5).checked);
+for (const id of ids) pick(id, 4).click();
+log.push(await save());
+frame.contentWindow.confirm = () => true;
+doc().getElementById("clear").click();
+log.push(text("count"), localStorage.length, String(frame.contentWindow.pwned));
+return { ids, log };
+"""
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
-def test_rating_saving_coming_back_and_starting_over(study: Path, tmp_path: Path) -> None:
-    (tmp_path / "harness.html").write_text(_HARNESS)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(tmp_path))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000"]
-        command += [f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
-        address = f"http://127.0.0.1:{server.server_port}/harness.html"
-        done = subprocess.run([*command, address], capture_output=True, text=True, timeout=60)
-        server.shutdown()
-    out = re.search(r'<pre id="out">([\w+/=]+)</pre>', done.stdout)
-    assert out, done.stdout[-500:] + done.stderr[-2000:]
-    found = json.loads(base64.b64decode(out[1]))
+@needs_browser
+def test_rating_saving_coming_back_and_starting_over(study: Path) -> None:
+    found = in_browser(study, _RATING)
     (one, two, three, four), log = found["ids"], found["log"]
     key = json.loads(study.with_suffix(".key.json").read_text())
     assert found["ids"] == list(key["samples"])

@@ -1,0 +1,44 @@
+"""``lmrl view``: episodes as a page for the browser."""
+
+from pathlib import Path
+
+from lmrl.commands.arguments import env_arguments
+from lmrl.errors import UserError
+from lmrl.evaluation.view_page import write_view
+
+__all__ = ["view_command"]
+
+_PLAYED = Path("evaluation") / "episodes.parquet"
+
+
+def view_command(
+    source: Path,
+    *,
+    out: Path | None = None,
+    run: Path | None = None,
+    episodes: int | None = None,
+    valued: int = 100,
+    env: list[str] | None = None,
+) -> None:
+    """Write an HTML page of episodes: filter, sort, read, with boards, tiles and maps, and values over the words.
+
+    Args:
+        source: a .parquet or .jsonl file of episodes, or a run folder that was evaluated.
+        out: the page (default: beside the file, with the suffix .html).
+        run: a run folder or checkpoint whose V, Q, advantage and probability colour the words (default: the run folder
+            that is shown).
+        episodes: only so many, from the first on.
+        valued: so many episodes, from the first on, get values.
+        env: arguments of the environment that was played, e.g. layout=umaze (default: as the file says).
+    """
+    file, trained = source, run
+    if source.is_dir():
+        file = source / _PLAYED
+        trained = run or (source if any(source.glob("*.ckpt")) else None)
+        if not file.is_file():
+            task = source.resolve().parent.name
+            made = f"lmrl evaluate {task} --policy {source} --out {source / _PLAYED.parent}"
+            raise UserError(f"{source} has no {_PLAYED}; make it with: {made}")
+    page = file.with_suffix(".html") if out is None else out
+    count = write_view(file, page, trained, episodes, valued, env_arguments(env) if env else None)
+    print(f"{count} episodes written to {page}; open it in a browser")

@@ -1,0 +1,111 @@
+// One episode: facts, picture, dialogue, and over the words of the player what a model thinks of them.
+const data = JSON.parse(document.getElementById("data").textContent);
+const MEASURES = [
+  { name: "A", words: "advantage Q − V", of: ([, , v, q]) => (v === null || q === null ? null : q - v), both: true },
+  { name: "V", words: "V before the token", of: ([, , v]) => v },
+  { name: "Q", words: "Q of the token", of: ([, , , q]) => q },
+  { name: "p", words: "probability", of: ([, p]) => p },
+];
+const ENDINGS = ["solved", "by the rules", "cut short"];
+const number = (value) => value === null ? "–" : (Number.isInteger(value) ? String(value) : value.toFixed(2)).replace("-", "−");
+
+const scales = (() => {  // over all episodes, without the outermost two percent, so that colours mean the same everywhere
+  const tokens = Object.values(data.values).flat(2);
+  return Object.fromEntries(MEASURES.map(({ name, of, both }) => {
+    const seen = tokens.map(of).filter((value) => value !== null).sort((a, b) => a - b);
+    if (!seen.length) return [name, null];
+    const at = (share) => seen[Math.round(share * (seen.length - 1))];
+    const most = Math.max(Math.abs(at(0.02)), Math.abs(at(0.98))) || 1;
+    return [name, name === "p" ? [0, 1] : both ? [-most, most] : [at(0.02), at(0.98)]];
+  }));
+})();
+const known = MEASURES.filter(({ name }) => scales[name]);
+let measure = known[0];
+
+const colour = (share, both) => {
+  const held = Math.min(1, Math.max(0, share));
+  if (!both) return `color-mix(in srgb, #3b8fc2 ${Math.round(75 * held)}%, white)`;
+  const [hue, strength] = held < 0.5 ? ["#d9822b", 1 - 2 * held] : ["#2f86bd", 2 * held - 1];
+  return `color-mix(in srgb, ${hue} ${Math.round(80 * strength)}%, white)`;
+};
+
+const heated = (token) => {
+  const text = data.texts[token[0]].replace(/\n/g, "⏎"), value = measure.of(token);
+  const all = known.map(({ name, of }) => `${name} ${of(token) === null ? "–" : of(token).toFixed(3)}`).join("   ");
+  const shown = make("span", { class: "token", title: all }, text);
+  if (value === null) return shown;
+  const [low, high] = scales[measure.name];
+  shown.style.background = colour(high > low ? (value - low) / (high - low) : 0.5, measure.both);
+  shown.append(make("small", {}, value.toFixed(2).replace("-", "−")));
+  return shown;
+};
+
+const legend = (again) => {
+  const [low, high] = scales[measure.name];
+  const choice = make("select", { "aria-label": "what colours the words", id: "measure" });
+  for (const { name, words } of known) choice.append(make("option", { value: name }, words));
+  choice.value = measure.name;
+  choice.addEventListener("change", () => { measure = known.find(({ name }) => name === choice.value); again(); });
+  const ramp = make("span", { class: "ramp" });
+  ramp.style.background = `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((s) => colour(s, measure.both)).join(", ")})`;
+  return make("div", { class: "legend" }, "colours:", choice, number(low), ramp, number(high), ` by ${data.run}`);
+};
+
+const picture = (index, said, turn) => {
+  const { kind, rows, goal } = data.tasks[data.episodes.task[index]];
+  const actions = said.filter((_, place) => place % 2), texts = said.filter((_, place) => place % 2 === 0);
+  if (kind === "wordle") return tiles(actions, texts.slice(1));
+  if (kind === "chess") return board(texts[turn], turn ? texts[turn - 1] : undefined);
+  const path = data.episodes.path[index];
+  return kind === "maze" && path ? maze(rows, goal, path, turn) : null;
+};
+
+const dialogue = (index, said, choose) => {
+  const list = make("ol"), tokens = data.values[index];
+  said.forEach((text, place) => {
+    const turn = place >> 1, own = place % 2;
+    const words = make("span", { class: "text" });
+    if (own && tokens) words.append(...tokens[turn].map(heated));
+    else words.append(text.replace(/\n$/, "") || make("span", { class: "soft" }, own ? "(an empty line)" : "(no text)"));
+    const row = make("li", own ? { class: "own", "data-turn": turn + 1 } : {}, make("span", { class: "turn" }, own ? String(turn + 1) : ""), words);
+    if (own) {
+      row.append(make("span", { class: "reward" }, number(data.episodes.rewards[index][turn])));
+      row.addEventListener("click", () => choose(turn + 1));
+    }
+    list.append(row);
+  });
+  return list;
+};
+
+const facts = (index) => {
+  const e = data.episodes, told = make("p", { class: "facts" });
+  const pairs = [["episode", index], ["task", e.task[index]], ["return", number(e.return[index])], ["turns", e.turns[index]],
+    ["illegal", e.illegal[index]], ["ended", ENDINGS[e.ending[index]]], ["seed", e.seed[index]]];
+  for (const [name, value] of pairs) told.append(make("span", {}, name + " ", make("b", {}, String(value))));
+  return told;
+};
+
+// Shows an episode in `place`; the arrow keys left and right move `step` through its turns.
+const showEpisode = (place, index) => {
+  const said = data.episodes.said[index].map((id) => data.texts[id]), last = data.episodes.turns[index];
+  const frame = make("div", { class: "picture" }), pictured = picture(index, said, 0) !== null;
+  const moves = pictured && data.tasks[data.episodes.task[index]].kind !== "wordle";
+  const slider = make("input", { type: "range", min: 0, max: last, "aria-label": "turn" }), where = make("output");
+  let list;
+  const show = (turn) => {
+    const drawn = picture(index, said, turn);
+    frame.replaceChildren(...(drawn ? [drawn] : []), ...(moves ? [make("div", { class: "stepper" }, slider, where)] : []));
+    slider.value = turn;
+    where.textContent = `turn ${turn} of ${last}`;
+    for (const row of list.querySelectorAll("li.own")) row.classList.toggle("now", moves && Number(row.dataset.turn) === turn);
+  };
+  slider.addEventListener("input", () => show(Number(slider.value)));
+  const again = () => { showEpisode(place, index); document.getElementById("measure").focus(); };
+  list = dialogue(index, said, moves ? show : () => {});
+  const both = make("div", { class: pictured ? "both pictured" : "both" });
+  both.append(...(pictured ? [frame] : []), make("div", {}, ...(data.values[index] ? [legend(again)] : []), list));
+  place.replaceChildren(facts(index), both);
+  place.scrollTop = 0;
+  show(moves ? last : 0);
+  return (by) => moves && show(Math.min(last, Math.max(0, Number(slider.value) + by)));
+};

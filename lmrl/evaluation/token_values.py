@@ -1,0 +1,69 @@
+"""What a trained model thinks of every token that a player said: its probability, and V and Q where it has values."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmrl.batch import TokenBatch, collate
+from lmrl.episode import Episode
+from lmrl.models.guidance import combine, lowest
+from lmrl.models.lm import head_of, hidden_states, trunk_of
+from lmrl.modules import LanguageModule
+from lmrl.modules.values import ValueModule
+from lmrl.policies.prompts import invalid_ids
+from lmrl.tokens import Encoder, action_ids, segments
+
+__all__ = ["TokenValue", "token_values"]
+
+
+class TokenValue(NamedTuple):
+    """One token, as it was said."""
+
+    text: str
+    probability: float
+    """Of this token under the policy that plays, at temperature 1: for MC and ILQL weighed by ``exp(beta * Q)``."""
+    v: float | None
+    """Of the state before it; for MC, which has no V, the expected Q under that policy. None without values."""
+    q: float | None
+    """The lowest Q of the token."""
+
+
+def token_values(module: LanguageModule, episodes: Iterable[Episode]) -> Iterator[list[list[TokenValue]]]:
+    """For each episode and each of its actions the tokens, read in the contexts in which the policy would say them.
+
+    Raises:
+        UserError: if the module does not know what it reads, or an action has no tokens.
+    """
+    encoder, window = Encoder(module.tokenizer), module.reading()
+    for episode in episodes:
+        batch = collate(list(segments(episode, encoder, window)))
+        with torch.inference_mode():
+            numbers = _numbers(module, batch._replace(**_on(module.device, batch)))
+        said = iter(zip(*(column.tolist() for column in numbers), strict=True))
+        yield [[_value(encoder, token, next(said)) for token in ids] for ids in action_ids(episode, encoder)]
+
+
+def _value(encoder: Encoder, token: int, numbers: tuple[float, float, float]) -> TokenValue:
+    probability, v, q = numbers
+    known = q == q  # not a number: no values
+    return TokenValue(encoder.decode((token,)), probability, v if known else None, q if known else None)
+
+
+def _on(device: torch.device, batch: TokenBatch) -> dict[str, Tensor]:
+    return {name: value.to(device) for name, value in batch._asdict().items() if isinstance(value, Tensor)}
+
+
+def _numbers(module: LanguageModule, batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """Probability, V and Q, ``(N,)`` each; the last two not a number for a module without values."""
+    logits = head_of(module.model)(hidden_states(trunk_of(module.model), batch)).float()
+    invalid = invalid_ids(module.tokenizer, logits.shape[-1], logits.device)
+    if not isinstance(module, ValueModule):
+        p = logits.masked_fill(invalid, -torch.inf).softmax(-1)[batch.state, batch.token]
+        return p, torch.full_like(p, torch.nan), torch.full_like(p, torch.nan)
+    hidden = hidden_states(module.trunk, batch)
+    q = lowest(list(module.q_heads), hidden)
+    p = combine(logits, q, module.beta).masked_fill(invalid, -torch.inf).softmax(-1)
+    v = (p * q).sum(-1) if module.v_head is None else module.v_head(hidden).squeeze(-1).float()
+    return p[batch.state, batch.token], v[batch.state], q[batch.state, batch.token]

@@ -1,0 +1,130 @@
+"""Episodes as the viewer's page holds them: every distinct text once, numbers in columns, and what pictures need."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from lmrl.envs import registration
+from lmrl.envs.layouts import MOVES, Cell, Layout
+from lmrl.envs.maze import Maze
+from lmrl.episode import Episode
+from lmrl.evaluation.rendering import printable
+from lmrl.evaluation.token_values import TokenValue
+
+__all__ = ["view_data"]
+
+_KINDS = {"wordle": "wordle", "chess": "chess", "endgames": "chess"}
+_POSITION = re.compile(r"Your current position is at position ([\d ]+), ([\d ]+)\.")
+_LONGEST = 20_000
+"""Characters of a text that are shown."""
+
+
+class _Texts:
+    """Texts by number, each once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)} characters)"
+        return self.numbers.setdefault(cut, len(self.numbers))
+
+    def shown(self) -> list[str]:
+        return [printable(text) for text in self.numbers]
+
+
+def view_data(
+    episodes: Iterable[Episode],
+    values: Sequence[Sequence[Sequence[TokenValue]]] = (),
+    run: str = "",
+    env: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What the page shows, JSON-like.
+
+    Args:
+        episodes: of any tasks, in order.
+        values: of the first episodes, see `lmrl.evaluation.token_values`.
+        run: whose values they are.
+        env: arguments of the environment that was played, for the map of a maze.
+    """
+    texts, tasks, columns = _Texts(), dict[str, dict[str, Any]](), dict[str, list[Any]]()
+    layouts: dict[str, Layout | None] = {}
+    for episode in episodes:
+        task = printable(episode.task)
+        if task not in tasks:
+            layouts[task] = layout = _layout(task, env or {})
+            tasks[task] = _task(task, layout)
+        for name, value in {"task": task, **_row(episode, texts, layouts[task])}.items():
+            columns.setdefault(name, []).append(value)
+    tokens = {index: [_tokens(turn, texts) for turn in turns] for index, turns in enumerate(values)}
+    empty: dict[str, list[Any]] = {"return": []}
+    return {"tasks": tasks, "episodes": columns or empty, "values": tokens, "run": run, "texts": texts.shown()}
+
+
+def _row(episode: Episode, texts: _Texts, layout: Layout | None) -> dict[str, Any]:
+    said = [episode.observations[0]]
+    for action, observation in zip(episode.actions, episode.observations[1:], strict=True):
+        said += (action, observation)
+    return {
+        "return": _rounded(episode.total_reward, 4),
+        "turns": len(episode),
+        "illegal": episode.illegal,
+        "ending": 0 if episode.success else 1 if episode.terminated else 2,
+        "seed": str(episode.seed),  # beyond what a number of JavaScript holds
+        "said": [texts.number(text) for text in said],
+        "rewards": [_rounded(reward, 4) for reward in episode.rewards],
+        "path": None if layout is None else _path(episode, layout),
+    }
+
+
+def _tokens(turn: Sequence[TokenValue], texts: _Texts) -> list[list[Any]]:
+    return [[texts.number(t.text), _rounded(t.probability, 4), _rounded(t.v, 3), _rounded(t.q, 3)] for t in turn]
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    """As JSON has it: no number where there is none."""
+    return round(value, digits) if value is not None and isfinite(value) else None
+
+
+def _task(name: str, layout: Layout | None) -> dict[str, Any]:
+    if layout is None:
+        return {"kind": _KINDS.get(name, "")}
+    return {"kind": "maze", "rows": list(layout.rows), "goal": list(layout.goal)}
+
+
+def _layout(name: str, env: Mapping[str, Any]) -> Layout | None:
+    """The map, if the task is a maze; files may be of tasks that nobody knows."""
+    if not name.startswith("maze"):
+        return None
+    try:
+        made = registration.make(name, **env)
+    except (ValueError, TypeError):  # arguments from a file may be anything
+        return None
+    made.close()
+    return made.layout if isinstance(made, Maze) else None
+
+
+def _path(episode: Episode, layout: Layout) -> list[Cell] | None:
+    """The cell before each action and at the end, followed from the start; None if that is not known."""
+    cell = _first_cell(episode)
+    if cell is None or cell not in layout.free:
+        return None
+    cells = [cell]
+    for turn, action in enumerate(episode.actions):
+        out_of_time = episode.truncated and turn + 1 == len(episode) and episode.observations[-1] == "Failure\n"
+        cells.append(layout.after(cells[-1], action) if action in MOVES and not out_of_time else cells[-1])
+    return cells
+
+
+def _first_cell(episode: Episode) -> Cell | None:
+    start = episode.info.get("start")
+    if isinstance(start, Mapping) and "init_position" in start:
+        return _cell(start["init_position"])
+    told = _POSITION.search(episode.observations[0])
+    return _cell([int(digits.replace(" ", "")) for digits in told.groups()]) if told else None
+
+
+def _cell(pair: Any) -> Cell | None:
+    whole = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(number, int) for number in pair)
+    return (pair[0], pair[1]) if whole else None
