@@ -38,6 +38,7 @@ VERBS = {
     "evaluate": Verb("evaluate:evaluate_command", "let a policy play and write its episodes and scores"),
     "reproduce": Verb("reproduce:reproduce_command", "data, training, evaluation and report for whole tasks"),
     "report": Verb("reproduce:report_command", "write the report again from finished runs"),
+    "symbolic": Verb("symbolic:symbolic_command", "the maze as a grid: tabular Q-learning, DQN and CQL"),
     "data generate": Verb("data:generate_command", "record a dataset with a task's scripted player"),
     "data stats": Verb("data:stats_command", "describe a dataset next to the published figures"),
     "data verify": Verb("data:verify_command", "replay a dataset through its environment"),

@@ -33,6 +33,7 @@ LAYERS = {
     "data": 6,
     "datamodules": 7,
     "modules": 8,
+    "symbolic": 8,
     "evaluation": 9,
     "callbacks": 10,
     "reproduce": 11,

@@ -1,13 +1,13 @@
 """Episodes as the viewer's page holds them: every distinct text once, numbers in columns, and what pictures need."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
 from lmrl.envs import registration
-from lmrl.envs.layouts import MOVES, Cell, Layout
+from lmrl.envs.layouts import Layout
 from lmrl.envs.maze import Maze
+from lmrl.envs.maze_paths import walked
 from lmrl.episode import Episode
 from lmrl.evaluation.rendering import printable
 from lmrl.evaluation.token_values import TokenValue
@@ -15,7 +15,6 @@ from lmrl.evaluation.token_values import TokenValue
 __all__ = ["view_data"]
 
 _KINDS = {"wordle": "wordle", "chess": "chess", "endgames": "chess"}
-_POSITION = re.compile(r"Your current position is at position ([\d ]+), ([\d ]+)\.")
 _LONGEST = 20_000
 """Characters of a text that are shown."""
 
@@ -74,7 +73,7 @@ def _row(episode: Episode, texts: _Texts, layout: Layout | None) -> dict[str, An
         "seed": str(episode.seed),  # beyond what a number of JavaScript holds
         "said": [texts.number(text) for text in said],
         "rewards": [_rounded(reward, 4) for reward in episode.rewards],
-        "path": None if layout is None else _path(episode, layout),
+        "path": None if layout is None else walked(episode, layout),
     }
 
 
@@ -103,28 +102,3 @@ def _layout(name: str, env: Mapping[str, Any]) -> Layout | None:
         return None
     made.close()
     return made.layout if isinstance(made, Maze) else None
-
-
-def _path(episode: Episode, layout: Layout) -> list[Cell] | None:
-    """The cell before each action and at the end, followed from the start; None if that is not known."""
-    cell = _first_cell(episode)
-    if cell is None or cell not in layout.free:
-        return None
-    cells = [cell]
-    for turn, action in enumerate(episode.actions):
-        out_of_time = episode.truncated and turn + 1 == len(episode) and episode.observations[-1] == "Failure\n"
-        cells.append(layout.after(cells[-1], action) if action in MOVES and not out_of_time else cells[-1])
-    return cells
-
-
-def _first_cell(episode: Episode) -> Cell | None:
-    start = episode.info.get("start")
-    if isinstance(start, Mapping) and "init_position" in start:
-        return _cell(start["init_position"])
-    told = _POSITION.search(episode.observations[0])
-    return _cell([int(digits.replace(" ", "")) for digits in told.groups()]) if told else None
-
-
-def _cell(pair: Any) -> Cell | None:
-    whole = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(number, int) for number in pair)
-    return (pair[0], pair[1]) if whole else None

@@ -1,0 +1,117 @@
+"""The maze as a table: states are cells, actions are the four moves, everything else is as in `lmrl.envs.maze.Maze`."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from lmrl.envs.layouts import MOVES, Cell, Layout, find_layout
+from lmrl.envs.maze import REWARDS
+from lmrl.errors import UserError
+
+__all__ = ["ACTIONS", "Grid", "GridMaze"]
+
+ACTIONS = tuple(MOVES)
+"""The texts of the actions by number."""
+_MAX_STEPS = 100
+
+
+class Grid:
+    """The transition table of a maze with S free cells and the rewards of the benchmark.
+
+    Args:
+        layout: the maze.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout, self.cells = layout, layout.free
+        self.state = {cell: number for number, cell in enumerate(self.cells)}
+        rewards, goal = REWARDS["standard"], self.state[layout.goal]
+        self.starts = np.array([state for state in range(len(self.cells)) if state != goal])
+        """States in which an episode may begin: all but the goal."""
+        self.next = np.array([[self.state[layout.after(cell, action)] for action in ACTIONS] for cell in self.cells])
+        """(S, 4) where each action leads."""
+        self.terminated = self.next == goal
+        """(S, 4) bool: whether that is the goal."""
+        self.reward = np.where(self.terminated, rewards.goal, rewards.move)
+        """(S, 4)"""
+
+    @cached_property
+    def features(self) -> NDArray[np.float32]:
+        """(S, rows + columns) one-hot row beside one-hot column: what a network reads."""
+        rows, cols = len(self.layout.rows), len(self.layout.rows[0])
+        found = np.zeros((len(self.cells), rows + cols), dtype=np.float32)
+        for state, (row, col) in enumerate(self.cells):
+            found[state, row] = found[state, rows + col] = 1.0
+        return found
+
+    def greedy_return(self, q: NDArray[np.floating]) -> float:
+        """Mean undiscounted return of the greedy policy of ``q``, ``(S, 4)``, over all starts, as the benchmark counts.
+
+        Who has not arrived after 100 moves gets one more -1, which is the call that says so.
+        """
+        moves, here = q.argmax(-1), self.starts.copy()
+        total, running = np.zeros(len(here)), np.ones(len(here), dtype=bool)
+        for _ in range(_MAX_STEPS):
+            move = moves[here]
+            total += np.where(running, self.reward[here, move], 0.0)
+            running, here = running & ~self.terminated[here, move], self.next[here, move]
+        return float((total - running).mean())
+
+
+class GridMaze(gymnasium.Env[int, int]):
+    """The maze for learners of numbers: ``reset`` and ``step`` give the number of a cell and take that of a move.
+
+    Steps, rewards, and the 101st call that moves nobody and truncates, are those of the text environment.
+    ``info["position"]`` is the cell.
+
+    Args:
+        layout: a name from `lmrl.envs.layouts.LAYOUTS`, the path of a text file, or a `Layout`.
+    """
+
+    def __init__(self, layout: str | Layout = "double_t_maze") -> None:
+        self.grid = Grid(layout if isinstance(layout, Layout) else find_layout(layout))
+        self.observation_space: spaces.Space[Any] = spaces.Discrete(len(self.grid.cells))
+        self.action_space: spaces.Space[Any] = spaces.Discrete(len(ACTIONS))
+        self._state, self._steps = 0, -1
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        """Begin in a cell drawn by the seed, or in ``options["init_position"]``.
+
+        Raises:
+            UserError: that cell is not free, or it is the goal.
+        """
+        super().reset(seed=seed)
+        given = (options or {}).get("init_position")
+        drawn = self.grid.starts[int(self.np_random.integers(len(self.grid.starts)))]
+        state = int(drawn) if given is None else self.grid.state.get(tuple(given), -1)
+        if state not in self.grid.starts:
+            raise UserError(f"init_position must be a free cell that is not the goal, got {given}")
+        self._state, self._steps = state, 0
+        return state, {"position": self._cell}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        """Move.
+
+        Raises:
+            UserError: before the first ``reset``, after the end of an episode, or for another number than 0 to 3.
+        """
+        if self._steps < 0:
+            raise UserError("step() needs a running episode: call reset() first")
+        if not 0 <= action < len(ACTIONS):
+            raise UserError(f"action must be from 0 to {len(ACTIONS) - 1}, got {action}")
+        if self._steps == _MAX_STEPS:
+            self._steps = -1
+            return self._state, REWARDS["standard"].move, False, True, {"position": self._cell}
+        reward, over = self.grid.reward[self._state, action], self.grid.terminated[self._state, action]
+        self._state = int(self.grid.next[self._state, action])
+        self._steps = -1 if over else self._steps + 1
+        return self._state, float(reward), bool(over), False, {"position": self._cell}
+
+    @property
+    def _cell(self) -> Cell:
+        return self.grid.cells[self._state]
