@@ -8,10 +8,19 @@ from lmrl.protocols import Reply, Request
 __all__ = ["HumanPolicy"]
 
 
-class HumanPolicy:
-    """Shows each observation and asks for the next action; the newline that ends an action is added here."""
+def _print_newest(request: Request) -> None:
+    print(request.observations[-1].rstrip("\n"))
 
-    def __init__(self, ask: Callable[[str], str] = input, show: Callable[[str], object] = print) -> None:
+
+class HumanPolicy:
+    """Shows where each episode stands and asks for the next action; the newline that ends an action is added here.
+
+    Args:
+        ask: puts a question and returns the line that is typed.
+        show: tells of a request; without one the newest text is printed.
+    """
+
+    def __init__(self, ask: Callable[[str], str] = input, show: Callable[[Request], object] = _print_newest) -> None:
         self._ask = ask
         self._show = show
 
@@ -24,7 +33,7 @@ class HumanPolicy:
         return [self._reply(request) for request in requests]
 
     def _reply(self, request: Request) -> Reply:
-        self._show(request.observations[-1].rstrip("\n"))
+        self._show(request)
         try:
             return Reply(f"{self._ask('> ')}\n")
         except EOFError as error:

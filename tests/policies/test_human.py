@@ -7,10 +7,10 @@ from lmrl.protocols import Reply, Request
 
 def test_it_shows_the_newest_text_and_ends_the_action_with_one_newline() -> None:
     shown: list[str] = []
-    policy = HumanPolicy(ask=lambda prompt: "move up", show=shown.append)
+    policy = HumanPolicy(ask=lambda prompt: "move up", show=lambda request: shown.append(request.observations[-1]))
     request = Request(slot=0, seed=0, observations=["first\n", "second\n"], actions=["x\n"])
     assert policy.act([request, request]) == [Reply("move up\n"), Reply("move up\n")]
-    assert shown == ["second", "second"]
+    assert shown == ["second\n", "second\n"]
 
 
 def test_the_end_of_the_input_is_said_with_its_turn() -> None:
