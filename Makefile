@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format bench clean
+.PHONY: help quickstart test lint format bench docs clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 20
@@ -44,6 +44,9 @@ format: $(VENV)/.dev  ## rewrite the code in the project's format
 
 bench: $(VENV)/.main  ## speed of the maze, the decoding engine and a training step
 	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.dev  ## the documentation as a site, in site/
+	$(BIN)/python -m mkdocs build
 
 clean:  ## remove the virtual environment and the caches (not data, runs or reports)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -6,9 +6,10 @@ A verb is a function in `lmrl.commands`. Its module is imported when the verb is
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from lmrl import __version__
 from lmrl.commands.arguments import call
@@ -28,9 +29,14 @@ class Verb:
 
     def run(self, argv: Sequence[str], name: str) -> int:
         """Import the function and call it."""
-        module, function = self.target.split(":")
-        target = getattr(import_module(f"lmrl.commands.{module}"), function)
+        target = self.load()
         return int(target(argv)) if self.raw else call(target, argv, f"lmrl {name}")
+
+    def load(self) -> Callable[..., Any]:
+        """Import the function."""
+        module, function = self.target.split(":")
+        found: Callable[..., Any] = getattr(import_module(f"lmrl.commands.{module}"), function)
+        return found
 
 
 VERBS = {

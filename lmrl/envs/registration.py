@@ -10,9 +10,9 @@ from gymnasium.envs.registration import load_env_creator
 from lmrl.envs.base import TextEnv
 from lmrl.envs.rows import ROWS
 from lmrl.envs.task import Task
-from lmrl.errors import unknown
+from lmrl.errors import UserError, unknown
 
-__all__ = ["Task", "make", "task", "tasks"]
+__all__ = ["Task", "make", "register", "task", "tasks"]
 
 
 def tasks() -> dict[str, Task]:
@@ -49,6 +49,22 @@ def make(name: str, **kwargs: Any) -> TextEnv:
         if argument not in known:
             raise unknown(f"argument of task {name}", argument, known)
     return env(**{**row.kwargs, **kwargs})
+
+
+def register(row: Task) -> None:
+    """Make a task of your own known in this process, under its name and under its id in Gymnasium.
+
+    ``row.entry_point`` is ``module:class``; a class of a notebook is ``__main__:MyGame``. Registering a name again
+    replaces the task.
+
+    Raises:
+        UserError: the name is that of a task of the benchmark.
+    """
+    if row.name in {known.name for known in ROWS}:
+        raise UserError(f"name must not be that of a task of the benchmark, got {row.name!r}")
+    _TASKS[row.name] = row
+    gymnasium.registry.pop(row.env_id, None)
+    gymnasium.register(row.env_id, entry_point=row.entry_point, kwargs=dict(row.kwargs))
 
 
 _TASKS = {row.name: row for row in ROWS}

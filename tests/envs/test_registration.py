@@ -6,7 +6,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 
 import lmrl
+from lmrl.envs import registration
 from lmrl.envs.maze import Maze
+from lmrl.envs.registration import register
 from lmrl.errors import UserError
 
 
@@ -50,6 +52,21 @@ def test_unknown_names() -> None:
         lmrl.task("maze")
     with pytest.raises(UserError, match=r"unknown argument of task maze_fo 'color'; known: .*max_steps"):
         lmrl.make("maze_fo", color="red")
+
+
+def test_a_task_of_ones_own() -> None:
+    mine = dataclasses.replace(lmrl.task("maze_po"), name="mine", env_id="lmrl/Mine-v0", kwargs={"layout": "umaze"})
+    try:
+        register(mine)
+        register(dataclasses.replace(mine, description="again"))
+        assert lmrl.task("mine").description == "again"
+        first = lmrl.make("mine").reset(seed=1)[0]
+        assert gymnasium.make("lmrl/Mine-v0").reset(seed=1)[0] == first
+    finally:
+        registration._TASKS.pop("mine", None)
+        gymnasium.registry.pop("lmrl/Mine-v0", None)
+    with pytest.raises(UserError, match="name must not be that of a task of the benchmark, got 'wordle'"):
+        register(dataclasses.replace(mine, name="wordle"))
 
 
 @pytest.mark.parametrize("name", lmrl.tasks())

@@ -1,0 +1,78 @@
+# ---
+# jupyter:
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+
+# %% [markdown]
+# # 1. Every task and its data
+#
+# What the ten tasks look like, what their scripted players record, and how good those are.
+
+# %%
+import os
+
+import matplotlib.pyplot as plt
+
+import lmrl
+from lmrl.behaviours import make_policy, policy_names
+from lmrl.data import generate
+from lmrl.data.stats import dataset_stats
+from lmrl.evaluation import evaluate
+from lmrl.evaluation.transcripts import transcript
+from lmrl.storage import read_episodes
+
+TINY = "LMRL_TINY" in os.environ  # a few episodes, to see that everything works
+EPISODES = 4 if TINY else 60
+TASKS = list(lmrl.tasks())
+
+# %% [markdown]
+# ## What is played
+#
+# An environment takes text and returns only what is new; the history belongs to whoever plays.
+
+# %%
+for name, task in lmrl.tasks().items():
+    text, info = lmrl.make(name).reset(seed=0)
+    reads = "everything" if task.last_texts is None else f"the last {task.last_texts} texts"
+    print(f"{name}: {task.description}; the player reads {reads}\n    {text.strip()[:120]!r}\n")
+
+# %% [markdown]
+# ## What was recorded
+#
+# `generate` records the dataset of a task with its scripted player; the same seed gives the same file.
+
+# %%
+paths = {name: generate(name, EPISODES, 0, progress=False) for name in TASKS}
+for name, path in paths.items():
+    stats = dataset_stats(path)
+    print(
+        f"{name:18s} length {stats.length_mean:5.1f}   success {stats.success:4.0%}   return {stats.return_mean:7.2f}"
+    )
+
+# %% [markdown]
+# One episode of each kind of game:
+
+# %%
+for name in ("wordle", "twenty_questions", "car_dealer", "endgames"):
+    best = max(read_episodes(paths[name]), key=lambda episode: episode.total_reward)
+    print(f"-- {name}\n{transcript(best, turns=6)}\n")
+
+# %%
+figure, axes = plt.subplots(2, 5, figsize=(13, 4.2), layout="constrained")
+for axis, (name, path) in zip(axes.flat, paths.items(), strict=True):
+    axis.hist([episode.total_reward for episode in read_episodes(path)], bins=12, color="#0072B2")
+    axis.set_title(name, fontsize=9)
+figure.suptitle("returns of the recorded episodes")
+plt.show()
+
+# %% [markdown]
+# ## Who else plays
+#
+# Every task has a random player and the one that recorded its data, some have an optimal one.
+
+# %%
+for name in ("maze_fo", "text_nav_fo", "wordle", "twenty_questions"):
+    for player in policy_names(name):
+        scores = evaluate(make_policy(name, player), name, EPISODES).scores()
+        low, high = scores["return_ci"]
+        print(f"{name:18s} {player:12s} return {scores['return_mean']:7.2f} [{low:7.2f}, {high:7.2f}]")

@@ -1,0 +1,127 @@
+# ---
+# jupyter:
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+
+# %% [markdown]
+# # 5. A new task
+#
+# Higher or lower: find a number from 1 to 50 in eight guesses. An environment, a scripted player, a dataset and a
+# datamodule, and then BC and filtered BC learn it. Everything between the next cell and the training is what a new task
+# needs.
+
+# %%
+import os
+from pathlib import Path
+
+import lightning as L
+
+import lmrl
+from lmrl.behaviours.chance import turn_chance
+from lmrl.datamodules import OfflineDataModule
+from lmrl.envs import TextEnv, check_env
+from lmrl.envs.registration import register
+from lmrl.envs.scores import PublishedData, Scores
+from lmrl.envs.task import Task
+from lmrl.evaluation import evaluate
+from lmrl.modules import BC, FilteredBC
+from lmrl.protocols import Reply
+from lmrl.rollout import Start, in_order, rollout
+from lmrl.storage import write_episodes
+
+TINY = "LMRL_TINY" in os.environ
+STEPS, EPISODES, SIZE = (3, 2, 40) if TINY else (400, 100, 2000)
+
+
+# %%
+class HigherLower(TextEnv):
+    """Guess a number: -1 for each wrong guess, eight guesses."""
+
+    return_range = (-8.0, 0.0)
+    reset_options = ("number",)
+
+    def _begin(self, options):
+        self._number = int(options.get("number", self.np_random.integers(1, 51)))
+        self._tries = 0
+        return "Guess a number from 1 to 50.\n", str(self._number), {"number": self._number}, {}
+
+    def _turn(self, action):
+        self._tries += 1
+        guess = int(action) if action.strip().isdecimal() and len(action) < 9 else None
+        won = guess == self._number
+        answer = "What?" if guess is None else "Yes." if won else "Higher." if guess < self._number else "Lower."
+        over = won or self._tries == 8
+        return f"{answer}\n", 0.0 if won else -1.0, over, False, {"illegal": guess is None, "success": won}
+
+    def legal_actions(self):
+        return [f"{number}\n" for number in range(1, 51)]
+
+
+# %% [markdown]
+# The laws that every environment obeys: seeds repeat, any text is answered, rewards stay in their range ...
+
+# %%
+print(*check_env(HigherLower), sep="\n")
+
+
+# %% [markdown]
+# The player: it halves what is left in every second guess, and guesses anything that is left in the others.
+
+
+# %%
+class Guesser:
+    """Knows what is left from the answers so far."""
+
+    def __init__(self, skill: float = 0.5) -> None:
+        self.skill = skill
+
+    def act(self, requests):
+        return [self._reply(request) for request in requests]
+
+    def _reply(self, request):
+        low, high = 1, 50
+        for action, answer in zip(request.actions, request.observations[1:], strict=True):
+            low = max(low, int(action) + 1) if answer == "Higher.\n" else low
+            high = min(high, int(action) - 1) if answer == "Lower.\n" else high
+        chance = turn_chance(request)
+        halving = chance.random() < self.skill
+        return Reply(f"{(low + high) // 2 if halving else chance.randint(low, high)}\n")
+
+
+# %% [markdown]
+# The row: what a policy reads (everything), its longest action, and the scale of the scores. With it the task has a
+# name for `lmrl.make`, `evaluate`, the datamodules and the callbacks.
+
+# %%
+register(
+    Task(
+        name="higher_lower",
+        description="find a number from 1 to 50",
+        env_id="lmrl/HigherLower-v0",
+        entry_point="__main__:HigherLower",
+        max_action_tokens=4,
+        dataset_size=SIZE,
+        paper_filter="top 20 % by return",
+        scores=Scores(-8.0, -5.0, -3.86, {}, {}, PublishedData(0, 0.0, 0.0, 0.0, 0.0, 0.0)),
+    )
+)
+path = Path("data/higher_lower.parquet")
+starts = (Start(seed) for seed in range(SIZE))
+episodes = in_order(rollout(Guesser(), lambda: lmrl.make("higher_lower"), starts, task="higher_lower"))
+write_episodes(path, episodes, {"task": "higher_lower", "behaviour": "Guesser"})
+print(f"{len(episodes)} episodes, mean return {sum(e.total_reward for e in episodes) / len(episodes):.2f}")
+
+# %% [markdown]
+# And training:
+
+# %%
+for name, player in (("every guess halves", Guesser(1.0)), ("the player of the data", Guesser())):
+    print(name, round(evaluate(player, "higher_lower", EPISODES).scores()["return_mean"], 2))
+
+quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+for module in (BC(lr=2e-3), FilteredBC(top_fraction=0.2, lr=2e-3)):
+    L.seed_everything(0, verbose=False)
+    trainer = L.Trainer(max_steps=STEPS, accelerator="cpu", limit_val_batches=0, **quiet)
+    trainer.fit(module, OfflineDataModule("higher_lower", path=str(path), batch_size=64))
+    scores = evaluate(module.eval().policy(max_new_tokens=4), "higher_lower", EPISODES).scores()
+    print(f"{module.name}: return {scores['return_mean']:.2f}, illegal {scores['illegal_rate']:.1%}")

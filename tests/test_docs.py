@@ -1,0 +1,43 @@
+"""The site is built without a warning, its links lead somewhere, and the reference is that of the parsers."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from lmrl.cli import VERBS, main
+from lmrl.commands.reference import command_reference
+
+ROOT = Path(__file__).parent.parent
+MISSING = [name for name in ("mkdocs", "material", "mkdocstrings", "latex2mathml") if find_spec(name) is None]
+
+
+@pytest.mark.parametrize("name", [name for name, verb in VERBS.items() if not verb.raw])
+def test_the_reference_has_the_arguments_that_the_parser_has(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    section = command_reference(VERBS).split(f"## lmrl {name}\n")[1].split("\n## ")[0]
+    assert main([*name.split(), "--help"]) == 0
+    options = set(re.findall(r"^ +(--\w+)", capsys.readouterr().out, re.MULTILINE)) - {"--help", "--print_shtab"}
+    assert options == set(re.findall(r"^\| `(--\w+)`", section, re.MULTILINE))
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert rows and not [line for line in rows if line.endswith("|  |")], "every argument is explained"
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    if MISSING:
+        pytest.skip(f"the site needs {', '.join(MISSING)}: pip install 'lmrl[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "true"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr[-3000:]
+    page = (tmp_path / "site" / "cli" / "index.html").read_text(encoding="utf-8")
+    assert all(f"lmrl {name}" in page for name in VERBS)
+    assert "expectile" in (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
+    ilql = (tmp_path / "site" / "algorithms" / "ilql" / "index.html").read_text(encoding="utf-8")
+    assert ilql.count('display="block"') == 4 and "<mfrac>" in ilql and "arithmatex" not in ilql
+    assert "https://cdn" not in ilql
+    assert {"tasks", "algorithms"} <= {path.name for path in (tmp_path / "site").iterdir()}
