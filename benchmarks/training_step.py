@@ -20,14 +20,14 @@ ROWS, LENGTH, VOCABULARY = 32, 128, 512
 ARCHITECTURE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": LENGTH, "vocab_size": VOCABULARY}
 
 
-def batch(environment: int, action: int) -> TokenBatch:
+def batch(environment: int, action: int, vocabulary: int = VOCABULARY) -> TokenBatch:
     """Random rows in which so many tokens of the environment and of the player alternate."""
     draw = np.random.default_rng(0)
     said = np.arange(LENGTH) % (environment + action) >= environment
     col = (np.flatnonzero(said[1:])).astype(np.int32)
     rows = []
     for _ in range(ROWS):
-        ids = draw.integers(VOCABULARY, size=LENGTH).astype(np.int32)
+        ids = draw.integers(vocabulary, size=LENGTH).astype(np.int32)
         key = ids.astype(">u4").tobytes()
         rows.append(Segment(ids, col, ids[col + 1], np.full(len(col), -1.0), None, key, b""))
     return collate(rows)

@@ -2,9 +2,11 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from lmrl.losses.gather import taken
+from lmrl.losses.vocabulary import LinearScores
 
 __all__ = ["BCLoss", "bc_loss"]
 
@@ -21,7 +23,7 @@ class BCLoss(NamedTuple):
 
 
 def bc_loss(
-    logits: Tensor,
+    logits: Tensor | LinearScores,
     state: Tensor,
     token: Tensor,
     read_state: Tensor | None = None,
@@ -31,7 +33,7 @@ def bc_loss(
     """Mean negative log-likelihood of the action tokens, plus ``read_weight`` times that of what is only read.
 
     Args:
-        logits: (S, vocabulary) at the distinct states.
+        logits: (S, vocabulary) at the distinct states, or their factors.
         state: (N,) index of the state of each action token.
         token: (N,) its id.
         read_state: (M,) likewise for the tokens that are only read.
@@ -41,8 +43,9 @@ def bc_loss(
     Returns:
         The terms; a mean over no tokens is zero (with a gradient of zero).
     """
-    nll = taken(logits, state, token).nll.sum() / max(1, token.numel())
     if read_state is None or read_token is None:
-        return BCLoss(nll)
-    read_nll = taken(logits, read_state, read_token).nll.sum() / max(1, read_token.numel())
+        return BCLoss(taken(logits, state, token).nll.sum() / max(1, token.numel()))
+    # In one look-up: going over a large vocabulary is what takes the time.
+    both = taken(logits, torch.cat([state, read_state]), torch.cat([token, read_token])).nll
+    nll, read_nll = (part.sum() / max(1, part.numel()) for part in (both[: token.numel()], both[token.numel() :]))
     return BCLoss(nll + read_weight * read_nll, nll, read_nll)

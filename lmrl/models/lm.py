@@ -9,8 +9,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from lmrl.batch import TokenBatch
 from lmrl.errors import UserError
+from lmrl.losses import LinearScores, linear_scores
 
-__all__ = ["build_lm", "head_of", "hidden_states", "trunk_of", "vocabulary_of"]
+__all__ = ["build_lm", "head_of", "hidden_states", "logits_of", "trunk_of", "vocabulary_of"]
 
 #: A model that a laptop trains in minutes. The activation is GPT-2's, in its fused form.
 SMALL: Mapping[str, Any] = {
@@ -86,6 +87,12 @@ def head_of(model: PreTrainedModel) -> nn.Module:
     if head is None:
         raise UserError(f"{type(model).__name__} has no vocabulary head; a causal language model is needed")
     return head
+
+
+def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor | LinearScores:
+    """(S, vocabulary) logits of (S, width) hidden vectors for a loss, as factors where the table would be large."""
+    head = head_of(model)
+    return linear_scores(hidden, head.weight, head.bias) if isinstance(head, nn.Linear) else head(hidden)
 
 
 def hidden_states(trunk: nn.Module, batch: TokenBatch) -> Tensor:

@@ -1,11 +1,12 @@
 """Implicit language Q-learning."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 import torch
 
 from lmrl.batch import TokenBatch
-from lmrl.losses import ILQLLoss, ilql_loss, taken
+from lmrl.losses import ILQLLoss, ilql_loss
 from lmrl.models.copies import follow, frozen_copy
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import hidden_states
@@ -59,10 +60,11 @@ class ILQL(ValueModule):
         hidden = hidden_states(self.trunk, batch)
         with torch.no_grad():
             slow_hidden = hidden_states(self.slow_trunk, batch)
-            slow_q = [taken(head(slow_hidden), batch.state, batch.token).score for head in self.slow_q_heads]
+            heads = cast(Iterable[ValueHead], self.slow_q_heads)
+            slow_q = [head.score_taken(slow_hidden, batch.state, batch.token) for head in heads]
         value = self.v_head(hidden).squeeze(-1)
         return ilql_loss(
-            [taken(head(hidden), batch.state, batch.token) for head in self.q_heads],
+            self.q_taken(hidden, batch),
             slow_q,
             value[batch.state],
             value[batch.next],

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lmrl.batch import TokenBatch
-from lmrl.losses import MCLoss, mc_loss, taken
+from lmrl.losses import MCLoss, mc_loss
 from lmrl.models.lm import hidden_states
 from lmrl.modules.values import ValueModule
 
@@ -36,5 +36,5 @@ class MC(ValueModule):
     def losses(self, batch: TokenBatch) -> MCLoss:
         """Squared error of Q and its cross-entropy."""
         hidden = hidden_states(self.trunk, batch)
-        q = taken(self.q_heads[0](hidden), batch.state, batch.token)
+        (q,) = self.q_taken(hidden, batch)
         return mc_loss(q, batch.return_to_go, cql_weight=self.cql_weight)

@@ -1,13 +1,15 @@
 """What MC and ILQL share: a frozen policy, a value model beside it, and the policy that plays both."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from lmrl.batch import TokenBatch
 from lmrl.errors import UserError
+from lmrl.losses import Taken
 from lmrl.models.export import exported_values
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import trunk_of, vocabulary_of
@@ -30,20 +32,27 @@ class ValueModule(LanguageModule):
     #: Number of Q heads.
     heads = 1
 
-    def __init__(self, beta: float = 8.0, head_bias: float = 0.0, **shared: Any) -> None:
+    def __init__(self, beta: float = 8.0, head_bias: float = 0.0, q_rank: int | None = None, **shared: Any) -> None:
         """Build the value model beside the frozen policy.
 
         Args:
             beta: how strongly Q moves the policy when it plays.
             head_bias: what the heads say everywhere at the start; near the data's typical return.
+            q_rank: width of the layer inside of the Q heads; None: that of the trunk. A small one makes heads over a
+                large vocabulary light: the Q of all words in all states is then a matrix of this rank.
             **shared: arguments of `LanguageModule`.
+
+        Raises:
+            UserError: for a rank below one, and as `LanguageModule`.
         """
         super().__init__(**shared)
+        if q_rank is not None and q_rank < 1:
+            raise UserError(f"q_rank must be at least 1, got {q_rank}")
         self.beta = beta
         self.model.requires_grad_(False).train(False)
         self.trunk: PreTrainedModel = deepcopy(trunk_of(self.model)).requires_grad_(True)
         width, vocabulary = int(self.model.config.hidden_size), vocabulary_of(self.model)
-        self.q_heads = nn.ModuleList([ValueHead(width, vocabulary, head_bias) for _ in range(self.heads)])
+        self.q_heads = nn.ModuleList([ValueHead(width, vocabulary, head_bias, q_rank) for _ in range(self.heads)])
         self.v_head: nn.Module | None = None
 
     def take_over_values(self) -> None:
@@ -97,6 +106,10 @@ class ValueModule(LanguageModule):
             v_head=self._value if self.v_head is not None else None,
             **settings,
         )
+
+    def q_taken(self, hidden: Tensor, batch: TokenBatch) -> list[Taken]:
+        """What each Q head says, on (S, width) hidden vectors, about the action tokens of a batch."""
+        return [head.taken(hidden, batch.state, batch.token) for head in cast(Iterable[ValueHead], self.q_heads)]
 
     def _value(self, hidden: Tensor) -> Tensor:
         """(n, width) to (n,)."""

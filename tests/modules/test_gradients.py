@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lmrl.batch import TokenBatch, collate
-from lmrl.modules import BC, ILQL, LanguageModule
+from lmrl.losses import vocabulary
+from lmrl.models.lm import logits_of
+from lmrl.modules import BC, ILQL, MC, LanguageModule
 from lmrl.tokens import Segment, Window
 from tests.doubles import CHARS, cut, episode
 
@@ -197,15 +199,34 @@ def test_the_module_reads_each_value_where_it_belongs() -> None:
     assert module.losses(collate(parts)).q_loss.item() == pytest.approx(total / count, rel=1e-4)
 
 
-def test_environment_tokens_get_no_gradient() -> None:
+@pytest.mark.parametrize("kind", [BC, MC, ILQL])
+def test_a_large_vocabulary_gives_the_same_loss_and_gradients(
+    kind: type[LanguageModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scored in pieces instead of as a table."""
+    torch.manual_seed(0)
+    module = make_ilql() if kind is ILQL else kind(architecture=TINY)
+    batch = collate(examples(), read=kind is BC)
+    batch = batch._replace(return_to_go=torch.randn(batch.n_tokens))
+    found = []
+    for size in (vocabulary._WHOLE, 0):
+        monkeypatch.setattr(vocabulary, "_WHOLE", size)
+        module.zero_grad()
+        loss = module.losses(batch).loss  # type: ignore[attr-defined]
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in module.parameters() if p.grad is not None)])
+    for whole, pieces in zip(*found, strict=True):
+        torch.testing.assert_close(whole, pieces, atol=1e-6, rtol=1e-4)
+
+
+def test_environment_tokens_get_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits of words that the environment says may be anything."""
     module = Plain(architecture=TINY)
     batch = collate(cut([episode("hello", "a", "world", "b", rewards=[0, 0], terminated=True)], Window()))
-    logits: list[Tensor] = []
-    head = module.model.get_output_embeddings()
-    head.register_forward_hook(lambda _m, _i, out: logits.append(out))
+    scored: list[Tensor] = []
+    monkeypatch.setattr("lmrl.modules.bc.logits_of", lambda m, hidden: scored.append(hidden) or logits_of(m, hidden))
     module.losses(batch)
-    assert logits[0].shape[0] == len(batch.row) == 2  # only the two states before a and b are ever scored
+    assert scored[0].shape[0] == len(batch.row) == 2  # only the two states before a and b are ever scored
 
 
 def test_a_batch_without_action_tokens_is_harmless(tmp_path: Path) -> None:

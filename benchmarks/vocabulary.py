@@ -1,0 +1,93 @@
+"""An ILQL step at GPT-2's vocabulary: heads at the action tokens and in pieces, against heads at all positions.
+
+32 rows of 128 tokens, 2 layers of width 128, 50,257 words, float32, one thread; the environment and the player take
+turns of 12 and 4 tokens. Both sides have the same weights, run in a process of their own, and must give the same loss.
+The other side does what is usually done: it runs both heads and both slow copies at every position and lets autograd
+keep the tables. Time is the processor's, the best of three; memory is the peak above what was held before.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from benchmarks.training_step import batch
+from lmrl.batch import TokenBatch
+from lmrl.losses import expectile_loss
+from lmrl.modules import ILQL
+
+VOCABULARY, STEPS = 50_257, 3
+ARCHITECTURE = {"n_layer": 2, "n_head": 2, "n_embd": 128, "n_positions": 128, "vocab_size": VOCABULARY}
+
+
+def everywhere(module: ILQL, data: TokenBatch) -> Tensor:
+    """The loss of `ILQL.losses` with tables of all positions; every segment ends its episode."""
+    ids = data.input_ids
+    here, said = data.row[data.state], data.col[data.state]
+    hidden = module.trunk(input_ids=ids, use_cache=False).last_hidden_state
+    with torch.no_grad():
+        slow_hidden = module.slow_trunk(input_ids=ids, use_cache=False).last_hidden_state
+        slow = [head(slow_hidden)[here, said, data.token] for head in module.slow_q_heads]
+    tables = [head(hidden) for head in module.q_heads]
+    assert module.v_head is not None
+    value = module.v_head(hidden)[..., 0]
+    after = torch.where(data.terminated, 0.0, value[data.row[data.next], data.col[data.next]].detach())
+    target = data.reward + module.loss_arguments["gamma"] * after
+    labels = torch.full_like(ids, -100)
+    labels[here, said] = data.token
+    loss = expectile_loss(value[here, said], torch.minimum(*slow), module.loss_arguments["expectile"]).mean()
+    for table in tables:
+        loss = loss + 0.5 * (table[here, said, data.token] - target).square().mean()
+        loss = loss + module.loss_arguments["cql_weight"] * cross_entropy(table.flatten(0, 1), labels.flatten())
+    return loss
+
+
+def measure(side: str) -> dict[str, float]:
+    """Processor seconds of a forward and backward pass, megabytes above the start, and the first loss."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    module, data = ILQL(architecture=ARCHITECTURE), batch(12, 4, VOCABULARY)
+    with torch.no_grad():  # heads start as constants
+        for head in (*module.q_heads, *module.slow_q_heads, module.v_head):
+            head.outer.weight.normal_(0, 0.1)
+    before, times, losses = _peak(), [], []
+    for _ in range(STEPS):
+        start = time.process_time()
+        loss = everywhere(module, data) if side == "everywhere" else module.losses(data).loss
+        loss.backward()
+        times.append(time.process_time() - start)
+        losses.append(loss.item())
+        module.zero_grad()
+    return {"seconds": min(times), "megabytes": _peak() - before, "loss": losses[0]}
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def run() -> Iterator[tuple[str, str, str]]:
+    """Rows for `python -m benchmarks`."""
+    found = {}
+    for side in ("everywhere", "pieces"):
+        command = [sys.executable, "-m", "benchmarks.vocabulary", side]
+        found[side] = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    whole, ours = found["everywhere"], found["pieces"]
+    yield "ILQL, 50,257 words: heads at all positions", "{seconds:.2f} s, {megabytes:,.0f} MB".format(**whole), ""
+    yield "ILQL, 50,257 words: action tokens, in pieces", "{seconds:.2f} s, {megabytes:,.0f} MB".format(**ours), ""
+    yield "time, pieces / all positions", f"1/{whole['seconds'] / ours['seconds']:.1f}", "<= 1/8"
+    yield "memory, pieces / all positions", f"1/{whole['megabytes'] / ours['megabytes']:.1f}", "<= 1/4"
+    yield "loss, difference", f"{abs(whole['loss'] - ours['loss']):.1e}", "<= 1e-5"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        print(json.dumps(measure(sys.argv[1])))
+    else:
+        for row in run():
+            print(*row, sep=" | ")

@@ -1,0 +1,115 @@
+"""Scores in pieces are those of the whole table, gradients too, and the table is never kept."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from lmrl.losses import LinearScores, Taken, linear_scores, score_taken, taken, vocabulary
+from lmrl.models.heads import ValueHead
+
+STATES, WIDTH, WORDS = 8, 6, 23
+STATE, TOKEN = torch.tensor([0, 3, 3, 4, 0, 1, 3]), torch.tensor([22, 0, 7, 8, 22, 15, 0])
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four words at a time, whatever the size."""
+    monkeypatch.setattr(vocabulary, "_WHOLE", 0)
+    monkeypatch.setattr(vocabulary, "_PIECE", {"cpu": 1})
+    monkeypatch.setattr(vocabulary, "_NARROWEST", 4)
+
+
+def factors(bias: bool = True) -> list[Tensor]:
+    g = torch.Generator().manual_seed(0)
+    shapes = [(STATES, WIDTH), (WORDS, WIDTH), *([(WORDS,)] if bias else [])]
+    return [(3 * torch.randn(shape, generator=g)).requires_grad_() for shape in shapes]
+
+
+def objective(found: Taken) -> Tensor:
+    """Every token pulls with its own weight, at its score and at its likelihood."""
+    weight = torch.linspace(-1.0, 2.0, len(TOKEN))
+    return (weight * found.nll).sum() + (weight.flip(0) * found.score.square()).sum()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_pieces_give_the_numbers_and_gradients_of_the_table(pieces: None, bias: bool) -> None:
+    ours, theirs = factors(bias), factors(bias)
+    table = torch.nn.functional.linear(*theirs)
+    expected = taken(table, STATE, TOKEN)
+    scores = linear_scores(*ours, *([] if bias else [None]))
+    assert isinstance(scores, LinearScores)
+    found = taken(scores, STATE, TOKEN)
+    torch.testing.assert_close(found.score, expected.score)
+    torch.testing.assert_close(found.nll, expected.nll)
+    torch.testing.assert_close(score_taken(scores, STATE, TOKEN), score_taken(table, STATE, TOKEN))
+    objective(found).backward()
+    objective(expected).backward()
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left.grad, right.grad, atol=1e-4, rtol=1e-5)
+
+
+def test_frozen_factors_get_no_gradient(pieces: None) -> None:
+    hidden, weight, bias = factors()
+    objective(taken(LinearScores(hidden, weight.detach(), bias.detach()), STATE, TOKEN)).backward()
+    assert hidden.grad is not None
+    assert weight.grad is None
+
+
+def test_nothing_of_the_size_of_the_table_is_kept(pieces: None) -> None:
+    kept: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        taken(linear_scores(*factors()), STATE, TOKEN)
+        assert max(kept) == WORDS * WIDTH  # the weights themselves
+        kept.clear()
+        taken(torch.nn.functional.linear(*factors()), STATE, TOKEN)
+        assert kept.count(STATES * WORDS) > 0  # the way that the rule above can fail
+
+
+def test_small_tables_are_made_at_once() -> None:
+    assert isinstance(linear_scores(*factors()), Tensor)
+
+
+def test_under_autocast_products_are_rounded_as_by_a_linear_layer(pieces: None) -> None:
+    parts = factors()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = taken(linear_scores(*parts), STATE, TOKEN)
+        table = torch.nn.functional.linear(*parts)
+    assert table.dtype == torch.bfloat16
+    assert found.nll.dtype == torch.float32
+    torch.testing.assert_close(found.score, taken(table, STATE, TOKEN).score, rtol=0, atol=0)
+    torch.testing.assert_close(found.nll, taken(table, STATE, TOKEN).nll)
+    objective(found).backward()
+    assert all(part.grad is not None and part.grad.dtype == torch.float32 for part in parts)
+
+
+def test_no_states_no_numbers(pieces: None) -> None:
+    none = torch.zeros(0, dtype=torch.long)
+    hidden = torch.zeros(0, WIDTH, requires_grad=True)
+    found = taken(linear_scores(hidden, *factors()[1:]), none, none)
+    found.nll.sum().backward()
+    assert found.nll.shape == (0,)
+
+
+@pytest.mark.parametrize("inner", [None, 2])
+def test_a_value_head_looks_up_in_pieces_what_it_says_as_a_whole(pieces: None, inner: int | None) -> None:
+    head = ValueHead(WIDTH, WORDS, bias=-1.0, inner=inner)
+    torch.nn.init.normal_(head.outer.weight)
+    hidden = torch.randn(STATES, WIDTH)
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # heads stay float32
+        found, scores = head.taken(hidden, STATE, TOKEN), head.score_taken(hidden, STATE, TOKEN)
+    expected = taken(head(hidden), STATE, TOKEN)
+    torch.testing.assert_close(found.nll, expected.nll)
+    torch.testing.assert_close(scores, expected.score)
+
+
+def test_the_rank_of_a_head_is_its_inner_size() -> None:
+    head = ValueHead(WIDTH, WORDS, inner=2)
+    torch.nn.init.normal_(head.outer.weight)
+    with torch.no_grad():
+        assert int(torch.linalg.matrix_rank(head(torch.randn(50, WIDTH)))) == 2
+    assert sum(p.numel() for p in head.parameters()) == 2 * (WIDTH + 1) + WORDS * 3
