@@ -7,28 +7,26 @@ and whose positions all continue the context's::
     input_ids   c0 c1 c2 | a0 a1 | b0 b1      two actions, a and b, said after the same context c
     positions    0  1  2 |  3  4 |  3  4
 
-A context that is the beginning of another row is read there. To the losses all this is invisible: they see N action
-tokens as indices into S distinct states.
+A context that is the beginning of another row is read there, and short rows are joined to longer ones (`lmrl.layout`).
+To the losses all this is invisible: they see N action tokens as indices into S distinct states.
 
 Shapes: R rows read by the model, L columns, S distinct states, N action tokens.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lmrl.layout import WORD, Ints, Layout
 from lmrl.tokens import Segment
 
 __all__ = ["TokenBatch", "collate"]
 
 T = TypeVar("T", bound=np.generic)
-Ints: TypeAlias = NDArray[np.int64]
-
-_WORD = 4  # bytes of an id in a segment's key
 
 
 class TokenBatch(NamedTuple):
@@ -70,77 +68,6 @@ class TokenBatch(NamedTuple):
         return int(self.token.numel())
 
 
-def _leaves(keys: set[bytes]) -> dict[bytes, bytes]:
-    """For every key the longest one that continues it, or itself."""
-    longest: dict[bytes, bytes] = {}
-    leaf = b""
-    for key in sorted(keys, reverse=True):  # everything that continues a key sorts directly behind it
-        if not leaf.startswith(key):
-            leaf = key
-        longest[key] = leaf
-    return longest
-
-
-class _Layout:
-    """Which row and columns hold which ids."""
-
-    def __init__(self, batch: Sequence[Segment], bootstrap: bool) -> None:
-        heads = {s.key: _shared(s) for s in batch}
-        leaf = _leaves(heads.keys() | {s.next_key for s in batch if s.next_key and bootstrap})
-        self.branches: dict[bytes, dict[bytes, int]] = {}
-        places: dict[bytes, tuple[int, int, int]] = {}
-        rows: dict[bytes, int] = {}
-        for key in dict.fromkeys(leaf.values()):
-            context = heads.get(key, key)
-            branches = self.branches.setdefault(context, {})
-            shift = sum(len(other) - len(context) for other in branches)
-            branches[key] = len(context) + shift
-            places[key] = (rows.setdefault(context, len(rows)), len(context) // _WORD, shift // _WORD)
-        self.width = max((_length(*item) for item in self.branches.items()), default=_WORD) // _WORD
-        self.place = {key: places[longest] for key, longest in leaf.items()}
-
-    def ids(self, pad: int) -> NDArray[np.int64]:
-        """(R, L) the rows."""
-        ids = np.full((len(self.branches), self.width), pad, dtype=np.int64)
-        for row, (context, branches) in enumerate(self.branches.items()):
-            joined = np.frombuffer(context + b"".join(key[len(context) :] for key in branches), dtype=">u4")
-            ids[row, : len(joined)] = joined
-        return ids
-
-    def attention(self) -> tuple[Tensor | None, Tensor | None]:
-        """Positions and mask, if any row has more than one branch."""
-        if all(len(branches) == 1 for branches in self.branches.values()):
-            return None, None
-        positions = np.tile(np.arange(self.width), (len(self.branches), 1))
-        branch = np.zeros_like(positions)
-        for row, (context, branches) in enumerate(self.branches.items()):
-            for number, (key, offset) in enumerate(branches.items(), start=1):
-                here = slice(offset // _WORD, (offset + len(key) - len(context)) // _WORD)
-                branch[row, here] = number
-                positions[row, here] -= (offset - len(context)) // _WORD
-            positions[row, _length(context, branches) // _WORD :] = 0  # padding, in a row wider than a context may be
-        seen = (branch[:, None, :] == 0) | (branch[:, None, :] == branch[:, :, None])
-        mask = seen & np.tri(self.width, dtype=bool)
-        return torch.from_numpy(positions), torch.from_numpy(mask[:, None])
-
-    def flat(self, keys: Sequence[bytes], sizes: Ints, col: Ints) -> Ints:
-        """Index into the flattened rows of columns ``col`` of segments ``keys``, ``sizes`` columns of each."""
-        places = np.asarray([self.place[key] for key in keys], dtype=np.int64).reshape(-1, 3)
-        row, context, shift = np.repeat(places, sizes, axis=0).T
-        flat: Ints = row * self.width + col + np.where(col < context, 0, shift)
-        return flat
-
-
-def _shared(segment: Segment) -> bytes:
-    """The context that other segments may share; all of the segment where sharing it would save little."""
-    length = (int(segment.col[0]) + 1) * _WORD
-    return segment.key[:length] if len(segment.key) <= 2 * length else segment.key
-
-
-def _length(context: bytes, branches: dict[bytes, int]) -> int:
-    return len(context) + sum(len(key) - len(context) for key in branches)
-
-
 def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False, bootstrap: bool = True) -> TokenBatch:
     """Put segments side by side.
 
@@ -151,7 +78,7 @@ def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False, bootstra
         bootstrap: also read and index the state that follows each action token; without, where every turn has a window
             of its own, half as much is read.
     """
-    layout = _Layout(batch, bootstrap)
+    layout = Layout(batch, bootstrap)
     sizes = np.asarray([len(s.col) for s in batch], dtype=np.int64)
     here = layout.flat([s.key for s in batch], sizes, _join([s.col for s in batch], np.int64))
     last = np.cumsum(sizes) - 1
@@ -182,18 +109,18 @@ def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False, bootstra
     )
 
 
-def _successors(layout: _Layout, batch: Sequence[Segment], here: Ints, last: Ints) -> Ints:
+def _successors(layout: Layout, batch: Sequence[Segment], here: Ints, last: Ints) -> Ints:
     """(N,) the state after each action token; where the rules ended the episode with it, its own."""
     ends = np.asarray([s.next_ids is None for s in batch], dtype=bool)
     after = np.roll(here, -1)
     after[last[ends]] = here[last[ends]]
     following = [s.next_key for s in batch if s.next_key]
-    lengths = np.asarray([len(key) // _WORD for key in following], dtype=np.int64)
+    lengths = np.asarray([len(key) // WORD for key in following], dtype=np.int64)
     after[last[~ends]] = layout.flat(following, np.ones_like(lengths), lengths - 1)
     return after
 
 
-def _read(layout: _Layout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:
+def _read(layout: Layout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:
     """(M,) the places before the tokens that are not actions of these segments, and those tokens."""
     cols = [np.setdiff1d(np.arange(len(s.ids) - 1), s.col) for s in batch]
     sizes = np.asarray([len(col) for col in cols], dtype=np.int64)

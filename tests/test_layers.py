@@ -20,6 +20,7 @@ LAYERS = {
     "atomic": 0,
     "records": 0,
     "batch": 2,
+    "layout": 2,
     "config_files": 0,
     "envs": 1,
     "rollout": 2,

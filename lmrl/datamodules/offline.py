@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 import lightning as L
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler, Sampler, SequentialSampler
 
 from lmrl.batch import TokenBatch, collate
 from lmrl.data import dataset_path, generate, read_dataset
+from lmrl.datamodules.by_length import LengthBatches
 from lmrl.datamodules.filters import Filter
 from lmrl.envs.registration import Task, task
 from lmrl.episode import Episode
@@ -45,6 +46,7 @@ class OfflineDataModule(L.LightningDataModule):
         val_fraction: float = 0.05,
         max_tokens: int | None = None,
         num_workers: int = 0,
+        pool: int | None = None,
         env: dict[str, Any] | None = None,
     ) -> None:
         """Choose the data.
@@ -59,6 +61,8 @@ class OfflineDataModule(L.LightningDataModule):
             val_fraction: share of the episodes held out for the validation loss; 0 holds out none.
             max_tokens: longest context in tokens; None: what the model can read, less the longest action.
             num_workers: processes that prepare batches; 0 does it in this one.
+            pool: batches among which segments are sorted by length (see `LengthBatches`), against padding; 1: not at
+                all. None: 16, but 1 where the policy reads a single text.
             env: arguments of the environment with which a generated dataset is recorded.
 
         Raises:
@@ -70,6 +74,7 @@ class OfflineDataModule(L.LightningDataModule):
         for name, value, low in (
             ("batch_size", batch_size, 1),
             ("consecutive", consecutive, 1),
+            ("pool", 16 if pool is None else pool, 1),
             ("data_seed", data_seed, 0),
         ):
             if value < low:
@@ -78,6 +83,7 @@ class OfflineDataModule(L.LightningDataModule):
             raise UserError(f"val_fraction must be in [0, 1), got {val_fraction}")
         self.path = Path(path) if path else dataset_path(task, size or self.task.dataset_size, data_seed, env)
         self.filter = Filter()
+        self.pool = pool or (1 if self.task.last_texts == 1 else 16)
         self.gamma: float | None = None
         self.bootstrap = False
         self.read = False
@@ -117,7 +123,7 @@ class OfflineDataModule(L.LightningDataModule):
         return self._loader(self.filter.keep(self.split()[0]), shuffle=True, generator=generator)
 
     def val_dataloader(self) -> DataLoader[TokenBatch] | list[DataLoader[TokenBatch]]:
-        """The held-out episodes, unfiltered, in order."""
+        """The held-out episodes, unfiltered, in the same batches each time."""
         held = self.split()[1]
         return self._loader(held, shuffle=False, generator=None) if held else []
 
@@ -146,10 +152,12 @@ class OfflineDataModule(L.LightningDataModule):
         for episode in episodes:
             parts = _with_returns(list(segments(episode, encoder, window)), self.gamma)
             runs += [tuple(parts[first : first + size]) for first in range(0, len(parts), size)]
+        together = max(1, self.hparams["batch_size"] // size)
+        order: Sampler[int] = RandomSampler(runs, generator=generator) if shuffle else SequentialSampler(runs)
+        lengths = [max(len(segment.ids) for segment in run) for run in runs]
         return DataLoader(
             runs,  # type: ignore[arg-type]
-            batch_size=max(1, self.hparams["batch_size"] // size),
-            shuffle=shuffle,
+            batch_sampler=LengthBatches(order, together, False, lengths, self.pool),
             generator=generator,
             num_workers=self.hparams["num_workers"],
             persistent_workers=self.hparams["num_workers"] > 0,

@@ -1,0 +1,53 @@
+"""Share of padding in the training batches of each task, with the settings of its shipped BC configuration.
+
+Measured as BC reads them and as ILQL does, with the contexts that follow; the larger share counts.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import torch
+import yaml
+
+import lmrl
+from lmrl.config_files import configs_folder
+from lmrl.data import generate
+from lmrl.datamodules import OfflineDataModule
+from lmrl.models.tokenizer import load_tokenizer
+from lmrl.tokens import Encoder
+
+EPISODES, CHESS = 400, 40  # chess is slow
+
+
+def padding(task: str, folder: Path, episodes: int) -> float:
+    """Padding by all ids that a model reads in one epoch over so many episodes."""
+    path = folder / f"{task}.parquet"
+    quick = {"opponent": "random"} if task == "chess" else {}
+    generate(task, episodes, 0, path, progress=False, env=quick)
+    config = yaml.safe_load((configs_folder() / task / "bc.yaml").read_text(encoding="utf-8"))
+    arguments = {**config["data"]["init_args"], "path": str(path), "env": None}
+    module, _, name = config["data"]["class_path"].rpartition(".")
+    data: OfflineDataModule = getattr(import_module(module), name)(**arguments)
+    tokenizer = load_tokenizer(*filter(None, [config["model"].get("init_args", {}).get("tokenizer")]))
+    data._encoder = lambda: Encoder(tokenizer)
+    data.setup("fit")
+    shares = []
+    for data.bootstrap in (False, True):
+        read = torch.cat([batch.input_ids.flatten() for batch in data.train_dataloader()])
+        shares.append(float((read == tokenizer.pad_token_id).float().mean()))  # no text has this id
+    return max(shares)
+
+
+def run() -> Iterator[tuple[str, str, str]]:
+    """Rows for `python -m benchmarks`."""
+    with tempfile.TemporaryDirectory() as folder:
+        for task in lmrl.tasks():
+            share = padding(task, Path(folder), CHESS if task == "chess" else EPISODES)
+            yield f"padding, {task}", f"{share:.1%}", "< 10 %"
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(*row, sep=" | ")
