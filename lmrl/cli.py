@@ -42,6 +42,7 @@ class Verb:
 VERBS = {
     "fit": Verb("fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True),
     "evaluate": Verb("evaluate:evaluate_command", "let a policy play and write its episodes and scores"),
+    "export": Verb("export:export_command", "write a run's model as a folder for transformers"),
     "reproduce": Verb("reproduce:reproduce_command", "data, training, evaluation and report for whole tasks"),
     "report": Verb("reproduce:report_command", "write the report again from finished runs"),
     "symbolic": Verb("symbolic:symbolic_command", "the maze as a grid: tabular Q-learning, DQN and CQL"),

@@ -86,7 +86,7 @@ class InteractiveEvaluation(Callback):
         log_now(trainer, self._metrics(scores))
         if scores["return_mean"] > self.best:
             self.best = scores["return_mean"]
-            save_run(trainer, module, "best")
+            save_run(trainer, module, "best", scores)
         self.seconds += perf_counter() - began
 
     def _metrics(self, scores: dict[str, Any]) -> dict[str, float]:

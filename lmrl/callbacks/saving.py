@@ -1,5 +1,6 @@
 """Keeping a run: a checkpoint and, beside it, a folder for `transformers`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,21 @@ from lmrl.modules import LanguageModule
 __all__ = ["KeepLast", "save_run"]
 
 
-def save_run(trainer: Trainer, module: LanguageModule, name: str) -> None:
-    """Write ``NAME.ckpt`` and the folder ``NAME`` into the run's folder (``trainer.default_root_dir``)."""
+def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mapping[str, Any] | None = None) -> None:
+    """Write ``NAME.ckpt`` and the folder ``NAME`` into the run's folder (``trainer.default_root_dir``).
+
+    Args:
+        trainer: of the run.
+        module: that is trained.
+        name: ``last`` or ``best``.
+        scores: content of ``scores.json``, for the model card.
+    """
     root = Path(trainer.default_root_dir)
     new = root / f".{name}.ckpt.new"
     trainer.save_checkpoint(new)  # every rank takes part
     if trainer.is_global_zero:
         new.replace(root / f"{name}.ckpt")
-        module.export(root / name)
+        module.export(root / name, scores)
     trainer.strategy.barrier()
 
 

@@ -1,21 +1,36 @@
 """A model folder in Hugging Face's layout, with value weights beside it."""
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-__all__ = ["VALUES_FILE", "export", "exported_values"]
+from lmrl.errors import UserError
+from lmrl.models.heads import ValueHead
+from lmrl.models.lm import trunk_of
+
+__all__ = ["VALUES_FILE", "Values", "export", "exported_values", "load_values"]
 
 VALUES_FILE = "value_heads.safetensors"
+_SETTINGS = "lmrl"  # key of the settings in the file's metadata
 
 
 def export(
-    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, values: Mapping[str, Tensor]
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    values: Mapping[str, Tensor],
+    card: str,
+    generation: GenerationConfig,
+    settings: Mapping[str, Any],
 ) -> None:
     """Write the folder anew: ``AutoModelForCausalLM`` and ``AutoTokenizer`` load it without this package.
 
@@ -24,16 +39,21 @@ def export(
         model: the language model. For value-guided policies it is pi_beta alone, which plays like its BC run.
         tokenizer: of the model.
         values: weights of the value model; written to ``value_heads.safetensors`` if there are any.
+        card: written to ``README.md``.
+        generation: what ``model.generate`` does by default.
+        settings: how the values are played (``beta``), kept with them.
     """
     new, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
     for left_over in (new, old):
         shutil.rmtree(left_over, ignore_errors=True)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it saves often, and the bar would tear that of the training
     model.save_pretrained(new)
+    generation.save_pretrained(new)
     tokenizer.save_pretrained(new)
+    (new / "README.md").write_text(card, encoding="utf-8")
     if values:
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in values.items()}
-        save_file(weights, new / VALUES_FILE, metadata={"format": "pt"})
+        save_file(weights, new / VALUES_FILE, metadata={"format": "pt", _SETTINGS: json.dumps(settings)})
     if folder.exists():
         folder.rename(old)
     new.rename(folder)
@@ -44,3 +64,48 @@ def exported_values(folder: str) -> dict[str, Tensor]:
     """The value weights beside an exported model; empty if it has none (or is no folder)."""
     file = Path(folder) / VALUES_FILE
     return load_file(file) if file.is_file() else {}
+
+
+class Values(NamedTuple):
+    """What lies beside the language model in an exported folder."""
+
+    trunk: PreTrainedModel
+    """Reads the same ids; in eval mode, without gradients."""
+    q_heads: tuple[ValueHead, ...]
+    settings: dict[str, Any]
+    """``beta``, with which it was trained to play."""
+
+
+def load_values(folder: str | Path) -> Values:
+    """The value model of an exported folder.
+
+    Raises:
+        UserError: if the folder has none.
+    """
+    file = Path(folder) / VALUES_FILE
+    if not file.is_file():
+        raise UserError(f"{folder} must be an exported folder of MC or ILQL: there is no {VALUES_FILE} in it")
+    with safe_open(file, framework="pt") as opened:
+        weights = {name: opened.get_tensor(name) for name in opened.keys()}
+        settings = json.loads((opened.metadata() or {}).get(_SETTINGS, "{}"))
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in weights.items():
+        part, _, rest = name.partition(".")
+        if part == "q_heads":
+            number, _, rest = rest.partition(".")
+            part = f"{part}.{number}"
+        parts.setdefault(part, {})[rest] = tensor
+    config = AutoConfig.from_pretrained(folder)
+    kind = next(iter(parts["trunk"].values())).dtype
+    trunk = trunk_of(AutoModelForCausalLM.from_config(config, dtype=kind))  # type: ignore[no-untyped-call]
+    trunk.load_state_dict(parts["trunk"])
+    heads = tuple(_head(parts[name]) for name in sorted(parts) if name.startswith("q_heads."))
+    return Values(trunk.requires_grad_(False).train(False), heads, settings)
+
+
+def _head(weights: Mapping[str, Tensor]) -> ValueHead:
+    inner, width = weights["inner.weight"].shape
+    with torch.device("meta"):
+        head = ValueHead(width, weights["outer.weight"].shape[0], inner=inner)
+    head.load_state_dict(weights, assign=True)
+    return head.requires_grad_(False).eval()

@@ -15,11 +15,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.batch import TokenBatch
 from lmrl.errors import UserError, unknown
+from lmrl.models.card import model_card
 from lmrl.models.export import export
 from lmrl.models.lm import build_lm
 from lmrl.models.runs import resolve_pretrained
 from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint, load_tokenizer
 from lmrl.modules.optimizer import SCHEDULES, adamw, schedule
+from lmrl.modules.provenance import facts, generation_defaults, training_facts
 from lmrl.policies import RerankPolicy
 from lmrl.protocols import Policy
 from lmrl.tokens import Window
@@ -80,6 +82,8 @@ class LanguageModule(L.LightningModule):
             _same_vocabulary(self.tokenizer, load_tokenizer(folder), folder)
         self.model: PreTrainedModel = build_lm(folder, architecture or {}, len(self.tokenizer))
         self.window: Window | None = None
+        #: What it was trained on and from, JSON-like; part of checkpoints and model cards.
+        self.made_with: dict[str, Any] = {}
         self._count = 0
 
     @abstractmethod
@@ -162,6 +166,7 @@ class LanguageModule(L.LightningModule):
             "class": f"{type(self).__module__}.{type(self).__qualname__}",
             "tokenizer": fingerprint(self.tokenizer),
             "window": None if self.window is None else asdict(self.window),
+            "made_with": {**self.made_with, "steps": checkpoint.get("global_step")},
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -171,6 +176,7 @@ class LanguageModule(L.LightningModule):
             raise UserError(f"the checkpoint was trained with another tokenizer ({theirs}) than this one ({ours})")
         if checkpoint["lmrl"]["window"] is not None:
             self.window = Window(**checkpoint["lmrl"]["window"])
+        self.made_with = dict(checkpoint["lmrl"].get("made_with", {}))
 
     def reading(self) -> Window:
         """What the policy reads, as in training.
@@ -184,9 +190,16 @@ class LanguageModule(L.LightningModule):
             )
         return self.window
 
-    def export(self, folder: Path) -> None:
-        """Write a folder that `transformers` loads without this package, and what was learned beside the model."""
-        export(folder, self.model, self.tokenizer, self.values())
+    def export(self, folder: Path, scores: Mapping[str, Any] | None = None) -> None:
+        """Write a folder that `transformers` loads without this package, and what was learned beside the model.
+
+        Args:
+            folder: replaced if it exists.
+            scores: content of ``scores.json``, for the model card.
+        """
+        values, settings = self.values(), {"beta": getattr(self, "beta", None)}
+        card = model_card(facts(self), scores, guided=bool(values))
+        export(folder, self.model, self.tokenizer, values, card, generation_defaults(self), settings)
 
     def values(self) -> dict[str, Tensor]:
         """Weights that the language model does not hold: value heads and what carries them."""
@@ -203,6 +216,8 @@ class LanguageModule(L.LightningModule):
         data = getattr(self.trainer, "datamodule", None)
         if data is not None and hasattr(data, "window"):
             self.window = data.window()
+        if stage == "fit":
+            self.made_with = training_facts(self, data)
         fresh = stage == "fit" and self.trainer.ckpt_path is None
         if fresh and self.starts_from_bc and self.hparams["pretrained"] is None:
             raise UserError(

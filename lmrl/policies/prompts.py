@@ -12,7 +12,7 @@ from lmrl.models.sampling import SamplingSettings
 from lmrl.protocols import Reply, Request
 from lmrl.tokens import Encoder, Window, context
 
-__all__ = ["Prompter", "invalid_ids", "speak"]
+__all__ = ["Prompter", "invalid_ids", "line_ends", "speak"]
 
 
 class Prompter:
@@ -42,18 +42,23 @@ class Prompter:
         return [context(self.encoder, self.window, r.observations, r.actions, r.action_ids) for r in requests]
 
     def stop_ids(self) -> frozenset[int]:
-        """Every id whose text ends a line: with it, an action is complete.
+        """Every id with which an action is complete; raises as `line_ends`."""
+        return line_ends(self.encoder)
 
-        Raises:
-            UserError: the tokenizer has none.
-        """
-        tokenizer = self.encoder.tokenizer
-        ids = frozenset(token for token in range(len(tokenizer)) if self.encoder.decode((token,)).endswith("\n"))
-        if not ids:
-            raise UserError(
-                f"the tokenizer must have a token that ends in a line break, {type(tokenizer).__name__} has none"
-            )
-        return ids
+
+def line_ends(encoder: Encoder) -> frozenset[int]:
+    """Every id whose text ends a line.
+
+    Raises:
+        UserError: the tokenizer has none.
+    """
+    tokenizer = encoder.tokenizer
+    ids = frozenset(token for token in range(len(tokenizer)) if encoder.decode((token,)).endswith("\n"))
+    if not ids:
+        raise UserError(
+            f"the tokenizer must have a token that ends in a line break, {type(tokenizer).__name__} has none"
+        )
+    return ids
 
 
 def invalid_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: int, device: torch.device) -> Tensor:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lmrl.callbacks import InteractiveEvaluation, KeepLast
+from lmrl.cli import main
 from lmrl.data import generate
 from lmrl.datamodules import MazeDataModule
 from lmrl.envs.registration import task
@@ -98,6 +99,40 @@ def test_the_folder_beside_a_checkpoint_needs_nothing_of_ours(bc_run: Path, data
     values = load_file(folder / "value_heads.safetensors")
     assert {name.split(".")[0] for name in values} == {"trunk", "q_heads", "v_head"}
     torch.testing.assert_close(values["q_heads.1.outer.weight"], module.q_heads[1].outer.weight.detach())
+
+
+def test_a_card_says_what_a_run_was_made_with(bc_run: Path, data_path: Path, tmp_path: Path) -> None:
+    fit(ILQL(pretrained=str(bc_run), beta=2.5), data(data_path), tmp_path)
+    card = (tmp_path / "best" / "README.md").read_text()
+    told = {"algorithm": '"ilql"', "task": '"maze_fo"', "data": '"maze.parquet"', "data_episodes": "30", "beta": "2.5"}
+    told |= {"starts_from": f'"{bc_run}"', "data_seed": "0", "reads_texts": "1"}
+    assert [name for name, value in told.items() if f"| {name} | `{value}` |" not in card] == []
+    assert "2 episodes of `maze_fo`, seed 10000" in card  # best: the evaluation that chose it
+    assert "Not evaluated yet." in (tmp_path / "last" / "README.md").read_text()
+    again = load_module(tmp_path / "last.ckpt")
+    assert again.made_with["starts_from"] == str(bc_run)
+    assert again.made_with["steps"] == 3
+
+
+def test_export_writes_the_folder_of_a_run_anywhere(
+    bc_run: Path, data_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, to = tmp_path / "run", tmp_path / "models" / "ilql"
+    module = ILQL(pretrained=str(bc_run))
+    fit(module, data(data_path), run)
+    assert main(["evaluate", "maze_fo", "--policy", str(run), "--episodes", "1", "--out", str(run / "evaluation")]) == 0
+    for _ in range(2):  # an export may be replaced
+        assert main(["export", str(run), "--to", str(to)]) == 0
+    assert "1 episodes of `maze_fo`, seed 0" in (to / "README.md").read_text()
+    assert "with the scores of" in capsys.readouterr().out
+    ours, theirs = load_file(run / "best" / "value_heads.safetensors"), load_file(to / "value_heads.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.tex").touch()
+    assert main(["export", str(run), "--to", str(tmp_path / "precious")]) == 2
+    assert "to must be a new folder" in capsys.readouterr().err
+    assert (tmp_path / "precious" / "thesis.tex").exists()
 
 
 def test_value_methods_start_where_bc_ended(bc_run: Path) -> None:

@@ -1,0 +1,92 @@
+"""The model card in an exported folder: what it is, what it was made with, how well it plays, and how to play it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from huggingface_hub import ModelCardData
+
+__all__ = ["model_card"]
+
+_PLAIN = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+inputs = tokenizer(text, return_tensors="pt", add_special_tokens=False)
+print(tokenizer.decode(model.generate(**inputs)[0, inputs.input_ids.shape[1] :]))
+```"""
+
+_GUIDED = """```python
+from lmrl.policies import ValueGuidedLogitsProcessor
+
+processor = ValueGuidedLogitsProcessor.from_pretrained(folder)
+print(tokenizer.decode(model.generate(**inputs, logits_processor=[processor])[0, inputs.input_ids.shape[1] :]))
+```"""
+
+
+def model_card(facts: Mapping[str, Any], scores: Mapping[str, Any] | None, guided: bool) -> str:
+    """The card as Markdown with its metadata.
+
+    Args:
+        facts: what it was made with, JSON-like: ``algorithm``, ``task``, ``data``, ``seed``, ``steps`` and settings.
+        scores: content of ``scores.json``; None if it was not evaluated.
+        guided: whether learned values lie beside the model.
+    """
+    head = ModelCardData(library_name="transformers", pipeline_tag="text-generation", tags=["lmrl", *_tags(facts)])
+    title = f"{facts.get('algorithm', 'a language model')} on {facts.get('task', 'an unknown task')}"
+    parts = [
+        f"---\n{head.to_yaml()}\n---\n\n# {title}\n",
+        "A policy for a text game, trained with `lmrl`. It reads the game's texts, one after the other, and says an "
+        "action that ends in a line break.\n",
+        f"## Made with\n\n{_table(facts)}\n",
+        f"## Scores\n\n{_scores(scores)}\n",
+        f"## How to play it\n\n{_how(facts, guided)}\n",
+    ]
+    return "\n".join(parts)
+
+
+def _tags(facts: Mapping[str, Any]) -> list[str]:
+    return [str(facts[name]) for name in ("algorithm", "task") if name in facts]
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    lines = [f"| {name} | `{json.dumps(value)}` |" for name, value in rows.items() if value is not None]
+    return "\n".join(["| what | value |", "|---|---|", *lines])
+
+
+def _scores(scores: Mapping[str, Any] | None) -> str:
+    if scores is None:
+        return "Not evaluated yet."
+    lines = [
+        f"| {words} | {scores[name]:.4g} | {scores[interval][0]:.4g} to {scores[interval][1]:.4g} |"
+        for words, name, interval in (
+            ("return", "return_mean", "return_ci"),
+            ("normalised return", "normalized", "normalized_ci"),
+            ("success rate", "success_rate", "success_ci"),
+        )
+    ]
+    made = json.dumps(scores.get("provenance", {}))
+    return "\n".join(
+        [
+            f"{scores['episodes']} episodes of `{scores['task']}`, seed {scores['seed']}; 95 % intervals over them.",
+            "",
+            "| score | mean | interval |",
+            "|---|---|---|",
+            *lines,
+            "",
+            f"Mean length {scores['length_mean']:.1f} actions, {scores['illegal_rate']:.1%} of them illegal. "
+            f"Played with `{made}`.",
+        ]
+    )
+
+
+def _how(facts: Mapping[str, Any], guided: bool) -> str:
+    reads = "all texts so far" if facts.get("reads_texts") is None else f"the last {facts['reads_texts']} texts"
+    prompt = f"`text` holds {reads}, joined without anything between them."
+    if not guided:
+        return f"{prompt} Generation ends at the end of the line.\n\n{_PLAIN}"
+    return (
+        f"{prompt} Plain `generate` plays the policy that the values were learned beside (behavioural cloning), "
+        f"**not** the one that was trained:\n\n{_PLAIN}\n\n"
+        f"With the learned values, `log pi + beta * min Q`:\n\n{_GUIDED}"
+    )
