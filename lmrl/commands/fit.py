@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from pickle import UnpicklingError
 
 from jsonargparse import ArgumentError
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
@@ -12,6 +13,7 @@ from lmrl.commands.metrics import continued_metrics
 from lmrl.commands.parser_errors import explain
 from lmrl.config_files import config_file
 from lmrl.errors import UserError
+from lmrl.models.checkpoint import unreadable
 
 __all__ = ["RunConfig", "TrainingCLI", "fit"]
 
@@ -49,6 +51,12 @@ class TrainingCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--ckpt_path", type=str | None, default=None, help="a checkpoint to go on from")
+        parser.add_argument(
+            "--allow_pickle",
+            type=bool,
+            default=False,
+            help="read one with pickled objects; that can run any code in it",
+        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the words that were handed in, whatever ``sys.argv`` holds.
@@ -78,7 +86,10 @@ def fit(argv: Sequence[str]) -> int:
     cli = TrainingCLI(words)
     checkpoint = cli.config.ckpt_path
     with continued_metrics(Path(cli.trainer.default_root_dir)) if checkpoint else nullcontext():
-        cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=checkpoint, weights_only=True)
+        try:
+            cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=checkpoint, weights_only=not cli.config.allow_pickle)
+        except UnpicklingError as error:
+            raise unreadable(checkpoint, error) from error
     return 0
 
 

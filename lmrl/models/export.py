@@ -95,7 +95,7 @@ def load_values(folder: str | Path) -> Values:
             number, _, rest = rest.partition(".")
             part = f"{part}.{number}"
         parts.setdefault(part, {})[rest] = tensor
-    config = AutoConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     kind = next(iter(parts["trunk"].values())).dtype
     trunk = trunk_of(AutoModelForCausalLM.from_config(config, dtype=kind))  # type: ignore[no-untyped-call]
     trunk.load_state_dict(parts["trunk"])

@@ -42,13 +42,16 @@ def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
     return config
 
 
-def build_lm(pretrained: str | None, architecture: Mapping[str, Any], vocabulary: int) -> PreTrainedModel:
+def build_lm(
+    pretrained: str | None, architecture: Mapping[str, Any], vocabulary: int, trust_remote_code: bool = False
+) -> PreTrainedModel:
     """A causal language model without dropout.
 
     Args:
         pretrained: folder or hub id; None starts from random weights.
         architecture: config values for a model from scratch, over a small GPT-2's (``model_type`` picks another kind).
         vocabulary: number of token ids; a pretrained model's embeddings are extended to it if they are fewer.
+        trust_remote_code: run code that the model brings with it; else one that needs that is refused.
 
     Raises:
         UserError: if there is no such model or kind of model.
@@ -59,8 +62,10 @@ def build_lm(pretrained: str | None, architecture: Mapping[str, Any], vocabulary
         )
         return made
     try:
-        config = _without_dropout(AutoConfig.from_pretrained(pretrained))
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(pretrained, config=config)
+        config = _without_dropout(AutoConfig.from_pretrained(pretrained, trust_remote_code=trust_remote_code))
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            pretrained, config=config, trust_remote_code=trust_remote_code
+        )
     except (OSError, ValueError) as error:
         kind = "folder" if Path(pretrained).exists() else "folder or hub id"
         raise UserError(

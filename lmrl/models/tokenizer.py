@@ -91,8 +91,12 @@ def train(name: str = BUNDLED[0]) -> Tokenizer:
     return tokenizer
 
 
-def load_tokenizer(name: str = BUNDLED[0]) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """A bundled tokenizer (one of `BUNDLED`), or that of a folder or hub id.
+
+    Args:
+        name: of the tokenizer.
+        trust_remote_code: run code that it brings with it; else one that needs that is refused.
 
     Raises:
         UserError: if there is no tokenizer under that name.
@@ -104,11 +108,11 @@ def load_tokenizer(name: str = BUNDLED[0]) -> PreTrainedTokenizerBase:
             tokenizer_object=tokenizer, eos_token=end, bos_token=end, pad_token=pad
         )
     try:
-        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise UserError(
             f"tokenizer must be {', '.join(map(repr, BUNDLED))}, a folder or a hub id that has a tokenizer; got "
-            f"{name!r}"
+            f"{name!r}: {error}"
         ) from error
     return loaded
 

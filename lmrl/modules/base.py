@@ -54,6 +54,7 @@ class LanguageModule(L.LightningModule):
         final_lr: float = 0.02,
         weight_decay: float = 0.0,
         adam_beta2: float = 0.95,
+        trust_remote_code: bool = False,
     ) -> None:
         """Build the language model.
 
@@ -68,6 +69,7 @@ class LanguageModule(L.LightningModule):
             final_lr: last learning rate of the cosine, as a share of the peak.
             weight_decay: decoupled decay of matrices (not of biases, norms and embeddings).
             adam_beta2: decay of AdamW's second moment (of the first: 0.9).
+            trust_remote_code: run code that `pretrained` or `tokenizer` bring with them from a hub.
 
         Raises:
             UserError: if `pretrained` or `tokenizer` name nothing, or do not belong together.
@@ -77,10 +79,10 @@ class LanguageModule(L.LightningModule):
             raise unknown("lr_schedule", lr_schedule, SCHEDULES)
         self.save_hyperparameters()
         folder = None if pretrained is None else resolve_pretrained(pretrained)
-        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(tokenizer or folder or BUNDLED[0])
+        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(tokenizer or folder or BUNDLED[0], trust_remote_code)
         if folder is not None and tokenizer is not None:
-            _same_vocabulary(self.tokenizer, load_tokenizer(folder), folder)
-        self.model: PreTrainedModel = build_lm(folder, architecture or {}, len(self.tokenizer))
+            _same_vocabulary(self.tokenizer, load_tokenizer(folder, trust_remote_code), folder)
+        self.model: PreTrainedModel = build_lm(folder, architecture or {}, len(self.tokenizer), trust_remote_code)
         self.window: Window | None = None
         #: What it was trained on and from, JSON-like; part of checkpoints and model cards.
         self.made_with: dict[str, Any] = {}

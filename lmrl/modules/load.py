@@ -4,10 +4,9 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lmrl.envs.registration import Task
 from lmrl.errors import UserError
+from lmrl.models.checkpoint import read_checkpoint
 from lmrl.models.runs import resolve_checkpoint
 from lmrl.modules.base import LanguageModule
 from lmrl.protocols import Policy
@@ -15,24 +14,41 @@ from lmrl.protocols import Policy
 __all__ = ["load_module", "load_policy"]
 
 
-def load_module(path: str | Path) -> LanguageModule:
+def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_code: bool = False) -> LanguageModule:
     """The module in a checkpoint (or in a run's best one), with the class that trained it.
 
+    Args:
+        path: run folder, ``.ckpt`` file.
+        allow_pickle: also read a checkpoint that holds other objects than tensors and plain values. Reading such a file
+            can run any code.
+        trust_remote_code: run code that its tokenizer brings from a hub. What the checkpoint says about it does not
+            count.
+
     Raises:
-        UserError: if there is no checkpoint, it is not one of ours, or it belongs to another tokenizer.
+        UserError: if there is no checkpoint, it is not one of ours, it is pickled, or it belongs to another tokenizer.
     """
     file = resolve_checkpoint(path)
-    try:
-        record = torch.load(file, map_location="cpu", weights_only=True)["lmrl"]
-        module, _, name = str(record["class"]).rpartition(".")
-        kind = getattr(importlib.import_module(module), name)
-    except Exception as error:  # unpickling a file that is something else can end in any exception
-        raise UserError(f"{file} is not a checkpoint of lmrl: {type(error).__name__}: {error}") from error
-    loaded: LanguageModule = kind.load_from_checkpoint(file, map_location="cpu", weights_only=True)
+    kind = _class(file, str(read_checkpoint(file, allow_pickle)["lmrl"]["class"]))
+    loaded = kind.load_from_checkpoint(
+        file, map_location="cpu", weights_only=not allow_pickle, trust_remote_code=trust_remote_code
+    )
     return loaded.eval()
 
 
-def load_policy(path: str | Path, task: Task, *, rerank: bool = False, **settings: Any) -> Policy:
+def _class(file: Path, path: str) -> type[LanguageModule]:
+    module, _, name = path.rpartition(".")
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{file} was written by {path!r}, which cannot be imported: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, LanguageModule)):
+        raise UserError(f"{file} is not a checkpoint of lmrl: {path!r} is no LanguageModule")
+    return kind
+
+
+def load_policy(
+    path: str | Path, task: Task, *, rerank: bool = False, allow_pickle: bool = False, **settings: Any
+) -> Policy:
     """The policy of a run or checkpoint, ready to play ``task``.
 
     Args:
@@ -40,9 +56,10 @@ def load_policy(path: str | Path, task: Task, *, rerank: bool = False, **setting
         task: what it will play; gives the longest action.
         rerank: choose among the task's actions by their scores instead of saying one token by token; greedy unless
             ``temperature`` says otherwise. Makes illegal actions impossible, which flatters.
+        allow_pickle: as of `load_module`.
         **settings: decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``) over the module's own.
     """
-    module = load_module(path)
+    module = load_module(path, allow_pickle=allow_pickle)
     if rerank:
         if not task.actions:
             raise UserError(f"rerank needs a task whose actions can be listed; those of {task.name} cannot")

@@ -41,7 +41,7 @@ class LMPartner:
         self._policy: LMPolicy | None = None
         if _is_seq2seq(folder):
             self._tokenizer = load_tokenizer(folder)
-            self.model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+            self.model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False).eval()
         else:
             self._policy = load_lm_policy(path, None, max_new_tokens, temperature=temperature, slots=slots)
             self.model = self._policy.model
@@ -82,7 +82,7 @@ class LMPartner:
 
 def _is_seq2seq(folder: str) -> bool:
     try:
-        return bool(AutoConfig.from_pretrained(folder).is_encoder_decoder)
+        return bool(AutoConfig.from_pretrained(folder, trust_remote_code=False).is_encoder_decoder)
     except (OSError, ValueError) as error:
         raise UserError(f"lm partner: no language model in {folder!r}: {error}") from error
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, DynamicCache, LogitsProcessor, PreTrainedModel
+from transformers import DynamicCache, LogitsProcessor, PreTrainedModel
 
 from lmrl.errors import UserError
 from lmrl.models.export import load_values
 from lmrl.models.guidance import Head, combine, lowest
+from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.prompts import invalid_ids
 
 __all__ = ["ValueGuidedLogitsProcessor"]
@@ -67,7 +68,7 @@ class ValueGuidedLogitsProcessor(LogitsProcessor):
             UserError: if the folder has no values.
         """
         values = load_values(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = load_tokenizer(str(folder))
         trunk = values.trunk.to(device)  # type: ignore[arg-type]
         heads = [head.to(device) for head in values.q_heads]
         invalid = invalid_ids(tokenizer, heads[0].outer.out_features, trunk.device)
