@@ -50,7 +50,7 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> str:
     torch.manual_seed(0)
     module = BC(architecture={"n_embd": 32}, lr=1e-2, warmup_steps=5)
     source = PartnerDataModule("twenty_questions", path=str(data), batch_size=32, val_fraction=0.0)
-    L.Trainer(max_steps=30, **QUIET).fit(module, source)
+    L.Trainer(max_steps=60, **QUIET).fit(module, source)
     module.export(folder / "model")
     return str(folder / "model")
 
