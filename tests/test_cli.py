@@ -270,7 +270,10 @@ def test_fit_prints_its_configuration(toy: Path, capsys: pytest.CaptureFixture[s
         ("--model.class_path=toy_run.Lime", "unknown class 'Lime' of toy_run; did you mean 'Line'?"),
         ("--ckpt_path gone.ckpt", "ckpt_path must be a checkpoint file, there is none at 'gone.ckpt'"),
         ("--config bad_group.yaml", "unknown key 'trainer.max_stps'; did you mean 'trainer.max_steps'?"),
-        ("--config bad_key.yaml", "unknown key 'modle'; did you mean 'model'? known: allow_pickle, ckpt_path, config, data"),
+        (
+            "--config bad_key.yaml",
+            "unknown key 'modle'; did you mean 'model'? known: allow_pickle, ckpt_path, config, data",
+        ),
         ("--config bad_yaml.yaml", "line 1"),
     ],
 )

@@ -82,11 +82,10 @@ def load_values(folder: str | Path) -> Values:
     Raises:
         UserError: if the folder has none.
     """
-    file = Path(folder) / VALUES_FILE
-    if not file.is_file():
-        raise UserError(f"{folder} must be an exported folder of MC or ILQL: there is no {VALUES_FILE} in it")
-    with safe_open(file, framework="pt") as opened:
-        weights = {name: opened.get_tensor(name) for name in opened.keys()}
+    weights = exported_values(str(folder))
+    if not any(name.startswith("q_heads.") for name in weights):
+        raise UserError(f"{folder} must be an exported folder of MC or ILQL: there are no Q heads in its {VALUES_FILE}")
+    with safe_open(Path(folder) / VALUES_FILE, framework="pt") as opened:
         settings = json.loads((opened.metadata() or {}).get(_SETTINGS, "{}"))
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in weights.items():

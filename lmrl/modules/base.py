@@ -200,7 +200,7 @@ class LanguageModule(L.LightningModule):
             scores: content of ``scores.json``, for the model card.
         """
         values, settings = self.values(), {"beta": getattr(self, "beta", None)}
-        card = model_card(facts(self), scores, guided=bool(values))
+        card = model_card(facts(self), scores, guided=any(name.startswith("q_heads.") for name in values))
         export(folder, self.model, self.tokenizer, values, card, generation_defaults(self), settings)
 
     def values(self) -> dict[str, Tensor]:

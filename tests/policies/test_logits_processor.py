@@ -101,7 +101,9 @@ def test_what_is_missing_or_wrong_is_named(folder: Path, tmp_path: Path) -> None
     plain = BC(architecture=TINY)
     plain.window = Window()
     plain.export(tmp_path / "bc")
-    with pytest.raises(UserError, match=r"exported folder of MC or ILQL: there is no value_heads\.safetensors"):
+    with pytest.raises(
+        UserError, match=r"exported folder of MC or ILQL: there are no Q heads in its value_heads\.safetensors"
+    ):
         ValueGuidedLogitsProcessor.from_pretrained(tmp_path / "bc")
     with pytest.raises(UserError, match="beta must be finite and not negative"):
         ValueGuidedLogitsProcessor.from_pretrained(folder, beta=-1.0)
