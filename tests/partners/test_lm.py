@@ -22,7 +22,7 @@ from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC
 from lmrl.partners import environment, make_partner, partner_episodes, spoken
 from lmrl.partners.lm import LMPartner
-from lmrl.protocols import PartnerRequest
+from lmrl.protocols import PartnerRequest, Reply
 from lmrl.storage import read_metadata
 
 QUIET: dict[str, Any] = {
@@ -130,7 +130,7 @@ def test_all_environments_share_one_partner(oracle: str) -> None:
 def test_what_it_was_played_with_is_part_of_the_score(oracle: str) -> None:
     class Silly:
         def act(self, requests: Any) -> Any:
-            return [type("R", (), {"text": "Is it a cat?\n", "ids": (), "logprobs": ()})() for _ in requests]
+            return [Reply("Is it a cat?\n") for _ in requests]
 
     scores = evaluate(Silly(), "twenty_questions", 2, env={"partner": f"lm:{oracle}"}).scores()
     assert scores["provenance"]["partner"]["model"] == oracle

@@ -238,6 +238,7 @@ def test_they_are_policies() -> None:
 
 class _NoLines:
     all_special_ids: tuple[int, ...] = ()
+    is_fast = False
 
     def __len__(self) -> int:
         return 3
