@@ -2,7 +2,9 @@
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import lightning as L
 
 from lmrl.envs.registration import Task
 from lmrl.errors import UserError
@@ -12,6 +14,8 @@ from lmrl.modules.base import LanguageModule
 from lmrl.protocols import Policy
 
 __all__ = ["load_module", "load_policy"]
+
+M = TypeVar("M", bound=L.LightningModule)
 
 
 def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_code: bool = False) -> LanguageModule:
@@ -28,21 +32,27 @@ def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_co
         UserError: if there is no checkpoint, it is not one of ours, it is pickled, or it belongs to another tokenizer.
     """
     file = resolve_checkpoint(path)
-    kind = _class(file, str(read_checkpoint(file, allow_pickle)["lmrl"]["class"]))
-    loaded = kind.load_from_checkpoint(
-        file, map_location="cpu", weights_only=not allow_pickle, trust_remote_code=trust_remote_code
-    )
+    kind = _class(file, allow_pickle)
+    if not issubclass(kind, LanguageModule):
+        raise UserError(f"{file} holds a {kind.__name__}, which is no language model")
+    return _load(file, kind, allow_pickle, trust_remote_code=trust_remote_code)
+
+
+def _load(file: Path, kind: type[M], allow_pickle: bool, **settings: Any) -> M:
+    loaded = kind.load_from_checkpoint(file, map_location="cpu", weights_only=not allow_pickle, **settings)
     return loaded.eval()
 
 
-def _class(file: Path, path: str) -> type[LanguageModule]:
+def _class(file: Path, allow_pickle: bool) -> type[L.LightningModule]:
+    """The class that a checkpoint names: only one that plays is ever made."""
+    path = str(read_checkpoint(file, allow_pickle)["lmrl"]["class"])
     module, _, name = path.rpartition(".")
     try:
         kind = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"{file} was written by {path!r}, which cannot be imported: {error}") from error
-    if not (isinstance(kind, type) and issubclass(kind, LanguageModule)):
-        raise UserError(f"{file} is not a checkpoint of lmrl: {path!r} is no LanguageModule")
+    if not (isinstance(kind, type) and issubclass(kind, L.LightningModule) and hasattr(kind, "policy")):
+        raise UserError(f"{file} is not a checkpoint of lmrl: {path!r} is no LightningModule with a policy")
     return kind
 
 
@@ -59,9 +69,13 @@ def load_policy(
         allow_pickle: as of `load_module`.
         **settings: decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``) over the module's own.
     """
-    module = load_module(path, allow_pickle=allow_pickle)
     if rerank:
         if not task.actions:
             raise UserError(f"rerank needs a task whose actions can be listed; those of {task.name} cannot")
-        return module.reranker(task.actions, **settings)
-    return module.policy(**{"max_new_tokens": task.max_action_tokens, **settings})
+        return load_module(path, allow_pickle=allow_pickle).reranker(task.actions, **settings)
+    file = resolve_checkpoint(path)
+    kind = _class(file, allow_pickle)
+    safe = {"trust_remote_code": False} if issubclass(kind, LanguageModule) else {}
+    module: Any = _load(file, kind, allow_pickle, **safe)
+    policy: Policy = module.policy(**{"max_new_tokens": task.max_action_tokens, **settings})
+    return policy

@@ -74,7 +74,7 @@ def test_only_modules_are_built_from_a_checkpoint(name: str, tmp_path: Path) -> 
     saved = torch.load(file, weights_only=True)
     saved["lmrl"]["class"] = name
     torch.save(saved, file)
-    with pytest.raises(UserError, match=r"cannot be imported|no LanguageModule"):
+    with pytest.raises(UserError, match=r"cannot be imported|no LightningModule with a policy"):
         load_module(file)
 
 

@@ -13,10 +13,11 @@ from lmrl.cli import main
 from lmrl.data import generate
 from lmrl.data.reading import read_dataset
 from lmrl.envs.layouts import LAYOUTS
+from lmrl.envs.registration import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.results import read_json, read_results
-from lmrl.modules import load_module
+from lmrl.modules import load_module, load_policy
 from lmrl.storage import write_episodes
 from lmrl.symbolic import Grid, GridMaze, SymbolicCQL, SymbolicDQN, from_episodes, q_learning, q_learning_offline
 from lmrl.symbolic.losses import symbolic_loss
@@ -108,11 +109,11 @@ def test_networks_learn_a_small_maze_and_their_checkpoints_play_it(tmp_path: Pat
     assert grid.greedy_return(module.table()) == pytest.approx(best)
     assert trainer.callback_metrics["eval/maze_fo/return_mean"].item() == pytest.approx(best)
     trainer.save_checkpoint(tmp_path / "last.ckpt")
-    loaded = load_module(tmp_path)
-    assert isinstance(loaded, SymbolicDQN)
-    assert (loaded.table() == module.table()).all()
+    assert (SymbolicDQN.load_from_checkpoint(tmp_path / "last.ckpt").table() == module.table()).all()
+    with pytest.raises(UserError, match="SymbolicDQN, which is no language model"):
+        load_module(tmp_path)
     with pytest.raises(UserError, match="temperature must be 0: policies of the grid are greedy"):
-        loaded.policy(temperature=1.0)
+        load_policy(tmp_path, task("maze_fo"), temperature=1.0)
 
 
 def test_the_slow_copy_follows_and_cql_holds_back_what_was_not_done(tmp_path: Path) -> None:
