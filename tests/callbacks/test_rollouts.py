@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import lmrl
-from lmrl.callbacks import InteractiveEvaluation, KeepLast, RolloutCollection
+from lmrl.callbacks import InteractiveEvaluation, RolloutCollection
 from lmrl.callbacks import rollouts as module_of_rollouts
-from lmrl.data import generate
 from lmrl.datamodules import Filter, MazeDataModule
 from lmrl.episode import Episode
 from lmrl.errors import UserError
@@ -22,19 +20,6 @@ from lmrl.rollout import Start, in_order, rollout
 from tests.online import ENV, TINY, fit, rounds, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. .*(differ|actions|entropy|pieces)")
-
-
-@pytest.fixture(scope="module")
-def data_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate("maze_fo", 30, 0, tmp_path_factory.mktemp("data") / "maze.parquet", progress=False)
-
-
-@pytest.fixture(scope="module")
-def bc_run(tmp_path_factory: pytest.TempPathFactory, data_path: Path) -> str:
-    root = tmp_path_factory.mktemp("runs") / "maze_fo" / "bc"
-    torch.manual_seed(0)
-    trainer(root, 5, [KeepLast()]).fit(BC(architecture=TINY), MazeDataModule("maze_fo", path=str(data_path)))
-    return str(root)
 
 
 class Spying(RolloutCollection):

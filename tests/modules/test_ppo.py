@@ -12,32 +12,18 @@ from torch import Tensor
 
 from lmrl.batch import TokenBatch, collate
 from lmrl.callbacks import KeepLast, RolloutCollection
-from lmrl.data import generate
 from lmrl.datamodules import MazeDataModule, OnlineDataModule
 from lmrl.envs.registration import task
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.losses import gae
-from lmrl.modules import BC, PPO, load_module
+from lmrl.modules import PPO, load_module
 from lmrl.tokens import Encoder, Segment, Window, segments
-from tests.online import ENV, TINY, fit, rounds, trainer
+from tests.online import ENV, fit, rounds, trainer
 
 # Six short games of an untrained model may well be equal.
 pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")
-
-
-@pytest.fixture(scope="module")
-def data_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate("maze_fo", 30, 0, tmp_path_factory.mktemp("data") / "maze.parquet", progress=False)
-
-
-@pytest.fixture(scope="module")
-def bc_run(tmp_path_factory: pytest.TempPathFactory, data_path: Path) -> str:
-    root = tmp_path_factory.mktemp("runs") / "maze_fo" / "bc"
-    torch.manual_seed(0)
-    trainer(root, 5, [KeepLast()]).fit(BC(architecture=TINY), MazeDataModule("maze_fo", path=str(data_path)))
-    return str(root)
 
 
 def ppo(bc_run: str, **arguments: Any) -> PPO:

@@ -10,29 +10,14 @@ import pytest
 import torch
 
 from lmrl.callbacks import KeepLast, RolloutCollection
-from lmrl.data import generate
-from lmrl.datamodules import MazeDataModule
-from lmrl.modules import BC, ILQL, PPO, LanguageModule, OnlineFilteredBC
+from lmrl.modules import ILQL, PPO, LanguageModule, OnlineFilteredBC
 from tests.modules.killed import PLACES, STEPS, run
-from tests.online import TINY, fit, rounds, trainer
+from tests.online import fit, rounds
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:round [0-9]+. "),
     pytest.mark.filterwarnings("ignore:Experiment logs directory"),
 ]
-
-
-@pytest.fixture(scope="module")
-def data_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate("maze_fo", 30, 0, tmp_path_factory.mktemp("data") / "maze.parquet", progress=False)
-
-
-@pytest.fixture(scope="module")
-def bc_run(tmp_path_factory: pytest.TempPathFactory, data_path: Path) -> str:
-    root = tmp_path_factory.mktemp("runs") / "maze_fo" / "bc"
-    torch.manual_seed(0)
-    trainer(root, 5, [KeepLast()]).fit(BC(architecture=TINY), MazeDataModule("maze_fo", path=str(data_path)))
-    return str(root)
 
 
 @pytest.fixture(scope="module")
