@@ -2,7 +2,7 @@
 
 from lmrl.data.official_layout import Layout
 from lmrl.data.official_records import Game
-from lmrl.data.official_twenty_questions import game_of_lines
+from lmrl.data.official_twenty_questions import episode_of_lines, game_of_lines
 from lmrl.envs.base import TextEnv
 from lmrl.envs.city_names import places_in
 from lmrl.envs.guess_city import HEADER
@@ -19,15 +19,7 @@ def guess_city_episode(game: Game, row: Task, env: TextEnv) -> Episode:
     word = game.observations[0].removeprefix(_WORD)
     named = places_in(word).cities
     start = {"start": {"city": next(iter(named))}} if len(named) == 1 else {}
-    return Episode(
-        task=row.name,
-        observations=(HEADER, *game.observations[1:]),
-        actions=game.actions,
-        rewards=game.rewards,
-        terminated=game.done,
-        truncated=not game.done,
-        info={"source": "official", "success": game.rewards[-1] == 0, "illegal": 0, "word": word, **start},
-    )
+    return episode_of_lines(game, row, HEADER, {"word": word, **start})
 
 
 LAYOUTS = {"guess_city": Layout(game_of_lines, guess_city_episode, "[")}

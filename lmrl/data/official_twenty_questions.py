@@ -12,7 +12,7 @@ from lmrl.envs.twenty_questions import QUESTIONS
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 
-__all__ = ["LAYOUTS", "game_of_lines", "twenty_questions_episode"]
+__all__ = ["LAYOUTS", "episode_of_lines", "game_of_lines", "twenty_questions_episode"]
 
 _HEADER = "Questions:\n"
 _WORD = "word: "
@@ -62,15 +62,19 @@ def _name(word: Any) -> str:
 def twenty_questions_episode(game: Game, row: Task, env: TextEnv) -> Episode:
     """The episode of a record; ``info["start"]`` is there if the word is one of the 158."""
     name = game.observations[0].removeprefix(_WORD)
-    info = {"source": "official", "success": game.rewards[-1] == 0, "illegal": 0}
+    return episode_of_lines(game, row, _HEADER, {"start": {"word": name}} if name in place_of() else {})
+
+
+def episode_of_lines(game: Game, row: Task, header: str, known: Mapping[str, Any]) -> Episode:
+    """The episode of a game of questions, which begins with ``header``; ``known`` joins its ``info``."""
     return Episode(
         task=row.name,
-        observations=(_HEADER, *game.observations[1:]),
+        observations=(header, *game.observations[1:]),
         actions=game.actions,
         rewards=game.rewards,
         terminated=game.done,
         truncated=not game.done,
-        info={**info, "start": {"word": name}} if name in place_of() else info,
+        info={"source": "official", "success": game.rewards[-1] == 0, "illegal": 0, **known},
     )
 
 
