@@ -4,6 +4,7 @@ import pytest
 
 from lmrl.episode import Episode
 from lmrl.errors import UserError
+from lmrl.models.tokenizer import load_tokenizer
 from lmrl.tokens import Encoder, Segment, Window, context, segments
 from tests.doubles import CHARS, CharEncoder, episode
 
@@ -118,3 +119,11 @@ def test_encoder_remembers_and_inverts() -> None:
     for text in ("move left\n", "\n\n", "Ünïcödé ✓ \t 漢字", "", "  two  spaces ", "<b>s h i r e</b>"):
         assert encoder.decode(encoder.encode(text)) == text
         assert encoder.encode(text) == encoder.encode(text)
+
+
+def test_what_a_tokenizer_cuts_or_pads_elsewhere_is_whole_here() -> None:
+    tokenizer = load_tokenizer()
+    whole = tuple(tokenizer.encode("go north, then east\n", add_special_tokens=False))
+    tokenizer.backend_tokenizer.enable_truncation(2)
+    tokenizer.backend_tokenizer.enable_padding(length=64)
+    assert Encoder(tokenizer).encode("go north, then east\n") == whole
