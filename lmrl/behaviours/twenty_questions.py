@@ -22,7 +22,9 @@ Strategy = Callable[[int, Request, Random], str]
 _CONSIDERED = 6
 """Properties that come to an attentive player's mind."""
 _PLAINEST = 10
-"""How many times as often as any other the first phrasing of a property is used; the last one is never used."""
+"""How many times as often as any other the first phrasing of a property is used."""
+_HELD_OUT = -1
+"""Place of the phrasing that no player uses: it is for asking a learned oracle something that the data does not hold."""
 _RASH = 0.15
 """Share of guesses among questions that use no answers."""
 _GUESSES_LAST = 5
@@ -68,10 +70,10 @@ def attentive(attention: float) -> Strategy:
 
 
 def any_question(agreeing: int, request: Request, chance: Random) -> str:
-    """Any property, and at the end any guesses."""
+    """Any property in any words, and at the end any guesses."""
     if request.turn >= QUESTIONS - _GUESSES_LAST:
         return _guess(everything(), chance)
-    return _asked(chance.choice(common_properties()), chance)
+    return f"{chance.choice(chance.choice(common_properties()).phrasings[:_HELD_OUT])}\n"
 
 
 def most_telling(agreeing: int, request: Request, chance: Random) -> str:
@@ -99,9 +101,8 @@ def _thought_of(chance: Random, count: int) -> list[Property]:
 
 
 def _asked(item: Property, chance: Random) -> str:
-    # The last phrasing is kept for asking a learned oracle something that the data does not hold.
-    place = max(0, chance.randrange(len(item.phrasings) - 2 + _PLAINEST) - _PLAINEST + 1)
-    return f"{item.phrasings[place]}\n"
+    said = item.phrasings[:_HELD_OUT]
+    return f"{said[max(0, chance.randrange(len(said) - 1 + _PLAINEST) - _PLAINEST + 1)]}\n"
 
 
 def _guess(subset: int, chance: Random) -> str:

@@ -30,16 +30,20 @@ _CHUNK = 128
 _MAX_SEED = 2**53
 
 
-def dataset_path(task_name: str, size: int, seed: int, env: Mapping[str, Any] | None = None) -> Path:
+def dataset_path(
+    task_name: str, size: int, seed: int, env: Mapping[str, Any] | None = None, behaviour: str | None = None
+) -> Path:
     """Where `generate` puts a dataset: under ``$LMRL_DATA``, or ``data`` in the working directory.
 
-    Arguments of the environment go into the name as a digest; the file's metadata spells them out.
+    Arguments of the environment, and another player than the task's, go into the name as a digest; the file's metadata
+    spells them out.
 
     Raises:
         UserError: for an unknown task.
     """
     folder = Path(os.environ.get("LMRL_DATA") or "data")
-    variant = f"-{hashlib.sha256(json.dumps(dict(env), sort_keys=True).encode()).hexdigest()[:8]}" if env else ""
+    named = {**(env or {}), **({} if behaviour is None else {"behaviour": behaviour})}
+    variant = f"-{hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]}" if named else ""
     row = task(task_name)
     return folder / f"{row.name}-v{row.dataset_version}-n{size}-s{seed}{variant}.parquet"
 
@@ -78,7 +82,7 @@ def generate(
     for name, value, least in (("size", size, 1), ("workers", workers, 1), ("seed", seed, 0)):
         if not least <= value < _MAX_SEED:
             raise UserError(f"{name} must be a whole number from {least}, got {value}")
-    path = dataset_path(task_name, size, seed, _named(env, behaviour)) if out is None else Path(out)
+    path = dataset_path(task_name, size, seed, env, behaviour) if out is None else Path(out)
     metadata = {
         "task": task_name,
         "generator_version": row.dataset_version,
@@ -110,11 +114,6 @@ def _until_error(played: Iterable[Episode], failed: list[UserError]) -> Iterator
         yield from played
     except UserError as error:
         failed.append(error)
-
-
-def _named(env: Mapping[str, Any], behaviour: str | None) -> dict[str, Any]:
-    """What a file of its own name is for: the arguments, and another player than the task's."""
-    return {**env, **({} if behaviour is None else {"behaviour": behaviour})}
 
 
 def _episodes(

@@ -48,6 +48,7 @@ class OfflineDataModule(L.LightningDataModule):
         num_workers: int = 0,
         pool: int | None = None,
         env: dict[str, Any] | None = None,
+        behaviour: str | None = None,
     ) -> None:
         """Choose the data.
 
@@ -64,6 +65,7 @@ class OfflineDataModule(L.LightningDataModule):
             pool: batches among which segments are sorted by length (see `LengthBatches`), against padding; 1: not at
                 all. None: 16, but 1 where the policy reads a single text.
             env: arguments of the environment with which a generated dataset is recorded.
+            behaviour: who plays in it, as for `lmrl.data.generate`; None: the task's own player.
 
         Raises:
             UserError: for an unknown task, or a number outside of its range.
@@ -81,7 +83,7 @@ class OfflineDataModule(L.LightningDataModule):
                 raise UserError(f"{name} must be at least {low}, got {value}")
         if not 0.0 <= val_fraction < 1.0:
             raise UserError(f"val_fraction must be in [0, 1), got {val_fraction}")
-        self.path = Path(path) if path else dataset_path(task, size or self.task.dataset_size, data_seed, env)
+        self.path = Path(path) if path else dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
         self.filter = Filter()
         self.pool = pool or (1 if self.task.last_texts == 1 else 16)
         self.gamma: float | None = None
@@ -92,8 +94,8 @@ class OfflineDataModule(L.LightningDataModule):
     def prepare_data(self) -> None:
         """Generate the task's own dataset if it is not there yet."""
         if self.hparams["path"] is None and not self.path.exists():
-            size = self.hparams["size"] or self.task.dataset_size
-            generate(self.task.name, size, self.hparams["data_seed"], env=self.hparams["env"])
+            settings = {"env": self.hparams["env"], "behaviour": self.hparams["behaviour"]}
+            generate(self.task.name, self.hparams["size"], self.hparams["data_seed"], **settings)
 
     def setup(self, stage: str) -> None:
         """Read the episodes.
