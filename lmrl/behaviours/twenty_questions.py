@@ -24,7 +24,7 @@ _CONSIDERED = 6
 _PLAINEST = 10
 """How many times as often as any other the first phrasing of a property is used."""
 _HELD_OUT = -1
-"""Place of the phrasing that no player uses: it is for asking a learned oracle something that the data does not hold."""
+"""Place of the phrasing that no player uses: it asks a learned oracle what the data does not hold."""
 _RASH = 0.15
 """Share of guesses among questions that use no answers."""
 _GUESSES_LAST = 5

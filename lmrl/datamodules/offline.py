@@ -83,7 +83,8 @@ class OfflineDataModule(L.LightningDataModule):
                 raise UserError(f"{name} must be at least {low}, got {value}")
         if not 0.0 <= val_fraction < 1.0:
             raise UserError(f"val_fraction must be in [0, 1), got {val_fraction}")
-        self.path = Path(path) if path else dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
+        own = dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
+        self.path = Path(path) if path else own
         self.filter = Filter()
         self.pool = pool or (1 if self.task.last_texts == 1 else 16)
         self.gamma: float | None = None
