@@ -1,29 +1,25 @@
 """``lmrl play``: a person at the terminal plays one episode, with a drawing of the game and, if wanted, advice."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from lmrl.commands.arguments import env_arguments
 from lmrl.commands.drawings import draw_board, draw_maze, draw_wordle
-from lmrl.commands.players import is_trained, named_policy
+from lmrl.commands.players import named_adviser
 from lmrl.envs import registration
 from lmrl.envs.layouts import find_layout
 from lmrl.episode import Episode
 from lmrl.evaluation.wording import number
 from lmrl.partners import environment
+from lmrl.policies.advice import advise
 from lmrl.policies.human import HumanPolicy
 from lmrl.protocols import Policy, Request
 from lmrl.rollout import Start, rollout
 
 __all__ = ["play_command"]
-
-
-@runtime_checkable
-class _Valued(Protocol):
-    def state_values(self, requests: Sequence[Request]) -> Sequence[float]: ...
 
 
 def play_command(task: str, *, seed: int = 0, advisor: str | None = None, env: list[str] | None = None) -> None:
@@ -37,7 +33,7 @@ def play_command(task: str, *, seed: int = 0, advisor: str | None = None, env: l
     """
     row, arguments = registration.task(task), env_arguments(env)
     make, console = environment(task, arguments), Console(highlight=False)
-    adviser = None if advisor is None else _adviser(advisor, row, arguments)
+    adviser = None if advisor is None else named_adviser(advisor, row, arguments)
     print(f"{row.name}: {row.description}.")
     if row.actions:
         print(f"Actions: {', '.join(action.strip() for action in row.actions)}.")
@@ -53,16 +49,9 @@ def play_command(task: str, *, seed: int = 0, advisor: str | None = None, env: l
         print(f"{ending}: return {episode.total_reward:g} in {len(episode)} turns, {episode.illegal} illegal")
 
 
-def _adviser(name: str, row: registration.Task, arguments: Mapping[str, Any]) -> Policy:
-    """Greedy, if it can be: the move that it finds best."""
-    settings: dict[str, Any] = {"temperature": 0.0} if is_trained(name, row) else {}
-    return named_policy(name, row, arguments, **settings)
-
-
 def _advice(adviser: Policy, name: str, request: Request) -> str:
-    move = adviser.act([request])[0].text.strip()
-    value = f"   V {number(float(adviser.state_values([request])[0]), 2)}" if isinstance(adviser, _Valued) else ""
-    return f"{name} would say: {move}{value}"
+    move, value = advise(adviser, request)
+    return f"{name} would say: {move}" + ("" if value is None else f"   V {number(value, 2)}")
 
 
 def _show(console: Console, task: str, arguments: Mapping[str, Any], request: Request) -> None:

@@ -12,7 +12,7 @@ from lmrl.modules import load_policy
 from lmrl.policies.human import HumanPolicy
 from lmrl.protocols import Policy
 
-__all__ = ["is_trained", "named_policy"]
+__all__ = ["is_trained", "named_adviser", "named_policy"]
 
 
 def named_policy(
@@ -46,6 +46,18 @@ def named_policy(
     if is_chat(name):
         return chat_player(name, task, env, **settings, **(chat or {}))
     return HumanPolicy() if name == "human" else make_policy(task.name, name, env)
+
+
+def named_adviser(name: str, task: Task, env: Mapping[str, Any] | None = None) -> Policy:
+    """The policy of that name, greedy if it can be: the move that it finds best.
+
+    Raises:
+        UserError: see `named_policy`; a person cannot be asked.
+    """
+    if name == "human":
+        raise UserError("the advisor must be a policy, not 'human'")
+    settings: dict[str, Any] = {"temperature": 0.0} if is_trained(name, task) else {}
+    return named_policy(name, task, env, **settings)
 
 
 def is_trained(name: str, task: Task) -> bool:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -11,12 +12,16 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["printable", "render_html", "render_markdown", "render_page", "script"]
+__all__ = ["embedded", "printable", "render_html", "render_markdown", "render_page", "script"]
 
 # Only what would be read as markup: an underscore inside a word and a bracket that no link follows are plain text.
 _MARKDOWN = re.compile(r"([\\`*|~$]|\](?=[(\[:])|(?<!\w)_|_(?!\w))")
 # Everything below a space except tab and newline, delete and the C1 block, and the marks that turn text around.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+# In a script element of data only "<" could end anything; the others are for those who paste it elsewhere.
+_ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&"}
 
 
 def render_html(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
@@ -49,6 +54,11 @@ def script(*names: str) -> dict[str, str]:
     joined = "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
     digest = hashlib.sha256(joined.encode()).digest()
     return {"script": Markup(joined), "script_hash": base64.b64encode(digest).decode("ascii")}
+
+
+def embedded(data: object) -> Markup:
+    """JSON for a script element of a template, which no text in it can end."""
+    return Markup(json.dumps(data, separators=(",", ":")).translate(_ESCAPES))
 
 
 def printable(text: str) -> str:

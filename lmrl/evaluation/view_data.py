@@ -12,7 +12,7 @@ from lmrl.episode import Episode
 from lmrl.evaluation.rendering import printable
 from lmrl.evaluation.token_values import TokenValue
 
-__all__ = ["view_data"]
+__all__ = ["episode_facts", "picture_facts", "said", "shown_text", "view_data"]
 
 _KINDS = {"wordle": "wordle", "chess": "chess", "endgames": "chess"}
 _LONGEST = 20_000
@@ -26,8 +26,7 @@ class _Texts:
         self.numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)} characters)"
-        return self.numbers.setdefault(cut, len(self.numbers))
+        return self.numbers.setdefault(_cut(text), len(self.numbers))
 
     def shown(self) -> list[str]:
         return [printable(text) for text in self.numbers]
@@ -53,7 +52,7 @@ def view_data(
         task = printable(episode.task)
         if task not in tasks:
             layouts[task] = layout = _layout(task, env or {})
-            tasks[task] = _task(task, layout)
+            tasks[task] = picture_facts(task, layout)
         for name, value in {"task": task, **_row(episode, texts, layouts[task])}.items():
             columns.setdefault(name, []).append(value)
     tokens = {index: [_tokens(turn, texts) for turn in turns] for index, turns in enumerate(values)}
@@ -62,19 +61,40 @@ def view_data(
 
 
 def _row(episode: Episode, texts: _Texts, layout: Layout | None) -> dict[str, Any]:
-    said = [episode.observations[0]]
-    for action, observation in zip(episode.actions, episode.observations[1:], strict=True):
-        said += (action, observation)
+    return {
+        **episode_facts(episode),
+        "said": [texts.number(text) for text in said(episode)],
+        "path": None if layout is None else walked(episode, layout),
+    }
+
+
+def episode_facts(episode: Episode) -> dict[str, Any]:
+    """The numbers of an episode; ``ending`` is 0 for solved, 1 for ended by the rules, 2 for cut short."""
     return {
         "return": _rounded(episode.total_reward, 4),
         "turns": len(episode),
         "illegal": episode.illegal,
         "ending": 0 if episode.success else 1 if episode.terminated else 2,
         "seed": str(episode.seed),  # beyond what a number of JavaScript holds
-        "said": [texts.number(text) for text in said],
         "rewards": [_rounded(reward, 4) for reward in episode.rewards],
-        "path": None if layout is None else walked(episode, layout),
     }
+
+
+def said(episode: Episode) -> list[str]:
+    """All texts in the order in which they were said, an observation first and last."""
+    found = [episode.observations[0]]
+    for action, observation in zip(episode.actions, episode.observations[1:], strict=True):
+        found += (action, observation)
+    return found
+
+
+def shown_text(text: str) -> str:
+    """A text as pages show it: cut if it is very long, with a mark for what cannot be seen."""
+    return printable(_cut(text))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)} characters)"
 
 
 def _tokens(turn: Sequence[TokenValue], texts: _Texts) -> list[list[Any]]:
@@ -86,7 +106,8 @@ def _rounded(value: float | None, digits: int) -> float | None:
     return round(value, digits) if value is not None and isfinite(value) else None
 
 
-def _task(name: str, layout: Layout | None) -> dict[str, Any]:
+def picture_facts(name: str, layout: Layout | None) -> dict[str, Any]:
+    """What kind of picture a task has, and its map if it is a maze."""
     if layout is None:
         return {"kind": _KINDS.get(name, "")}
     return {"kind": "maze", "rows": list(layout.rows), "goal": list(layout.goal)}

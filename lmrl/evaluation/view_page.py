@@ -1,16 +1,13 @@
 """The viewer: one HTML page on which thousands of episodes can be filtered, sorted and read."""
 
-import json
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from lmrl.atomic import replacing
 from lmrl.errors import UserError
-from lmrl.evaluation.rendering import render_page, script
+from lmrl.evaluation.rendering import embedded, render_page, script
 from lmrl.evaluation.token_values import token_values
 from lmrl.evaluation.view_data import view_data
 from lmrl.modules import load_module
@@ -19,9 +16,7 @@ from lmrl.storage import read_episodes, read_metadata
 __all__ = ["write_view"]
 
 _RANGES = (("return", "return"), ("turns", "turns"), ("illegal", "illegal"))
-_SCRIPTS = ("view_pictures.js", "view_episode.js", "view_list.js")
-# In a script element of data only "<" could end anything; the others are for those who paste it elsewhere.
-_ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&"}
+_SCRIPTS = ("pictures.js", "view_episode.js", "view_list.js")
 
 
 def write_view(
@@ -59,7 +54,7 @@ def write_view(
     words = {
         "title": source.name if run is None else f"{source.name}, {run}",
         "ranges": _RANGES,
-        "data": Markup(json.dumps(data, separators=(",", ":")).translate(_ESCAPES)),
+        "data": embedded(data),
         **script(*_SCRIPTS),
     }
     with replacing(out) as file:

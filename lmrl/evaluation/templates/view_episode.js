@@ -7,7 +7,6 @@ const MEASURES = [
   { name: "p", words: "probability", of: ([, p]) => p },
 ];
 const ENDINGS = ["solved", "by the rules", "cut short"];
-const number = (value) => value === null ? "–" : (Number.isInteger(value) ? String(value) : value.toFixed(2)).replace("-", "−");
 
 const scales = (() => {  // over all episodes, without the outermost two percent, so that colours mean the same everywhere
   const tokens = Object.values(data.values).flat(2);
@@ -51,32 +50,6 @@ const legend = (again) => {
   return make("div", { class: "legend" }, "colours:", choice, number(low), ramp, number(high), ` by ${data.run}`);
 };
 
-const picture = (index, said, turn) => {
-  const { kind, rows, goal } = data.tasks[data.episodes.task[index]];
-  const actions = said.filter((_, place) => place % 2), texts = said.filter((_, place) => place % 2 === 0);
-  if (kind === "wordle") return tiles(actions, texts.slice(1));
-  if (kind === "chess") return board(texts[turn], turn ? texts[turn - 1] : undefined);
-  const path = data.episodes.path[index];
-  return kind === "maze" && path ? maze(rows, goal, path, turn) : null;
-};
-
-const dialogue = (index, said, choose) => {
-  const list = make("ol"), tokens = data.values[index];
-  said.forEach((text, place) => {
-    const turn = place >> 1, own = place % 2;
-    const words = make("span", { class: "text" });
-    if (own && tokens) words.append(...tokens[turn].map(heated));
-    else words.append(text.replace(/\n$/, "") || make("span", { class: "soft" }, own ? "(an empty line)" : "(no text)"));
-    const row = make("li", own ? { class: "own", "data-turn": turn + 1 } : {}, make("span", { class: "turn" }, own ? String(turn + 1) : ""), words);
-    if (own) {
-      row.append(make("span", { class: "reward" }, number(data.episodes.rewards[index][turn])));
-      row.addEventListener("click", () => choose(turn + 1));
-    }
-    list.append(row);
-  });
-  return list;
-};
-
 const facts = (index) => {
   const e = data.episodes, told = make("p", { class: "facts" });
   const pairs = [["episode", index], ["task", e.task[index]], ["return", number(e.return[index])], ["turns", e.turns[index]],
@@ -88,12 +61,13 @@ const facts = (index) => {
 // Shows an episode in `place`; the arrow keys left and right move `step` through its turns.
 const showEpisode = (place, index) => {
   const said = data.episodes.said[index].map((id) => data.texts[id]), last = data.episodes.turns[index];
-  const frame = make("div", { class: "picture" }), pictured = picture(index, said, 0) !== null;
-  const moves = pictured && data.tasks[data.episodes.task[index]].kind !== "wordle";
+  const task = data.tasks[data.episodes.task[index]], path = data.episodes.path[index], tokens = data.values[index];
+  const frame = make("div", { class: "picture" }), pictured = picture(task, path, said, 0) !== null;
+  const moves = pictured && task.kind !== "wordle";
   const slider = make("input", { type: "range", min: 0, max: last, "aria-label": "turn" }), where = make("output");
   let list;
   const show = (turn) => {
-    const drawn = picture(index, said, turn);
+    const drawn = picture(task, path, said, turn);
     frame.replaceChildren(...(drawn ? [drawn] : []), ...(moves ? [make("div", { class: "stepper" }, slider, where)] : []));
     slider.value = turn;
     where.textContent = `turn ${turn} of ${last}`;
@@ -101,9 +75,10 @@ const showEpisode = (place, index) => {
   };
   slider.addEventListener("input", () => show(Number(slider.value)));
   const again = () => { showEpisode(place, index); document.getElementById("measure").focus(); };
-  list = dialogue(index, said, moves ? show : () => {});
+  const reward = (turn) => number(data.episodes.rewards[index][turn]);
+  list = dialogue(said, reward, moves ? show : null, tokens && ((turn) => tokens[turn].map(heated)));
   const both = make("div", { class: pictured ? "both pictured" : "both" });
-  both.append(...(pictured ? [frame] : []), make("div", {}, ...(data.values[index] ? [legend(again)] : []), list));
+  both.append(...(pictured ? [frame] : []), make("div", {}, ...(tokens ? [legend(again)] : []), list));
   place.replaceChildren(facts(index), both);
   place.scrollTop = 0;
   show(moves ? last : 0);
