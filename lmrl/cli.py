@@ -56,6 +56,7 @@ VERBS = {
     "study table": Verb("study:table_command", "turn the returned ratings into a table with tests"),
     "check-env": Verb("check_env:check_env_command", "test that an environment obeys the laws of the package"),
     "play": Verb("play:play_command", "play a task yourself in the terminal"),
+    "web": Verb("web:web_command", "play, watch and compare policies in the browser"),
 }
 
 

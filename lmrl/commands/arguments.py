@@ -80,12 +80,14 @@ def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, about:
         settings |= {"nargs": "+", "type": str}
     else:
         settings |= {"type": hint}
+    # An option of two words may be spelled with a dash or an underscore.
+    spellings = dict.fromkeys((f"--{parameter.name}", f"--{parameter.name.replace('_', '-')}"))
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
         parser.add_argument(parameter.name, **settings)
     elif parameter.default is parameter.empty:
-        parser.add_argument(f"--{parameter.name}", required=True, **settings)
+        parser.add_argument(*spellings, required=True, **settings)
     else:
-        parser.add_argument(f"--{parameter.name}", default=parameter.default, **settings)
+        parser.add_argument(*spellings, default=parameter.default, **settings)
 
 
 def _words(value: Any) -> Any:

@@ -74,6 +74,10 @@ class Chess(TextEnv):
         """All legal moves."""
         return [spaced_san(self._board.san(move)) for move in self._board.legal_moves]
 
+    def moves_by_squares(self) -> dict[str, str]:
+        """All legal moves by their squares: ``{"g1f3": "N f 3", ...}``."""
+        return {move.uci(): spaced_san(self._board.san(move)).strip() for move in self._board.legal_moves}
+
     def _start_board(self, options: Mapping[str, Any]) -> tuple[chess.Board, str]:
         """The first position, and its name among the instances of the task."""
         board = _position(options["fen"]) if "fen" in options else chess.Board()

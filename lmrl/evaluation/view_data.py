@@ -12,7 +12,7 @@ from lmrl.episode import Episode
 from lmrl.evaluation.rendering import printable
 from lmrl.evaluation.token_values import TokenValue
 
-__all__ = ["episode_facts", "picture_facts", "said", "shown_text", "view_data"]
+__all__ = ["episode_facts", "picture_facts", "rounded", "said", "shown_text", "view_data"]
 
 _KINDS = {"wordle": "wordle", "chess": "chess", "endgames": "chess"}
 _LONGEST = 20_000
@@ -71,12 +71,12 @@ def _row(episode: Episode, texts: _Texts, layout: Layout | None) -> dict[str, An
 def episode_facts(episode: Episode) -> dict[str, Any]:
     """The numbers of an episode; ``ending`` is 0 for solved, 1 for ended by the rules, 2 for cut short."""
     return {
-        "return": _rounded(episode.total_reward, 4),
+        "return": rounded(episode.total_reward, 4),
         "turns": len(episode),
         "illegal": episode.illegal,
         "ending": 0 if episode.success else 1 if episode.terminated else 2,
         "seed": str(episode.seed),  # beyond what a number of JavaScript holds
-        "rewards": [_rounded(reward, 4) for reward in episode.rewards],
+        "rewards": [rounded(reward, 4) for reward in episode.rewards],
     }
 
 
@@ -98,10 +98,10 @@ def _cut(text: str) -> str:
 
 
 def _tokens(turn: Sequence[TokenValue], texts: _Texts) -> list[list[Any]]:
-    return [[texts.number(t.text), _rounded(t.probability, 4), _rounded(t.v, 3), _rounded(t.q, 3)] for t in turn]
+    return [[texts.number(t.text), rounded(t.probability, 4), rounded(t.v, 3), rounded(t.q, 3)] for t in turn]
 
 
-def _rounded(value: float | None, digits: int) -> float | None:
+def rounded(value: float | None, digits: int) -> float | None:
     """As JSON has it: no number where there is none."""
     return round(value, digits) if value is not None and isfinite(value) else None
 

@@ -1,0 +1,115 @@
+"""A game of the page: one or two seats at the same episode, and an advisor for the person among them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmrl.commands.arguments import env_arguments
+from lmrl.commands.players import named_adviser, named_policy
+from lmrl.commands.web_seat import Seat
+from lmrl.envs import registration
+from lmrl.errors import UserError
+from lmrl.evaluation.view_data import rounded, shown_text
+from lmrl.partners import environment
+from lmrl.policies.advice import advise
+
+__all__ = ["Game", "Order"]
+
+_PERSON = "human"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be played. The fields are those of ``lmrl web``."""
+
+    task: str
+    policies: Sequence[str] = (_PERSON,)
+    """One player, or two side by side; ``human`` is whoever sits at the page."""
+    seed: int = 0
+    advisor: str = ""
+    """Empty: nobody advises."""
+    env: Sequence[str] = field(default_factory=tuple)
+
+    @classmethod
+    def read(cls, told: Any) -> "Order":
+        """An order from what a page sent.
+
+        Raises:
+            UserError: it is not of the form of an order.
+        """
+        kinds: Mapping[str, type] = {"task": str, "policies": list, "seed": int, "advisor": str, "env": list}
+        if not isinstance(told, dict) or set(told) != set(kinds):
+            raise UserError(f"an order has the fields {', '.join(kinds)}, got {told!r:.200}")
+        for name, kind in kinds.items():
+            words = told[name] if kind is list else []
+            if type(told[name]) is not kind or not all(isinstance(word, str) for word in words):
+                raise UserError(
+                    f"{name} must be {'a list of texts' if kind is list else kind.__name__}, got {words!r:.80}"
+                )
+        return cls(**told)
+
+
+class Game:
+    """One or two players at the same start, each in an environment of its own.
+
+    Args:
+        order: what is played.
+
+    Raises:
+        UserError: for an unknown task or policy, a wrong seed or argument, three players, or two people.
+    """
+
+    def __init__(self, order: Order) -> None:
+        row, arguments = registration.task(order.task), env_arguments(order.env)
+        if len(order.policies) not in (1, 2) or list(order.policies).count(_PERSON) > 1:
+            raise UserError(f"policy must be one player or two, at most one of them human, got {list(order.policies)}")
+        self.order, self.actions = order, [action.strip() for action in row.actions]
+        self._adviser = named_adviser(order.advisor, row, arguments) if order.advisor else None
+        players = [None if name == _PERSON else named_policy(name, row, arguments) for name in order.policies]
+        make = environment(order.task, arguments)
+        self.seats = [
+            Seat(order.task, make, order.seed, name, player, place)
+            for place, (name, player) in enumerate(zip(order.policies, players, strict=True))
+        ]
+
+    def step(self, typed: str | None) -> None:
+        """One turn of every seat whose episode is not over. If a player fails, nobody has moved.
+
+        Args:
+            typed: the person's action, if there is one at the table.
+
+        Raises:
+            UserError: all episodes are over, or the person's action is missing.
+        """
+        moving = [seat for seat in self.seats if not seat.over]
+        if not moving:
+            raise UserError("the game is over: begin another one")
+        moves = [seat.move(typed) for seat in moving]
+        for seat, move in zip(moving, moves, strict=True):
+            seat.play(move)
+
+    def advice(self) -> dict[str, Any]:
+        """The advisor's move for the person, and V; empty where there is nobody to ask or to tell."""
+        waiting = [seat for seat in self.seats if seat.person and not seat.over]
+        if self._adviser is None or not waiting:
+            return {}
+        request = waiting[0].request()
+        move, value = advise(self._adviser, request)
+        told = {"name": shown_text(self.order.advisor), "move": shown_text(move), "value": rounded(value, 3)}
+        return {"turn": request.turn, **told}
+
+    def state(self) -> dict[str, Any]:
+        """What the page shows, JSON-like."""
+        return {
+            "task": self.order.task,
+            "seed": str(self.order.seed),
+            "advised": self._adviser is not None,
+            "actions": self.actions,
+            "dialogue": self.seats[0].dialogue,
+            "seats": [seat.state() for seat in self.seats],
+        }
+
+    def close(self) -> None:
+        """Close the environments."""
+        for seat in self.seats:
+            seat.close()

@@ -1,0 +1,102 @@
+// One seat: what is known of its episode, a picture, what was said, and for a person a place to answer.
+const COLOURS = /^[gyb]{5}$/;
+
+// Wordle's rows that are still empty, the first of them with what is being typed.
+const fillTiles = (drawn, guesses, typed) => {
+  const letters = [...typed.replace(/\s/g, "")].slice(0, 5);
+  for (let place = guesses.length * 5; place < 30; place++)
+    drawn.append(make("span", { class: "tile o" }, (place < guesses.length * 5 + 5 && letters[place % 5]) || " "));
+};
+
+// The letters by the best that is known of them.
+const alphabet = (guesses, answers) => {
+  const known = {};
+  guesses.forEach((guess, turn) => {
+    const letters = [...guess.replace(/\s/g, "")], colours = answers[turn].replace(/\s/g, "");
+    if (!COLOURS.test(colours)) return;
+    letters.forEach((letter, place) => {
+      if ("byg".indexOf(colours[place]) >= "byg".indexOf(known[letter] || "b")) known[letter] = colours[place];
+    });
+  });
+  return make("div", { class: "alphabet", "aria-label": "letters" },
+    ...[..."abcdefghijklmnopqrstuvwxyz"].map((letter) => make("span", { class: `tile ${known[letter] || "o"}` }, letter)));
+};
+
+const outcome = ({ over, ending }) =>
+  over ? make("span", { class: ending === 0 ? "good" : "bad" }, ["solved", "not solved", "cut short"][ending]) : "";
+
+const facts = (seat, turn) => {
+  const sum = seat.rewards.slice(0, turn).reduce((total, reward) => total + reward, 0), value = seat.values[turn];
+  const pairs = [["return", number(sum)], ["turn", turn], ["illegal", seat.illegal], ["V", typeof value === "number" ? value.toFixed(2).replace("-", "−") : ""]];
+  const told = pairs.filter(([, shown]) => shown !== "").map(([name, shown]) => make("span", {}, name + " ", make("b", {}, String(shown))));
+  return [make("b", { class: "player" }, seat.person ? "you" : seat.name), ...told, ...(turn === seat.turns ? [outcome(seat)] : [])];
+};
+
+// A place to answer: buttons where the actions can be listed, and a line to type. `say` sends; `typing` hears each key.
+const answering = (actions, say, typing) => {
+  const field = make("input", { "aria-label": "your action", placeholder: "your action", autocomplete: "off", autocapitalize: "none", spellcheck: "false" });
+  const line = make("form", { class: "answer" }, field, make("button", { class: "main" }, "Send"));
+  line.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (await say(field.value)) { field.value = ""; typing(""); }
+  });
+  field.addEventListener("input", () => typing(field.value));
+  const ways = make("div", { class: "ways" }, ...actions.map((action) => {
+    const way = make("button", { type: "button" }, action);
+    way.addEventListener("click", () => say(action));
+    return way;
+  }));
+  return { field, element: make("div", {}, ...(actions.length ? [ways] : []), line) };
+};
+
+const seatView = (game, place, say, go) => {
+  const first = game.seats[place], kind = first.picture.kind;
+  const told = make("p", { class: "facts", role: "status" }), frame = make("div", { class: "picture" });
+  const hint = make("p", { class: "hint", role: "status", hidden: "" }), said = make("div", { class: "said", tabindex: 0, "aria-label": "what was said" });
+  let seat = first, turn = 0, from = "";
+
+  const paint = (typed) => {
+    const words = seat.said.slice(0, 2 * turn + 1), drawn = picture(seat.picture, seat.path, words, turn);
+    frame.replaceChildren(...(drawn ? [drawn] : []));
+    if (kind !== "wordle") return;
+    const guesses = words.filter((_, place) => place % 2), answers = words.slice(1).filter((_, place) => place % 2);
+    fillTiles(drawn, guesses, typed);
+    frame.append(alphabet(guesses, answers));
+  };
+  const target = (square) => seat.moves[from + square] || seat.moves[`${from}${square}q`];
+  const mark = () => frame.querySelectorAll("[data-square]").forEach((field) => {
+    field.classList.toggle("from", field.dataset.square === from);
+    field.classList.toggle("to", from !== "" && Boolean(target(field.dataset.square)));
+  });
+  frame.addEventListener("click", ({ target: { dataset: { square } } }) => {
+    if (!square || turn !== seat.turns) return;
+    const move = from && target(square);
+    from = !move && Object.keys(seat.moves).some((squares) => squares.startsWith(square)) ? square : "";
+    mark();
+    if (move) say(move);
+  });
+
+  const answer = first.person ? answering(game.actions, say, (typed) => { if (kind === "wordle" && turn === seat.turns) paint(typed); }) : null;
+  const own = make("div", {}, frame, hint, ...(answer ? [answer.element] : []));
+  const element = make("section", { class: "seat", "aria-label": first.person ? "you" : first.name }, told,
+    make("div", { class: kind ? "both pictured" : "both" }, own, said));
+
+  const show = (now, wanted) => {
+    [seat, turn, from] = [now, Math.min(wanted, now.turns), ""];
+    told.replaceChildren(...facts(seat, turn));
+    paint(answer ? answer.field.value : "");
+    const note = (t) => number(seat.rewards[t]), list = dialogue(seat.said.slice(0, 2 * turn + 1), note, go);
+    if (game.dialogue) list.classList.add("chat");
+    said.replaceChildren(list);
+    said.scrollTop = said.scrollHeight;
+    hint.hidden = true;
+    if (answer) answer.element.hidden = seat.over;
+  };
+  const advise = ({ name, move, value }) => {
+    const use = make("button", { type: "button" }, "Use it");
+    use.addEventListener("click", () => { answer.field.value = move; answer.field.focus(); answer.field.dispatchEvent(new Event("input")); });
+    hint.replaceChildren(make("b", {}, name), " would say: ", make("b", {}, move || "(an empty line)"), value === null ? "" : `   V ${value.toFixed(2).replace("-", "−")}`, use);
+    hint.hidden = false;
+  };
+  return { element, show, advise, field: answer && answer.field };
+};
