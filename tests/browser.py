@@ -1,52 +1,58 @@
-"""Pages in a headless browser, driven by a script in a page around them."""
+"""Pages in a headless Chromium, as the system has it."""
 
-import base64
-import json
-import re
 import shutil
-import subprocess
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+@contextmanager
+def opened(**settings: Any) -> Iterator[Any]:
+    """An empty tab (a ``playwright.sync_api.Page``); the test is skipped where there is no Chromium.
+
+    What the page throws, logs as an error, or asks of another machine fails the test.
+
+    Args:
+        settings: of the browser's context, such as ``viewport`` and ``color_scheme``.
+    """
+    if BROWSER is None:
+        pytest.skip("no Chromium is installed")
+    driver = pytest.importorskip("playwright.sync_api")
+    wrong: list[str] = []
+    # One browser for each test: its event loop must not be there when the next test starts one of its own.
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+        tab = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **settings}).new_page()
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+        tab.on("console", lambda message: wrong.append(message.text) if _is_error(message) else None)
+        tab.on("request", lambda request: None if _own(request.url) else wrong.append(request.url))
+        yield tab
+        browser.close()
+    assert not wrong, wrong
 
 
-def in_browser(page: Path, script: str, milliseconds: int = 8000) -> Any:
-    """What a script returns that may await; it has the page's ``frame``, ``doc()``, ``text(id)`` and ``loaded()``."""
-    harness = f"""<!doctype html><pre id="out"></pre>
-<iframe id="f" width="1200" height="800" src="{page.name}"></iframe>
-<script>
-const frame = document.getElementById("f");
-const loaded = () => new Promise((done) => {{ frame.onload = done; }});
-const doc = () => frame.contentDocument;
-const text = (id) => doc().getElementById(id).textContent;
-(async () => {{
-  await loaded();
-  const found = await (async () => {{ {script} }})();
-  const bytes = new TextEncoder().encode(JSON.stringify(found));
-  document.getElementById("out").textContent = btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
-  frame.remove();
-}})();
-</script>"""
-    (page.parent / "harness.html").write_text(harness)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(page.parent))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-        command += [f"--virtual-time-budget={milliseconds}", f"--user-data-dir={page.parent / 'profile'}"]
-        address = f"http://127.0.0.1:{server.server_port}/harness.html"
-        done = subprocess.run([*command, address], capture_output=True, text=True, timeout=60)
-        server.shutdown()
-    out = re.search(r'<pre id="out">([\w+/=]+)</pre>', done.stdout)
-    assert out, done.stdout[-500:] + done.stderr[-2000:]
-    return json.loads(base64.b64decode(out[1]))
+def in_browser(page: Path, script: str) -> Any:
+    """What the body of an async function returns in a page from a file."""
+    with opened() as tab:
+        tab.goto(page.as_uri())
+        return run_script(tab, script)
+
+
+def run_script(tab: Any, script: str) -> Any:
+    """What the body of an async function returns; it has ``text(id)``."""
+    text = "const text = (id) => document.getElementById(id).textContent;"
+    return tab.evaluate(f"async () => {{ {text} {script} }}")
+
+
+def _is_error(message: Any) -> bool:
+    """Not that a server refused something: that is the business of the test."""
+    return message.type == "error" and not message.text.startswith("Failed to load resource")
+
+
+def _own(url: str) -> bool:
+    return url.startswith(("file:", "data:", "blob:", "http://127.0.0.1:"))

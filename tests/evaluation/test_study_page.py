@@ -14,7 +14,7 @@ from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.evaluation.study_page import write_study
 from lmrl.storage import write_episodes
-from tests.browser import in_browser, needs_browser
+from tests.browser import opened, run_script
 
 EVIL = (
     "</script><script>window.pwned=1</script>",
@@ -119,44 +119,50 @@ def test_odd_arguments(study: Path) -> None:
 
 # -- in a browser -----------------------------------------------------------------------------------------------------
 
-_RATING = """
+_HELPERS = """
 const log = [];
-const pick = (id, n) => doc().querySelector(`input[name="${id}"][value="${n}"]`);
-const name = (words) => { const r = doc().getElementById("rater"); r.value = words;
+const pick = (id, n) => document.querySelector(`input[name="${id}"][value="${n}"]`);
+const name = (words) => { const r = document.getElementById("rater"); r.value = words;
   r.dispatchEvent(new Event("input", { bubbles: true })); };
 const save = async () => {  // a press of the button; the file it hands out, if any
   let blob = null;
-  const make = frame.contentWindow.URL.createObjectURL;
-  frame.contentWindow.URL.createObjectURL = (b) => { blob = b; return make.call(frame.contentWindow.URL, b); };
-  doc().getElementById("save").click();
-  frame.contentWindow.URL.createObjectURL = make;
-  return { said: text("said"), focus: doc().activeElement.name || doc().activeElement.id,
+  const make = window.URL.createObjectURL;
+  window.URL.createObjectURL = (b) => { blob = b; return make.call(window.URL, b); };
+  document.getElementById("save").click();
+  window.URL.createObjectURL = make;
+  return { said: text("said"), focus: document.activeElement.name || document.activeElement.id,
     file: blob && JSON.parse(await blob.text()) };
 };
-const ids = [...doc().querySelectorAll("fieldset")].map((f) => f.querySelector("input").name);
+const ids = [...document.querySelectorAll("fieldset")].map((f) => f.querySelector("input").name);
+"""
+_RATING = """
 log.push(text("count"), await save());
 name("A. B.");
 log.push(await save());
 pick(ids[0], 2).click();
-const key = new frame.contentWindow.KeyboardEvent("keydown", { key: "5", bubbles: true });
+const key = new window.KeyboardEvent("keydown", { key: "5", bubbles: true });
 pick(ids[1], 1).dispatchEvent(key);
 log.push(text("count"), await save(), await save());
-frame.contentWindow.location.reload();
-await loaded();
-log.push(text("count"), doc().getElementById("rater").value, pick(ids[1], 5).checked);
+return { ids, log };
+"""
+_COMING_BACK = """
+log.push(text("count"), document.getElementById("rater").value, pick(ids[1], 5).checked);
 for (const id of ids) pick(id, 4).click();
 log.push(await save());
-frame.contentWindow.confirm = () => true;
-doc().getElementById("clear").click();
-log.push(text("count"), localStorage.length, String(frame.contentWindow.pwned));
-return { ids, log };
+window.confirm = () => true;
+document.getElementById("clear").click();
+log.push(text("count"), localStorage.length, String(window.pwned));
+return log;
 """
 
 
-@needs_browser
 def test_rating_saving_coming_back_and_starting_over(study: Path) -> None:
-    found = in_browser(study, _RATING)
-    (one, two, three, four), log = found["ids"], found["log"]
+    with opened() as tab:
+        tab.goto(study.as_uri())
+        found = run_script(tab, _HELPERS + _RATING)
+        tab.reload()
+        log = found["log"] + run_script(tab, _HELPERS + _COMING_BACK)
+    one, two, three, four = found["ids"]
     key = json.loads(study.with_suffix(".key.json").read_text())
     assert found["ids"] == list(key["samples"])
     some = {"study": key["study"], "rater": "A. B.", "ratings": {one: 2, two: 5}}

@@ -18,7 +18,7 @@ from lmrl.evaluation.token_values import TokenValue
 from lmrl.evaluation.view_data import view_data
 from lmrl.evaluation.view_page import write_view
 from lmrl.storage import read_episodes, write_episodes
-from tests.browser import in_browser, needs_browser
+from tests.browser import in_browser
 from tests.evaluation.test_study_page import EVIL, Page
 
 
@@ -134,18 +134,18 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 _READING = """
 const log = [];
-const rows = () => [...doc().querySelectorAll(".row")].map((row) => Number(row.dataset.index));
-const set = (id, value) => { const field = doc().getElementById(id); field.value = value;
+const rows = () => [...document.querySelectorAll(".row")].map((row) => Number(row.dataset.index));
+const set = (id, value) => { const field = document.getElementById(id); field.value = value;
   field.dispatchEvent(new Event("input", { bubbles: true })); };
 const press = (key) =>
-  doc().body.dispatchEvent(new frame.contentWindow.KeyboardEvent("keydown", { key, bubbles: true }));
-log.push(Number(doc().body.dataset.ready), text("count"), rows().length < 60, rows().slice(0, 3));
+  document.body.dispatchEvent(new window.KeyboardEvent("keydown", { key, bubbles: true }));
+log.push(Number(document.body.dataset.ready), text("count"), rows().length < 60, rows().slice(0, 3));
 set("turns-most", "3"); set("turns-least", "2");
 const kept = text("count");
-doc().querySelector("[data-by=return]").click();
-log.push(kept, rows()[0], doc().querySelector("[data-by=return]").getAttribute("aria-sort"));
-doc().querySelector("[data-by=return]").click();
-log.push(rows()[0], doc().querySelector("[data-by=return]").getAttribute("aria-sort"));
+document.querySelector("[data-by=return]").click();
+log.push(kept, rows()[0], document.querySelector("[data-by=return]").getAttribute("aria-sort"));
+document.querySelector("[data-by=return]").click();
+log.push(rows()[0], document.querySelector("[data-by=return]").getAttribute("aria-sort"));
 set("ending", "0");
 const solved = text("count");
 set("turns-most", ""); set("turns-least", ""); set("ending", ""); set("words", "at position 1, 1 1.");
@@ -153,27 +153,26 @@ log.push(solved, text("count"));
 set("words", "nothing says this");
 log.push(text("count"), rows());
 set("words", "");
-doc().querySelector("[data-by=number]").click();
-doc().getElementById("scroll").scrollTop = 1e6;
+document.querySelector("[data-by=number]").click();
+document.getElementById("scroll").scrollTop = 1e6;
 await new Promise((done) => setTimeout(done, 200));
 log.push(rows()[rows().length - 1]);
-doc().querySelector(".row:last-child").click();
+document.querySelector(".row:last-child").click();
 press("ArrowUp");
-log.push(doc().querySelector(".facts b").textContent, doc().querySelector("output").textContent);
+log.push(document.querySelector(".facts b").textContent, document.querySelector("output").textContent);
 press("ArrowLeft");
-log.push(doc().querySelector("output").textContent, doc().querySelectorAll(".picture line").length);
+log.push(document.querySelector("output").textContent, document.querySelectorAll(".picture line").length);
 return log;
 """
 
 
-@needs_browser
 def test_ten_thousand_episodes_open_and_are_filtered_and_sorted(tmp_path: Path) -> None:
     some = list(read_episodes(generate("maze_fo", 500, 0, tmp_path / "maze.parquet", progress=False)))
     write_episodes(tmp_path / "many.parquet", some * 20)
     assert write_view(tmp_path / "many.parquet", tmp_path / "page.html") == 10_000
     held = json.loads((tmp_path / "page.html").read_text().split('id="data">')[1].split("</script>")[0])
     columns, texts = held["episodes"], held["texts"]
-    log = in_browser(tmp_path / "page.html", _READING, 20_000)
+    log = in_browser(tmp_path / "page.html", _READING)
     assert log[0] < 30_000  # 0.4 s on two idle cores
     assert log[1:4] == ["10000 episodes", True, [0, 1, 2]]
     kept = [i for i in range(10_000) if 2 <= columns["turns"][i] <= 3]
@@ -193,16 +192,16 @@ def test_ten_thousand_episodes_open_and_are_filtered_and_sorted(tmp_path: Path) 
 
 _PICTURES = """
 const shown = [];
-for (const row of doc().querySelectorAll(".row")) {
+const all = (selector) => [...document.querySelectorAll(selector)];
+for (const row of all(".row")) {
   row.click();
-  shown.push([...doc().querySelectorAll(".tile")].map((tile) => tile.className.slice(5) + tile.textContent).join(" "));
-  shown.push(doc().querySelectorAll(".picture rect").length, doc().querySelectorAll("svg text[font-size='18']").length);
+  shown.push(all(".tile").map((tile) => tile.className.slice(5) + tile.textContent).join(" "));
+  shown.push(all(".picture rect").length, all("svg text[font-size='18']").length);
 }
-return [shown, [...doc().querySelectorAll(".text")].map((text) => text.textContent), String(frame.contentWindow.pwned)];
+return [shown, all(".text").map((text) => text.textContent), String(window.pwned)];
 """
 
 
-@needs_browser
 def test_tiles_boards_and_maps_are_drawn_and_hostile_ones_are_not(tmp_path: Path) -> None:
     guesses = ("c r a n e\n", "<b>x</b>\n", "s l a t e\n")
     position = "8 / 5 R 2 / 4 K 3 / 8 / 2 k 5 / 8 / 8 / 4 Q 3   w   -   -   0   1\n"
@@ -229,12 +228,12 @@ def test_tiles_boards_and_maps_are_drawn_and_hostile_ones_are_not(tmp_path: Path
 _HEAT = """
 const seen = {};
 for (const name of ["A", "V", "Q", "p"]) {
-  const choice = doc().getElementById("measure");
+  const choice = document.getElementById("measure");
   choice.value = name;
   choice.dispatchEvent(new Event("change"));
-  seen[name] = [...doc().querySelectorAll(".token")].map((token) => [token.textContent, token.style.background]);
+  seen[name] = [...document.querySelectorAll(".token")].map((token) => [token.textContent, token.style.background]);
 }
-return [seen, doc().querySelector(".token").title];
+return [seen, document.querySelector(".token").title];
 """
 
 
@@ -242,7 +241,6 @@ def minus(text: str) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-@needs_browser
 def test_the_words_are_coloured_by_what_the_model_thinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [[[TokenValue("move", 0.25, -2.0, -3.0), TokenValue(" up\n", 1.0, -2.0, -1.0)]]]
     monkeypatch.setattr("lmrl.evaluation.view_page.load_module", lambda run: None)
