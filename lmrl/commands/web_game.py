@@ -16,6 +16,14 @@ from lmrl.policies.advice import advise
 __all__ = ["Game", "Order"]
 
 _PERSON = "human"
+# What a page sends for each field of an order.
+_FORMS: Mapping[str, tuple[type, str]] = {
+    "task": (str, "a text"),
+    "policies": (list, "a list of texts"),
+    "seed": (int, "a whole number"),
+    "advisor": (str, "a text"),
+    "env": (list, "a list of texts"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +45,12 @@ class Order:
         Raises:
             UserError: it is not of the form of an order.
         """
-        kinds: Mapping[str, type] = {"task": str, "policies": list, "seed": int, "advisor": str, "env": list}
-        if not isinstance(told, dict) or set(told) != set(kinds):
-            raise UserError(f"an order has the fields {', '.join(kinds)}, got {told!r:.200}")
-        for name, kind in kinds.items():
-            words = told[name] if kind is list else []
-            if type(told[name]) is not kind or not all(isinstance(word, str) for word in words):
-                raise UserError(
-                    f"{name} must be {'a list of texts' if kind is list else kind.__name__}, got {words!r:.80}"
-                )
+        if not isinstance(told, dict) or set(told) != set(_FORMS):
+            raise UserError(f"an order has the fields {', '.join(_FORMS)}, got {told!r:.200}")
+        for name, (kind, words) in _FORMS.items():
+            value = told[name]
+            if type(value) is not kind or (kind is list and not all(isinstance(word, str) for word in value)):
+                raise UserError(f"{name} must be {words}, got {value!r:.80}")
         return cls(**told)
 
 

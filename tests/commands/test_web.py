@@ -218,7 +218,7 @@ def test_the_server_answers_only_those_who_know_the_key_and_says_what_is_wrong()
         for path, body, message in (
             ("new", b"{", "the request is not JSON"),
             ("new", [], "an order has the fields task, policies, seed, advisor, env, got []"),
-            ("new", {**ORDER, "seed": "1"}, "seed must be int, got '1'"),
+            ("new", {**ORDER, "seed": "1"}, "seed must be a whole number, got '1'"),
             ("new", {**ORDER, "policies": [1]}, "policies must be a list of texts, got [1]"),
             ("new", {**ORDER, "task": "x"}, "unknown task 'x'"),
             ("step", {"game": 1, "action": "about"}, "the game is over"),

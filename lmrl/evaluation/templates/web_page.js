@@ -17,16 +17,18 @@
   const mode = () => document.querySelector("[name=mode]:checked").value;
   const order = () => {
     const left = find("left").value.trim(), right = find("right").value.trim();
+    const policies = { play: ["human"], watch: [left], compare: [left, right] }[mode()];
     return {
       task: find("task").value,
-      policies: { play: ["human"], watch: [left], compare: [left, right] }[mode()],
+      policies,
       seed: find("seed").valueAsNumber,
-      advisor: mode() === "play" ? find("advisor").value.trim() : "",
+      advisor: policies.includes("human") ? find("advisor").value.trim() : "",
       env: find("env").value.split(/\s+/).filter(Boolean),
     };
   };
   const fields = () => {  // those that belong to the mode and the task
     for (const field of document.querySelectorAll("[data-for]")) field.hidden = !field.dataset.for.split(" ").includes(mode());
+    find("advisor").parentElement.hidden = !order().policies.includes("human");
     const { description, players } = data.tasks[find("task").value];
     find("about").textContent = description;
     find("players").replaceChildren(...[...players, ...(mode() === "compare" ? ["human"] : [])].map((value) => make("option", { value })));
