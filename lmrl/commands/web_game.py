@@ -48,9 +48,9 @@ class Order:
         if not isinstance(told, dict) or set(told) != set(_FORMS):
             raise UserError(f"an order has the fields {', '.join(_FORMS)}, got {told!r:.200}")
         for name, (kind, words) in _FORMS.items():
-            value = told[name]
-            if type(value) is not kind or (kind is list and not all(isinstance(word, str) for word in value)):
-                raise UserError(f"{name} must be {words}, got {value!r:.80}")
+            listed = told[name] if kind is list else ()
+            if type(told[name]) is not kind or not all(isinstance(word, str) for word in listed):
+                raise UserError(f"{name} must be {words}, got {told[name]!r:.80}")
         return cls(**told)
 
 

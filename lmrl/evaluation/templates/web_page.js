@@ -1,13 +1,16 @@
 // The page: what is to be played is asked of the server, turn by turn; what has been played can be looked at again.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent), find = (id) => document.getElementById(id);
-  let game = null, views = [], shown = 0, playing = false, busy = false, timer = 0;
+  let game = null, views = [], shown = 0, playing = false, busy = false, timer = 0, open = 0;
 
   const ask = async (path, body) => {
     let answer;
+    document.body.classList.toggle("busy", ++open > 0);
     try {
       answer = await fetch(path + location.search, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
-    } catch { throw new Error("no answer: is lmrl web still running?"); }
+    } catch {
+      throw new Error("no answer: is lmrl web still running?");
+    } finally { document.body.classList.toggle("busy", --open > 0); }
     const text = await answer.text();
     if (answer.ok) return JSON.parse(text);
     throw new Error(text.startsWith("{") ? JSON.parse(text).error : text);

@@ -95,7 +95,8 @@ const seatView = (game, place, say, go) => {
   const advise = ({ name, move, value }) => {
     const use = make("button", { type: "button" }, "Use it");
     use.addEventListener("click", () => { answer.field.value = move; answer.field.focus(); answer.field.dispatchEvent(new Event("input")); });
-    hint.replaceChildren(make("b", {}, name), " would say: ", make("b", {}, move || "(an empty line)"), value === null ? "" : `   V ${value.toFixed(2).replace("-", "−")}`, use);
+    hint.replaceChildren(make("b", {}, name), " would say: ", make("b", {}, move || "(an empty line)"), 
+      value === null ? "" : make("span", { class: "value" }, "V ", make("b", {}, value.toFixed(2).replace("-", "−"))), use);
     hint.hidden = false;
   };
   return { element, show, advise, field: answer && answer.field };
