@@ -346,6 +346,11 @@ def test_two_policies_side_by_side_and_a_mistake_that_is_explained() -> None:
         assert texts(tab, ".player") == ["random", "optimal"]
         first = [texts(tab, f".seat:nth-child({n}) li")[0] for n in (1, 2)]
         assert first[0] == first[1]
+        tab.fill("#right", "nobody")
+        tab.click("text=Start")
+        tab.wait_for_selector("#problem:not(:empty)")
+        assert texts(tab, "#problem")[0].startswith("no policy 'nobody': there is no such run folder")
+        assert texts(tab, ".player") == ["random", "optimal"]
 
 
 def test_moves_on_the_board_and_with_the_arrow_keys() -> None:
