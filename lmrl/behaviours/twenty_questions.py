@@ -70,10 +70,10 @@ def attentive(attention: float) -> Strategy:
 
 
 def any_question(agreeing: int, request: Request, chance: Random) -> str:
-    """Any property in any words, and at the end any guesses."""
+    """Any property that comes to mind, in any words, and at the end any guesses."""
     if request.turn >= QUESTIONS - _GUESSES_LAST:
         return _guess(everything(), chance)
-    return f"{chance.choice(chance.choice(common_properties()).phrasings[:_HELD_OUT])}\n"
+    return f"{chance.choice(_thought_of(chance, 1)[0].phrasings[:_HELD_OUT])}\n"
 
 
 def most_telling(agreeing: int, request: Request, chance: Random) -> str:
