@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lmrl.errors import UserError
 
-__all__ = ["Interval", "bootstrap_difference", "bootstrap_mean", "wilson"]
+__all__ = ["Interval", "bootstrap_difference", "bootstrap_mean", "percentiles", "wilson"]
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ def bootstrap_mean(values: Sequence[float], seed: int = 0, level: float = 0.95, 
     Raises:
         UserError: no values, or a level outside (0, 1).
     """
-    return _percentiles(_resampled_means(values, np.random.default_rng(seed), resamples), level)
+    return percentiles(_resampled_means(values, np.random.default_rng(seed), resamples), level)
 
 
 def bootstrap_difference(
@@ -68,7 +68,7 @@ def bootstrap_difference(
     first, second = (_resampled_means(values, generator, resamples) for values in (a, b))
     if scale is not None:
         first, second = (np.array([scale(float(mean)) for mean in means]) for means in (first, second))
-    return _percentiles(first - second, level)
+    return percentiles(first - second, level)
 
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
@@ -96,7 +96,12 @@ def _resampled_means(values: Sequence[float], generator: np.random.Generator, re
     return np.concatenate([data[generator.integers(data.size, size=(size, data.size))].mean(axis=1) for size in sizes])
 
 
-def _percentiles(means: FloatArray, level: float) -> Interval:
+def percentiles(means: FloatArray, level: float) -> Interval:
+    """The interval that holds the middle `level` of resampled values.
+
+    Raises:
+        UserError: a level outside (0, 1).
+    """
     tail = (1 - _checked(level)) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     return Interval(float(low), float(high))
