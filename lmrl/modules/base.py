@@ -86,6 +86,8 @@ class LanguageModule(L.LightningModule):
         self.window: Window | None = None
         #: What it was trained on and from, JSON-like; part of checkpoints and model cards.
         self.made_with: dict[str, Any] = {}
+        #: Action tokens that it has learned from so far, each time anew; over all ranks, and part of checkpoints.
+        self.action_tokens = 0
         self._count = 0
 
     @abstractmethod
@@ -141,6 +143,7 @@ class LanguageModule(L.LightningModule):
         """
         count = self.trainer.strategy.reduce(torch.tensor(float(self._count), device=self.device), reduce_op="sum")
         self._count = 0
+        self.action_tokens += int(count)
         factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / max(1.0, float(count))
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         torch._foreach_mul_(gradients, factor)
@@ -169,6 +172,7 @@ class LanguageModule(L.LightningModule):
             "tokenizer": fingerprint(self.tokenizer),
             "window": None if self.window is None else asdict(self.window),
             "made_with": {**self.made_with, "steps": checkpoint.get("global_step")},
+            "action_tokens": self.action_tokens,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -179,6 +183,7 @@ class LanguageModule(L.LightningModule):
         if checkpoint["lmrl"]["window"] is not None:
             self.window = Window(**checkpoint["lmrl"]["window"])
         self.made_with = dict(checkpoint["lmrl"].get("made_with", {}))
+        self.action_tokens = int(checkpoint["lmrl"].get("action_tokens", 0))
 
     def reading(self) -> Window:
         """What the policy reads, as in training.
