@@ -57,7 +57,13 @@ def _class(file: Path, allow_pickle: bool) -> type[L.LightningModule]:
 
 
 def load_policy(
-    path: str | Path, task: Task, *, rerank: bool = False, allow_pickle: bool = False, **settings: Any
+    path: str | Path,
+    task: Task,
+    *,
+    rerank: bool = False,
+    allow_pickle: bool = False,
+    device: str = "cpu",
+    **settings: Any,
 ) -> Policy:
     """The policy of a run or checkpoint, ready to play ``task``.
 
@@ -67,15 +73,16 @@ def load_policy(
         rerank: choose among the task's actions by their scores instead of saying one token by token; greedy unless
             ``temperature`` says otherwise. Makes illegal actions impossible, which flatters.
         allow_pickle: as of `load_module`.
+        device: where its model computes.
         **settings: decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``) over the module's own.
     """
     if rerank:
         if not task.actions:
             raise UserError(f"rerank needs a task whose actions can be listed; those of {task.name} cannot")
-        return load_module(path, allow_pickle=allow_pickle).reranker(task.actions, **settings)
+        return load_module(path, allow_pickle=allow_pickle).to(device).reranker(task.actions, **settings)
     file = resolve_checkpoint(path)
     kind = _class(file, allow_pickle)
     safe = {"trust_remote_code": False} if issubclass(kind, LanguageModule) else {}
-    module: Any = _load(file, kind, allow_pickle, **safe)
+    module: Any = _load(file, kind, allow_pickle, **safe).to(device)
     policy: Policy = module.policy(**{"max_new_tokens": task.max_action_tokens, **settings})
     return policy
