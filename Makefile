@@ -28,7 +28,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $(VENV)/.main $@
 
 quickstart: $(VENV)/.main  ## maze data, BC, filtered BC, MC and ILQL, evaluation, and a report
-	$(BIN)/lmrl reproduce maze_fo $(ARGS)
+	$(BIN)/lmrl reproduce maze_fo --algorithms bc filtered_bc mc ilql $(ARGS)
 
 test: $(VENV)/.dev  ## the tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)

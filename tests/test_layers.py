@@ -41,6 +41,7 @@ LAYERS = {
     "commands": 12,
     "cli": 13,
     "__main__": 14,
+    "tied": 14,
     "__init__": 14,
 }
 

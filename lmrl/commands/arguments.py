@@ -21,7 +21,8 @@ def parser_of(function: Function, prog: str) -> ArgumentParser:
     """A parser for the parameters of a function.
 
     Parameters before the ``*`` are positional arguments, those after it are options (required without a
-    default); ``list[str]`` takes one or more words or a comma-separated list; a ``bool`` is a switch.
+    default); ``list[str]`` takes one or more words or a comma-separated list, or none as an argument with a default;
+    a ``bool`` is a switch.
     """
     words = parse_docstring(function.__doc__ or "")
     parser = ArgumentParser(prog=prog, description=_description(words), exit_on_error=False)
@@ -83,6 +84,8 @@ def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, about:
     # An option of two words may be spelled with a dash or an underscore.
     spellings = dict.fromkeys((f"--{parameter.name}", f"--{parameter.name.replace('_', '-')}"))
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+        if parameter.default is not parameter.empty:
+            settings["nargs"] = "*"
         parser.add_argument(parameter.name, **settings)
     elif parameter.default is parameter.empty:
         parser.add_argument(*spellings, required=True, **settings)

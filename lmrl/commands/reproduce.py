@@ -1,65 +1,83 @@
 """``lmrl reproduce`` and ``lmrl report``: the whole table, and its report alone."""
 
+import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from lmrl.commands.arguments import env_arguments
+from lmrl.envs import registration
+from lmrl.errors import UserError
 from lmrl.evaluation import write_report
-from lmrl.reproduce import reproduce
+from lmrl.reproduce import OFFLINE, ONLINE, Order, reproduce, shortened
+from lmrl.reproduce.presets import preset_of
 
 __all__ = ["report_command", "reproduce_command"]
 
-_OFFLINE = ["bc", "filtered_bc", "mc", "ilql"]
-# Enough to see every part work; the scores mean nothing.
-_SMOKE = ["trainer.max_steps=60"]
-_SMOKE_EPISODES = 5
+_SEEDS_OF_ALL = 3
 
 
 def reproduce_command(
-    tasks: list[str],
+    tasks: list[str] | None = None,
     *,
-    algorithms: list[str] = _OFFLINE,
-    runs: Path = Path("runs"),
+    all: bool = False,
+    algorithms: list[str] | None = None,
+    preset: str = "cpu",
+    seeds: int | None = None,
+    seed: int = 0,
+    runs: Path | None = None,
     report: Path = Path("report"),
     episodes: int | None = None,
-    seed: int = 0,
     jobs: int = 2,
     overrides: list[str] | None = None,
     env: list[str] | None = None,
+    weights: str | None = None,
     smoke: bool = False,
 ) -> None:
     """Make the data, train, let everyone play, and write the report. What is finished is not done again.
 
     Args:
         tasks: names of tasks, e.g. maze_fo maze_po.
-        algorithms: names of files in configs/<task>/.
-        runs: folder for <task>/<algorithm>/.
+        all: all ten tasks.
+        algorithms: names of files in configs/<task>/ (default: bc filtered_bc mc ilql ppo online_filtered_bc).
+        preset: cpu (small models) or gpu (GPT-2 and the paper's settings).
+        seeds: how many training seeds (default: 1; with --all 3).
+        seed: the first of them; also of evaluation.
+        runs: folder for <task>/<algorithm>/, of further seeds seed_1/<task>/<algorithm>/ (default: runs, or runs/gpu).
         report: folder for the report.
-        episodes: of each evaluation (default: eight from each start, or 256).
-        seed: of training and evaluation.
-        jobs: trainings side by side, each with its share of the cores.
+        episodes: of each evaluation (default: at least 256, from each start equally many).
+        jobs: cells side by side, each with its share of the cores.
         overrides: settings for every training, e.g. trainer.max_steps=100.
         env: arguments of the environments, e.g. opponent=stockfish; for data, training and evaluation.
+        weights: for preset gpu, what BC starts from: a folder, a hub id, or scratch (default: gpt2).
         smoke: a few steps and episodes of everything, to see that it works.
     """
-    words = [*(_SMOKE if smoke else []), *(overrides or [])]
-    reproduce(
-        tasks,
-        algorithms,
-        runs=runs,
-        report=report,
-        episodes=_SMOKE_EPISODES if smoke and episodes is None else episodes,
-        seed=seed,
-        jobs=jobs,
-        overrides=[f"--{word.removeprefix('--')}" for word in words],
-        few_games=_SMOKE_EPISODES if smoke else None,
+    size = preset_of(preset)
+    order = Order(
+        tasks=_tasks(tasks or [], all),
+        algorithms=algorithms or [*OFFLINE, *ONLINE],
+        runs=runs or size.runs,
+        seeds=range(seed, seed + ((_SEEDS_OF_ALL if all else 1) if seeds is None else seeds)),
+        episodes=episodes,
+        overrides=tuple(f"--{word.removeprefix('--')}" for word in overrides or ()),
         env=env_arguments(env),
+        preset=size,
+        weights=weights,
     )
+    command = shlex.join(["lmrl", *sys.argv[1:]])
+    reproduce(shortened(order) if smoke else order, report=report, jobs=jobs, command=command)
+
+
+def _tasks(named: Sequence[str], all_of_them: bool) -> list[str]:
+    if bool(named) == all_of_them:
+        raise UserError(f"name tasks, or all of them with --all, not both; known: {', '.join(registration.tasks())}")
+    return [*named] or [*registration.tasks()]
 
 
 def report_command(
     *,
     tasks: list[str] | None = None,
-    algorithms: list[str] = _OFFLINE,
+    algorithms: list[str] | None = None,
     runs: Path = Path("runs"),
     out: Path = Path("report"),
 ) -> None:
@@ -67,7 +85,7 @@ def report_command(
 
     Args:
         tasks: names of tasks (default: all with results).
-        algorithms: which ones the report expects.
+        algorithms: which ones the report expects (default: those of the last lmrl reproduce).
         runs: folder with <task>/<algorithm>/evaluation/scores.json.
         out: folder for the report.
     """

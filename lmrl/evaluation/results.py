@@ -6,7 +6,9 @@ A run lives in ``runs/<task>/<name>``::
     evaluation/scores.json         the numbers; written last, so a folder that has it is complete
     evaluation/probe.json          mazes: greedy move and V of every cell
     metrics.csv                    learning curves (here or in a folder below)
+    evaluation_last/               the same of the last checkpoint, where it is not the best
     timing.json                    commands, seeds and wall times
+    cell.json                      of a table: all of it in one record, written at the end
 """
 
 import json
@@ -46,6 +48,8 @@ class Result:
     curves: Curves
     """Empty for players that were not trained."""
     probe: MazeProbe | None
+    cell: Mapping[str, Any]
+    """Content of ``cell.json``; empty for runs that no table was made of."""
 
     def episodes(self) -> Iterator[Episode]:
         """The episodes that were played, in order."""
@@ -117,4 +121,5 @@ def _read(folder: Path, task: str) -> Result:
         timing=read_json(folder / "timing.json"),
         curves={} if metrics is None else read_curves(metrics),
         probe=read_probe(probe) if probe.is_file() else None,
+        cell=read_json(folder / "cell.json"),
     )

@@ -1,98 +1,89 @@
-"""The whole table: data, training, evaluation and report for tasks x algorithms, resumable."""
+"""The whole table: data, training, evaluation and report for tasks x algorithms x seeds, resumable."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from lmrl.behaviours import make_policy, policy_names
-from lmrl.data.generate import dataset_path, generate
-from lmrl.envs import registration
 from lmrl.errors import UserError
-from lmrl.evaluation.record import record_evaluation
 from lmrl.evaluation.report import write_report
-from lmrl.evaluation.results import read_json
-from lmrl.reproduce.plan import default_episodes, plan
+from lmrl.evaluation.results import read_json, write_json
+from lmrl.reproduce.plan import Order, plan
 from lmrl.reproduce.processes import LMRL, Processes
+from lmrl.reproduce.progress import Progress
 from lmrl.reproduce.schedule import run_cells
 from lmrl.reproduce.summary import summary
 
-__all__ = ["reproduce"]
+__all__ = ["OFFLINE", "ONLINE", "Order", "reproduce", "shortened"]
+
+OFFLINE = ("bc", "filtered_bc", "mc", "ilql")
+ONLINE = ("ppo", "online_filtered_bc")
+
+_SMOKE_EPISODES = 5
+_SMOKE_DATA = 120
+"""Recorded episodes, of which some are solved in every task."""
+
+
+def shortened(order: Order) -> Order:
+    """The same with a few steps, games and recorded episodes of everything: enough to see every part work."""
+    episodes = _SMOKE_EPISODES if order.episodes is None else order.episodes
+    return replace(order, episodes=episodes, few_games=_SMOKE_EPISODES, data_size=_SMOKE_DATA)
 
 
 def reproduce(
-    tasks: Sequence[str],
-    algorithms: Sequence[str] = ("bc", "filtered_bc", "mc", "ilql"),
+    order: Order,
     *,
-    runs: Path | str = "runs",
     report: Path | str = "report",
-    episodes: int | None = None,
-    seed: int = 0,
     jobs: int = 1,
-    overrides: Sequence[str] = (),
-    few_games: int | None = None,
-    env: Mapping[str, Any] | None = None,
     launcher: Sequence[str] = LMRL,
     console: Console | None = None,
+    command: str = "",
 ) -> Path:
     """Make the datasets, train, let everyone play, and write the report.
 
-    What was finished before from the same configuration, seed and number of episodes is not run again. A cell that
-    fails is told with the end of its log and skipped, with those that start from it; the rest goes on.
+    What was finished before from the same configuration, seed and number of episodes is not run again, and a training
+    that was killed goes on from its last checkpoint. A run that ``lmrl fit`` has finished is only evaluated. A cell
+    that fails is told with its log and skipped, with those that start from it; the rest goes on.
 
     Args:
-        tasks: names of tasks.
-        algorithms: names of configuration files in ``configs/<task>/``; BC is added where they start from it.
-        runs: folder for ``<task>/<algorithm>/``.
+        order: what the table is to hold.
         report: folder for the report.
-        episodes: of each evaluation; if left out eight from each start (the maze: 200), or 256.
-        seed: of training and evaluation; the dataset is always the default one.
-        jobs: how many trainings run side by side, each with its share of the cores.
-        overrides: further words for every ``lmrl fit``, such as ``--trainer.max_steps=100``.
-        few_games: trainings play so many games per round and none beside; None leaves their callbacks as they are.
-        env: arguments of the environments, in the data, in training and in evaluation.
-        launcher: the command in front of ``fit`` and ``evaluate``.
+        jobs: how many cells run side by side, each with its share of the cores.
+        launcher: the command in front of ``fit``, ``evaluate`` and ``data generate``.
         console: where progress is shown; standard output if left out.
+        command: what made the table, for the report.
 
     Returns:
         The path of ``report.html``.
 
     Raises:
-        UserError: an unknown task or algorithm, fewer than one job or episode; at the end, if a cell failed.
+        UserError: an unknown name, fewer than one job, episode or seed; at the end, if a cell failed.
     """
-    for argument, value in (("jobs", jobs), ("episodes", 1 if episodes is None else episodes)):
-        if value < 1:
-            raise UserError(f"{argument} must be at least 1, got {value}")
-    runs, out = Path(runs), Console() if console is None else console
-    cells = plan(tasks, algorithms, runs, episodes, seed, overrides, env, few_games)
-    for task in tasks:
-        _data(task, out, env)
-        _scripted(task, runs, default_episodes(task) if episodes is None else episodes, seed, env)
+    _check(order, jobs)
+    out = Console() if console is None else console
+    cells = plan(order)
+    progress = Progress(out, order.runs / "reproduce.log", jobs)
+    _note(order, command)
     with Processes(jobs, launcher) as processes:
-        failed = run_cells(cells, processes, jobs, out)
-    page = write_report(runs, report, tasks, algorithms)
-    out.print(summary(runs, tasks))
+        failed = run_cells(cells, order, processes, jobs, progress)
+    page = write_report(order.runs, report, order.tasks, order.algorithms)
+    out.print(summary(order.runs, order.tasks))
     out.print(f"report: {page}", highlight=False)
     if failed:
-        raise UserError(f"{len(failed)} of {len(cells)} runs failed: {', '.join(failed)} (their log.txt says why)")
+        raise UserError(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)} (their log.txt says why)")
     return page
 
 
-def _data(task: str, console: Console, env: Mapping[str, Any] | None) -> None:
-    """Record the task's default dataset, the one that the configuration files train on, unless it is there."""
-    path = dataset_path(task, registration.task(task).dataset_size, 0, env)
-    if not path.is_file():
-        generate(task, env=env)
-        console.print(f"recorded {path}", highlight=False)
+def _check(order: Order, jobs: int) -> None:
+    episodes = 1 if order.episodes is None else order.episodes
+    for argument, value in (("jobs", jobs), ("episodes", episodes), ("seeds", len(order.seeds))):
+        if value < 1:
+            raise UserError(f"{argument} must be at least 1, got {value}")
 
 
-def _scripted(task: str, runs: Path, episodes: int, seed: int, env: Mapping[str, Any] | None) -> None:
-    """Evaluate the players that need no training, unless this was done before."""
-    for name in policy_names(task):
-        folder = runs / task / name / "evaluation"
-        done = read_json(folder / "scores.json")
-        before = (done.get("episodes"), done.get("seed"), done.get("provenance", {}).get("env"))
-        if before != (episodes, seed, dict(env or {})):
-            player = make_policy(task, name, env)
-            record_evaluation(player, task, folder, episodes=episodes, seed=seed, name=name, env=env)
+def _note(order: Order, command: str) -> None:
+    """Leave what a report of these runs has to know, in ``reproduce.json``."""
+    path = order.runs / "reproduce.json"
+    before = [line for line in read_json(path).get("commands", []) if line != command]
+    write_json({"commands": [*before, command], "algorithms": [*order.algorithms]}, path)

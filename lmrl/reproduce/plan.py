@@ -1,182 +1,177 @@
-"""What has to run for a table of results: one cell per task and algorithm, in which order, by which commands."""
+"""What has to run for a table of results: cells in an order in which each comes after the one it starts from."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
+from lmrl.behaviours import policy_names
 from lmrl.config_files import config_file
+from lmrl.data.generate import dataset_path
 from lmrl.envs import registration
-from lmrl.evaluation.results import read_json
+from lmrl.evaluation.seeds import seed_folder
+from lmrl.reproduce.cells import DATA, Cell, Step, digest
+from lmrl.reproduce.configuration import base_of, configuration, max_steps_of, value_at
+from lmrl.reproduce.presets import PRESETS, SCRATCH, Preset, check_weights
 
-__all__ = ["Cell", "Step", "default_episodes", "is_done", "plan"]
+__all__ = ["PLAYERS", "Order", "dataset_of", "default_episodes", "plan"]
 
+PLAYERS = ("random", "behaviour", "optimal")
+"""Scripted players of the table, where a task has them."""
+_LEAST = 256
+_FEW_STEPS = 60
 _ROUNDS = "lmrl.callbacks.RolloutCollection"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One command and a digest of all that its outcome depends on."""
+class Order:
+    """What a table is to hold, and how it is made."""
 
-    name: str
-    """``fit`` or ``evaluate``; its record in ``timing.json``."""
-    words: tuple[str, ...]
-    """After ``lmrl``."""
-    recipe: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One run of the table: train, then evaluate."""
-
-    task: str
-    algorithm: str
-    folder: Path
-    after: str | None
-    """The algorithm of the same task whose weights it starts from."""
-    max_steps: int | None
-    """Length of the training, for the progress bar."""
-    fit: Step
-    evaluate: Step
-
-    @property
-    def name(self) -> str:
-        """``maze_fo/ilql``."""
-        return f"{self.task}/{self.algorithm}"
+    tasks: Sequence[str]
+    algorithms: Sequence[str]
+    """Names of configuration files in ``configs/<task>/``."""
+    runs: Path
+    seeds: Sequence[int] = (0,)
+    """Of training and evaluation; the dataset is always the default one."""
+    episodes: int | None = None
+    """Of each evaluation; None: `default_episodes`."""
+    overrides: Sequence[str] = ()
+    """Further words for every ``fit``."""
+    env: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the environments, in the data, in training and in evaluation."""
+    preset: Preset = PRESETS["cpu"]
+    weights: str | None = None
+    """What cells begin with that start from no other, in place of the preset's; ``scratch``: from nothing."""
+    few_games: int | None = None
+    """Trainings take a few steps, and play so many games per round and none beside; None leaves them as they are."""
+    data_size: int | None = None
+    """Episodes in the datasets; None: as many as the task has."""
 
 
 def default_episodes(task: str) -> int:
-    """256, or as many as go through the starts that the task declares a whole number of times, at most eight."""
-    starts = len(registration.task(task).starts)
-    return starts * min(8, max(1, 256 // starts)) if starts else 256
+    """At least 256, so that the starts that the task declares come equally often."""
+    starts = max(1, len(registration.task(task).starts))
+    return starts * -(-_LEAST // starts)
 
 
-def plan(
-    tasks: Sequence[str],
-    algorithms: Sequence[str],
-    runs: Path,
-    episodes: int | None,
-    seed: int,
-    overrides: Sequence[str],
-    env: Mapping[str, Any] | None = None,
-    few_games: int | None = None,
-) -> list[Cell]:
-    """The cells in an order in which each comes after the one it starts from; that one is added if it is missing.
-
-    Args:
-        tasks: names of tasks.
-        algorithms: names of configuration files in ``configs/<task>/``.
-        runs: folder for ``<task>/<algorithm>/``.
-        episodes: of each evaluation; None: `default_episodes`.
-        seed: of training and evaluation.
-        overrides: further words for every ``fit``.
-        env: arguments of the environment, in the data, in training and in evaluation.
-        few_games: trainings play so many games per round and none beside; None leaves their callbacks as they are.
+def plan(order: Order) -> list[Cell]:
+    """All cells, the first seed's first; an algorithm that another starts from is added if it is missing.
 
     Raises:
-        UserError: an unknown task, or an algorithm without a configuration file.
+        UserError: an unknown task, an algorithm without a configuration file, weights for a preset without.
     """
+    check_weights(order.preset, order.weights)
     cells: dict[str, Cell] = {}
-    for task in tasks:
-        count = default_episodes(task) if episodes is None else episodes
-        for algorithm in algorithms:
-            name = registration.task(task).name
-            _add(cells, name, algorithm, runs, count, seed, tuple(overrides), dict(env or {}), few_games)
+    tasks = [registration.task(task).name for task in order.tasks]
+    for seed in order.seeds:
+        for task in tasks:
+            if seed == order.seeds[0]:
+                for cell in (_data(order, task), *_players(order, task, seed)):
+                    cells[cell.name] = cell
+            for algorithm in order.algorithms:
+                _Training(order, task, seed, cells).add(algorithm)
     return list(cells.values())
 
 
-def is_done(cell: Cell, step: Step) -> bool:
-    """Whether a step was finished before, from the very same recipe."""
-    if step is cell.evaluate and not (cell.folder / "evaluation" / "scores.json").is_file():
-        return False
-    record = read_json(cell.folder / "timing.json").get(step.name, {})
-    return isinstance(record, dict) and record.get("recipe") == step.recipe
+def dataset_of(order: Order, task: str) -> Path:
+    """The dataset that the configuration files train on."""
+    return dataset_path(task, order.data_size or registration.task(task).dataset_size, 0, order.env)
 
 
-def _add(
-    cells: dict[str, Cell],
-    task: str,
-    algorithm: str,
-    runs: Path,
-    episodes: int,
-    seed: int,
-    overrides: tuple[str, ...],
-    env: dict[str, Any],
-    few_games: int | None,
-) -> Cell:
-    name = f"{task}/{algorithm}"
-    if name in cells:
-        return cells[name]
-    shown = f"configs/{task}/{algorithm}.yaml"
-    path = config_file(shown)
-    config = OmegaConf.load(path)
-    after = _starts_from(config, task, overrides)
-    base = None if after is None else _add(cells, task, after, runs, episodes, seed, overrides, env, few_games)
-    overrides = (*_playing(config, few_games), *overrides)
-    folder = runs / task / algorithm
-    fit = ["fit", "--config", shown, "--seed_everything", str(seed), *_elsewhere(runs, task, algorithm, after)]
-    if env:
-        fit.append(f"--data.init_args.env={json.dumps(env)}")
-    evaluate = ["evaluate", task, "--policy", folder.as_posix(), "--episodes", str(episodes), "--seed", str(seed)]
-    if env:
-        evaluate += ["--env", *(f"{name}={value}" for name, value in env.items())]
-    recipe = _digest(path.read_text(encoding="utf-8"), fit, overrides, base.fit.recipe if base else None)
-    cells[name] = Cell(
-        task=task,
-        algorithm=algorithm,
-        folder=folder,
-        after=after,
-        max_steps=_max_steps(config, overrides),
-        fit=Step("fit", (*fit, *overrides), recipe),
-        evaluate=Step("evaluate", (*evaluate, "--out", (folder / "evaluation").as_posix()), _digest(recipe, evaluate)),
-    )
-    return cells[name]
+def _data(order: Order, task: str) -> Cell:
+    size = order.data_size or registration.task(task).dataset_size
+    words = ["data", "generate", task, "--size", str(size), *_env_words(order.env)]
+    recipe = digest(words, dataset_of(order, task).name)
+    return Cell(task, DATA, 0, order.runs / task / DATA, None, (Step("generate", tuple(words), recipe),))
 
 
-def _elsewhere(runs: Path, task: str, algorithm: str, after: str | None) -> list[str]:
-    """Overrides for runs that are not kept where the configuration files put them."""
-    if runs == Path("runs"):
-        return []
-    words = [f"--trainer.default_root_dir={(runs / task / algorithm).as_posix()}"]
-    return words if after is None else [*words, f"--model.init_args.pretrained={(runs / task / after).as_posix()}"]
+def _players(order: Order, task: str, seed: int) -> list[Cell]:
+    known = policy_names(task)
+    return [_player(order, task, seed, name) for name in PLAYERS if name in known]
 
 
-def _playing(config: Any, few_games: int | None) -> list[str]:
-    """An override for the callbacks of a training that is to play few games: it saves itself, and plays rounds."""
+def _player(order: Order, task: str, seed: int, name: str) -> Cell:
+    folder = seed_folder(order.runs, seed) / task / name
+    return Cell(task, name, seed, folder, None, (_evaluation(order, task, seed, name, folder / "evaluation"),))
+
+
+def _evaluation(order: Order, task: str, seed: int, policy: str, out: Path, base: str = "", *more: str) -> Step:
+    episodes = default_episodes(task) if order.episodes is None else order.episodes
+    words = ["evaluate", task, "--policy", policy, "--episodes", str(episodes), "--seed", str(seed)]
+    words += [*_env_words(order.env), *more]
+    return Step(out.name.replace("evaluation", "evaluate"), (*words, "--out", out.as_posix()), digest(base, words))
+
+
+def _env_words(env: Mapping[str, Any]) -> list[str]:
+    return ["--env", *(f"{name}={value}" for name, value in env.items())] if env else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """Makes the cells of one task and seed that are trained."""
+
+    order: Order
+    task: str
+    seed: int
+    cells: dict[str, Cell]
+
+    def add(self, algorithm: str) -> Cell:
+        """The cell of an algorithm, after that of what it starts from."""
+        folder = seed_folder(self.order.runs, self.seed) / self.task / algorithm
+        name = Cell(self.task, algorithm, self.seed, folder, None, ()).name
+        if name in self.cells:
+            return self.cells[name]
+        files = [f"configs/{self.task}/{algorithm}.yaml", *self.order.preset.overlays(self.task, algorithm)]
+        words = ["fit", *(word for file in files for word in ("--config", file))]
+        given = configuration([*words, *self.order.overrides])
+        start = base_of(given, self.task)
+        base = None if start is None else self.add(start)
+        words += ["--seed_everything", str(self.seed), *self._elsewhere(folder, base), *self._data_words(given)]
+        words += [*self._weights(given, base), *_shortened(given, self.order.few_games), *self.order.overrides]
+        texts = [config_file(file).read_text(encoding="utf-8") for file in files]
+        fit = Step("fit", tuple(words), digest(texts, words, None if base is None else base.steps[0].recipe))
+        after = f"{self.task}/{DATA}" if base is None else base.name
+        steps = (fit, *self._evaluations(folder, fit.recipe))
+        cell = Cell(self.task, algorithm, self.seed, folder, after, steps, max_steps_of(configuration(words)))
+        self.cells[name] = cell
+        return cell
+
+    def _elsewhere(self, folder: Path, base: Cell | None) -> list[str]:
+        """Overrides for runs that are not kept where the configuration files put them."""
+        if folder.parent.parent == Path("runs"):
+            return []
+        words = [f"--trainer.default_root_dir={folder.as_posix()}"]
+        return words if base is None else [*words, f"--model.init_args.pretrained={base.folder.as_posix()}"]
+
+    def _data_words(self, config: Any) -> list[str]:
+        words = [f"--data.init_args.env={json.dumps(dict(self.order.env))}"] if self.order.env else []
+        return words if self.order.data_size is None else [*words, f"--data.init_args.size={self.order.data_size}"]
+
+    def _weights(self, config: Any, base: Cell | None) -> list[str]:
+        weights = self.order.weights or self.order.preset.weights
+        begun = base is not None or value_at(config, "model.init_args.pretrained") is not None
+        return [] if begun or weights in (None, SCRATCH) else [f"--model.init_args.pretrained={weights}"]
+
+    def _evaluations(self, folder: Path, recipe: str) -> tuple[Step, Step]:
+        device = [] if self.order.preset.device is None else ["--device", self.order.preset.device]
+
+        def step(policy: Path, out: str) -> Step:
+            return _evaluation(self.order, self.task, self.seed, policy.as_posix(), folder / out, recipe, *device)
+
+        return step(folder, "evaluation"), step(folder / "last.ckpt", "evaluation_last")
+
+
+def _shortened(config: Any, few_games: int | None) -> list[str]:
+    """Overrides for a training of a few steps and games: it saves itself, plays rounds, and learns from all of them."""
     if few_games is None:
         return []
     kept: list[dict[str, Any]] = [{"class_path": "lmrl.callbacks.KeepLast"}]
-    if any(entry.class_path == _ROUNDS for entry in _value(config, "trainer.callbacks") or ()):
+    words, steps = [], _FEW_STEPS
+    if any(entry.class_path == _ROUNDS for entry in value_at(config, "trainer.callbacks") or ()):
         kept.append({"class_path": _ROUNDS, "init_args": {"episodes": few_games}})
-    return [f"--trainer.callbacks={json.dumps(kept)}"]
-
-
-def _starts_from(config: Any, task: str, overrides: Sequence[str]) -> str | None:
-    """``bc`` for a configuration whose ``pretrained`` is ``runs/<task>/bc``."""
-    key = "model.init_args.pretrained"
-    if any(word.startswith(f"--{key}") for word in overrides):
-        return None
-    parts = Path(str(_value(config, key) or "")).parts
-    return parts[2] if len(parts) == 3 and parts[:2] == ("runs", task) else None
-
-
-def _max_steps(config: Any, overrides: Sequence[str]) -> int | None:
-    given = [word.partition("=")[2] for word in overrides if word.startswith("--trainer.max_steps=")]
-    steps = given[-1] if given else _value(config, "trainer.max_steps")
-    return int(steps) if str(steps).isdigit() else None
-
-
-def _value(config: Any, key: str) -> Any:
-    try:
-        return OmegaConf.select(config, key)
-    except OmegaConfBaseException:  # it refers to a value that another file of the run holds
-        return None
-
-
-def _digest(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+        steps = _FEW_STEPS // 10
+        # A handful of games of a policy that has hardly learned is won by nobody.
+        if value_at(config, "model.init_args.success"):
+            words.append("--model.init_args.success=false")
+    return [f"--trainer.max_steps={steps}", f"--trainer.callbacks={json.dumps(kept)}", *words]

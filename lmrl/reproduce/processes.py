@@ -8,15 +8,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock, current_thread, main_thread
-from time import monotonic
+from time import monotonic, time
 from typing import Any, NoReturn
 
 from lmrl.evaluation.results import read_json, write_json
-from lmrl.reproduce.plan import Step
+from lmrl.reproduce.cells import Step
 
 __all__ = ["CommandFailed", "Processes"]
 
-LMRL = (sys.executable, "-m", "lmrl")
+LMRL = (sys.executable, "-m", "lmrl.tied")
 
 
 class CommandFailed(Exception):
@@ -53,23 +53,30 @@ class Processes:
             for process in self._running:
                 process.terminate()
 
-    def run(self, step: Step, folder: Path) -> None:
+    def run(self, step: Step, folder: Path, *more: str) -> None:
         """Run a step, its output appended to ``log.txt``, and note command, recipe and seconds in ``timing.json``.
+
+        Args:
+            step: what to run.
+            folder: of the cell.
+            more: further words, which are no part of the recipe.
 
         Raises:
             CommandFailed: with the last lines of its output.
         """
         folder.mkdir(parents=True, exist_ok=True)
         command, started = shlex.join(("lmrl", *step.words)), monotonic()
+        spent = _seconds_before(folder, step)
+        record = {"command": command, "threads": self.threads, "recipe": step.recipe, "before": spent}
+        # Noted before it begins: without `seconds` it was killed, and the recipe says what it was.
+        _note(folder, step, {**record, "began": time()})
         with (folder / "log.txt").open("ab") as log:
             log.write(f"$ {command}\n".encode())
             log.flush()
-            begin, code = log.tell(), self._call(step.words, log.fileno())
+            begin, code = log.tell(), self._call((*step.words, *more), log.fileno())
         if code != 0:
             raise CommandFailed(f"{command}\nended with exit code {code}:\n{_tail(folder / 'log.txt', begin)}")
-        record = {"command": command, "seconds": round(monotonic() - started, 1), "threads": self.threads}
-        timing = {**read_json(folder / "timing.json"), step.name: {**record, "recipe": step.recipe}}
-        write_json(timing, folder / "timing.json")
+        _note(folder, step, {**record, "seconds": round(spent + monotonic() - started, 1)})
 
     def _call(self, words: Sequence[str], output: int) -> int:
         threads = str(self.threads)
@@ -80,7 +87,7 @@ class Processes:
                 raise CommandFailed("not started: interrupted")
             process = subprocess.Popen(
                 [*self._launcher, *words],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # it closes when this process ends, however that comes about: see `lmrl.tied`
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **given},
@@ -89,8 +96,23 @@ class Processes:
         try:
             return process.wait()
         finally:
+            assert process.stdin is not None
+            process.stdin.close()
             with self._lock:
                 self._running.discard(process)
+
+
+def _note(folder: Path, step: Step, record: dict[str, Any]) -> None:
+    write_json({**read_json(folder / "timing.json"), step.name: record}, folder / "timing.json")
+
+
+def _seconds_before(folder: Path, step: Step) -> float:
+    """What earlier attempts at this step took: until its log was last written to."""
+    record = read_json(folder / "timing.json").get(step.name, {})
+    log = folder / "log.txt"
+    if record.get("recipe") != step.recipe or "began" not in record or not log.is_file():
+        return 0.0
+    return float(record["before"]) + max(0.0, log.stat().st_mtime - float(record["began"]))
 
 
 def _interrupted(number: int, frame: object) -> NoReturn:

@@ -1,140 +1,116 @@
-"""Running the cells of a plan: several side by side, each after the one it starts from, with progress."""
+"""Running the cells of a plan: several side by side, each after the one it starts from, told in plain lines."""
 
-import csv
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from itertools import count
-from pathlib import Path
+from dataclasses import dataclass, field
+from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-
-from lmrl.evaluation.curves import find_metrics
-from lmrl.evaluation.results import read_json
-from lmrl.evaluation.wording import duration, with_interval
-from lmrl.reproduce.plan import Cell, is_done
+from lmrl.errors import UserError
+from lmrl.reproduce.cells import Cell, Step, is_done, is_finished
+from lmrl.reproduce.plan import Order, dataset_of
 from lmrl.reproduce.processes import CommandFailed, Processes
+from lmrl.reproduce.progress import Progress
+from lmrl.reproduce.record import finish
+from lmrl.reproduce.standing import Standing, adopt, reached, set_aside, standing
 
 __all__ = ["run_cells"]
 
 
-def run_cells(cells: Sequence[Cell], processes: Processes, jobs: int, console: Console) -> dict[str, str]:
-    """Run every cell that is not finished; a failed one stops nothing but those that start from it.
+def run_cells(
+    cells: Sequence[Cell], order: Order, processes: Processes, jobs: int, progress: Progress
+) -> dict[str, str]:
+    """Run every cell that is not finished; a failed one stops nothing but those that come after it.
 
     Args:
         cells: in an order in which each comes after the one it starts from.
+        order: what they were planned from.
         processes: runs the commands; its ``with`` block must be open.
         jobs: how many cells at once.
-        console: where progress and outcomes are shown.
+        progress: is told what happens.
 
     Returns:
         Why cells failed, by their name; empty if none did.
     """
-    failed: dict[str, str] = {}
-    waiting, running = list(cells), dict[Future[None], Cell]()
-    # The executor is left inside `processes`, so its threads end as soon as their processes are ended.
-    executor = ThreadPoolExecutor(max_workers=jobs)
-    with _progress(console) as progress:
-        lines: dict[str, TaskID] = {}
+    waiting = [cell for cell in cells if not is_finished(cell)]
+    progress.begin(cells, waiting)
+    return _Run(order, processes, jobs, progress, waiting).run()
+
+
+@dataclass(slots=True)
+class _Run:
+    order: Order
+    processes: Processes
+    jobs: int
+    progress: Progress
+    waiting: list[Cell]
+    running: dict[Future[dict[str, Any]], Cell] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def run(self) -> dict[str, str]:
+        # The executor is left inside the `with` block of the processes, so its threads end as soon as those are ended.
+        executor = ThreadPoolExecutor(max_workers=self.jobs)
         try:
-            while waiting or running:
-                for cell in _ready(waiting, [*running.values()], failed, jobs - len(running), console):
-                    waiting.remove(cell)
-                    if cell.name not in failed:
-                        lines[cell.name] = progress.add_task(cell.name, total=cell.max_steps, state="starting")
-                        running[executor.submit(_run, cell, processes)] = cell
-                for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done if running else ():
-                    cell = running.pop(future)
-                    progress.remove_task(lines.pop(cell.name))
-                    _tell(cell, future, failed, console)
-                for cell in running.values():
-                    _show(progress, lines[cell.name], cell)
+            while self.waiting or self.running:
+                for cell in self._ready():
+                    self.waiting.remove(cell)
+                    self.progress.start(cell, standing(cell, cell.fit) if cell.fit else None)
+                    self.running[executor.submit(_run, cell, self.order, self.processes)] = cell
+                for future in wait(self.running, timeout=1.0, return_when=FIRST_COMPLETED).done if self.running else ():
+                    self._end(self.running.pop(future), future)
+                self.progress.tick(self.running.values())
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
-    return failed
+        return self.failed
+
+    def _ready(self) -> list[Cell]:
+        """Cells to start now; those that never can are noted in `failed`."""
+        for cell in [cell for cell in self.waiting if cell.after in self.failed]:
+            self.waiting.remove(cell)
+            self._fail(cell, f"not started, because it comes after {cell.after}")
+        unfinished = {cell.name for cell in (*self.waiting, *self.running.values())}
+        free = self.jobs - len(self.running)
+        return [cell for cell in self.waiting if cell.after not in unfinished][:free]
+
+    def _end(self, cell: Cell, future: Future[dict[str, Any]]) -> None:
+        error = future.exception()
+        if error is None:
+            self.progress.end(cell, future.result())
+        elif isinstance(error, (CommandFailed, OSError, UserError)):
+            self._fail(cell, str(error))
+        else:
+            raise error
+
+    def _fail(self, cell: Cell, why: str) -> None:
+        self.failed[cell.name] = why
+        self.progress.fail(cell, why)
 
 
-def _ready(
-    waiting: Sequence[Cell], running: Sequence[Cell], failed: dict[str, str], free: int, console: Console
-) -> list[Cell]:
-    """Cells to start now, and, noted in `failed`, those that never can."""
-    unfinished = {cell.name for cell in (*waiting, *running)}
-    found: list[Cell] = []
-    for cell in waiting:
-        base = f"{cell.task}/{cell.after}"
-        if cell.after is not None and base in failed:
-            failed[cell.name] = f"not started, because it starts from {base}"
-            console.print(f"[red]skipped[/] {cell.name}: {failed[cell.name]}", highlight=False)
-            found.append(cell)
-        elif (cell.after is None or base not in unfinished) and free > 0:
-            found.append(cell)
-            free -= 1
-    return found
+def _run(cell: Cell, order: Order, processes: Processes) -> dict[str, Any]:
+    for step in cell.steps:
+        if step.name == "fit":
+            _fit(cell, processes)
+        elif not (is_done(cell, step) or _is_needless(cell, step, order)):
+            processes.run(step, cell.folder)
+    return finish(cell, order)
 
 
-def _run(cell: Cell, processes: Processes) -> None:
-    if not is_done(cell, cell.fit):
-        _set_aside(cell.folder)
+def _fit(cell: Cell, processes: Processes) -> None:
+    assert cell.fit is not None
+    found = standing(cell, cell.fit)
+    if found is Standing.ADOPT:
+        adopt(cell, cell.fit)
+    elif found is Standing.RESUME:
+        processes.run(cell.fit, cell.folder, "--ckpt_path", (cell.folder / "last.ckpt").as_posix())
+    elif found is Standing.FRESH:
+        set_aside(cell.folder)
         processes.run(cell.fit, cell.folder)
-    if not is_done(cell, cell.evaluate):
-        processes.run(cell.evaluate, cell.folder)
 
 
-def _set_aside(folder: Path) -> None:
-    """Move what an earlier run left (it may have taken hours) to ``runs/<task>/.earlier``: two must not mix."""
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    kept = folder.parent / ".earlier"
-    kept.mkdir(exist_ok=True)
-    free = next(name for number in count(1) if not (name := kept / f"{folder.name}-{number}").exists())
-    folder.rename(free)
-
-
-def _tell(cell: Cell, future: Future[None], failed: dict[str, str], console: Console) -> None:
-    error = future.exception()
-    if error is None:
-        scores = read_json(cell.folder / "evaluation" / "scores.json")
-        steps = read_json(cell.folder / "timing.json").values()
-        console.print(
-            f"[green]done[/] {cell.name}: normalised {with_interval(scores['normalized'], scores['normalized_ci'])}, "
-            f"{duration(sum(step['seconds'] for step in steps))}",
-            highlight=False,
-        )
-        return
-    if not isinstance(error, (CommandFailed, OSError)):
-        raise error
-    failed[cell.name] = str(error)
-    console.print(f"[red]failed[/] {cell.name} (log: {cell.folder / 'log.txt'})", highlight=False)
-    console.print(str(error), markup=False, highlight=False)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[state]}", markup=False),
-        TimeElapsedColumn(),
-        console=console,
-    )
-
-
-def _show(progress: Progress, line: TaskID, cell: Cell) -> None:
-    if is_done(cell, cell.fit):
-        progress.update(line, total=None, state="playing")
-    elif (step := _last_step(cell.folder)) is not None:
-        total = "" if cell.max_steps is None else f" of {cell.max_steps}"
-        progress.update(line, completed=step, state=f"training, step {step}{total}")
-    else:
-        progress.update(line, state="training")
-
-
-def _last_step(folder: Path) -> int | None:
-    """The step of the last line of a ``metrics.csv`` that is being written; None if it cannot be read just now."""
-    path = find_metrics(folder) if folder.is_dir() else None
-    try:
-        with path.open(newline="") as lines:  # type: ignore[union-attr]
-            steps = [row["step"] for row in csv.DictReader(lines)]
-        return int(steps[-1])
-    except (AttributeError, OSError, csv.Error, KeyError, IndexError, ValueError, TypeError):
-        return None
+def _is_needless(cell: Cell, step: Step, order: Order) -> bool:
+    """Whether the dataset is there already, or best and last checkpoint are one."""
+    if step.name == "generate":
+        return dataset_of(order, cell.task).is_file()
+    if step.name != "evaluate_last":
+        return False
+    best, last = (reached(cell.folder / f"{name}.ckpt") for name in ("best", "last"))
+    return best is None or last is None or best.step == last.step

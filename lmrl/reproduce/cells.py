@@ -1,0 +1,79 @@
+"""What a table consists of: cells, each a folder, and the commands that fill it."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmrl.evaluation.results import read_json
+
+__all__ = ["DATA", "Cell", "Step", "digest", "is_done", "is_finished"]
+
+DATA = "data"
+"""In place of an algorithm: the dataset and its own returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command and a digest of all that its outcome depends on."""
+
+    name: str
+    """``generate``, ``fit``, ``evaluate`` or ``evaluate_last``; its record in ``timing.json``."""
+    words: tuple[str, ...]
+    """After ``lmrl``."""
+    recipe: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One folder of the table: a dataset, a scripted player, or a training and what it plays."""
+
+    task: str
+    algorithm: str
+    seed: int
+    folder: Path
+    after: str | None
+    """Name of the cell that has to be there before: the dataset, or whose weights it starts from."""
+    steps: tuple[Step, ...]
+    max_steps: int | None = None
+    """Length of the training."""
+
+    @property
+    def name(self) -> str:
+        """``maze_fo/ilql``, with other seeds than 0 ``maze_fo/ilql seed 1``."""
+        return f"{self.task}/{self.algorithm}" + (f" seed {self.seed}" if self.seed else "")
+
+    @property
+    def fit(self) -> Step | None:
+        """The training, if there is one."""
+        return next((step for step in self.steps if step.name == "fit"), None)
+
+    @property
+    def recipe(self) -> str:
+        """A digest of all steps."""
+        return digest(*(step.recipe for step in self.steps))
+
+
+def digest(*parts: Any) -> str:
+    """Sixteen letters that change with any part."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def is_done(cell: Cell, step: Step) -> bool:
+    """Whether a step was finished before, from the very same recipe."""
+    if step.name.startswith("evaluate") and not (_out(step) / "scores.json").is_file():
+        return False
+    record = read_json(cell.folder / "timing.json").get(step.name, {})
+    return isinstance(record, dict) and record.get("recipe") == step.recipe and "seconds" in record
+
+
+def is_finished(cell: Cell) -> bool:
+    """Whether the whole cell was."""
+    return read_json(cell.folder / "cell.json").get("recipe") == cell.recipe and all(
+        (_out(step) / "scores.json").is_file() for step in cell.steps if step.name == "evaluate"
+    )
+
+
+def _out(step: Step) -> Path:
+    return Path(step.words[step.words.index("--out") + 1])

@@ -1,0 +1,21 @@
+"""``python -m lmrl.tied`` is the ``lmrl`` command for a process that must not outlive the one which started it.
+
+Its standard input is a pipe that nobody writes to: it ends when the other process does, even by SIGKILL.
+"""
+
+import os
+import sys
+from threading import Thread
+
+from lmrl.cli import main
+
+
+def _end_with_the_other() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    Thread(target=_end_with_the_other, daemon=True).start()
+    sys.exit(main())

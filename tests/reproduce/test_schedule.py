@@ -1,0 +1,109 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lmrl.reproduce import Order
+
+Run = Callable[..., dict[str, str]]
+Trained = Callable[[], list[str]]
+Make = Callable[..., Order]
+
+OWN = "seed_everything: 0\ndata:\n  init_args:\n    size: 12\ntrainer:\n  max_steps: {}\n"
+"""What `lmrl fit` leaves in ``config.yaml``."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(path.read_text())
+    return record
+
+
+def test_a_finished_cell_is_not_run_again(run: Run, order: Make, trained: Trained) -> None:
+    run(order("mc"))
+    run(order("mc"))
+    assert trained() == ["bc", "mc"]
+
+
+def test_more_episodes_play_again_without_training(place: Path, run: Run, order: Make, trained: Trained) -> None:
+    run(order("bc"))
+    run(order("bc", episodes=6))
+    assert trained() == ["bc"]
+    assert read(place / "runs/maze_fo/bc/evaluation/scores.json")["episodes"] == 6
+
+
+def test_a_changed_configuration_trains_it_and_its_heirs_again_and_keeps_the_old(
+    place: Path, run: Run, order: Make, trained: Trained
+) -> None:
+    run(order("mc"))
+    config = place / "configs/maze_fo/bc.yaml"
+    config.write_text(config.read_text().replace("70", "71"))
+    run(order("mc"))
+    assert trained() == ["bc", "mc", "bc", "mc"]
+    assert (place / "runs/maze_fo/.earlier/bc-1/last.ckpt").is_file()
+    assert (place / "runs/maze_fo/.earlier/mc-1/evaluation/scores.json").is_file()
+
+
+def test_an_interrupted_evaluation_is_finished_without_training(
+    place: Path, run: Run, order: Make, trained: Trained
+) -> None:
+    run(order("bc"))
+    (place / "runs/maze_fo/bc/evaluation/scores.json").unlink()
+    run(order("bc"))
+    assert trained() == ["bc"]
+    assert (place / "runs/maze_fo/bc/evaluation/scores.json").is_file()
+
+
+def test_what_starts_from_a_failure_is_not_started(place: Path, run: Run, order: Make, trained: Trained) -> None:
+    (place / "break-bc").touch()
+    failed = run(order("mc", "ilql"), jobs=2)
+    assert trained() == []
+    assert set(failed) == {"maze_fo/bc", "maze_fo/mc", "maze_fo/ilql"}
+    assert failed["maze_fo/mc"] == "not started, because it comes after maze_fo/bc"
+    (place / "break-bc").unlink()
+    assert run(order("mc", "ilql")) == {}
+
+
+def test_side_by_side_only_after_what_they_start_from(place: Path, run: Run, order: Make, trained: Trained) -> None:
+    for name in ("filtered_bc", "mc", "ilql"):
+        (place / f"need-{name}").write_text("bc")
+    assert run(order("ilql", "mc", "filtered_bc"), jobs=3) == {}
+    assert trained()[0] == "bc" and sorted(trained()[1:]) == ["filtered_bc", "ilql", "mc"]
+
+
+def test_two_checkpoints_are_both_played_and_one_only_once(place: Path, run: Run, order: Make) -> None:
+    run(order("bc"))
+    assert not (place / "runs/maze_fo/bc/evaluation_last").exists()
+    (place / "runs/maze_fo/bc/best.ckpt").write_bytes((place / "prepared/half.ckpt").read_bytes())
+    (place / "runs/maze_fo/bc/cell.json").unlink()
+    run(order("bc"))
+    last = read(place / "runs/maze_fo/bc/evaluation_last/scores.json")
+    assert last["policy"] == "runs/maze_fo/bc/last.ckpt"
+    assert read(place / "runs/maze_fo/bc/cell.json")["steps"] == {"best": 40, "last": 70}
+
+
+def test_a_run_of_fit_is_only_played(place: Path, run: Run, order: Make, trained: Trained) -> None:
+    folder = place / "runs/maze_fo/bc"
+    (folder / "last").mkdir(parents=True)
+    (folder / "last/config.json").write_text("{}")
+    (folder / "last.ckpt").write_bytes((place / "prepared/whole.ckpt").read_bytes())
+    (folder / "config.yaml").write_text(OWN.format(69))
+    assert run(order("bc")) == {}
+    assert trained() == []
+    assert read(folder / "cell.json")["note"] == "trained before; max_steps 69, not 70"
+
+
+def test_a_run_of_fit_that_was_killed_goes_on_if_it_is_the_planned_one(
+    place: Path, run: Run, order: Make, trained: Trained, words_of: Callable[[str], list[str]]
+) -> None:
+    folder = place / "runs/maze_fo/bc"
+    folder.mkdir(parents=True)
+    (folder / "last.ckpt").write_bytes((place / "prepared/half.ckpt").read_bytes())
+    (folder / "config.yaml").write_text(OWN.format(70))
+    run(order("bc"))
+    assert trained() == ["bc-again"] and words_of("runs/maze_fo/bc")[-1] == "runs/maze_fo/bc/last.ckpt"
+    other = place / "runs/maze_fo/mc"
+    other.mkdir(parents=True)
+    (other / "last.ckpt").write_bytes((place / "prepared/half.ckpt").read_bytes())
+    (other / "config.yaml").write_text(OWN.format(700))
+    run(order("mc"))
+    assert trained() == ["bc-again", "mc"] and (place / "runs/maze_fo/.earlier/mc-1/config.yaml").is_file()
