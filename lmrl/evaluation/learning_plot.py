@@ -1,6 +1,6 @@
 """The report's learning curves: return in interactive evaluation, and the terms of each loss."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.style
@@ -13,42 +13,67 @@ from lmrl.evaluation.curves import Curve, Curves
 from lmrl.evaluation.naming import colour, label
 from lmrl.evaluation.plots import STYLE
 
-__all__ = ["plot_curves"]
+__all__ = ["plot_losses", "plot_returns"]
 
 _TERMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def plot_curves(panels: Mapping[str, Mapping[str, Curves]], path: Path, columns: int = 3) -> None:
-    """Draw a block per task: the return in interactive evaluation of all algorithms, then each one's loss terms.
+def plot_returns(panels: Mapping[str, Mapping[str, Sequence[Curves]]], path: Path) -> None:
+    """Draw a panel per task: the return in interactive evaluation, mean over the seeds and the range of them.
 
     Args:
-        panels: task to algorithm to its curves.
-        path: where the PNG goes.
-        columns: how many charts stand side by side.
+        panels: task to algorithm to the curves of each seed.
+        path: where the picture goes.
     """
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
     with matplotlib.style.context(STYLE):
-        rows = [-(-(1 + len(runs)) // columns) for runs in panels.values()]
-        figure = Figure(figsize=(4.2 * columns, 3.1 * sum(rows) + 0.35 * len(rows)), layout="constrained")
-        blocks = figure.subfigures(len(panels), 1, squeeze=False, height_ratios=rows)[:, 0]
-        for block, count, (task, runs) in zip(blocks, rows, panels.items(), strict=True):
-            block.suptitle(task, x=0.01, ha="left", fontsize=13, fontweight="bold", color="#111111")
-            axes = list(block.subplots(count, columns, squeeze=False).flat)
-            _return_panel(axes[0], runs)
-            for axis, (name, curves) in zip(axes[1:], runs.items(), strict=False):
-                _loss_panel(axis, name, curves)
-            for axis in axes[1 + len(runs) :]:
-                axis.set_axis_off()
+        figure = Figure(figsize=(5.6 * columns, 3.0 * rows + 0.5), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for axis, (task, runs) in zip(axes.flat, panels.items(), strict=False):
+            drawn = sum(_return_curve(axis, name, seeds) for name, seeds in runs.items())
+            _frame(axis, task, "mean return per episode", drawn)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_axis_off()
         figure.savefig(path)
 
 
-def _return_panel(axis: Axes, runs: Mapping[str, Curves]) -> None:
-    drawn = 0
-    for name, curves in runs.items():
-        for column, curve in curves.items():
-            if column.startswith("eval/") and column.endswith("/return_mean"):
-                axis.plot(*curve, color=colour(name), marker="o", markersize=3, linewidth=1.4, label=label(name))
-                drawn += 1
-    _frame(axis, "return in interactive evaluation", "mean return per episode", drawn)
+def plot_losses(runs: Mapping[str, Curves], path: Path, columns: int = 3) -> None:
+    """Draw the loss terms of each algorithm.
+
+    Args:
+        runs: algorithm to its curves.
+        path: where the picture goes.
+        columns: how many charts stand side by side.
+    """
+    columns = min(columns, len(runs))
+    rows = -(-len(runs) // columns)
+    with matplotlib.style.context(STYLE):
+        figure = Figure(figsize=(4.2 * columns, 3.1 * rows + 0.2), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for axis, (name, curves) in zip(axes.flat, runs.items(), strict=False):
+            _loss_panel(axis, name, curves)
+        for axis in axes.flat[len(runs) :]:
+            axis.set_axis_off()
+        figure.savefig(path, dpi=110)
+
+
+def _return_curve(axis: Axes, name: str, seeds: Sequence[Curves]) -> int:
+    curves = [curve for curves in seeds if (curve := _returns(curves)) is not None]
+    steps = sorted(set.intersection(*(set(curve.steps) for curve in curves))) if curves else []
+    if not steps:
+        return 0
+    values = np.array([[dict(zip(*curve, strict=True))[step] for step in steps] for curve in curves])
+    means = values.mean(axis=0)
+    axis.plot(steps, means, color=colour(name), marker="o", markersize=3, linewidth=1.4, label=label(name))
+    if len(curves) > 1:
+        axis.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour(name), alpha=0.18, linewidth=0)
+    return 1
+
+
+def _returns(curves: Curves) -> Curve | None:
+    found = [curve for name, curve in curves.items() if name.startswith("eval/") and name.endswith("/return_mean")]
+    return found[0] if found else None
 
 
 def _loss_panel(axis: Axes, name: str, curves: Curves) -> None:

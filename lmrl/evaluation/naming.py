@@ -13,6 +13,7 @@ _PLAYERS: dict[str, tuple[str, str]] = {
     "features": ("features", "#C9B38F"),
     "discounts": ("discounts", "#B59B70"),
     "behaviour": ("behaviour", "#ABABAB"),
+    "data": ("data", "#C4C4C4"),
     "bc": ("BC", "#56B4E9"),
     "filtered_bc": ("filtered BC", "#0072B2"),
     "mc": ("MC", "#009E73"),

@@ -1,39 +1,61 @@
-"""The report: everything that was evaluated, beside the published numbers, as Markdown, HTML and pictures."""
+"""The report: everything that was evaluated, beside the published numbers, as Markdown, HTML, tables and pictures."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from lmrl.atomic import replacing
 from lmrl.envs import registration
 from lmrl.errors import UserError
-from lmrl.evaluation.intervals import Interval
-from lmrl.evaluation.learning_plot import plot_curves
-from lmrl.evaluation.maze_picture import draw_mazes
-from lmrl.evaluation.naming import label, ordered
-from lmrl.evaluation.plots import Bar, plot_scores
+from lmrl.evaluation.naming import label
+from lmrl.evaluation.overview import overview
+from lmrl.evaluation.pictures import draw
 from lmrl.evaluation.rendering import render_html, render_markdown
-from lmrl.evaluation.results import Result, read_results
+from lmrl.evaluation.results import Result, read_json
+from lmrl.evaluation.score import DATA, Score, data_score, score
+from lmrl.evaluation.seeds import read_seeds
+from lmrl.evaluation.table_files import write_table
 from lmrl.evaluation.tables import task_words
 
 __all__ = ["write_report"]
 
+Found: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Result]]]
+"""Task to player to training seed to result."""
+
 _OFFLINE = ("bc", "filtered_bc", "mc", "ilql")
 _WORDS: dict[str, Any] = {
     "title": "LMRL-Gym, reproduced",
-    "scores_caption": "Normalised scores with 95 % intervals; diamonds are the published ones.",
-    "maze_caption": "V of each cell as colour and number, the greedy move as an arrow; wrong moves are dashed and "
-    "framed, ★ is the goal. A move is right if it begins a shortest path.",
-    "curves_caption": "Mean return in interactive evaluation during training, and the terms of each loss.",
+    "captions": {
+        "scores.png": "Normalised scores; thin lines are 95 % intervals over episodes, thick ones over training seeds, "
+        "diamonds the published scores.",
+        "learning_curves.png": "Mean return in interactive evaluation during training; of several seeds their mean "
+        "and range.",
+        "improvement.png": "How probably an episode of a player returns more than one of BC with the same training "
+        "seed, ties counting half, with 95 % intervals over episodes.",
+        "returns.png": "Share of the episodes that return at most so much: grey of the dataset, lines of the players.",
+        "lengths.png": "Turns per episode, and the share of actions that the rules did not know.",
+        "maze": "V of each cell as colour and number, the greedy move as an arrow; wrong moves are dashed and "
+        "framed, ★ is the goal. A move is right if it begins a shortest path.",
+        "losses": "The terms of each loss, of the first training seed.",
+    },
     "notes": (
         "Normalised scores are 0 at the minimum, 50 at the average and 100 at the maximum, straight lines between; "
-        "values outside of this range are not clipped.",
-        "Intervals of returns and of differences are 95 % percentile bootstrap intervals over episodes (10,000 "
-        "resamples), those of success rates are Wilson's. They say how sure the evaluation of this one training run "
-        "is, not how much another training seed would change it.",
+        "values outside of this range are not clipped. A score over several training seeds is the mean of theirs.",
+        "Two kinds of interval, never mixed. Over episodes: the training runs are given and the episodes of each are "
+        "resampled within it (2,000 resamples, 95 % percentiles). Over seeds: the training runs are resampled; with a "
+        "few of them it is hardly more than their range. Success rates have Wilson's interval.",
+        "IQM is the interquartile mean, here over tasks and seeds; its interval over seeds resamples the seeds of each "
+        "task within it (Agarwal et al. 2021). Tasks without constants do not enter it.",
+        "Scores are those of the best checkpoint by return in play while training, with seeds that the final "
+        "evaluation does not use; the column last checkpoint has those of the end.",
+        "data is the dataset and its own returns, behaviour its player let loose, optimal a player that knows "
+        "more than it is told or searches further.",
         "† marks printed scores that differ by more than half a point from what the paper's formula and constants "
         "make of its own raw score.",
-        "Illegal is the share of actions that the rules did not know. Wall time is training and evaluation together.",
+        "Illegal is the share of actions that the rules did not know. Wall time is training and evaluation together; "
+        "tokens learned counts each action token as often as it was learned from. Both are per training seed; "
+        "episodes are those of all seeds.",
     ),
 }
 
@@ -44,14 +66,14 @@ def write_report(
     tasks: Sequence[str] | None = None,
     algorithms: Sequence[str] | None = None,
 ) -> Path:
-    """Write ``report.md``, ``report.html``, ``scores.png``, ``learning_curves.png`` and pictures of mazes.
+    """Write ``report.md``, ``report.html``, ``table.csv``, ``table.json``, pictures, and ``log.txt`` of the making.
 
     Args:
-        runs: folder with ``<task>/<name>/evaluation/scores.json``.
+        runs: folder with ``<task>/<name>/evaluation/scores.json``, and with more seeds in ``seed_1`` and so on.
         out: folder for the report; files of an earlier one are replaced.
         tasks: which tasks; all that have results if left out.
-        algorithms: which ones to expect: the report says of each whether it is missing. BC, filtered BC, MC and
-            ILQL if left out.
+        algorithms: which ones to expect: the report says of each whether it is missing. Those of the last
+            reproduction, or BC, filtered BC, MC and ILQL, if left out.
 
     Returns:
         The path of ``report.html``, which needs no other file.
@@ -60,66 +82,56 @@ def write_report(
         UserError: an unknown task, no results at all, or a broken result file.
     """
     runs, out = Path(runs), Path(out)
-    chosen = [registration.task(task).name for task in tasks] if tasks is not None else list(registration.tasks())
-    found = {task: results for task in chosen if (results := read_results(runs, task))}
-    if not found:
-        raise UserError(f"no results of {', '.join(chosen)} in {runs}; make some with: lmrl reproduce maze_fo")
+    found = _found(runs, tasks)
+    scores = {task: _scores(runs, task, players) for task, players in found.items()}
+    made = _made(runs, found)
     out.mkdir(parents=True, exist_ok=True)
-    pictures = _pictures(found, out)
-    expected = _OFFLINE if algorithms is None else tuple(algorithms)
-    words = {
-        **_WORDS,
-        "made_with": _made_with(found),
-        "tasks": [task_words(task, results, expected) for task, results in found.items()],
-    }
+    pictures = draw(found, scores, out)
+    write_table(scores, out, made)
+    expected = tuple(algorithms or made["algorithms"] or _OFFLINE)
+    words = {**_WORDS, **made, "overview": overview(scores, expected), "tasks": _tasks(found, scores, expected)}
     for name, text in (("md", render_markdown(words, pictures)), ("html", render_html(words, pictures))):
         with replacing(out / f"report.{name}") as file:
             file.write(text.encode())
+    if (runs / "reproduce.log").is_file():
+        shutil.copyfile(runs / "reproduce.log", out / "log.txt")
     return out / "report.html"
 
 
-def _pictures(found: Mapping[str, Mapping[str, Result]], out: Path) -> list[Path]:
-    for stale in (*out.glob("maze_values_*.png"), out / "learning_curves.png"):
-        stale.unlink(missing_ok=True)
-    pictures = [out / "scores.png"]
-    plot_scores({task: _bars(task, results) for task, results in found.items()}, pictures[0])
-    trained = {
-        task: {name: results[name].curves for name in ordered(results) if results[name].curves}
-        for task, results in found.items()
-    }
-    if any(trained.values()):
-        pictures.append(out / "learning_curves.png")
-        plot_curves({task: runs for task, runs in trained.items() if runs}, pictures[-1])
-    for task, results in found.items():
-        probes = {name: probe for name in ordered(results) if (probe := results[name].probe) is not None}
-        if probes:
-            pictures.append(out / f"maze_values_{task}.png")
-            draw_mazes(probes, pictures[-1], task)
-    return pictures
+def _found(runs: Path, tasks: Sequence[str] | None) -> Found:
+    chosen = [registration.task(task).name for task in tasks] if tasks is not None else list(registration.tasks())
+    found = {task: players for task in chosen if (players := read_seeds(runs, task))}
+    if not found:
+        raise UserError(f"no results of {', '.join(chosen)} in {runs}; make some with: lmrl reproduce maze_fo")
+    return found
 
 
-def _bars(task: str, results: Mapping[str, Result]) -> list[Bar]:
-    published = registration.task(task).scores.normalized
-    return [
-        Bar(
-            name,
-            results[name].scores["normalized"],
-            Interval(*results[name].scores["normalized_ci"]),
-            published.get(name),
-        )
-        for name in ordered(results)
-    ]
+def _scores(runs: Path, task: str, players: Mapping[str, Mapping[int, Result]]) -> dict[str, Score]:
+    scores = {name: score(task, name, results) for name, results in players.items()}
+    data = data_score(runs, task)
+    return scores if data is None else {**scores, DATA: data}
 
 
-def _made_with(found: Mapping[str, Mapping[str, Result]]) -> str:
-    """One line on versions and seeds; where runs differ, all that occur are named."""
-    results = [result for runs in found.values() for result in runs.values()]
+def _tasks(found: Found, scores: Mapping[str, Mapping[str, Score]], expected: Sequence[str]) -> list[dict[str, Any]]:
+    firsts = {task: {name: next(iter(of.values())) for name, of in players.items()} for task, players in found.items()}
+    return [task_words(task, firsts[task], scores[task], expected) for task in found]
+
+
+def _made(runs: Path, found: Found) -> dict[str, Any]:
+    """Commands, versions and seeds; where runs differ, all that occur are named."""
+    results = [result for players in found.values() for by_seed in players.values() for result in by_seed.values()]
     versions: dict[str, set[str]] = {}
     for result in results:
         for package, version in result.scores.get("provenance", {}).get("versions", {}).items():
             versions.setdefault(package, set()).add(str(version))
     made = [f"{package} {' and '.join(sorted(seen))}" for package, seen in versions.items()]
-    seeds = sorted({int(result.scores["seed"]) for result in results})
-    players = sum(len(runs) for runs in found.values())
-    seed_words = f"seed {', '.join(map(str, seeds))}"
-    return f"{players} players on {', '.join(map(label, found))}. " + ", ".join([*made, seed_words]) + "."
+    seeds = sorted({seed for players in found.values() for by_seed in players.values() for seed in by_seed})
+    order = read_json(runs / "reproduce.json")
+    return {
+        "made_with": f"{', '.join(map(label, found))}. "
+        + ", ".join([*made, f"seed {', '.join(map(str, seeds))}"])
+        + ".",
+        "made_by": order.get("commands", []),
+        "algorithms": order.get("algorithms", []),
+        "versions": {package: sorted(seen) for package, seen in versions.items()},
+    }

@@ -1,17 +1,21 @@
 """What the report says about one task: tables and sentences, as plain text without any markup."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from lmrl.envs import registration
 from lmrl.envs.scores import Scores, normalize
-from lmrl.evaluation.intervals import bootstrap_difference
 from lmrl.evaluation.naming import label, ordered
 from lmrl.evaluation.results import Result
+from lmrl.evaluation.score import DATA, Score
+from lmrl.evaluation.stratified import FloatArray, stratified_interval
 from lmrl.evaluation.transcripts import commands, transcript
-from lmrl.evaluation.wording import MINUS, duration, number, percent, with_interval
+from lmrl.evaluation.wording import MINUS, UNKNOWN, count, duration, number, percent, with_interval
 
-__all__ = ["Table", "task_words"]
+__all__ = ["Table", "follows", "task_words"]
 
 _COMPARED = ("filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc")
 """Algorithms whose difference from BC is of interest."""
@@ -28,12 +32,15 @@ class Table(NamedTuple):
     """The last column holds sentences, not numbers."""
 
 
-def task_words(task: str, results: Mapping[str, Result], expected: Sequence[str]) -> dict[str, Any]:
+def task_words(
+    task: str, results: Mapping[str, Result], scores: Mapping[str, Score], expected: Sequence[str]
+) -> dict[str, Any]:
     """All that the report's templates show of one task.
 
     Args:
         task: its name.
-        results: finished evaluations by name.
+        results: finished evaluations of the first seed, by name.
+        scores: over all seeds, by name.
         expected: algorithms that ought to be among them.
     """
     record, names = registration.task(task), ordered(results)
@@ -41,11 +48,12 @@ def task_words(task: str, results: Mapping[str, Result], expected: Sequence[str]
     missing = [name for name in expected if name not in results]
     return {
         "title": f"{task}: {record.description}",
-        "results": _results(results, published),
+        "results": _results(scores, published),
         "warnings": [f"{label(name)}: {words}" for name in names for words in results[name].scores.get("warnings", ())],
         "missing": _missing(task, missing) if missing else "",
-        "differences": _differences(results, published),
+        "differences": _differences(scores, published),
         "maze_picture": f"maze_values_{task}.png",
+        "losses_picture": f"losses_{task}.png",
         "published": _published(published),
         "constants": _constants(published),
         "commands": [commands(results[name]) for name in names],
@@ -53,42 +61,42 @@ def task_words(task: str, results: Mapping[str, Result], expected: Sequence[str]
     }
 
 
-def _results(results: Mapping[str, Result], published: Scores) -> Table:
+def _results(scores: Mapping[str, Score], published: Scores) -> Table:
     heads = (
         "player",
-        "normalised [95 %]",
+        "normalised [95 %, episodes]",
+        "[95 %, seeds]",
         "published",
+        "last checkpoint",
         "return [95 %]",
         "published",
         "success [95 %]",
         "turns",
         "illegal",
         "episodes",
+        "tokens learned",
         "wall time",
     )
-    return Table(heads, [_result(results[name], published) for name in ordered(results)])
+    return Table(heads, [_result(scores[name], published) for name in ordered(scores)])
 
 
-def _result(result: Result, published: Scores) -> tuple[str, ...]:
-    scores, name = result.scores, result.name
+def _result(ours: Score, published: Scores) -> tuple[str, ...]:
+    name, low_high = ours.name, ours.over_seeds
     return (
         label(name),
-        with_interval(scores["normalized"], scores["normalized_ci"]),
-        number(published.normalized.get(name)) + ("" if _follows(name, published) else " †"),
-        with_interval(scores["return_mean"], scores["return_ci"], 2),
+        with_interval(ours.normalized, ours.over_episodes),
+        UNKNOWN if low_high is None else f"[{number(low_high.low)}, {number(low_high.high)}]",
+        number(published.normalized.get(name)) + ("" if follows(name, published) else " †"),
+        number(ours.last),
+        with_interval(ours.return_mean, ours.return_over_episodes, 2),
         number(published.raw.get(name), 2),
-        with_interval(scores["success_rate"], scores["success_ci"], scale=100) + " %",
-        number(scores["length_mean"]),
-        percent(scores["illegal_rate"], 2),
-        str(scores["episodes"]),
-        duration(_seconds(result)),
+        with_interval(ours.success_rate, ours.success_ci, scale=100) + " %",
+        number(ours.length_mean),
+        percent(ours.illegal_rate, 2),
+        f"{ours.episodes:,}" if name == DATA else str(len(ours.seeds) * ours.episodes),
+        count(ours.tokens),
+        duration(ours.seconds),
     )
-
-
-def _seconds(result: Result) -> float | None:
-    """Training and evaluation together, where measured."""
-    found = [step["seconds"] for step in result.timing.values() if isinstance(step, dict) and "seconds" in step]
-    return sum(found) if found else None
 
 
 def _missing(task: str, names: Sequence[str]) -> str:
@@ -96,27 +104,34 @@ def _missing(task: str, names: Sequence[str]) -> str:
     return f"no evaluation of {shown} was found; made by: lmrl reproduce {task} --algorithms {' '.join(names)}"
 
 
-def _differences(results: Mapping[str, Result], published: Scores) -> Table:
-    heads = ("difference", "normalised [95 %]", "published", "return [95 %]", "reading")
-    compared = [name for name in _COMPARED if name in results] if "bc" in results else []
-    returns = {
-        name: [episode.total_reward for episode in results[name].episodes()] for name in ("bc", *compared) if compared
-    }
+def _differences(scores: Mapping[str, Score], published: Scores) -> Table:
+    heads = ("difference", "normalised [95 %, episodes]", "published", "return [95 %, episodes]", "reading")
+    compared = [name for name in _COMPARED if name in scores] if "bc" in scores else []
     rows = []
     for name in compared:
-        ours, base, printed = results[name].scores, results["bc"].scores, published.normalized
-        points = bootstrap_difference(returns[name], returns["bc"], scale=lambda mean: normalize(mean, published))
-        raw = bootstrap_difference(returns[name], returns["bc"])
+        ours, base, printed = scores[name], scores["bc"], published.normalized
+        both = [*ours.returns, *base.returns]
+        points = stratified_interval(both, partial(_gap, count=len(ours.returns), published=published))
+        raw = stratified_interval(both, partial(_gap, count=len(ours.returns)))
         rows.append(
             (
                 f"{label(name)} {MINUS} BC",
-                with_interval(ours["normalized"] - base["normalized"], points),
+                with_interval(ours.normalized - base.normalized, points),
                 number(printed[name] - printed["bc"] if {name, "bc"} <= printed.keys() else None),
-                with_interval(ours["return_mean"] - base["return_mean"], raw, 2),
+                with_interval(ours.return_mean - base.return_mean, raw, 2),
                 "higher" if raw.low > 0 else "lower" if raw.high < 0 else "not told apart",
             )
         )
     return Table(heads, rows, note_last=True)
+
+
+def _gap(parts: list[FloatArray], count: int, published: Scores | None = None) -> FloatArray:
+    """(R,): mean of the first `count` strata minus that of the others."""
+    means = np.array([part.mean(axis=1) for part in parts])
+    if published is not None:
+        means = np.vectorize(partial(normalize, scores=published))(means)
+    gap: FloatArray = means[:count].mean(axis=0) - means[count:].mean(axis=0)
+    return gap
 
 
 def _published(published: Scores) -> Table:
@@ -127,14 +142,14 @@ def _published(published: Scores) -> Table:
             number(raw, 2),
             number(published.normalized.get(name)),
             number(normalize(raw, published)),
-            "" if _follows(name, published) else "† does not follow from the paper's own constants",
+            "" if follows(name, published) else "† does not follow from the paper's own constants",
         )
         for name, raw in published.raw.items()
     ]
     return Table(heads, rows, note_last=True)
 
 
-def _follows(name: str, published: Scores) -> bool:
+def follows(name: str, published: Scores) -> bool:
     """Whether the printed normalised score is what formula and constants make of the printed raw one."""
     if name not in published.raw or name not in published.normalized:
         return True

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-__all__ = ["MINUS", "UNKNOWN", "duration", "number", "percent", "with_interval"]
+__all__ = ["MINUS", "UNKNOWN", "count", "duration", "number", "percent", "with_interval"]
 
 MINUS, UNKNOWN = "\N{MINUS SIGN}", "\N{EN DASH}"
 
@@ -10,6 +10,16 @@ MINUS, UNKNOWN = "\N{MINUS SIGN}", "\N{EN DASH}"
 def number(value: float | None, decimals: int = 1) -> str:
     """A number with a real minus sign; a dash for what is not known."""
     return UNKNOWN if value is None else f"{value:.{decimals}f}".replace("-", MINUS)
+
+
+def count(value: float | None) -> str:
+    """``980``, ``12.3 k``, ``5.00 M``; a dash for what was not counted."""
+    if value is None:
+        return UNKNOWN
+    for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= unit:
+            return f"{value / unit:#.3g}".rstrip(".") + name
+    return f"{value:.0f}"
 
 
 def percent(value: float, decimals: int = 1) -> str:

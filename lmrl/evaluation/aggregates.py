@@ -1,0 +1,108 @@
+"""What can be said over tasks, and of one player against another."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lmrl.envs import registration
+from lmrl.envs.scores import normalize
+from lmrl.evaluation.intervals import Interval
+from lmrl.evaluation.score import Score
+from lmrl.evaluation.stratified import (
+    FloatArray,
+    improvement,
+    improvement_interval,
+    interquartile_mean,
+    stratified_interval,
+)
+
+__all__ = ["Aggregate", "Improvement", "aggregates", "improvements"]
+
+_BASE = "bc"
+
+
+class Aggregate(NamedTuple):
+    """Over all tasks that have a scale: the interquartile mean of the normalised scores of tasks and seeds."""
+
+    name: str
+    tasks: int
+    iqm: float
+    over_episodes: Interval
+    over_seeds: Interval | None
+    """Strata are the tasks; None if some task has a single seed."""
+    beats_bc: float | None
+    """Mean over the tasks of the probability that a seed's score is above one of BC; None for BC itself."""
+    beats_bc_over_seeds: Interval | None
+
+
+class Improvement(NamedTuple):
+    """How probably a player does better than a base."""
+
+    name: str
+    probability: float
+    interval: Interval
+
+
+def aggregates(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> list[Aggregate]:
+    """One of each player that has played all tasks which have a scale.
+
+    Args:
+        scores: task to player to score.
+        names: players to look at.
+    """
+    tasks = [task for task in scores if registration.task(task).scores.maximum is not None]
+    whole = [name for name in names if all(name in scores[task] for task in tasks)]
+    if len(tasks) < 2:
+        return []
+    bases = [scores[task][_BASE] for task in tasks] if _BASE in whole else []
+    return [_aggregate(name, [scores[task][name] for task in tasks], bases if name != _BASE else []) for name in whole]
+
+
+def improvements(scores: Mapping[str, Score], names: Sequence[str], base: str = _BASE) -> list[Improvement]:
+    """The probability that an episode of a player returns more than one of the base with the same training seed.
+
+    Intervals are over episodes; where the seeds of both differ, all pairs of seeds count.
+    """
+    found = []
+    for name in names:
+        if name in scores and base in scores and name != base:
+            pairs = _pairs(scores[name], scores[base])
+            found.append(Improvement(name, improvement(pairs), improvement_interval(pairs)))
+    return found
+
+
+def _pairs(ours: Score, base: Score) -> list[tuple[Sequence[float], Sequence[float]]]:
+    if ours.seeds == base.seeds:
+        return list(zip(ours.returns, base.returns, strict=True))
+    return [(a, b) for a in ours.returns for b in base.returns]
+
+
+def _aggregate(name: str, scores: Sequence[Score], bases: Sequence[Score]) -> Aggregate:
+    by_task = [score.by_seed for score in scores]
+    several = min(map(len, by_task)) > 1
+    over_seeds = stratified_interval(by_task, lambda parts: interquartile_mean(np.concatenate(parts, axis=1)))
+    pairs = [(ours.by_seed, base.by_seed) for ours, base in zip(scores, bases, strict=bool(bases))]
+    return Aggregate(
+        name,
+        len(scores),
+        float(interquartile_mean(np.concatenate(by_task))),
+        _over_episodes(scores),
+        over_seeds if several else None,
+        improvement(pairs) if pairs else None,
+        improvement_interval(pairs) if pairs and several else None,
+    )
+
+
+def _over_episodes(scores: Sequence[Score]) -> Interval:
+    """Every run of every task is a stratum, of its episodes."""
+    owners = [registration.task(score.task).scores for score in scores for _ in score.returns]
+
+    def statistic(parts: list[FloatArray]) -> FloatArray:
+        means = [
+            [normalize(float(value), owner) for value in part.mean(axis=1)]
+            for part, owner in zip(parts, owners, strict=True)
+        ]
+        return interquartile_mean(np.array(means).T)
+
+    return stratified_interval([returns for score in scores for returns in score.returns], statistic)

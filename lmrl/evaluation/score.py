@@ -1,0 +1,148 @@
+"""One player on one task, over all its training seeds: what a cell of the table says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+
+from lmrl.envs import registration
+from lmrl.envs.scores import Scores, normalize
+from lmrl.evaluation.intervals import Interval, bootstrap_mean, wilson
+from lmrl.evaluation.results import Result, read_json
+from lmrl.evaluation.stratified import FloatArray, interquartile_mean, stratified_interval
+
+__all__ = ["DATA", "Score", "data_score", "score"]
+
+DATA = "data"
+"""Stands among the players for the dataset and its own returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Means over training seeds; both kinds of interval are 95 % and never mixed."""
+
+    task: str
+    name: str
+    seeds: tuple[int, ...]
+    """Training seeds."""
+    episodes: int
+    """Per seed."""
+    normalized: float
+    """Mean over the seeds of each one's normalised mean return."""
+    over_episodes: Interval
+    """Of `normalized`: the training runs are given, their episodes drawn anew."""
+    over_seeds: Interval | None
+    """Of `normalized`: the seeds drawn anew; None of a single one."""
+    return_mean: float
+    return_over_episodes: Interval
+    iqm: float
+    """The interquartile mean of the returns of all seeds and episodes, normalised."""
+    iqm_over_episodes: Interval
+    success_rate: float
+    success_ci: Interval
+    length_mean: float
+    illegal_rate: float
+    last: float | None = None
+    """`normalized` of the last checkpoints; the scores above are those of the best ones by return while training."""
+    seconds: float | None = None
+    """Wall time of a seed, training and evaluation, on average."""
+    tokens: float | None = None
+    """Action tokens that a seed learned from, each time anew, on average."""
+    returns: tuple[tuple[float, ...], ...] = ()
+    """By seed and episode."""
+    lengths: tuple[int, ...] = ()
+    """Of all episodes, in turns."""
+    by_seed: tuple[float, ...] = ()
+    """Normalised mean return of each seed."""
+
+
+def score(task: str, name: str, results: Mapping[int, Result]) -> Score:
+    """Sum up the results of one player, by training seed."""
+    published, runs = registration.task(task).scores, [results[seed] for seed in sorted(results)]
+    played = [list(run.episodes()) for run in runs]
+    returns = [[episode.total_reward for episode in episodes] for episodes in played]
+    everything = [episode for episodes in played for episode in episodes]
+    by_seed = [normalize(mean(values), published) for values in returns]
+    actions, won = sum(map(len, everything)), sum(episode.success for episode in everything)
+    return Score(
+        task,
+        name,
+        seeds=tuple(sorted(results)),
+        episodes=min(map(len, played)),
+        normalized=mean(by_seed),
+        over_episodes=stratified_interval(returns, lambda parts: _mean_of_normalized(parts, published)),
+        over_seeds=bootstrap_mean(by_seed) if len(by_seed) > 1 else None,
+        return_mean=mean(map(mean, returns)),
+        return_over_episodes=stratified_interval(returns, _mean_of_means),
+        iqm=normalize(float(interquartile_mean(np.concatenate(returns))), published),
+        iqm_over_episodes=stratified_interval(returns, lambda parts: _normalized_iqm(parts, published)),
+        success_rate=won / len(everything),
+        success_ci=wilson(won, len(everything)),
+        length_mean=actions / len(everything),
+        illegal_rate=sum(episode.illegal for episode in everything) / max(1, actions),
+        last=_mean([run.cell.get("last", {}).get("normalized") for run in runs]),
+        seconds=_mean([_seconds(run) for run in runs]),
+        tokens=_mean([run.cell.get("tokens", {}).get("trained") for run in runs]),
+        returns=tuple(map(tuple, returns)),
+        lengths=tuple(map(len, everything)),
+        by_seed=tuple(by_seed),
+    )
+
+
+def data_score(runs: Path, task: str) -> Score | None:
+    """The dataset's own returns, from ``runs/<task>/data/cell.json``; None if nobody looked at them."""
+    record = read_json(runs / task / DATA / "cell.json")
+    if not record:
+        return None
+    scores, quantiles = record["scores"], record["returns"]
+    interval, published = Interval(*scores["normalized_ci"]), registration.task(task).scores
+    middle = normalize(float(interquartile_mean(quantiles)), published)
+    return Score(
+        task,
+        DATA,
+        seeds=(),
+        episodes=scores["episodes"],
+        normalized=scores["normalized"],
+        over_episodes=interval,
+        over_seeds=None,
+        return_mean=scores["return_mean"],
+        return_over_episodes=Interval(*scores["return_ci"]),
+        iqm=middle,
+        iqm_over_episodes=Interval(middle, middle),
+        success_rate=scores["success_rate"],
+        success_ci=Interval(*scores["success_ci"]),
+        length_mean=scores["length_mean"],
+        illegal_rate=scores["illegal_rate"],
+        returns=(tuple(quantiles),),
+    )
+
+
+def _normalized(raw: FloatArray, published: Scores) -> FloatArray:
+    return np.array([normalize(float(value), published) for value in raw])
+
+
+def _mean_of_means(parts: list[FloatArray]) -> FloatArray:
+    means: FloatArray = np.mean([part.mean(axis=1) for part in parts], axis=0)
+    return means
+
+
+def _mean_of_normalized(parts: list[FloatArray], published: Scores) -> FloatArray:
+    means: FloatArray = np.mean([_normalized(part.mean(axis=1), published) for part in parts], axis=0)
+    return means
+
+
+def _normalized_iqm(parts: list[FloatArray], published: Scores) -> FloatArray:
+    return _normalized(interquartile_mean(np.concatenate(parts, axis=1)), published)
+
+
+def _seconds(run: Result) -> float | None:
+    """Training and evaluation together, where measured."""
+    found = [step["seconds"] for step in run.timing.values() if isinstance(step, dict) and "seconds" in step]
+    return sum(found) if found else None
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None

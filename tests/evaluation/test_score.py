@@ -1,0 +1,98 @@
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmrl.episode import Episode
+from lmrl.evaluation.aggregates import aggregates, improvements
+from lmrl.evaluation.evaluate import Evaluation
+from lmrl.evaluation.report import write_report
+from lmrl.evaluation.results import write_evaluation, write_json
+from lmrl.evaluation.score import Score, data_score, score
+from lmrl.evaluation.seeds import read_seeds, seed_folder, seed_folders
+
+Lay = Callable[..., None]
+
+
+def lay(runs: Path, returns: Sequence[float], name: str = "bc", task: str = "text_nav_fo", seed: int = 0) -> None:
+    """A finished run whose episodes have these returns; Text-Nav's 0 is 0 points, .26 is 50, 1 is 100."""
+    episodes = tuple(Episode(task, ("a\n", "b\n"), ("c\n",), (value,), True, False) for value in returns)
+    folder = seed_folder(runs, seed) / task / name
+    write_evaluation(Evaluation(task, name, episodes, seed), folder / "evaluation")
+
+
+def scores_of(runs: Path, task: str = "text_nav_fo") -> dict[str, Score]:
+    return {name: score(task, name, results) for name, results in read_seeds(runs, task).items()}
+
+
+def test_seeds_are_folders_of_runs(tmp_path: Path) -> None:
+    lay(tmp_path, [0.0])
+    lay(tmp_path, [1.0], seed=2)
+    (tmp_path / "seed_x").mkdir()
+    assert seed_folders(tmp_path) == {0: tmp_path, 2: tmp_path / "seed_2"}
+    assert {seed: r.scores["seed"] for seed, r in read_seeds(tmp_path, "text_nav_fo")["bc"].items()} == {0: 0, 2: 2}
+
+
+def test_the_two_kinds_of_interval_are_kept_apart(tmp_path: Path) -> None:
+    """Episodes of a seed are all alike: nothing varies over episodes, everything over seeds. Then the other way."""
+    for seed, value in enumerate((0.0, 0.26, 1.0)):
+        lay(tmp_path, [value] * 4, seed=seed)
+        lay(tmp_path, [0.0, 0.26, 0.0, 0.26], "mc", seed=seed)
+    found = scores_of(tmp_path)
+    assert found["bc"].by_seed == (0.0, 50.0, 100.0) and found["bc"].normalized == 50.0
+    assert found["bc"].over_episodes == (50.0, 50.0) and found["bc"].over_seeds == (0.0, 100.0)
+    assert found["mc"].over_seeds == (25.0, 25.0)
+    low, high = found["mc"].over_episodes
+    assert 5 < low < 20 and 30 < high < 45
+    assert found["bc"].return_mean == pytest.approx(0.42) and found["bc"].seeds == (0, 1, 2)
+
+
+def test_one_seed_has_no_interval_over_seeds(tmp_path: Path) -> None:
+    lay(tmp_path, [0.0, 1.0, 1.0, 1.0])
+    found = scores_of(tmp_path)["bc"]
+    assert found.over_seeds is None and found.iqm == 100.0 and found.return_mean == 0.75
+
+
+def test_the_interquartile_mean_over_tasks_and_seeds(tmp_path: Path) -> None:
+    for seed, (easy, hard) in enumerate(((1.0, 0.0), (0.26, 0.26))):
+        lay(tmp_path, [easy] * 3, seed=seed)
+        lay(tmp_path, [hard] * 3, task="text_nav_po", seed=seed)
+    found = {task: scores_of(tmp_path, task) for task in ("text_nav_fo", "text_nav_po")}
+    (one,) = aggregates(found, ["bc", "mc"])
+    assert (one.name, one.tasks, one.iqm, one.over_episodes) == ("bc", 2, 50.0, (50.0, 50.0))
+    assert one.over_seeds is not None and one.over_seeds == (25.0, 75.0)  # strata {100, 50} and {0, 50}
+    assert one.beats_bc is None
+    assert aggregates({"text_nav_fo": found["text_nav_fo"]}, ["bc"]) == []
+
+
+def test_improvement_pairs_equal_seeds(tmp_path: Path) -> None:
+    """At each seed MC is just above its own BC run, although BC of the other seed is far above both."""
+    for seed, base in enumerate((0.0, 0.8)):
+        lay(tmp_path, [base] * 3, seed=seed)
+        lay(tmp_path, [base + 0.1] * 3, "mc", seed=seed)
+    found = scores_of(tmp_path)
+    assert improvements(found, ["bc", "mc", "ppo"]) == [("mc", 1.0, (1.0, 1.0))]
+    lay(tmp_path, [0.5] * 3, "random")
+    assert improvements(scores_of(tmp_path), ["random"])[0].probability == 0.5
+
+
+def test_checkpoints_tokens_and_time_are_means_over_seeds(tmp_path: Path) -> None:
+    for seed, tokens in enumerate((100, 300)):
+        lay(tmp_path, [0.26], seed=seed)
+        folder = seed_folder(tmp_path, seed) / "text_nav_fo" / "bc"
+        write_json({"last": {"normalized": 10.0 + seed}, "tokens": {"trained": tokens}}, folder / "cell.json")
+        write_json({"fit": {"seconds": 8.0}, "evaluate": {"seconds": 2.0 * seed}}, folder / "timing.json")
+    found = scores_of(tmp_path)["bc"]
+    assert (found.last, found.tokens, found.seconds) == (10.5, 200, 9.0)
+
+
+def test_the_data_stand_among_the_players(tmp_path: Path) -> None:
+    assert data_score(tmp_path, "text_nav_fo") is None
+    lay(tmp_path, [0.0, 1.0])
+    scores = Evaluation("text_nav_fo", "data", (Episode("text_nav_fo", ("a",), (), (), True, False),) * 2, 0).scores()
+    record = {"scores": scores, "returns": np.linspace(0, 1, 101).tolist()}
+    write_json(record, tmp_path / "text_nav_fo" / "data" / "cell.json")
+    assert (found := data_score(tmp_path, "text_nav_fo")) is not None and found.normalized == 0.0
+    page = write_report(tmp_path, tmp_path / "report").with_suffix(".md").read_text()
+    assert "| task | BC | data | GPT-4 |" in page and "\n| data | 0.0 [0.0, 0.0] |" in page
