@@ -59,7 +59,7 @@ def evaluate_command(
     """
     row = registration.task(task)
     arguments = env_arguments(env)
-    chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
+    chosen: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
     chosen |= {"rerank": rerank or None, "allow_pickle": allow_pickle or None, "device": device}
     decoding: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     player = named_policy(policy, row, arguments, named_values(chat, "chat"), **decoding)
