@@ -19,6 +19,7 @@ LAYERS = {
     "storage": 0,
     "atomic": 0,
     "records": 0,
+    "ranks": 1,
     "batch": 2,
     "layout": 2,
     "config_files": 0,

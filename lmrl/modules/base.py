@@ -10,6 +10,7 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -22,8 +23,10 @@ from lmrl.models.runs import resolve_pretrained
 from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint, load_tokenizer
 from lmrl.modules.optimizer import SCHEDULES, adamw, schedule
 from lmrl.modules.provenance import facts, generation_defaults, training_facts
+from lmrl.modules.sharding import is_sharded, shard, whole_tensor
 from lmrl.policies import RerankPolicy
 from lmrl.protocols import Policy
+from lmrl.ranks import place
 from lmrl.tokens import Window
 
 __all__ = ["LanguageModule"]
@@ -42,6 +45,8 @@ class LanguageModule(L.LightningModule):
     starts_from_bc = False
     #: Whether it learns from what it has just sampled itself, as it was sampled, and from nothing else.
     on_policy = False
+    #: Children that are not read when it plays.
+    silent: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -88,6 +93,7 @@ class LanguageModule(L.LightningModule):
         self.made_with: dict[str, Any] = {}
         #: Action tokens that it has learned from so far, each time anew; over all ranks, and part of checkpoints.
         self.action_tokens = 0
+        self._kind = type(self)  # sharding changes the class
         self._count = 0
 
     @abstractmethod
@@ -103,6 +109,14 @@ class LanguageModule(L.LightningModule):
         """The player that scores whole actions and says the best, for tasks whose actions can be listed."""
 
     # -- training -----------------------------------------------------------------------------------------------
+
+    def forward(self) -> None:
+        """Nothing: what is learned comes from `losses`, and what is played from `policy`."""
+
+    def configure_model(self) -> None:
+        """Leave on each process its share of the weights, where the strategy asks for that (`ModelParallelStrategy`)."""
+        if self.device_mesh is not None and not is_sharded(self):
+            shard(self, self.device_mesh["data_parallel"])
 
     def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
         """Return the *sum* over action tokens; `on_before_optimizer_step` divides by their global number."""
@@ -120,16 +134,25 @@ class LanguageModule(L.LightningModule):
         prefix = self.name if stage == "train" else f"{stage}/{self.name}"
         values = {f"{stage}/loss": loss, **{f"{prefix}/{name}": value for name, value in terms.items()}}
         detached = {name: value.detach() for name, value in values.items()}
-        if not loss.isfinite():
+        if stage == "train" and place()[1] > 1:
+            detached = self._over_ranks(detached, batch.n_tokens)
+        if not detached[f"{stage}/loss"].isfinite():
             self._stop_at(batch, detached)
         self._log_terms(detached, batch, stage)
         return loss
+
+    def _over_ranks(self, terms: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+        """Means over the action tokens of all ranks; so that what is not finite stops all of them at once."""
+        sums = torch.stack([*terms.values(), torch.ones_like(next(iter(terms.values())))]) * count
+        *totals, tokens = self.trainer.strategy.reduce(sums, reduce_op="sum")
+        return {name: total / tokens.clamp(min=1.0) for name, total in zip(terms, totals, strict=True)}
 
     def _log_terms(self, terms: dict[str, Tensor], batch: TokenBatch, stage: str) -> None:
         self.log_dict(terms, batch_size=max(1, batch.n_tokens), prog_bar=False, sync_dist=stage == "val")
 
     def _stop_at(self, batch: TokenBatch, terms: Mapping[str, Tensor]) -> NoReturn:
-        file = Path(self.trainer.default_root_dir) / "bad_batch.pt"
+        rank, world = place()
+        file = Path(self.trainer.default_root_dir) / ("bad_batch.pt" if world == 1 else f"bad_batch-{rank}.pt")
         file.parent.mkdir(parents=True, exist_ok=True)
         torch.save({"batch": batch._asdict(), "terms": dict(terms), "step": self.global_step}, file)
         said = ", ".join(f"{name} {float(value):.3g}" for name, value in terms.items())
@@ -147,7 +170,7 @@ class LanguageModule(L.LightningModule):
         factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / max(1.0, float(count))
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         torch._foreach_mul_(gradients, factor)
-        self.log("train/grad_norm", torch.stack(torch._foreach_norm(gradients)).norm())
+        self.log("train/grad_norm", whole_tensor(get_total_norm(gradients)))
         self.log("train/lr", optimizer.param_groups[0]["lr"])
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
@@ -168,7 +191,7 @@ class LanguageModule(L.LightningModule):
         arguments["tokenizer"] = bundled_name(self.tokenizer) or named
         checkpoint["hyper_parameters"] = arguments
         checkpoint["lmrl"] = {
-            "class": f"{type(self).__module__}.{type(self).__qualname__}",
+            "class": f"{self._kind.__module__}.{self._kind.__qualname__}",
             "tokenizer": fingerprint(self.tokenizer),
             "window": None if self.window is None else asdict(self.window),
             "made_with": {**self.made_with, "steps": checkpoint.get("global_step")},

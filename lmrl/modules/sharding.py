@@ -1,0 +1,84 @@
+"""Weights in shards, one on each process (FSDP2), and whole again where something has to be read outside of a step.
+
+Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", in the per-parameter form of
+``torch.distributed.fsdp.fully_shard``.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from lmrl.models.heads import ValueHead
+
+__all__ = ["is_sharded", "shard", "whole", "whole_tensor"]
+
+#: What runs between the hooks that gather the weights of the module itself: embeddings, norms and vocabulary heads.
+_STEPS = ("training_step", "validation_step", "experience")
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether its weights are in shards."""
+    return isinstance(module, FSDPModule)
+
+
+def shard(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Leave on each process of a mesh its share of all parameters, and have them gathered in parts when they are used.
+
+    The parts are the blocks of language models, value heads, trunks without a vocabulary head, and the rest.
+    """
+    for part in _parts(module):
+        fully_shard(part, mesh=mesh)
+        if isinstance(part, ValueHead):
+            for name in ("taken", "score_taken"):
+                register_fsdp_forward_method(part, name)
+    fully_shard(module, mesh=mesh)
+    for name in _STEPS:
+        if hasattr(module, name):
+            register_fsdp_forward_method(module, name)
+
+
+def _parts(module: nn.Module) -> list[nn.Module]:
+    """What is gathered by itself, inner parts first."""
+    models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
+    blocks = {name for model in models for name in (model._no_split_modules or ())}
+    found = [part for part in module.modules() if type(part).__name__ in blocks or isinstance(part, ValueHead)]
+    speaking = {id(model.base_model) for model in models if model.base_model is not model}
+    return found + [model for model in models if model.base_model is model and id(model) not in speaking]
+
+
+@contextmanager
+def whole(module: nn.Module, but: Sequence[str] = ()) -> Iterator[None]:
+    """Inside, every process holds all weights, and forward passes need no other process.
+
+    All processes have to enter and leave together; what they do in between is their own. It takes the memory of the
+    whole weights. Nothing happens if the module is not sharded.
+
+    Args:
+        module: that was given to `shard`.
+        but: names of children that stay in shards.
+    """
+    if not is_sharded(module):
+        yield
+        return
+    module()  # the first to run becomes the root of all
+    left = {id(part) for name in but for part in getattr(module, name).modules()}
+    parts = [part for part in module.modules() if isinstance(part, FSDPModule) and id(part) not in left]
+    for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.reshard()
+            part.set_reshard_after_forward(part is not module, recurse=False)
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """All of a tensor, on every process; all have to call it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

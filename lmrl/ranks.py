@@ -1,0 +1,61 @@
+"""Processes that train one model together: who this one is, and work that they share."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from lmrl.errors import UserError
+
+__all__ = ["gathered", "place", "shared_out"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def place() -> tuple[int, int]:
+    """The number of this process, and how many there are: ``(0, 1)`` where one works alone."""
+    together = dist.is_available() and dist.is_initialized()
+    return (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
+
+
+def gathered(mine: T) -> list[T]:
+    """What all processes have, in their order. All of them have to call it, and each waits for the last."""
+    _, world = place()
+    if world == 1:
+        return [mine]
+    found: list[Any] = [None] * world
+    dist.all_gather_object(found, mine)
+    return found
+
+
+def shared_out(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R]:
+    """Let every process work on its share of the items, and give all of them all results.
+
+    Shares need not take equally long: who is done waits for the others. If one fails, all do, so that none waits for
+    ever; an error on one process is an error on all.
+
+    Args:
+        items: the same on all processes. Process ``r`` of ``n`` gets items ``r``, ``r + n``, ...
+        work: one result per item, in their order. It must not communicate.
+
+    Returns:
+        One result per item, in their order, whatever the number of processes.
+
+    Raises:
+        UserError: the work of another process failed. An error of this one is handed on.
+    """
+    rank, world = place()
+    mine: Sequence[R] = ()
+    error: Exception | None = None
+    try:
+        mine = work(items[rank::world])
+    except Exception as raised:
+        error = raised
+    parts = gathered((list(mine), None if error is None else f"{type(error).__name__}: {error}"))
+    if error is not None:
+        raise error
+    for other, (_, failure) in enumerate(parts):
+        if failure is not None:
+            raise UserError(f"process {other} of {world} failed: {failure}")
+    return [parts[index % world][0][index // world] for index in range(len(items))]
