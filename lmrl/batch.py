@@ -67,6 +67,12 @@ class TokenBatch(NamedTuple):
         """N, the number of action tokens."""
         return int(self.token.numel())
 
+    def unspoken(self) -> "TokenBatch":
+        """The same rows without anything to learn from them."""
+        per_token = ("state", "token", "reward", "next", "terminated", "return_to_go", "read_state", "read_token")
+        cut = {name: value[:0] for name in per_token if (value := getattr(self, name)) is not None}
+        return self._replace(**cut, extra=None if self.extra is None else self.extra[:, :0])
+
 
 def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False, bootstrap: bool = True) -> TokenBatch:
     """Put segments side by side.

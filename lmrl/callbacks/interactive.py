@@ -12,6 +12,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.modules import LanguageModule
 from lmrl.modules.rounds import log_now
+from lmrl.modules.sharding import whole
 
 __all__ = ["InteractiveEvaluation"]
 
@@ -23,7 +24,10 @@ _LOGGED = {
 
 
 class InteractiveEvaluation(Callback):
-    """Lets the policy play every so many steps, logs ``eval/<task>/...``, and keeps the best by return as ``best``."""
+    """Lets the policy play every so many steps, logs ``eval/<task>/...``, and keeps the best by return as ``best``.
+
+    Processes that train together share the episodes; the scores are over all of them, as if one had played.
+    """
 
     def __init__(
         self,
@@ -42,7 +46,7 @@ class InteractiveEvaluation(Callback):
             every_n_steps: optimizer steps between evaluations; the last step is always evaluated.
             episodes: how many are played each time; the same starts and seeds each time.
             seed: of the evaluation; another one than that of the final scores, which must not choose the checkpoint.
-            slots: environments side by side.
+            slots: environments side by side, on each process.
             decoding: settings of the policy (``temperature``, ``beta``...) other than the module's own.
             env: arguments of the environment.
 
@@ -79,8 +83,11 @@ class InteractiveEvaluation(Callback):
         assert isinstance(module, LanguageModule)
         training = module.training
         module.eval()
-        policy = module.policy(**self.decoding)
-        played = evaluate(policy, self.task.name, self.episodes, self.seed, self.slots, env=self.env)
+        with whole(module, but=module.silent):
+            policy = module.policy(**self.decoding)
+            played = evaluate(
+                policy, self.task.name, self.episodes, self.seed, self.slots, env=self.env, together=True
+            )
         scores = played.scores()
         module.train(training)
         log_now(trainer, self._metrics(scores))

@@ -16,8 +16,10 @@ from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.modules import LanguageModule
 from lmrl.modules.rounds import log_now
+from lmrl.modules.sharding import whole
 from lmrl.partners import environment
 from lmrl.protocols import Policy, Reply, Request
+from lmrl.ranks import gathered, shared_out
 from lmrl.rollout import Start, episode_seed, in_order, rollout
 
 __all__ = ["RolloutCollection"]
@@ -28,6 +30,9 @@ class RolloutCollection(Callback):
 
     Episodes begin where their seeds have them begin, never at the starts that evaluation declares. A game or second
     speaker that fails twice ends its episode, as `lmrl.rollout` has it; the round goes on.
+
+    Processes that train together share the episodes of a round, and each gets all of them: the round is that of one
+    process.
     """
 
     def __init__(
@@ -36,8 +41,8 @@ class RolloutCollection(Callback):
         """Choose how a round is played.
 
         Args:
-            episodes: per round.
-            slots: environments side by side.
+            episodes: per round, on all processes together.
+            slots: environments side by side, on each process.
             seed: of all rounds; together with the number of the round and the episode it decides a seed.
             decoding: settings of the policy (``temperature``, ``beta``...) other than the module's own.
 
@@ -63,8 +68,6 @@ class RolloutCollection(Callback):
             raise UserError(f"RolloutCollection plays for lmrl.datamodules.OnlineDataModule, got {type(data).__name__}")
         if pl_module.on_policy and self.decoding:
             raise UserError(f"{type(pl_module).__name__} samples at temperature 1: decoding must be left out")
-        if trainer.world_size > 1:
-            raise UserError(f"rounds are played by one process, got {trainer.world_size} (trainer.devices)")
         self._make_env = environment(data.task.name, data.hparams["env"])
         self._began = perf_counter()
 
@@ -81,11 +84,14 @@ class RolloutCollection(Callback):
         began = perf_counter()
         settings = {"max_new_tokens": data.task.max_action_tokens, "slots": self.slots, **self.decoding}
         starts = [self._start(number, index) for index in range(self.episodes)]
-        busy = _Busy(module.policy(**settings))
-        with trainer.precision_plugin.forward_context():
-            played = in_order(
-                rollout(busy, self._make_env, starts, task=data.task.name, slots=self.slots, forgiving=True)
-            )
+        with whole(module, but=module.silent), trainer.precision_plugin.forward_context():
+            busy = _Busy(module.policy(**settings))
+
+            def play(mine: Sequence[Start]) -> list[Episode]:
+                task, slots = data.task.name, self.slots
+                return in_order(rollout(busy, self._make_env, mine, task=task, slots=slots, forgiving=True))
+
+            played = shared_out(starts, play)
         seconds = perf_counter() - began
         self._seconds += seconds
         _check_failures(played, number)
@@ -123,11 +129,13 @@ class _Busy:
         return replies
 
     def metrics(self, episodes: int, slots: int, seconds: float) -> dict[str, float]:
-        used = self.turns / max(1, self.calls * slots)
+        """Of all processes together."""
+        counts = gathered((self.calls, self.turns, self.tokens))
+        calls, turns, tokens = (sum(column) for column in zip(*counts, strict=True))
         return {
-            "perf/slot_utilisation": used,
-            "perf/tokens_per_s": self.tokens / seconds,
-            "perf/turns_per_s": self.turns / seconds,
+            "perf/slot_utilisation": turns / max(1, calls * slots),
+            "perf/tokens_per_s": tokens / seconds,
+            "perf/turns_per_s": turns / seconds,
             "perf/episodes_per_s": episodes / seconds,
         }
 

@@ -14,6 +14,7 @@ from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.replay import Outcome, ReplayBuffer
 from lmrl.episode import Episode
 from lmrl.errors import UserError
+from lmrl.ranks import place
 from lmrl.tokens import Segment, segments
 
 __all__ = ["Digest", "OnlineDataModule"]
@@ -34,6 +35,9 @@ class OnlineDataModule(OfflineDataModule):
 
     Everything about a round follows from its number and the seeds, and the checkpoint holds the rest: a run that goes
     on from a checkpoint, wherever in a round it was saved, gives the numbers of one that was never interrupted.
+
+    Processes that train together hold the same rounds and plan the same minibatches, of `batch_size` segments for each
+    of them; each is handed its share. A run goes on from a checkpoint with as many processes as it had.
     """
 
     def __init__(
@@ -81,7 +85,8 @@ class OnlineDataModule(OfflineDataModule):
         """Read the recorded episodes, if they are needed."""
         if self.hparams["offline"]:
             super().setup(stage)
-        folder = None if self.trainer is None else Path(self.trainer.default_root_dir) / "replay"
+        rank, _ = place()
+        folder = None if self.trainer is None else Path(self.trainer.default_root_dir) / f"replay{rank or ''}"
         limit = self.hparams["memory_mb"] * 2**20
         self.recorded, self.played = (
             ReplayBuffer(None if folder is None else folder / name, limit) for name in ("recorded", "played")
@@ -120,8 +125,8 @@ class OnlineDataModule(OfflineDataModule):
     def recorded_batches(self) -> Iterator[TokenBatch]:
         """Recorded segments without end; which ones follows from the place in the round."""
         runs = self._runs(self.recorded, self.recorded.spans())
-        for place in count(self.consumed):
-            chosen = self._draw(1, self.round, place).integers(len(runs), size=self._runs_per_batch())
+        for number in count(self.consumed):
+            chosen = self._draw(1, self.round, number).integers(len(runs), size=self._runs_per_batch())
             yield self._batch([runs[index] for index in chosen])
 
     def _next_round(self) -> None:
@@ -169,14 +174,20 @@ class OnlineDataModule(OfflineDataModule):
         return [(buffer, span[first : first + size]) for span in spans for first in range(0, len(span), size)]
 
     def _runs_per_batch(self) -> int:
-        return max(1, int(self.hparams["batch_size"]) // int(self.hparams["consecutive"]))
+        """Of all processes together."""
+        _, world = place()
+        return world * max(1, int(self.hparams["batch_size"]) // int(self.hparams["consecutive"]))
 
     def _draw(self, *key: int) -> np.random.Generator:
         return np.random.default_rng([self.hparams["data_seed"], *key])
 
     def _batch(self, runs: Sequence[Run]) -> TokenBatch:
-        pad = self._encoder().tokenizer.pad_token_id or 0
-        return collate([buffer[index] for buffer, run in runs for index in run], pad, self.read, self.bootstrap)
+        """This process's share of a minibatch; where there are fewer runs than processes, rows with nothing to learn."""
+        rank, world = place()
+        mine, pad = runs[rank::world], self._encoder().tokenizer.pad_token_id or 0
+        parts = [buffer[index] for buffer, run in mine or runs[:1] for index in run]
+        batch = collate(parts, pad, self.read, self.bootstrap)
+        return batch if mine else batch.unspoken()
 
     def state_dict(self) -> dict[str, Any]:
         """What was played, and how far learning from it has come."""

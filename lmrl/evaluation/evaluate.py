@@ -1,6 +1,6 @@
 """Let a policy play a task and sum up how it did."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -14,6 +14,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.partners import environment
 from lmrl.protocols import Described, Policy
+from lmrl.ranks import shared_out
 from lmrl.rollout import Start, episode_seed, in_order, rollout
 
 __all__ = ["Evaluation", "evaluate"]
@@ -73,6 +74,7 @@ def evaluate(
     name: str | None = None,
     provenance: Mapping[str, Any] | None = None,
     env: Mapping[str, Any] | None = None,
+    together: bool = False,
 ) -> Evaluation:
     """Play `episodes` episodes and return them with their scores.
 
@@ -89,6 +91,8 @@ def evaluate(
         name: how the policy is called in tables; its class name if left out.
         provenance: what else belongs to the identity of the result, JSON-like.
         env: arguments of the environment, as for `lmrl.make`; ``partner`` may be a name (see `lmrl.partners`).
+        together: share the episodes among the processes that train together; all of them have to call, and all get
+            the whole result, which is that of one process.
 
     Raises:
         UserError: an unknown task, fewer than one episode or slot, or a negative seed.
@@ -99,15 +103,20 @@ def evaluate(
             raise UserError(f"{argument} must be at least {least}, got {value}")
     starts = [Start(episode_seed(seed, i), _options(record.starts, i)) for i in range(episodes)]
     make = environment(task, env)
-    played = []
-    for order, episode in rollout(policy, make, starts, task=task, slots=slots):
-        played.append((order, episode))
-        if on_episode is not None:
-            on_episode(episode)
+
+    def play(mine: Sequence[Start]) -> list[Episode]:
+        found = []
+        for order, episode in rollout(policy, make, mine, task=task, slots=slots):
+            found.append((order, episode))
+            if on_episode is not None:
+                on_episode(episode)
+        return in_order(found)
+
+    played = shared_out(starts, play) if together else play(starts)
     player = {"player": policy.describe()} if isinstance(policy, Described) else {}
-    made_with = {"versions": _versions(), "env": dict(env or {}), **player, **_opponent(played[0][1])}
+    made_with = {"versions": _versions(), "env": dict(env or {}), **player, **_opponent(played[0])}
     return Evaluation(
-        task, name or type(policy).__name__, tuple(in_order(played)), seed, {**made_with, **(provenance or {})}
+        task, name or type(policy).__name__, tuple(played), seed, {**made_with, **(provenance or {})}
     )
 
 

@@ -24,6 +24,7 @@ class ILQL(ValueModule):
 
     name = "ilql"
     heads = 2
+    silent = ("slow_trunk", "slow_q_heads")
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Proximal policy optimisation of a language model over whole episodes."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,9 +24,12 @@ from lmrl.modules.rounds import log_now
 from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.policies.prompts import invalid_ids
 from lmrl.protocols import Policy
+from lmrl.ranks import gathered, place
 from lmrl.tokens import Segment
 
 __all__ = ["PPO"]
+
+T = TypeVar("T")
 
 
 class PPO(LanguageModule):
@@ -39,6 +42,7 @@ class PPO(LanguageModule):
     name = "ppo"
     starts_from_bc = True
     on_policy = True
+    silent = ("start",)
     invalid: Tensor
 
     def __init__(
@@ -98,7 +102,7 @@ class PPO(LanguageModule):
         for name, wanted in (("history", False), ("offline", self.bc_weight > 0.0)):
             if data.hparams[name] != wanted:
                 raise UserError(f"with bc_weight {self.bc_weight}, data.init_args.{name} must be {wanted}")
-        self.ask(digest=self.experience)
+        self.ask(digest=lambda *played: self.experience(*played))  # looked up late: sharding wraps it
 
     # -- a round ------------------------------------------------------------------------------------------------
 
@@ -129,32 +133,46 @@ class PPO(LanguageModule):
 
     def _start_logprobs(self, parts: Sequence[list[Segment]]) -> list[NDArray[np.float64]]:
         """(T,) per episode: what the frozen start policy thinks of each token."""
-        found = [np.zeros(0)]
-        for batch, _ in self._read([segment for its in parts for segment in its], bootstrap=False):
+
+        def logprobs(batch: TokenBatch, sizes: Tensor) -> NDArray[np.float64]:
             now = spoken(self.start_logits(batch), batch.state, batch.token, self.invalid)
-            found.append(now.logprob.double().cpu().numpy())
+            return now.logprob.double().cpu().numpy()
+
+        found = self._read([segment for its in parts for segment in its], logprobs, bootstrap=False)
         ends = np.cumsum([sum(len(segment.col) for segment in its) for its in parts])
-        return np.split(np.concatenate(found), ends)[:-1]
+        return np.split(np.concatenate([np.zeros(0), *found]), ends)[:-1]
 
     def _end_values(self, parts: Sequence[list[Segment]]) -> list[float]:
         """V of the state after the last observation of each episode; 0 where the rules ended it."""
+
+        def ends(batch: TokenBatch, sizes: Tensor) -> list[float]:
+            assert batch.next is not None
+            found: list[float] = self.scores(batch)[1][batch.next[torch.cumsum(sizes, 0) - 1]].tolist()
+            return found
+
         values = [0.0] * len(parts)
         cut = [index for index, its in enumerate(parts) if its[-1].next_ids is not None]
-        found: list[float] = []
-        for batch, sizes in self._read([parts[index][-1] for index in cut], bootstrap=True):
-            assert batch.next is not None
-            found += self.scores(batch)[1][batch.next[torch.cumsum(sizes, 0) - 1]].tolist()
-        for index, value in zip(cut, found, strict=True):
+        found = self._read([parts[index][-1] for index in cut], ends, bootstrap=True)
+        for index, value in zip(cut, [value for group in found for value in group], strict=True):
             values[index] = value
         return values
 
-    def _read(self, parts: Sequence[Segment], bootstrap: bool) -> Iterator[tuple[TokenBatch, Tensor]]:
-        """Batches of segments, and how many action tokens each of their segments has."""
+    def _read(self, parts: Sequence[Segment], use: Callable[[TokenBatch, Tensor], T], bootstrap: bool) -> list[T]:
+        """What a function makes of batches of segments and of how many action tokens each of their segments has.
+
+        Ranks share the batches. Where there is none left for a rank, it reads the last one too: if the weights are in
+        shards, forward passes are made by all together.
+        """
+        rank, world = place()
         size = int(self.trainer.datamodule.hparams["batch_size"])  # type: ignore[attr-defined]
-        for first in range(0, len(parts), size):
-            group = parts[first : first + size]
+        groups = [parts[first : first + size] for first in range(0, len(parts), size)]
+        mine = []
+        for first in range(0, len(groups), world):
+            group = groups[min(first + rank, len(groups) - 1)]
             sizes = torch.tensor([len(segment.col) for segment in group])
-            yield move_data_to_device((collate(group, bootstrap=bootstrap), sizes), self.device)
+            mine.append(use(*move_data_to_device((collate(group, bootstrap=bootstrap), sizes), self.device)))
+        found = gathered(mine)
+        return [found[index % world][index // world] for index in range(len(groups))]
 
     # -- learning -----------------------------------------------------------------------------------------------
 
@@ -198,6 +216,13 @@ class PPO(LanguageModule):
         self.log(f"{self.name}/bc_loss", imitation.detach(), on_step=False, on_epoch=True, batch_size=1)
         loss: Tensor = super().training_step(played, batch_idx) + self.bc_weight * imitation * played.n_tokens
         return loss
+
+    def _over_ranks(self, terms: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+        """Means, but of the ratios the one that is farthest from 1."""
+        name = f"{self.name}/ratio"
+        low, high = (torch.maximum(sign * terms[name].log(), terms[name].new_zeros(())) for sign in (-1.0, 1.0))
+        low, high = self.trainer.strategy.reduce(torch.stack([low, high]), reduce_op="max")
+        return {**super()._over_ranks(terms, count), name: torch.where(high >= low, high, -low).exp()}
 
     def _log_terms(self, terms: dict[str, Tensor], batch: TokenBatch, stage: str) -> None:
         """Means over a round; and how far the first ratios are from 1, which they must be."""
