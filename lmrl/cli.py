@@ -47,6 +47,7 @@ VERBS = {
     "report": Verb("reproduce:report_command", "write the report again from finished runs"),
     "symbolic": Verb("symbolic:symbolic_command", "the maze as a grid: tabular Q-learning, DQN and CQL"),
     "data generate": Verb("data:generate_command", "record a dataset with a task's scripted player"),
+    "data join": Verb("data:join_command", "put the parts of a dataset together (data generate --shard)"),
     "data stats": Verb("data:stats_command", "describe a dataset next to the published figures"),
     "data verify": Verb("data:verify_command", "replay a dataset through its environment"),
     "data import": Verb("data:import_command", "convert an official LMRL-Gym file"),

@@ -1,5 +1,6 @@
 """Keeping a run: a checkpoint and, beside it, a folder for `transformers`."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,16 @@ import lightning as L
 from lightning.pytorch import Callback, Trainer
 
 from lmrl.modules import LanguageModule
+from lmrl.modules.sharding import whole_weights
 
 __all__ = ["KeepLast", "save_run"]
 
 
 def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mapping[str, Any] | None = None) -> None:
     """Write ``NAME.ckpt`` and the folder ``NAME`` into the run's folder (``trainer.default_root_dir``).
+
+    All processes of a run have to call it. Under `ModelParallelStrategy`, ``NAME.ckpt`` is a folder to which each of
+    them adds its shards (or a file, if the strategy says so).
 
     Args:
         trainer: of the run.
@@ -23,11 +28,35 @@ def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappin
     """
     root = Path(trainer.default_root_dir)
     new = root / f".{name}.ckpt.new"
-    trainer.save_checkpoint(new)  # every rank takes part
     if trainer.is_global_zero:
-        new.replace(root / f"{name}.ckpt")
-        module.export(root / name, scores)
+        _remove(new)  # what a killed run left
     trainer.strategy.barrier()
+    trainer.save_checkpoint(new)
+    weights = whole_weights(module)
+    if trainer.is_global_zero:
+        _replace(new, root / f"{name}.ckpt")
+        module.export(root / name, scores, weights)
+    trainer.strategy.barrier()
+
+
+def _replace(new: Path, kept: Path) -> None:
+    """Put a file or folder in the place of another, which is complete until then."""
+    if not (new.is_dir() or kept.is_dir()):
+        new.replace(kept)
+        return
+    old = kept.with_name(f".{kept.name}.old")
+    _remove(old)
+    if kept.exists():
+        kept.rename(old)
+    new.rename(kept)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 class KeepLast(Callback):

@@ -7,9 +7,10 @@ from pathlib import Path
 from rich.console import Console
 
 from lmrl.commands.arguments import env_arguments
-from lmrl.data import dataset_stats, generate, import_official, stats_table, verify
+from lmrl.data import dataset_stats, generate, import_official, join_shards, stats_table, verify
+from lmrl.errors import UserError
 
-__all__ = ["generate_command", "import_command", "stats_command", "verify_command"]
+__all__ = ["generate_command", "import_command", "join_command", "stats_command", "verify_command"]
 
 
 def generate_command(
@@ -22,6 +23,7 @@ def generate_command(
     partner: str | None = None,
     behaviour: str | None = None,
     env: list[str] | None = None,
+    shard: str | None = None,
 ) -> None:
     """Record a dataset; the same seed gives the same file.
 
@@ -34,10 +36,32 @@ def generate_command(
         partner: who answers, for the dialogue tasks: scripted, lm:PATH or chat:MODEL (default: scripted).
         behaviour: who plays: lm:PATH or a scripted player (default: the task's own).
         env: arguments of the environment, e.g. opponent=stockfish nodes=100.
+        shard: i/n, e.g. 0/8: record only part i, counted from 0, of n parts of the dataset (see data join).
     """
     arguments = {**env_arguments(env), **({} if partner is None else {"partner": partner})}
-    path = generate(task, size, seed, out, workers, progress=sys.stderr.isatty(), env=arguments, behaviour=behaviour)
+    shown, part = sys.stderr.isatty(), _part(shard)
+    path = generate(task, size, seed, out, workers, shown, arguments, behaviour=behaviour, shard=part)
     print(f"written to {path}")
+
+
+def _part(shard: str | None) -> tuple[int, int] | None:
+    """``0/8`` as numbers."""
+    if shard is None:
+        return None
+    part, slash, parts = shard.partition("/")
+    if not (slash and part.isdecimal() and parts.isdecimal()):
+        raise UserError(f"shard must be i/n, for example 0/8, got {shard!r}")
+    return int(part), int(parts)
+
+
+def join_command(files: list[str], *, out: Path) -> None:
+    """Put the parts of a dataset together; the file is the one that is recorded in one go.
+
+    Args:
+        files: all parts, in any order, as data generate --shard wrote them.
+        out: a .parquet or .jsonl file.
+    """
+    print(f"{join_shards(files, out)} episodes written to {out}")
 
 
 def stats_command(file: Path, *, json: bool = False) -> None:

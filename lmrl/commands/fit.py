@@ -13,7 +13,7 @@ from lmrl.commands.metrics import continued_metrics
 from lmrl.commands.parser_errors import explain
 from lmrl.config_files import config_file
 from lmrl.errors import UserError
-from lmrl.models.checkpoint import unreadable
+from lmrl.models.checkpoint import check_checkpoint, unreadable
 
 __all__ = ["RunConfig", "TrainingCLI", "fit"]
 
@@ -70,8 +70,8 @@ class TrainingCLI(LightningCLI):
         except ArgumentError as error:
             raise UserError(explain(str(error), parser)) from error
         checkpoint = self.config.ckpt_path
-        if checkpoint is not None and not Path(checkpoint).is_file():
-            raise UserError(f"ckpt_path must be a checkpoint file, there is none at {checkpoint!r}")
+        if checkpoint is not None:
+            check_checkpoint(Path(checkpoint), self.config.allow_pickle)
 
 
 def fit(argv: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from lmrl.data.generate import dataset_path, generate
 from lmrl.data.official import import_official
 from lmrl.data.reading import read_dataset
+from lmrl.data.shards import join_shards
 from lmrl.data.stats import DatasetStats, dataset_stats, stats_table
 from lmrl.data.verify import Mismatch, Report, verify
 
@@ -14,6 +15,7 @@ __all__ = [
     "dataset_stats",
     "generate",
     "import_official",
+    "join_shards",
     "read_dataset",
     "stats_table",
     "verify",

@@ -57,6 +57,7 @@ def generate(
     progress: bool = True,
     env: Mapping[str, Any] | None = None,
     behaviour: str | None = None,
+    shard: tuple[int, int] | None = None,
 ) -> Path:
     """Record episodes and write them with their origin as metadata.
 
@@ -69,6 +70,8 @@ def generate(
         progress: show a progress bar on standard error.
         env: arguments of the environment, as for `lmrl.make`; plain values, and ``partner`` may be a name.
         behaviour: who plays instead of the task's own player: ``lm:PATH`` or a scripted player's name.
+        shard: ``(i, n)`` records part ``i``, counted from 0, of ``n`` parts of the same dataset, so that machines can
+            share it; `lmrl.data.join_shards` puts the parts together.
 
     Returns:
         The path of the file, which takes its name in one step when all is done.
@@ -82,7 +85,10 @@ def generate(
     for name, value, least in (("size", size, 1), ("workers", workers, 1), ("seed", seed, 0)):
         if not least <= value < _MAX_SEED:
             raise UserError(f"{name} must be a whole number from {least}, got {value}")
+    first, last = _part_of(size, shard)
     path = dataset_path(task_name, size, seed, env, behaviour) if out is None else Path(out)
+    if shard is not None and out is None:
+        path = path.with_name(f"{path.stem}-{shard[0]}of{shard[1]}{path.suffix}")
     metadata = {
         "task": task_name,
         "generator_version": row.dataset_version,
@@ -90,9 +96,18 @@ def generate(
         "seed": seed,
         "behaviour": behaviour or row.behaviour,
         "env": env,
+        **({} if shard is None else {"shard": list(shard)}),
     }
-    played = _episodes(task_name, size, seed, workers, env, behaviour)
-    return _write(path, _shown(played, task_name, size, progress), metadata)
+    played = _episodes(task_name, first, last, seed, workers, env, behaviour)
+    return _write(path, _shown(played, task_name, last - first, progress), metadata)
+
+
+def _part_of(size: int, shard: tuple[int, int] | None) -> tuple[int, int]:
+    """The first episode of a part, and the one after its last."""
+    part, parts = shard or (0, 1)
+    if not 0 <= part < parts <= size:
+        raise UserError(f"shard must be one of 0/n to n-1/n, with n not above size ({size}), got {part}/{parts}")
+    return size * part // parts, size * (part + 1) // parts
 
 
 def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -> Path:
@@ -117,10 +132,11 @@ def _until_error(played: Iterable[Episode], failed: list[UserError]) -> Iterator
 
 
 def _episodes(
-    task_name: str, size: int, seed: int, workers: int, env: Mapping[str, Any], behaviour: str | None
+    task_name: str, begin: int, end: int, seed: int, workers: int, env: Mapping[str, Any], behaviour: str | None
 ) -> Iterator[Episode]:
-    """All episodes in the order of their indices."""
-    chunks = [(task_name, seed, first, min(first + _CHUNK, size), env, behaviour) for first in range(0, size, _CHUNK)]
+    """Episodes ``begin`` to ``end - 1`` in the order of their indices."""
+    firsts = range(begin, end, _CHUNK)
+    chunks = [(task_name, seed, first, min(first + _CHUNK, end), env, behaviour) for first in firsts]
     if workers == 1 or len(chunks) == 1:
         for chunk in chunks:
             yield from _finished(_play(*chunk))

@@ -31,6 +31,7 @@ def export(
     card: str,
     generation: GenerationConfig,
     settings: Mapping[str, Any],
+    weights: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write the folder anew: ``AutoModelForCausalLM`` and ``AutoTokenizer`` load it without this package.
 
@@ -42,12 +43,13 @@ def export(
         card: written to ``README.md``.
         generation: what ``model.generate`` does by default.
         settings: how the values are played (``beta``), kept with them.
+        weights: of the language model, where `model` holds a share of them.
     """
     new, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
     for left_over in (new, old):
         shutil.rmtree(left_over, ignore_errors=True)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it saves often, and the bar would tear that of the training
-    model.save_pretrained(new)
+    model.save_pretrained(new, state_dict=None if weights is None else dict(weights))
     generation.save_pretrained(new)
     tokenizer.save_pretrained(new)
     (new / "README.md").write_text(card, encoding="utf-8")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from lmrl.errors import UserError
+from lmrl.models.checkpoint import is_checkpoint
 
 __all__ = ["resolve_checkpoint", "resolve_pretrained"]
 
@@ -10,16 +11,16 @@ _KEPT = ("best", "last")
 
 
 def resolve_checkpoint(path: str | Path) -> Path:
-    """The checkpoint file of a run folder (the best one, else the last), or the file itself.
+    """The checkpoint of a run folder (the best one, else the last), or itself: a file, or a folder of shards.
 
     Raises:
         UserError: if there is none; it names the command that makes one.
     """
     path = Path(path)
-    if path.is_file():
+    if is_checkpoint(path):
         return path
     for name in _KEPT:
-        if (path / f"{name}.ckpt").is_file():
+        if is_checkpoint(path / f"{name}.ckpt"):
             return path / f"{name}.ckpt"
     if path.suffix == ".ckpt":
         raise UserError(f"there is no checkpoint {path}; make it with: {_command(path.parent)}")

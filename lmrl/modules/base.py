@@ -133,22 +133,23 @@ class LanguageModule(L.LightningModule):
         loss: Tensor = terms.pop("loss")
         prefix = self.name if stage == "train" else f"{stage}/{self.name}"
         values = {f"{stage}/loss": loss, **{f"{prefix}/{name}": value for name, value in terms.items()}}
-        detached = {name: value.detach() for name, value in values.items()}
+        detached, count = {name: value.detach() for name, value in values.items()}, batch.n_tokens
         if stage == "train" and place()[1] > 1:
-            detached = self._over_ranks(detached, batch.n_tokens)
+            detached, count = self._over_ranks(detached, count)
         if not detached[f"{stage}/loss"].isfinite():
             self._stop_at(batch, detached)
-        self._log_terms(detached, batch, stage)
+        self._log_terms(detached, count, stage)
         return loss
 
-    def _over_ranks(self, terms: dict[str, Tensor], count: int) -> dict[str, Tensor]:
-        """Means over the action tokens of all ranks; so that what is not finite stops all of them at once."""
+    def _over_ranks(self, terms: dict[str, Tensor], count: int) -> tuple[dict[str, Tensor], int]:
+        """Means over the action tokens of all ranks, and their number: what is not finite stops all ranks at once."""
         sums = torch.stack([*terms.values(), torch.ones_like(next(iter(terms.values())))]) * count
         *totals, tokens = self.trainer.strategy.reduce(sums, reduce_op="sum")
-        return {name: total / tokens.clamp(min=1.0) for name, total in zip(terms, totals, strict=True)}
+        means = {name: total / tokens.clamp(min=1.0) for name, total in zip(terms, totals, strict=True)}
+        return means, int(tokens)
 
-    def _log_terms(self, terms: dict[str, Tensor], batch: TokenBatch, stage: str) -> None:
-        self.log_dict(terms, batch_size=max(1, batch.n_tokens), prog_bar=False, sync_dist=stage == "val")
+    def _log_terms(self, terms: dict[str, Tensor], count: int, stage: str) -> None:
+        self.log_dict(terms, batch_size=max(1, count), prog_bar=False, sync_dist=stage == "val")
 
     def _stop_at(self, batch: TokenBatch, terms: Mapping[str, Tensor]) -> NoReturn:
         rank, world = place()
@@ -220,16 +221,23 @@ class LanguageModule(L.LightningModule):
             )
         return self.window
 
-    def export(self, folder: Path, scores: Mapping[str, Any] | None = None) -> None:
+    def export(
+        self, folder: Path, scores: Mapping[str, Any] | None = None, weights: Mapping[str, Tensor] | None = None
+    ) -> None:
         """Write a folder that `transformers` loads without this package, and what was learned beside the model.
 
         Args:
             folder: replaced if it exists.
             scores: content of ``scores.json``, for the model card.
+            weights: the whole state dict, where the module itself holds a share of it (see `whole_weights`).
         """
         values, settings = self.values(), {"beta": getattr(self, "beta", None)}
+        spoken: dict[str, Tensor] | None = None
+        if weights is not None:
+            values = {name: weights[name] for name in values}
+            spoken = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
         card = model_card(facts(self), scores, guided=any(name.startswith("q_heads.") for name in values))
-        export(folder, self.model, self.tokenizer, values, card, generation_defaults(self), settings)
+        export(folder, self.model, self.tokenizer, values, card, generation_defaults(self), settings, spoken)
 
     def values(self) -> dict[str, Tensor]:
         """Weights that the language model does not hold: value heads and what carries them."""

@@ -8,7 +8,7 @@ import lightning as L
 
 from lmrl.envs.registration import Task
 from lmrl.errors import UserError
-from lmrl.models.checkpoint import read_checkpoint
+from lmrl.models.checkpoint import in_one_file, read_checkpoint
 from lmrl.models.runs import resolve_checkpoint
 from lmrl.modules.base import LanguageModule
 from lmrl.protocols import Policy
@@ -39,7 +39,8 @@ def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_co
 
 
 def _load(file: Path, kind: type[M], allow_pickle: bool, **settings: Any) -> M:
-    loaded = kind.load_from_checkpoint(file, map_location="cpu", weights_only=not allow_pickle, **settings)
+    with in_one_file(file, allow_pickle) as found:
+        loaded = kind.load_from_checkpoint(found, map_location="cpu", weights_only=not allow_pickle, **settings)
     return loaded.eval()
 
 

@@ -217,14 +217,15 @@ class PPO(LanguageModule):
         loss: Tensor = super().training_step(played, batch_idx) + self.bc_weight * imitation * played.n_tokens
         return loss
 
-    def _over_ranks(self, terms: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+    def _over_ranks(self, terms: dict[str, Tensor], count: int) -> tuple[dict[str, Tensor], int]:
         """Means, but of the ratios the one that is farthest from 1."""
         name = f"{self.name}/ratio"
         low, high = (torch.maximum(sign * terms[name].log(), terms[name].new_zeros(())) for sign in (-1.0, 1.0))
         low, high = self.trainer.strategy.reduce(torch.stack([low, high]), reduce_op="max")
-        return {**super()._over_ranks(terms, count), name: torch.where(high >= low, high, -low).exp()}
+        means, tokens = super()._over_ranks(terms, count)
+        return {**means, name: torch.where(high >= low, high, -low).exp()}, tokens
 
-    def _log_terms(self, terms: dict[str, Tensor], batch: TokenBatch, stage: str) -> None:
+    def _log_terms(self, terms: dict[str, Tensor], count: int, stage: str) -> None:
         """Means over a round; and how far the first ratios are from 1, which they must be."""
         ratio = terms[f"{self.name}/ratio"]
         if self.trainer.datamodule.consumed == 1:  # type: ignore[attr-defined]
@@ -232,7 +233,7 @@ class PPO(LanguageModule):
             if abs(ratio.item() - 1.0) > 0.05:
                 said = f"a ratio of the first minibatch is {ratio.item():.3f}, not 1"
                 rank_zero_warn(f"{said}: what is trained is not the distribution that was sampled from")
-        self.log_dict(terms, batch_size=max(1, batch.n_tokens), on_step=False, on_epoch=True)
+        self.log_dict(terms, batch_size=max(1, count), on_step=False, on_epoch=True)
 
     def train(self, mode: bool = True) -> "PPO":
         """Training mode for what learns; the start policy stays in eval mode."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel
 
 from lmrl.models.heads import ValueHead
 
-__all__ = ["is_sharded", "shard", "whole", "whole_tensor"]
+__all__ = ["is_sharded", "shard", "whole", "whole_tensor", "whole_weights"]
 
 #: What runs between the hooks that gather the weights of the module itself: embeddings, norms and vocabulary heads.
 _STEPS = ("training_step", "validation_step", "experience")
@@ -77,6 +78,16 @@ def whole(module: nn.Module, but: Sequence[str] = ()) -> Iterator[None]:
         for part in parts:
             part.reshard()
             part.set_reshard_after_forward(part is not module, recurse=False)
+
+
+def whole_weights(module: nn.Module) -> dict[str, Tensor] | None:
+    """The whole state dict on the CPU of the first process, empty on the others; None if the module is not sharded.
+
+    All processes have to call it. One tensor at a time is gathered.
+    """
+    if not is_sharded(module):
+        return None
+    return get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:
