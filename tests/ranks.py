@@ -25,7 +25,7 @@ def strategy(name: str, world: int = 2, **settings: Any) -> Strategy | str:
     return DDPStrategy(process_group_backend="gloo") if name == "ddp" else "auto"
 
 
-def on_ranks(work: Callable[..., Any], *arguments: Any, world: int = 2, seconds: float = 120.0) -> list[Any]:
+def on_ranks(work: Callable[..., Any], *arguments: Any, world: int = 2, seconds: float = 300.0) -> list[Any]:
     """What a function returns on each of so many processes, which talk by gloo.
 
     Raises:
@@ -43,7 +43,9 @@ def on_ranks(work: Callable[..., Any], *arguments: Any, world: int = 2, seconds:
             process.start()
         end = time.monotonic() + seconds
         # One that failed leaves the others waiting.
-        while time.monotonic() < end and any(p.is_alive() for p in processes) and not any(p.exitcode for p in processes):
+        while (
+            time.monotonic() < end and any(p.is_alive() for p in processes) and not any(p.exitcode for p in processes)
+        ):
             time.sleep(0.05)
         late = [rank for rank, process in enumerate(processes) if process.exitcode is None]
         for process in processes:

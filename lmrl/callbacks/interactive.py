@@ -12,7 +12,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.modules import LanguageModule
 from lmrl.modules.rounds import log_now
-from lmrl.modules.sharding import whole
+from lmrl.modules.sharding import check_playable, whole
 
 __all__ = ["InteractiveEvaluation"]
 
@@ -64,6 +64,14 @@ class InteractiveEvaluation(Callback):
         self.seconds = 0.0
         self._evaluated = -1
 
+    def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Make sure that the policy can be played.
+
+        Raises:
+            UserError: for the strategy ``fsdp``.
+        """
+        check_playable(trainer)
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         """Play if it is time."""
         step = trainer.global_step
@@ -85,9 +93,7 @@ class InteractiveEvaluation(Callback):
         module.eval()
         with whole(module, but=module.silent):
             policy = module.policy(**self.decoding)
-            played = evaluate(
-                policy, self.task.name, self.episodes, self.seed, self.slots, env=self.env, together=True
-            )
+            played = evaluate(policy, self.task.name, self.episodes, self.seed, self.slots, env=self.env, together=True)
         scores = played.scores()
         module.train(training)
         log_now(trainer, self._metrics(scores))

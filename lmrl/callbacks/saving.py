@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.strategies import FSDPStrategy
 
 from lmrl.modules import LanguageModule
 from lmrl.modules.sharding import whole_weights
@@ -18,7 +19,8 @@ def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappin
     """Write ``NAME.ckpt`` and the folder ``NAME`` into the run's folder (``trainer.default_root_dir``).
 
     All processes of a run have to call it. Under `ModelParallelStrategy`, ``NAME.ckpt`` is a folder to which each of
-    them adds its shards (or a file, if the strategy says so).
+    them adds its shards (or a file, if the strategy says so). The strategy ``fsdp`` gathers weights for a checkpoint
+    alone: there the folder is for `lmrl export` to make.
 
     Args:
         trainer: of the run.
@@ -35,7 +37,8 @@ def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappin
     weights = whole_weights(module)
     if trainer.is_global_zero:
         _replace(new, root / f"{name}.ckpt")
-        module.export(root / name, scores, weights)
+        if not isinstance(trainer.strategy, FSDPStrategy):
+            module.export(root / name, scores, weights)
     trainer.strategy.barrier()
 
 

@@ -14,6 +14,7 @@ from lmrl.commands.parser_errors import explain
 from lmrl.config_files import config_file
 from lmrl.errors import UserError
 from lmrl.models.checkpoint import check_checkpoint, unreadable
+from lmrl.models.lm import weights_on_first_process
 
 __all__ = ["RunConfig", "TrainingCLI", "fit"]
 
@@ -57,6 +58,12 @@ class TrainingCLI(LightningCLI):
             default=False,
             help="read one with pickled objects; that can run any code in it",
         )
+
+    def instantiate_classes(self) -> None:
+        """Build what is described; where the weights will be in shards, only the first process reads all of them."""
+        strategy = getattr(self.config.trainer.strategy, "class_path", "")
+        with weights_on_first_process() if strategy.endswith(".ModelParallelStrategy") else nullcontext():
+            super().instantiate_classes()
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the words that were handed in, whatever ``sys.argv`` holds.

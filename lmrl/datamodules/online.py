@@ -182,7 +182,7 @@ class OnlineDataModule(OfflineDataModule):
         return np.random.default_rng([self.hparams["data_seed"], *key])
 
     def _batch(self, runs: Sequence[Run]) -> TokenBatch:
-        """This process's share of a minibatch; where there are fewer runs than processes, rows with nothing to learn."""
+        """This process's share of a minibatch; if there are fewer runs than processes, rows with nothing to learn."""
         rank, world = place()
         mine, pad = runs[rank::world], self._encoder().tokenizer.pad_token_id or 0
         parts = [buffer[index] for buffer, run in mine or runs[:1] for index in run]

@@ -115,9 +115,7 @@ def evaluate(
     played = shared_out(starts, play) if together else play(starts)
     player = {"player": policy.describe()} if isinstance(policy, Described) else {}
     made_with = {"versions": _versions(), "env": dict(env or {}), **player, **_opponent(played[0])}
-    return Evaluation(
-        task, name or type(policy).__name__, tuple(played), seed, {**made_with, **(provenance or {})}
-    )
+    return Evaluation(task, name or type(policy).__name__, tuple(played), seed, {**made_with, **(provenance or {})})
 
 
 def _opponent(episode: Episode) -> dict[str, Any]:

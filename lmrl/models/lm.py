@@ -1,9 +1,13 @@
 """Causal language models of `transformers`: from a folder or hub id, or a small one from scratch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
@@ -11,7 +15,17 @@ from lmrl.batch import TokenBatch
 from lmrl.errors import UserError
 from lmrl.losses import LinearScores, linear_scores
 
-__all__ = ["build_lm", "head_of", "hidden_states", "logits_of", "trunk_of", "vocabulary_of"]
+__all__ = [
+    "build_lm",
+    "head_of",
+    "hidden_states",
+    "logits_of",
+    "trunk_of",
+    "vocabulary_of",
+    "weights_on_first_process",
+]
+
+_ON_FIRST = ContextVar("weights on the first process only", default=False)
 
 #: A model that a laptop trains in minutes. The activation is GPT-2's, in its fused form.
 SMALL: Mapping[str, Any] = {
@@ -42,6 +56,30 @@ def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
     return config
 
 
+@contextmanager
+def weights_on_first_process() -> Iterator[None]:
+    """Inside, only the first process of a run reads or draws the weights of the models that it builds.
+
+    Those of the others are without content (on the meta device) until the model is sharded, which hands them their
+    share: a machine then holds a model in memory once, not once per process.
+    """
+    token = _ON_FIRST.set(True)
+    try:
+        yield
+    finally:
+        _ON_FIRST.reset(token)
+
+
+def _without_weights(config: PreTrainedConfig, vocabulary: int, trust_remote_code: bool) -> PreTrainedModel:
+    config.vocab_size = max(config.vocab_size, vocabulary)
+    kind = getattr(config, "dtype", None) or torch.float32
+    with torch.device("meta"):
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=kind, trust_remote_code=trust_remote_code
+        )
+    return made
+
+
 def build_lm(
     pretrained: str | None, architecture: Mapping[str, Any], vocabulary: int, trust_remote_code: bool = False
 ) -> PreTrainedModel:
@@ -56,13 +94,17 @@ def build_lm(
     Raises:
         UserError: if there is no such model or kind of model.
     """
+    empty = _ON_FIRST.get() and rank_zero_only.rank != 0
     if pretrained is None:
-        made: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            _without_dropout(_from_scratch(architecture, vocabulary))
-        )
+        fresh = _without_dropout(_from_scratch(architecture, vocabulary))
+        if empty:
+            return _without_weights(fresh, vocabulary, trust_remote_code)
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(fresh)  # type: ignore[no-untyped-call]
         return made
     try:
         config = _without_dropout(AutoConfig.from_pretrained(pretrained, trust_remote_code=trust_remote_code))
+        if empty:
+            return _without_weights(config, vocabulary, trust_remote_code)
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             pretrained, config=config, trust_remote_code=trust_remote_code
         )

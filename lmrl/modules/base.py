@@ -114,9 +114,16 @@ class LanguageModule(L.LightningModule):
         """Nothing: what is learned comes from `losses`, and what is played from `policy`."""
 
     def configure_model(self) -> None:
-        """Leave on each process its share of the weights, where the strategy asks for that (`ModelParallelStrategy`)."""
-        if self.device_mesh is not None and not is_sharded(self):
-            shard(self, self.device_mesh["data_parallel"])
+        """Leave on each process its share of the weights, where the strategy asks for that (`ModelParallelStrategy`).
+
+        Raises:
+            UserError: if it asks for tensors in parallel, or for shards of weights that parts of the module share.
+        """
+        mesh = self.device_mesh
+        if mesh is not None and not is_sharded(self):
+            if mesh["tensor_parallel"].size() > 1:
+                raise UserError("tensor_parallel_size must be 1, and data_parallel_size the number of processes")
+            shard(self, mesh["data_parallel"])
 
     def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
         """Return the *sum* over action tokens; `on_before_optimizer_step` divides by their global number."""

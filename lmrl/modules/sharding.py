@@ -7,16 +7,21 @@ Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Paral
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import lightning as L
+import torch.distributed as dist
+from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from lmrl.errors import UserError
 from lmrl.models.heads import ValueHead
+from lmrl.ranks import gathered, place
 
-__all__ = ["is_sharded", "shard", "whole", "whole_tensor", "whole_weights"]
+__all__ = ["check_playable", "is_sharded", "shard", "whole", "whole_tensor", "whole_weights"]
 
 #: What runs between the hooks that gather the weights of the module itself: embeddings, norms and vocabulary heads.
 _STEPS = ("training_step", "validation_step", "experience")
@@ -30,9 +35,21 @@ def is_sharded(module: nn.Module) -> bool:
 def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     """Leave on each process of a mesh its share of all parameters, and have them gathered in parts when they are used.
 
-    The parts are the blocks of language models, value heads, trunks without a vocabulary head, and the rest.
+    The parts are the blocks of language models, value heads, trunks without a vocabulary head, and the rest. Where a
+    process holds no weights yet (`lmrl.models.lm.weights_on_first_process`), all get theirs from the first one.
+
+    Args:
+        module: its children stay what they are; it gets the methods of an `FSDPModule`.
+        mesh: of one dimension.
+
+    Raises:
+        UserError: parts of it share weights, as the copies of a model with adapters do.
     """
-    for part in _parts(module):
+    parts = _parts(module)
+    _check_own_weights(module, parts)
+    empty = any(gathered(any(parameter.is_meta for parameter in module.parameters())))
+    weights = dict(module.state_dict()) if empty and place()[0] == 0 else {}
+    for part in parts:
         fully_shard(part, mesh=mesh)
         if isinstance(part, ValueHead):
             for name in ("taken", "score_taken"):
@@ -41,6 +58,47 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     for name in _STEPS:
         if hasattr(module, name):
             register_fsdp_forward_method(module, name)
+    if empty:
+        _fill(module, weights, mesh.device_type)
+
+
+def check_playable(trainer: L.Trainer) -> None:
+    """Refuse to play where weights are in shards that cannot be made whole for it.
+
+    Raises:
+        UserError: for the strategy ``fsdp``.
+    """
+    if isinstance(trainer.strategy, FSDPStrategy):
+        raise UserError(
+            "strategy fsdp cannot gather its weights for playing: use ModelParallelStrategy (configs/scale/fsdp.yaml)"
+        )
+
+
+def _check_own_weights(module: nn.Module, parts: Sequence[nn.Module]) -> None:
+    home: dict[int, int] = {}
+    for number, part in enumerate(parts):
+        for inner in part.modules():
+            home.setdefault(id(inner), number)
+    owner: dict[int, int] = {}
+    for inner in module.modules():
+        number = home.get(id(inner), -1)
+        for parameter in inner.parameters(recurse=False):
+            if owner.setdefault(id(parameter), number) != number:
+                raise UserError(
+                    f"parts of {type(module).__name__} share weights (adapters on one model do): they cannot be in "
+                    "shards; use the strategy ddp"
+                )
+
+
+def _fill(module: nn.Module, weights: dict[str, Tensor], device: str) -> None:
+    """Hand all processes their share of what the first one holds."""
+    if place()[0] > 0:
+        module.to_empty(device=device)
+    set_model_state_dict(
+        module, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, cpu_offload=False)
+    )
+    for _, buffer in module.named_buffers():  # those that no state dict holds too
+        dist.broadcast(buffer, 0)
 
 
 def _parts(module: nn.Module) -> list[nn.Module]:

@@ -62,7 +62,7 @@ class ValueModule(LanguageModule):
             UserError: if these are values of another kind, or there are none where they are needed.
         """
         name = self.hparams["pretrained"]
-        if name is None:
+        if name is None or next(self.trunk.parameters()).is_meta:  # the first process takes them over for all
             return
         learned = exported_values(resolve_pretrained(name))
         if not learned and not self.needs_values:

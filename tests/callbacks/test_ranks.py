@@ -12,10 +12,7 @@ from lightning.pytorch import Callback
 
 import lmrl
 from lmrl.callbacks import InteractiveEvaluation, RolloutCollection
-from lmrl.envs.registration import task
-from lmrl.errors import UserError
 from lmrl.episode import Episode
-from lmrl.evaluation import evaluate
 from lmrl.modules import BC, ILQL, PPO, OnlineFilteredBC
 from lmrl.modules.sharding import whole
 from lmrl.ranks import gathered, place, shared_out
@@ -59,3 +56,94 @@ def test_online_learning_is_that_of_one_process(kind: str, bc_run: str, data_pat
         for rows in on_ranks(learn, name, kind, bc_run, str(data_path), tmp_path / name):
             for row, expected in zip(rows, one, strict=True):
                 assert row == pytest.approx(expected, abs=1e-5, rel=1e-4), name
+
+
+class Uneven(type(lmrl.make("maze_fo"))):  # type: ignore[misc]
+    """A maze that ends after as many moves as its seed says: 1 to 9."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.left = 1 + int(np.random.default_rng(seed).integers(9))
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str) -> Any:
+        self.left -= 1
+        text, reward, terminated, truncated, info = super().step(action)
+        return text, reward, terminated, truncated or self.left == 0, info
+
+
+class EveryStep(Callback):
+    """Plays other episodes after each step: how many moves those of each process took, and the scores."""
+
+    def __init__(self, episodes: int) -> None:
+        self.episodes = episodes
+        self.moves: list[tuple[int, ...]] = []
+        self.returns: list[list[float]] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
+        assert isinstance(pl_module, BC)
+        mine = 0
+
+        def play(starts: Any) -> list[Episode]:
+            nonlocal mine
+            policy = pl_module.policy(max_new_tokens=2)
+            found = in_order(rollout(policy, Uneven, starts, task="maze_fo", slots=2))
+            mine += sum(map(len, found))
+            return found
+
+        starts = [Start(1000 * trainer.global_step + number) for number in range(self.episodes)]
+        with whole(pl_module):
+            self.returns.append([episode.total_reward for episode in shared_out(starts, play)])
+        self.moves.append(tuple(gathered(mine)))
+
+
+def uneven(name: str, bc_run: str, data_path: str, root: Path, steps: int) -> tuple[Any, Any]:
+    playing = EveryStep(episodes=3)
+    trainer = L.Trainer(
+        max_steps=steps, accelerator="cpu", devices=2, strategy=strategy(name), logger=False, limit_val_batches=0,
+        callbacks=[playing], enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        default_root_dir=root,
+    )  # fmt: skip
+    data = lmrl.datamodules.MazeDataModule("maze_fo", path=data_path, batch_size=4)
+    trainer.fit(BC(pretrained=bc_run), data)
+    return playing.moves, playing.returns
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_fifty_uneven_evaluations_end(name: str, bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    """Between two training steps each, which need both processes."""
+    found = on_ranks(uneven, name, bc_run, str(data_path), tmp_path, 50)
+    (moves, returns), (_, others) = found
+    assert returns == others and len(returns) == 50
+    assert sum(first != second for first, second in moves) > 40
+    assert max(abs(first - second) for first, second in moves) > 5
+
+
+def failing(root: Path) -> str:
+    """An evaluation in which the environment of one process breaks."""
+    trainer = L.Trainer(
+        accelerator="cpu", devices=2, strategy=strategy("ddp"), logger=False, enable_progress_bar=False,
+        enable_checkpointing=False, enable_model_summary=False, default_root_dir=root, max_steps=1,
+    )  # fmt: skip
+
+    class Playing(Callback):
+        def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            def work(items: Any) -> list[int]:
+                if place()[0] == 1:
+                    raise ConnectionError("gone")
+                return list(items)
+
+            shared_out(range(5), work)
+
+    trainer.callbacks.append(Playing())  # type: ignore[attr-defined]
+    module = BC(architecture=TINY)
+    try:
+        trainer.fit(module, [1])
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def test_an_error_on_one_process_is_one_on_all(tmp_path: Path) -> None:
+    first, second = on_ranks(failing, tmp_path)
+    assert first == "UserError: process 1 of 2 failed: ConnectionError: gone"
+    assert second == "ConnectionError: gone"

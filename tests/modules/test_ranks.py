@@ -1,6 +1,7 @@
 """Two processes learn what one does: the same losses, weights and gradients, whatever holds the weights."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,19 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, DistributedSampler
+from transformers import AutoModelForCausalLM
 
 from lmrl.batch import TokenBatch, collate
+from lmrl.callbacks import KeepLast
+from lmrl.cli import main
+from lmrl.models.checkpoint import check_checkpoint, in_one_file
+from lmrl.models.export import exported_values
+from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import BC, ILQL, MC, LanguageModule
 from lmrl.ranks import place
-from lmrl.tokens import Segment
+from lmrl.tokens import Segment, Window
 from tests.modules.test_gradients import TINY, examples
 from tests.ranks import STRATEGIES, on_ranks, strategy
 
@@ -46,34 +54,109 @@ def segments() -> list[Segment]:
     return [replace(part, return_to_go=np.arange(len(part.col), dtype=float)) for part in examples()]
 
 
-def losses(name: str, kind: type[LanguageModule], root: Path) -> list[dict[str, float]]:
-    """Of four steps on 16 segments each, however many processes share them."""
-    rank, world = (0, 1) if name == "one" else (None, 2)
+class Data(L.LightningDataModule):
+    """16 segments a step, however many processes share them."""
+
+    def train_dataloader(self) -> DataLoader[TokenBatch]:
+        (rank, world), parts = place(), segments()
+        order = DistributedSampler(parts, world, rank, shuffle=False)  # type: ignore[arg-type]
+        return DataLoader(parts, 16 // world, sampler=order, collate_fn=partial(collate, pad=0))  # type: ignore[arg-type]
+
+
+def run(
+    name: str, kind: type[LanguageModule], root: Path, steps: int = 4, *callbacks: Callback, **more: Any
+) -> list[dict[str, float]]:
+    """What is logged at each step of a run."""
     torch.manual_seed(0)
-    seen, settings = Losses(), {"warmup_steps": 0, "lr": 1e-2, "architecture": TINY}
-    module = kind(**settings)
+    seen, resume = Losses(), more.pop("ckpt_path", None)
+    architecture, first = more.pop("architecture", TINY), more.pop("first", False)
     trainer = L.Trainer(
-        max_steps=4, accelerator="cpu", devices=world, strategy=strategy(name), logger=False, callbacks=[seen],
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, gradient_clip_val=0.5,
-        default_root_dir=root, use_distributed_sampler=False,
+        max_steps=steps, accelerator="cpu", devices=1 if name == "one" else 2, strategy=strategy(name, **more),
+        logger=False, callbacks=[seen, *callbacks], enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, gradient_clip_val=0.5, default_root_dir=root, use_distributed_sampler=False,
     )  # fmt: skip
-    parts = segments()
-
-    class Data(L.LightningDataModule):
-        def train_dataloader(self) -> DataLoader[TokenBatch]:
-            rank, world = place()
-            order = DistributedSampler(parts, world, rank, shuffle=False)  # type: ignore[arg-type]
-            return DataLoader(parts, 16 // world, sampler=order, collate_fn=partial(collate, pad=0))  # type: ignore[arg-type]
-
-    trainer.fit(module, Data())
+    with weights_on_first_process() if first else nullcontext():
+        module = kind(architecture=architecture, lr=1e-2, lr_schedule="constant", warmup_steps=0)
+    assert first is False or next(module.model.parameters()).is_meta == (trainer.global_rank > 0)
+    module.window = Window()
+    trainer.fit(module, Data(), ckpt_path=resume)
     return seen.rows
+
+
+def assert_same(found: Sequence[list[dict[str, float]]], expected: list[dict[str, float]]) -> None:
+    for rows in found:
+        for row, right in zip(rows, expected, strict=True):
+            assert row == pytest.approx(right, abs=1e-5, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_those_of_one_process(kind: type[LanguageModule], tmp_path: Path) -> None:
-    (one,) = on_ranks(losses, "one", kind, tmp_path, world=1)
+    (one,) = on_ranks(run, "one", kind, tmp_path, world=1)
     assert len(one) == 4 and one[0]["train/loss"] != one[3]["train/loss"]
     for name in STRATEGIES:
-        for rows in on_ranks(losses, name, kind, tmp_path):
-            for row, expected in zip(rows, one, strict=True):
-                assert row == pytest.approx(expected, abs=1e-5, rel=1e-5), name
+        assert_same(on_ranks(run, name, kind, tmp_path), one)
+
+
+def saving(root: Path, steps: int, more: dict[str, Any]) -> list[dict[str, float]]:
+    return run("fsdp", ILQLFromScratch, root, steps, KeepLast(every_n_steps=2), **more)
+
+
+def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:
+    with in_one_file(checkpoint) as file:
+        found: dict[str, torch.Tensor] = torch.load(file, weights_only=True)["state_dict"]
+    return found
+
+
+@pytest.mark.parametrize("in_shards", [True, False])
+def test_a_run_in_shards_is_saved_goes_on_and_is_exported(in_shards: bool, tmp_path: Path) -> None:
+    settings = {"save_distributed_checkpoint": in_shards}
+    whole = on_ranks(saving, tmp_path / "whole", 4, settings)
+    on_ranks(saving, tmp_path / "halves", 2, settings)
+    last = tmp_path / "halves" / "last.ckpt"
+    assert last.is_dir() == in_shards
+    check_checkpoint(last, allow_pickle=False)
+    halves = on_ranks(saving, tmp_path / "halves", 4, {**settings, "ckpt_path": last})
+    assert [rows[2:] for rows in whole] == halves
+    expected = weights_of(tmp_path / "whole" / "last.ckpt")
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(last).items())
+    assert main(["export", str(tmp_path / "halves"), "--to", str(tmp_path / "exported")]) == 0
+    for folder in (tmp_path / "exported", tmp_path / "halves" / "last"):
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor, expected[f"model.{name}"]), name
+        values = exported_values(str(folder))
+        assert {name.split(".")[0] for name in values} == {"trunk", "q_heads", "v_head"}
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in values.items())
+    assert not [path for path in (tmp_path / "halves").iterdir() if path.name.startswith(".")]
+
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+def test_weights_that_only_the_first_process_has_reach_all(tmp_path: Path) -> None:
+    """Buffers too, without which a rotary embedding knows no positions."""
+    more = {"architecture": LLAMA}
+    (one,) = on_ranks(partial(run, "one", ILQLFromScratch, tmp_path, 3, **more), world=1)
+    assert_same(on_ranks(partial(run, "fsdp", ILQLFromScratch, tmp_path, 3, first=True, **more)), one)
+
+
+def test_the_weights_are_really_in_shards(tmp_path: Path) -> None:
+    """Each of two processes holds half of them, but for what cannot be halved."""
+    for total, mine in on_ranks(held, tmp_path):
+        assert 0.45 * total < mine < 0.55 * total
+
+
+def held(root: Path) -> tuple[int, int]:
+    counts: list[tuple[int, int]] = []
+
+    class Counting(Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
+            parameters = [p for p in pl_module.parameters() if isinstance(p, DTensor)]
+            assert len(parameters) == len([*pl_module.parameters()])
+            counts.append((sum(p.numel() for p in parameters), sum(p.to_local().numel() for p in parameters)))
+
+    run("fsdp", ILQLFromScratch, root, 1, Counting())
+    return counts[0]
