@@ -8,7 +8,7 @@ adapters and heads. Activations, which depend on the batch, come on top.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-Q_RANK, LORA_RANK, GPUS = 64, 16, 8
+Q_RANK, LORA_RANK, GPUS = 64, 16, (8, 64)
 LEARNS, STAYS, HALF = 16, 4, 2
 ALGORITHMS = ("BC", "PPO", "ILQL")
 
@@ -88,18 +88,16 @@ def gathered(model: Model) -> int:
     return 2 * STAYS * (model.total() - (model.layers - 2) * model.block())
 
 
-def sharded(model: Model, algorithm: str) -> float:
-    """Bytes on each of several GPUs."""
-    return whole(model, algorithm) / GPUS + gathered(model)
+def sharded(model: Model, algorithm: str, gpus: int) -> float:
+    """Bytes on each of several GPUs in a step."""
+    return whole(model, algorithm) / gpus + gathered(model)
 
 
-def played(model: Model, algorithm: str) -> float:
-    """Bytes on each of several GPUs while the policy plays: the shares, and the weights that it plays with."""
+def played(model: Model, algorithm: str, gpus: int) -> float:
+    """Bytes on each of several GPUs while the policy plays: its share, and all weights that it plays with."""
     q, v = model.head(model.vocabulary, Q_RANK), model.head(1, model.width)
     more = {"BC": 0, "PPO": v, "ILQL": model.trunk() + 2 * q + v}[algorithm]
-    learns, stays = parts(model, algorithm)
-    kept = (LEARNS - STAYS) * learns + STAYS * (learns + stays)  # between steps there are no gradients
-    return kept / GPUS + STAYS * (model.total() + more) - STAYS * learns / GPUS
+    return whole(model, algorithm) / gpus + STAYS * (model.total() + more)
 
 
 def adapted(model: Model, algorithm: str) -> int:
@@ -112,20 +110,20 @@ def adapted(model: Model, algorithm: str) -> int:
 
 def table() -> str:
     """Gigabytes (10**9 bytes), as Markdown."""
-    lines = [
-        f"| model | parameters | algorithm | one GPU, or DDP | FSDP2, {GPUS} GPUs: step | the same: playing | LoRA, one GPU |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    steps = [f"FSDP2, {gpus} GPUs" for gpus in GPUS]
+    columns = ["model", "algorithm", "one GPU, or DDP", *steps, f"{steps[0]}, playing", "LoRA, one GPU"]
+    rows = [columns, ["---"] * len(columns)]
     for model in MODELS:
         for algorithm in ALGORITHMS:
-            found = [f(model, algorithm) / 1e9 for f in (whole, sharded, played, adapted)]
-            numbers = " | ".join(f"{number:,.1f}" for number in found)
-            lines.append(f"| {model.name} | {model.total() / 1e9:.2f} B | {algorithm} | {numbers} |")
-    return "\n".join(lines)
+            found = [whole(model, algorithm), *(sharded(model, algorithm, gpus) for gpus in GPUS)]
+            found += [played(model, algorithm, GPUS[0]), adapted(model, algorithm)]
+            named = [f"{model.name} ({model.total() / 1e9:.2f} B)", algorithm]
+            rows.append(named + [f"{number / 1e9:,.1f}" for number in found])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def run() -> Iterator[tuple[str, str, str]]:
     """One row per model and algorithm."""
     for line in table().splitlines()[2:]:
-        name, count, algorithm, *numbers = (cell.strip() for cell in line.strip("|").split("|"))
-        yield f"memory: {name} ({count}), {algorithm}", " / ".join(numbers) + " GB", "on paper"
+        name, algorithm, *numbers = (cell.strip() for cell in line.strip("|").split("|"))
+        yield f"memory: {name}, {algorithm}", " / ".join(numbers) + " GB", "on paper"

@@ -13,6 +13,7 @@ from lmrl.cli import main
 from lmrl.config_files import configs_folder
 from lmrl.data import generate
 from lmrl.envs.registration import tasks
+from tests.ranks import STRATEGIES, on_ranks
 
 CONFIGS = configs_folder()
 # Two games of an untrained model may well be equal, or won by nobody.
@@ -116,6 +117,21 @@ def test_a_run_plays(folder: Path) -> None:
     scores = json.loads((out / "scores.json").read_text())
     assert scores["provenance"]["decoding"] == {"temperature": 0.5, "beta": 2.0}
     assert (out / "probe.json").is_file()
+
+
+def train(words: list[str]) -> int:
+    return main(["fit", *words])
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_two_processes_train_a_step(name: str, folder: Path, tmp_path: Path) -> None:
+    """As the overlay has it, but on the CPU; what they leave is what any run leaves."""
+    words = [*short(CONFIGS / "maze_fo" / "bc.yaml", folder), "--config", str(CONFIGS / "scale" / f"{name}.yaml")]
+    words += ["--trainer.accelerator=cpu", f"--trainer.default_root_dir={tmp_path / 'run'}"]
+    assert on_ranks(train, words) == [0, 0]
+    assert (tmp_path / "run" / "best.ckpt").is_dir() == (name == "fsdp")
+    assert (tmp_path / "run" / "best" / "model.safetensors").is_file()
+    assert main(["export", str(tmp_path / "run"), "--to", str(tmp_path / "exported")]) == 0
 
 
 @pytest.mark.parametrize("path", OVERLAYS, ids=name_of)

@@ -10,7 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from torch.distributed import run as torchrun
 
+from benchmarks import memory
 from lmrl import losses, modules
 from lmrl.cli import VERBS, main
 from lmrl.commands.arguments import parser_of
@@ -34,8 +36,16 @@ def _shown(page: Path) -> str:
     return re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
+#: Lines of shell, and of scripts (``sh``), whose comments are for SLURM.
 COMMANDS = sorted(
-    {line.strip() for page in PAGES for block in blocks(page, "bash") for line in block.splitlines() if line.strip()}
+    {
+        line.strip()
+        for page in PAGES
+        for language in ("bash", "sh")
+        for block in blocks(page, language)
+        for line in block.splitlines()
+        if line.strip() and not line.startswith("#")
+    }
 )
 
 
@@ -50,6 +60,12 @@ def test_a_command_of_the_docs_is_understood(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program, *words = shlex.split(line)
+    if program == "torchrun":
+        started = torchrun.parse_args(words)
+        assert started.module
+        program, *words = started.training_script, *started.training_script_args
+    elif program == "srun":
+        program, *words = words
     if program == "make":
         subprocess.run(["make", "--dry-run", *words], cwd=ROOT, check=True, capture_output=True)
     elif words[:1] == ["fit"]:
@@ -115,3 +131,9 @@ def test_the_constraints_pin_what_is_needed_once_per_python() -> None:
     wanted = re.findall(r'^  "([A-Za-z0-9-]+)', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     needed = {name.lower() for name in wanted} & {"lightning", "transformers", "gymnasium", "pytest", "ruff", "mypy"}
     assert needed == {"lightning", "transformers", "gymnasium", "pytest", "ruff", "mypy"} <= pinned
+
+
+def test_the_memory_in_the_docs_is_what_the_formula_gives() -> None:
+    assert memory.table() in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    published = {"GPT-2": 124_439_808, "Llama 3.1 8B": 8_030_261_248, "Llama 3.1 70B": 70_553_706_496}
+    assert {model.name: model.total() for model in memory.MODELS if model.name in published} == published

@@ -1,7 +1,7 @@
 """Checkpoints in shards: folders into which each process of a run wrote its part, read by one process.
 
-`torch.distributed.checkpoint` keeps its table of contents, and numbers beside the tensors, as pickles, which can run any
-code when they are read. Here they are read as plain values or not at all.
+`torch.distributed.checkpoint` keeps its table of contents, and numbers beside the tensors, as pickles, which can run
+any code when they are read. Here they are read as plain values or not at all.
 """
 
 import pickle

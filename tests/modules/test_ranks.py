@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, DistributedSampler
 from transformers import AutoModelForCausalLM
@@ -19,10 +21,12 @@ from transformers import AutoModelForCausalLM
 from lmrl.batch import TokenBatch, collate
 from lmrl.callbacks import KeepLast
 from lmrl.cli import main
+from lmrl.errors import UserError
 from lmrl.models.checkpoint import check_checkpoint, in_one_file
 from lmrl.models.export import exported_values
 from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import BC, ILQL, MC, LanguageModule
+from lmrl.modules.sharding import check_playable
 from lmrl.ranks import place
 from lmrl.tokens import Segment, Window
 from tests.modules.test_gradients import TINY, examples
@@ -160,3 +164,36 @@ def held(root: Path) -> tuple[int, int]:
 
     run("fsdp", ILQLFromScratch, root, 1, Counting())
     return counts[0]
+
+
+class Sharing(ILQLFromScratch):
+    """Holds one model under two names, as copies with adapters do."""
+
+    def __init__(self, **shared: Any) -> None:
+        super().__init__(**shared)
+        self.slow_trunk.h = self.trunk.h
+
+
+def refused(root: Path, kind: type[LanguageModule], settings: dict[str, int]) -> str:
+    module = kind(architecture=TINY)
+    trainer = L.Trainer(
+        max_steps=1, accelerator="cpu", devices=2, logger=False, enable_checkpointing=False, default_root_dir=root,
+        enable_progress_bar=False, enable_model_summary=False, strategy=ModelParallelStrategy(**settings),
+    )  # fmt: skip
+    with pytest.raises(UserError) as told:
+        trainer.fit(module, Data())
+    return str(told.value)
+
+
+def test_what_cannot_be_in_shards_is_refused(tmp_path: Path) -> None:
+    said = on_ranks(refused, tmp_path, Sharing, {"data_parallel_size": 2, "tensor_parallel_size": 1})
+    assert all(
+        "share weights (adapters on one model do): they cannot be in shards; use the strategy ddp" in s for s in said
+    )
+    said = on_ranks(refused, tmp_path, BC, {"data_parallel_size": 1, "tensor_parallel_size": 2})
+    assert all("tensor_parallel_size must be 1" in text for text in said)
+
+
+def test_the_classic_strategy_cannot_play() -> None:
+    with pytest.raises(UserError, match="cannot gather its weights for playing: use ModelParallelStrategy"):
+        check_playable(SimpleNamespace(strategy=FSDPStrategy()))  # type: ignore[arg-type]

@@ -1,0 +1,74 @@
+"""Checkpoints in shards are read as plain values or not at all."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from lmrl.errors import UserError
+from lmrl.models.checkpoint import check_checkpoint, in_one_file, is_checkpoint, read_checkpoint
+from lmrl.models.runs import resolve_checkpoint
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+WEIGHTS = {"model.a": torch.arange(6.0).reshape(2, 3), "model.b.c": torch.ones(2, dtype=torch.bfloat16)}
+
+
+class Evil:
+    """Leaves a mark when it is read."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.mark),)
+
+
+def write(folder: Path, rest: Any = 1, value: Any = 0.5) -> Path:
+    """Weights, an optimizer with a value beside its tensors, and the rest; by one process."""
+    state = {"state_dict": dict(WEIGHTS), "optimizer_0": {"moment": torch.zeros(2), "lr": value}}
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(folder), no_dist=True)
+    torch.save({"lmrl": {"class": "x"}, "rest": rest}, folder / "meta.pt")
+    return folder
+
+
+def test_shards_are_read_as_one_file(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run" / "last.ckpt", rest=[1, "two"])
+    assert is_checkpoint(folder) and resolve_checkpoint(tmp_path / "run") == folder
+    check_checkpoint(folder, allow_pickle=False)
+    assert read_checkpoint(folder) == {"lmrl": {"class": "x"}, "rest": [1, "two"]}
+    for allowed in (False, True):
+        with in_one_file(folder, allow_pickle=allowed) as file:
+            found = torch.load(file, weights_only=True)
+        assert found["rest"] == [1, "two"] and found["state_dict"].keys() == WEIGHTS.keys()
+        assert all(torch.equal(found["state_dict"][name], tensor) for name, tensor in WEIGHTS.items())
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["last.ckpt"]
+
+
+def test_a_folder_without_a_table_of_contents_is_no_checkpoint(tmp_path: Path) -> None:
+    folder = write(tmp_path / "last.ckpt")
+    (folder / ".metadata").unlink()
+    assert not is_checkpoint(folder)
+    with pytest.raises(UserError, match="ckpt_path must be a checkpoint file or a folder of shards"):
+        check_checkpoint(folder, allow_pickle=False)
+
+
+@pytest.mark.parametrize("place", ["rest", "value", "contents"])
+def test_objects_are_not_read_unless_that_is_allowed(place: str, tmp_path: Path) -> None:
+    mark, folder = tmp_path / "mark", tmp_path / "last.ckpt"
+    if place == "contents":
+        write(folder)
+        (folder / ".metadata").write_bytes(pickle.dumps(Evil(mark)))
+    else:
+        write(folder, **{place: Evil(mark)})
+    with pytest.raises(UserError, match="holds pickled objects, which can run any code"):
+        check_checkpoint(folder, allow_pickle=False)
+    if place != "value":  # belongs to the optimizer, which only a run that goes on reads
+        with pytest.raises(UserError, match="holds pickled objects"), in_one_file(folder):
+            pass
+    assert not mark.exists()
+    check_checkpoint(folder, allow_pickle=True)
