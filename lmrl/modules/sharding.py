@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from lmrl.errors import UserError
 from lmrl.models.heads import ValueHead
-from lmrl.ranks import gathered, place
+from lmrl.ranks import place
 
 __all__ = ["check_playable", "is_sharded", "shard", "whole", "whole_tensor", "whole_weights"]
 
@@ -35,8 +35,8 @@ def is_sharded(module: nn.Module) -> bool:
 def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     """Leave on each process of a mesh its share of all parameters, and have them gathered in parts when they are used.
 
-    The parts are the blocks of language models, value heads, trunks without a vocabulary head, and the rest. Where a
-    process holds no weights yet (`lmrl.models.lm.weights_on_first_process`), all get theirs from the first one.
+    The parts are the blocks of language models, value heads, trunks without a vocabulary head, and the rest. The
+    weights are those of the first process; the others need not hold any (`weights_on_first_process`).
 
     Args:
         module: its children stay what they are; it gets the methods of an `FSDPModule`.
@@ -47,8 +47,7 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     """
     parts = _parts(module)
     _check_own_weights(module, parts)
-    empty = any(gathered(any(parameter.is_meta for parameter in module.parameters())))
-    weights = dict(module.state_dict()) if empty and place()[0] == 0 else {}
+    weights = dict(module.state_dict()) if place()[0] == 0 else {}
     for part in parts:
         fully_shard(part, mesh=mesh)
         if isinstance(part, ValueHead):
@@ -58,8 +57,7 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     for name in _STEPS:
         if hasattr(module, name):
             register_fsdp_forward_method(module, name)
-    if empty:
-        _fill(module, weights, mesh.device_type)
+    _fill(module, weights, mesh.device_type)
 
 
 def check_playable(trainer: L.Trainer) -> None:
@@ -92,7 +90,7 @@ def _check_own_weights(module: nn.Module, parts: Sequence[nn.Module]) -> None:
 
 def _fill(module: nn.Module, weights: dict[str, Tensor], device: str) -> None:
     """Hand all processes their share of what the first one holds."""
-    if place()[0] > 0:
+    if any(parameter.is_meta for parameter in module.parameters()):
         module.to_empty(device=device)
     set_model_state_dict(
         module, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, cpu_offload=False)

@@ -92,7 +92,9 @@ class EveryStep(Callback):
 
         starts = [Start(1000 * trainer.global_step + number) for number in range(self.episodes)]
         with whole(pl_module):
-            self.returns.append([episode.total_reward for episode in shared_out(starts, play)])
+            found = shared_out(starts, play)
+        assert [episode.seed for episode in found] == [start.seed for start in starts]
+        self.returns.append([episode.total_reward for episode in found])
         self.moves.append(tuple(gathered(mine)))
 
 

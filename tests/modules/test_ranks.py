@@ -1,5 +1,6 @@
 """Two processes learn what one does: the same losses, weights and gradients, whatever holds the weights."""
 
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -71,7 +72,7 @@ def run(
     name: str, kind: type[LanguageModule], root: Path, steps: int = 4, *callbacks: Callback, **more: Any
 ) -> list[dict[str, float]]:
     """What is logged at each step of a run."""
-    torch.manual_seed(0)
+    torch.manual_seed(int(os.environ["RANK"]))  # only what the first process draws counts
     seen, resume = Losses(), more.pop("ckpt_path", None)
     architecture, first = more.pop("architecture", TINY), more.pop("first", False)
     trainer = L.Trainer(
@@ -167,11 +168,11 @@ def held(root: Path) -> tuple[int, int]:
 
 
 class Sharing(ILQLFromScratch):
-    """Holds one model under two names, as copies with adapters do."""
+    """Two copies that hold the very same weight, as those of a model with adapters do."""
 
     def __init__(self, **shared: Any) -> None:
         super().__init__(**shared)
-        self.slow_trunk.h = self.trunk.h
+        self.slow_trunk.ln_f.weight = self.trunk.ln_f.weight
 
 
 def refused(root: Path, kind: type[LanguageModule], settings: dict[str, int]) -> str:
