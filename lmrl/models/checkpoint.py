@@ -69,9 +69,7 @@ def check_checkpoint(path: Path, allow_pickle: bool) -> None:
         UserError: there is no checkpoint, or it holds pickled objects and that was not allowed.
     """
     if not is_checkpoint(path):
-        raise UserError(
-            f"ckpt_path must be a checkpoint (a file, or a folder of shards), there is none at {str(path)!r}"
-        )
+        raise UserError(f"ckpt_path must be a checkpoint file or a folder of shards, there is none at {str(path)!r}")
     if path.is_dir() and not allow_pickle:
         try:
             check_plain(path)

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load
 
 __all__ = ["check_plain", "is_sharded_checkpoint", "read_shards"]
 
@@ -41,13 +44,13 @@ class _PlainUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-class _PlainReader(dcp.FileSystemReader):
+class _PlainReader(FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         found: Metadata = _PlainUnpickler(BytesIO((Path(self.path) / _CONTENTS).read_bytes())).load()
         return found
 
 
-class _PlainPlanner(dcp.DefaultLoadPlanner):
+class _PlainPlanner(DefaultLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
         assert read_item.type == LoadItemType.BYTE_IO
         self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
@@ -72,13 +75,13 @@ def read_shards(folder: Path, *, weights: bool, allow_pickle: bool) -> dict[str,
     content: dict[str, Any] = torch.load(folder / _REST, map_location="cpu", weights_only=not allow_pickle)
     if not weights:
         return content
-    reader = dcp.FileSystemReader(folder) if allow_pickle else _PlainReader(folder)
+    reader = FileSystemReader(folder) if allow_pickle else _PlainReader(folder)
     found = {
         name.removeprefix(_WEIGHTS): torch.empty(entry.size, dtype=entry.properties.dtype)
         for name, entry in _entries(reader).items()
         if name.startswith(_WEIGHTS) and isinstance(entry, TensorStorageMetadata)
     }
-    _load({"state_dict": found}, reader, dcp.DefaultLoadPlanner())
+    _load({"state_dict": found}, reader, DefaultLoadPlanner())
     return {**content, "state_dict": found}
 
 
@@ -94,11 +97,15 @@ def check_plain(folder: Path) -> None:
     _load(values, reader, _PlainPlanner(flatten_state_dict=False))
 
 
-def _load(into: dict[str, Any], reader: dcp.FileSystemReader, planner: dcp.LoadPlanner) -> None:
+def _load(into: dict[str, Any], reader: FileSystemReader, planner: LoadPlanner) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is enough
-        dcp.load(into, storage_reader=reader, planner=planner, no_dist=True)
+        try:
+            load(into, storage_reader=reader, planner=planner, no_dist=True)
+        except CheckpointException as error:  # is no Exception, and hides what happened
+            raise next(iter(error.failures.values()))[0] from error
 
 
-def _entries(reader: dcp.FileSystemReader) -> Mapping[str, Any]:
-    return reader.read_metadata().state_dict_metadata
+def _entries(reader: FileSystemReader) -> Mapping[str, Any]:
+    entries: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
+    return entries

@@ -170,3 +170,21 @@ def test_a_saved_round_goes_on(history: bool, tmp_path: Path) -> None:
 def test_wrong_arguments_are_named(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} must be at least 1, got 0"):
         OnlineDataModule("maze_fo", **{name: 0})
+
+
+@pytest.mark.parametrize("world", [2, 3, 7])
+def test_processes_share_each_minibatch(world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Round 4 has five segments; who has no share of a minibatch reads along and learns nothing."""
+    whole, _ = ready(batch_size=world)
+    expected = [learn(whole) for _ in range(4)][-1]
+    found = []
+    for rank in range(world):
+        monkeypatch.setattr("lmrl.datamodules.online.place", lambda rank=rank: (rank, world))
+        data, _ = ready(batch_size=1)
+        for _ in range(3):
+            learn(data)
+        batches = list(data.minibatches())
+        assert all(batch.input_ids.numel() > 0 for batch in batches)
+        found.append([batch.token.tolist() for batch in batches])
+    assert [tokens(list(shares)) for shares in zip(*found, strict=True)] == [sorted(batch) for batch in expected]
+    assert ([] in found[-1]) == (world > 5)
