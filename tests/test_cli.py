@@ -268,7 +268,10 @@ def test_fit_prints_its_configuration(toy: Path, capsys: pytest.CaptureFixture[s
         ("--data.init_args.size=3", "unknown key 'size' of toy_run.Numbers; known: count"),
         ("--model.init_args.rate=fast", "model: toy_run.Line: rate: Expected a float. Got value: fast"),
         ("--model.class_path=toy_run.Lime", "unknown class 'Lime' of toy_run; did you mean 'Line'?"),
-        ("--ckpt_path gone.ckpt", "ckpt_path must be a checkpoint file, there is none at 'gone.ckpt'"),
+        (
+            "--ckpt_path gone.ckpt",
+            "ckpt_path must be a checkpoint file or a folder of shards, there is none at 'gone.ckpt'",
+        ),
         ("--config bad_group.yaml", "unknown key 'trainer.max_stps'; did you mean 'trainer.max_steps'?"),
         (
             "--config bad_key.yaml",
