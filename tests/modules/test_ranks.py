@@ -1,6 +1,7 @@
 """Two processes learn what one does: the same losses, weights and gradients, whatever holds the weights."""
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -198,3 +199,13 @@ def test_what_cannot_be_in_shards_is_refused(tmp_path: Path) -> None:
 def test_the_classic_strategy_cannot_play() -> None:
     with pytest.raises(UserError, match="cannot gather its weights for playing: use ModelParallelStrategy"):
         check_playable(SimpleNamespace(strategy=FSDPStrategy()))  # type: ignore[arg-type]
+
+
+def stuck() -> None:
+    if os.environ["RANK"] == "0":
+        time.sleep(600)
+
+
+def test_a_deadlock_is_a_failure() -> None:
+    with pytest.raises(AssertionError, match=r"processes \[0.* were not done after 2.0 s"):
+        on_ranks(stuck, seconds=2.0)
