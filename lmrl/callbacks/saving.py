@@ -43,7 +43,7 @@ def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappin
 
 
 def _replace(new: Path, kept: Path) -> None:
-    """Put a file or folder in the place of another, which is complete until then."""
+    """Put a file or folder in the place of another. Files change in one step; a folder in two, under a hidden name."""
     if not (new.is_dir() or kept.is_dir()):
         new.replace(kept)
         return
