@@ -57,7 +57,10 @@ KINDS: Sequence[type[LanguageModule]] = (BC, MCFromScratch, ILQLFromScratch)
 
 
 def segments() -> list[Segment]:
-    return [replace(part, return_to_go=np.arange(len(part.col), dtype=float)) for part in examples()]
+    """Short and long ones in turn, so that of two processes one has far more tokens."""
+    parts = [replace(part, return_to_go=np.arange(len(part.col), dtype=float)) for part in examples()]
+    parts.sort(key=lambda part: len(part.col))
+    return [part for pair in zip(parts[:16], parts[16:], strict=True) for part in pair]
 
 
 class Data(L.LightningDataModule):
