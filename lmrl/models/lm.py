@@ -94,7 +94,7 @@ def build_lm(
     Raises:
         UserError: if there is no such model or kind of model.
     """
-    empty = _ON_FIRST.get() and rank_zero_only.rank != 0
+    empty = _ON_FIRST.get() and getattr(rank_zero_only, "rank", 0) != 0
     if pretrained is None:
         fresh = _without_dropout(_from_scratch(architecture, vocabulary))
         if empty:

@@ -6,6 +6,7 @@ Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Paral
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, cast
 
 import lightning as L
 import torch.distributed as dist
@@ -88,7 +89,7 @@ def _check_own_weights(module: nn.Module, parts: Sequence[nn.Module]) -> None:
                 )
 
 
-def _fill(module: nn.Module, weights: dict[str, Tensor], device: str) -> None:
+def _fill(module: nn.Module, weights: dict[str, Any], device: str) -> None:
     """Hand all processes their share of what the first one holds."""
     if any(parameter.is_meta for parameter in module.parameters()):
         module.to_empty(device=device)
@@ -143,7 +144,8 @@ def whole_weights(module: nn.Module) -> dict[str, Tensor] | None:
     """
     if not is_sharded(module):
         return None
-    return get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    found = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    return cast(dict[str, Tensor], found)
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:
