@@ -22,13 +22,16 @@ from transformers import PreTrainedTokenizerBase
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 
-__all__ = ["Encoder", "Segment", "Window", "action_ids", "as_key", "context", "segments"]
+__all__ = ["Encoder", "Ids", "Segment", "Window", "action_ids", "as_key", "context", "segments"]
 
 Ids: TypeAlias = tuple[int, ...]
 
 
 class Encoder:
     """Text to ids and back, one text at a time, remembering what it has seen (game texts repeat)."""
+
+    #: Id with which a policy ends what it says; None: a line break does, whichever id has it.
+    end: int | None = None
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, remember: int = 100_000) -> None:
         self.tokenizer = tokenizer
@@ -59,36 +62,85 @@ class Encoder:
         """The text of ``ids`` as it is, special tokens and spaces included."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
+    def action(self, text: str) -> Ids:
+        """Ids with which a policy says an action."""
+        return self.encode(text)
+
+    def said(self, ids: Sequence[int]) -> str:
+        """The action that a policy has said, as environments hear it."""
+        return self.decode(ids)
+
+    def opening(self, observation: str) -> Ids | None:
+        """Ids of an observation that is the first to be read; None: any text may be, and is what it is elsewhere."""
+        return None
+
+    def pieces(self, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
+        """The ids of every text in the order it was said; actions as they were sampled, where that is known."""
+        pieces = [self.encode(observations[0])]
+        for turn, action in enumerate(actions):
+            sampled = ids[turn] if turn < len(ids) else ()
+            pieces.append(tuple(sampled) or self.action(action))
+            if turn + 1 < len(observations):
+                pieces.append(self.encode(observations[turn + 1]))
+        return pieces
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How much of the past a policy reads: whole texts, the newest ones."""
+    """How much of the past a policy reads, and in which form: whole texts, the newest ones."""
 
     texts: int | None = None
     """At most so many texts (observations and actions both count); None means all."""
     tokens: int = 1024
     """At most so many tokens. The oldest texts go first; a single longer text keeps its end."""
+    rendering: str = "text"
+    """``text``: one text after the other as they are; ``chat``: as the tokenizer's chat template has it."""
 
-    def start(self, lengths: Sequence[int]) -> int:
-        """Index of the first text that is read when texts of these ``lengths`` (in tokens) have been said."""
-        first = len(lengths) - 1
+    def start(self, lengths: Sequence[int], openings: Sequence[int] = ()) -> int:
+        """Index of the first text that is read when texts of these ``lengths`` (in tokens) have been said.
+
+        Args:
+            lengths: observations and actions in turn, an observation last.
+            openings: lengths of the observations (every other text) as the first text that is read, if they differ
+                there; then no action is ever the first.
+        """
+        first = newest = len(lengths) - 1
         earliest = 0 if self.texts is None else max(0, len(lengths) - self.texts)
-        total = lengths[first]
-        while first > earliest and total + lengths[first - 1] <= self.tokens:
-            first -= 1
-            total += lengths[first]
+        total = 0
+        for index in range(newest, earliest - 1, -1):
+            if not openings or index % 2 == 0:
+                opening = openings[index // 2] if openings else lengths[index]
+                if index < newest and total + opening > self.tokens:
+                    break
+                first = index
+            total += lengths[index]
         return first
 
 
-def _pieces(encoder: Encoder, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
-    """The ids of every text in the order it was said; actions as they were sampled, where that is known."""
-    pieces = [encoder.encode(observations[0])]
-    for turn, action in enumerate(actions):
-        sampled = ids[turn] if turn < len(ids) else ()
-        pieces.append(tuple(sampled) or encoder.encode(action))
-        if turn + 1 < len(observations):
-            pieces.append(encoder.encode(observations[turn + 1]))
-    return pieces
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """All texts of an episode as ids."""
+
+    pieces: list[Ids]
+    lengths: list[int]
+    openings: list[Ids]
+    """Of the observations as the first text of a context; empty if they are no different there."""
+
+    def start(self, window: Window, count: int) -> int:
+        """Index of the first text that is read when so many have been said."""
+        return window.start(self.lengths[:count], [len(ids) for ids in self.openings])
+
+    def ids(self, start: int, count: int, window: Window) -> list[int]:
+        """What is read then."""
+        first = self.openings[start // 2] if self.openings else self.pieces[start]
+        ids = [*first, *(token for piece in self.pieces[start + 1 : count] for token in piece)]
+        return ids[-window.tokens :]
+
+
+def _texts(encoder: Encoder, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> _Texts:
+    openings = [opening for text in observations if (opening := encoder.opening(text)) is not None]
+    pieces = encoder.pieces(observations, actions, ids)
+    return _Texts(pieces, [len(piece) for piece in pieces], openings)
 
 
 def context(
@@ -109,10 +161,9 @@ def context(
     """
     keep = 2 * len(actions) + 1 if window.texts is None else window.texts
     skip = max(0, (2 * len(actions) + 1 - keep) // 2)  # whole turns that no window of so many texts can reach
-    pieces = _pieces(encoder, observations[skip:], actions[skip:], action_ids[skip:])
-    first = window.start([len(piece) for piece in pieces])
-    ids = [token for piece in pieces[first:] for token in piece]
-    return ids[-window.tokens :]
+    texts = _texts(encoder, observations[skip:], actions[skip:], action_ids[skip:])
+    count = len(texts.pieces)
+    return texts.ids(texts.start(window, count), count, window)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,7 +203,7 @@ def as_key(ids: NDArray[np.int32]) -> bytes:
 def _sampled_ids(episode: Episode, encoder: Encoder) -> tuple[Ids, ...]:
     """The sampled ids, unless another tokenizer made them."""
     for text, ids in zip(episode.actions, episode.action_ids, strict=False):
-        if max(ids, default=0) >= len(encoder.tokenizer) or encoder.decode(ids) != text:
+        if max(ids, default=0) >= len(encoder.tokenizer) or encoder.said(ids) != text:
             return ()
     return episode.action_ids
 
@@ -160,7 +211,7 @@ def _sampled_ids(episode: Episode, encoder: Encoder) -> tuple[Ids, ...]:
 def action_ids(episode: Episode, encoder: Encoder) -> list[Ids]:
     """The ids of each action, as `segments` has them: as sampled, unless another tokenizer made them."""
     sampled = _sampled_ids(episode, encoder) or ((),) * len(episode)
-    return [tuple(ids) or encoder.encode(text) for text, ids in zip(episode.actions, sampled, strict=True)]
+    return [tuple(ids) or encoder.action(text) for text, ids in zip(episode.actions, sampled, strict=True)]
 
 
 def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Segment]:
@@ -173,51 +224,46 @@ def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Seg
         UserError: if an action has no tokens (nothing could be trained, and its reward would have no place).
     """
     last = episode.info.get("final_observation", episode.observations[-1])
-    pieces = _pieces(encoder, (*episode.observations[:-1], last), episode.actions, _sampled_ids(episode, encoder))
-    lengths = [len(piece) for piece in pieces]
-    if any(length == 0 for length in lengths[1::2]):
+    texts = _texts(encoder, (*episode.observations[:-1], last), episode.actions, _sampled_ids(episode, encoder))
+    if () in texts.pieces[1::2]:
         raise UserError(
-            f"actions need at least one token; turn {lengths[1::2].index(0)} of seed {episode.seed} has none"
+            f"actions need at least one token; turn {texts.pieces[1::2].index(())} of seed {episode.seed} has none"
         )
-    starts = [window.start(lengths[: 2 * turn + 1]) for turn in range(len(episode) + 1)]
+    starts = [texts.start(window, 2 * turn + 1) for turn in range(len(episode) + 1)]
     groups = [list(group) for _, group in groupby(range(len(episode)), key=lambda turn: starts[turn])]
     for turns in groups:
         after = turns[-1] + 1
         ends = episode.terminated and after == len(episode)
-        following = None if ends else _window_ids(pieces, starts[after], after, window)
-        yield _segment(pieces, starts[turns[0]], turns, episode.rewards, following, window)
-
-
-def _window_ids(pieces: list[Ids], start: int, turn: int, window: Window) -> NDArray[np.int32]:
-    ids = [token for piece in pieces[start : 2 * turn + 1] for token in piece]
-    return np.asarray(ids[-window.tokens :], dtype=np.int32)
+        following = None if ends else texts.ids(starts[after], 2 * after + 1, window)
+        yield _segment(texts, starts[turns[0]], turns, episode.rewards, following, window)
 
 
 def _segment(
-    pieces: list[Ids],
+    texts: _Texts,
     start: int,
     turns: list[int],
     rewards: Sequence[float],
-    following: NDArray[np.int32] | None,
+    following: list[int] | None,
     window: Window,
 ) -> Segment:
-    ids = list(_window_ids(pieces, start, turns[0], window))
+    ids = texts.ids(start, 2 * turns[0] + 1, window)
     col: list[int] = []
     reward: list[float] = []
     for turn in turns:
         if turn > turns[0]:
-            ids.extend(pieces[2 * turn])
-        action = pieces[2 * turn + 1]
+            ids.extend(texts.pieces[2 * turn])
+        action = texts.pieces[2 * turn + 1]
         col.extend(range(len(ids) - 1, len(ids) - 1 + len(action)))
         reward.extend([0.0] * (len(action) - 1) + [rewards[turn]])
         ids.extend(action)
     array, states = np.asarray(ids, dtype=np.int32), np.asarray(col, dtype=np.int32)
+    next_ids = None if following is None else np.asarray(following, dtype=np.int32)
     return Segment(
         ids=array,
         col=states,
         token=array[states + 1],
         reward=np.asarray(reward, dtype=np.float64),
-        next_ids=following,
+        next_ids=next_ids,
         key=as_key(array),
-        next_key=b"" if following is None else as_key(following),
+        next_key=b"" if next_ids is None else as_key(next_ids),
     )

@@ -27,6 +27,7 @@ LAYERS = {
     "rollout": 2,
     "slot": 2,
     "tokens": 2,
+    "rendering": 2,
     "behaviours": 2,
     "losses": 3,
     "models": 3,

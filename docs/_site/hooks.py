@@ -13,7 +13,7 @@ from mkdocs.structure.pages import Page
 from lmrl.cli import VERBS
 from lmrl.commands.reference import command_reference
 
-_FIRST = ("index.md", "view.md", "chat.md", "partners.md", "study.md")
+_FIRST = ("index.md", "models.md", "view.md", "chat.md", "partners.md", "study.md")
 _LAST = ("extending.md", "design.md", "errata.md", "logged_keys.md", "cli.md", "api.md")
 _FOLDERS = {"tasks": "Tasks", "algorithms": "Algorithms"}
 # What arithmatex makes of $...$ and $$...$$.

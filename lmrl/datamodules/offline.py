@@ -10,6 +10,7 @@ import lightning as L
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, RandomSampler, Sampler, SequentialSampler
+from transformers import PreTrainedTokenizerBase
 
 from lmrl.batch import TokenBatch, collate
 from lmrl.data import dataset_path, generate, read_dataset
@@ -17,9 +18,10 @@ from lmrl.datamodules.by_length import LengthBatches
 from lmrl.datamodules.filters import Filter
 from lmrl.envs.registration import Task, task
 from lmrl.episode import Episode
-from lmrl.errors import UserError
+from lmrl.errors import UserError, unknown
 from lmrl.losses import returns_to_go
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.rendering import encoder_for
 from lmrl.tokens import Encoder, Segment, Window, segments
 
 __all__ = ["OfflineDataModule"]
@@ -49,6 +51,7 @@ class OfflineDataModule(L.LightningDataModule):
         pool: int | None = None,
         env: dict[str, Any] | None = None,
         behaviour: str | None = None,
+        rendering: str = "text",
     ) -> None:
         """Choose the data.
 
@@ -66,9 +69,11 @@ class OfflineDataModule(L.LightningDataModule):
                 all. None: 16, but 1 where the policy reads a single text.
             env: arguments of the environment with which a generated dataset is recorded.
             behaviour: who plays in it, as for `lmrl.data.generate`; None: the task's own player.
+            rendering: ``text``: what was said, one text after the other; ``chat``: as a dialogue in the form of the
+                tokenizer's chat template, whose end of turn ends an action. Players read what is trained here.
 
         Raises:
-            UserError: for an unknown task, or a number outside of its range.
+            UserError: for an unknown task or rendering, or a number outside of its range.
         """
         super().__init__()
         self.save_hyperparameters()
@@ -83,6 +88,8 @@ class OfflineDataModule(L.LightningDataModule):
                 raise UserError(f"{name} must be at least {low}, got {value}")
         if not 0.0 <= val_fraction < 1.0:
             raise UserError(f"val_fraction must be in [0, 1), got {val_fraction}")
+        if rendering not in ("text", "chat"):
+            raise unknown("rendering", rendering, ("text", "chat"))
         own = dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
         self.path = Path(path) if path else own
         self.filter = Filter()
@@ -137,14 +144,17 @@ class OfflineDataModule(L.LightningDataModule):
             model = getattr(self._module(), "model", None)
             positions = getattr(getattr(model, "config", None), "max_position_embeddings", None) or 1024
             limit = positions - self.task.max_action_tokens
-        return Window(self.task.last_texts, limit)
+        return Window(self.task.last_texts, limit, self.hparams["rendering"])
 
     def _module(self) -> L.LightningModule | None:
         return None if self.trainer is None else self.trainer.lightning_module
 
-    def _encoder(self) -> Encoder:
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
         """Of the module that is being trained; the bundled one where there is none."""
-        return Encoder(getattr(self._module(), "tokenizer", None) or load_tokenizer())
+        return getattr(self._module(), "tokenizer", None) or load_tokenizer()
+
+    def _encoder(self) -> Encoder:
+        return encoder_for(self._tokenizer(), self.window())
 
     def _loader(
         self, episodes: Sequence[Episode], shuffle: bool, generator: torch.Generator | None

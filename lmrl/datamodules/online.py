@@ -184,7 +184,7 @@ class OnlineDataModule(OfflineDataModule):
     def _batch(self, runs: Sequence[Run]) -> TokenBatch:
         """This process's share of a minibatch; if there are fewer runs than processes, rows with nothing to learn."""
         rank, world = place()
-        mine, pad = runs[rank::world], self._encoder().tokenizer.pad_token_id or 0
+        mine, pad = runs[rank::world], self._tokenizer().pad_token_id or 0
         parts = [buffer[index] for buffer, run in mine or runs[:1] for index in run]
         batch = collate(parts, pad, self.read, self.bootstrap)
         return batch if mine else batch.unspoken()

@@ -25,9 +25,11 @@ class PartnerDataModule(OfflineDataModule):
         """Take the arguments of `OfflineDataModule`.
 
         Raises:
-            UserError: for a task without a second speaker.
+            UserError: for a task without a second speaker, or a chat rendering.
         """
         super().__init__(task, **shared)
+        if self.hparams["rendering"] != "text":
+            raise UserError("rendering must be text here: second speakers read prompts of their own")
         if not isinstance(make(self.task.name), DialogueEnv):
             raise UserError(f"task must be one with a second speaker, got {task!r}")
 

@@ -13,6 +13,7 @@ from lmrl.models.lm import head_of, hidden_states, trunk_of
 from lmrl.modules import LanguageModule
 from lmrl.modules.values import ValueModule
 from lmrl.policies.prompts import invalid_ids
+from lmrl.rendering import encoder_for
 from lmrl.tokens import Encoder, action_ids, segments
 
 __all__ = ["TokenValue", "token_values"]
@@ -36,11 +37,12 @@ def token_values(module: LanguageModule, episodes: Iterable[Episode]) -> Iterato
     Raises:
         UserError: if the module does not know what it reads, or an action has no tokens.
     """
-    encoder, window = Encoder(module.tokenizer), module.reading()
+    window = module.reading()
+    encoder = encoder_for(module.tokenizer, window)
     for episode in episodes:
         batch = collate(list(segments(episode, encoder, window)))
         with torch.inference_mode():
-            numbers = _numbers(module, batch._replace(**_on(module.device, batch)))
+            numbers = _numbers(module, batch._replace(**_on(module.device, batch)), encoder.end)
         said = iter(zip(*(column.tolist() for column in numbers), strict=True))
         yield [[_value(encoder, token, next(said)) for token in ids] for ids in action_ids(episode, encoder)]
 
@@ -55,10 +57,10 @@ def _on(device: torch.device, batch: TokenBatch) -> dict[str, Tensor]:
     return {name: value.to(device) for name, value in batch._asdict().items() if isinstance(value, Tensor)}
 
 
-def _numbers(module: LanguageModule, batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
+def _numbers(module: LanguageModule, batch: TokenBatch, end: int | None) -> tuple[Tensor, Tensor, Tensor]:
     """Probability, V and Q, ``(N,)`` each; the last two not a number for a module without values."""
     logits = head_of(module.model)(hidden_states(trunk_of(module.model), batch)).float()
-    invalid = invalid_ids(module.tokenizer, logits.shape[-1], logits.device)
+    invalid = invalid_ids(module.tokenizer, logits.shape[-1], logits.device, end)
     if not isinstance(module, ValueModule):
         p = logits.masked_fill(invalid, -torch.inf).softmax(-1)[batch.state, batch.token]
         return p, torch.full_like(p, torch.nan), torch.full_like(p, torch.nan)

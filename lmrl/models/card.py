@@ -83,8 +83,10 @@ def _scores(scores: Mapping[str, Any] | None) -> str:
 def _how(facts: Mapping[str, Any], guided: bool) -> str:
     reads = "all texts so far" if facts.get("reads_texts") is None else f"the last {facts['reads_texts']} texts"
     prompt = f"`text` holds {reads}, joined without anything between them."
+    if facts.get("rendering") == "chat":
+        prompt = f"`text` holds {reads} as `apply_chat_template` renders them, with a generation prompt."
     if not guided:
-        return f"{prompt} Generation ends at the end of the line.\n\n{_PLAIN}"
+        return f"{prompt} Generation ends with the action.\n\n{_PLAIN}"
     return (
         f"{prompt} Plain `generate` plays the policy that the values were learned beside (behavioural cloning), "
         f"**not** the one that was trained:\n\n{_PLAIN}\n\n"

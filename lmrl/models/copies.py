@@ -1,4 +1,4 @@
-"""Copies of a module that gradients never reach: frozen ones, and slow ones that follow."""
+"""Copies of a module that share what never learns: frozen ones, and slow ones that follow."""
 
 from collections.abc import Iterable
 from copy import deepcopy
@@ -7,14 +7,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-__all__ = ["follow", "frozen_copy"]
+__all__ = ["follow", "frozen_copy", "sharing_copy"]
 
 M = TypeVar("M", bound=nn.Module)
 
 
+def sharing_copy(module: M) -> M:
+    """A copy with modules of its own, which holds the very parameters that do not learn, and copies of the others."""
+    return deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
+
+
 def frozen_copy(module: M) -> M:
-    """A deep copy in eval mode without gradients."""
-    return deepcopy(module).requires_grad_(False).eval()
+    """A `sharing_copy` in eval mode without gradients."""
+    return sharing_copy(module).requires_grad_(False).eval()
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from transformers.utils import logging
 from lmrl.errors import UserError
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import trunk_of
+from lmrl.models.lora import add_lora, has_lora, merged, save_adapter
 
 __all__ = ["VALUES_FILE", "Values", "export", "exported_values", "load_values"]
 
@@ -32,6 +33,7 @@ def export(
     generation: GenerationConfig,
     settings: Mapping[str, Any],
     weights: Mapping[str, Tensor] | None = None,
+    base: str | None = None,
 ) -> None:
     """Write the folder anew: ``AutoModelForCausalLM`` and ``AutoTokenizer`` load it without this package.
 
@@ -42,14 +44,19 @@ def export(
         values: weights of the value model; written to ``value_heads.safetensors`` if there are any.
         card: written to ``README.md``.
         generation: what ``model.generate`` does by default.
-        settings: how the values are played (``beta``), kept with them.
+        settings: how the values are played (``beta``, ``rendering``) and what they hold (``lora``), kept with them.
         weights: of the language model, where `model` holds a share of them.
+        base: write the model's adapters alone, for `peft`; this is the model that they belong to. None: a whole model.
     """
     new, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
     for left_over in (new, old):
         shutil.rmtree(left_over, ignore_errors=True)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it saves often, and the bar would tear that of the training
-    model.save_pretrained(new, state_dict=None if weights is None else dict(weights))
+    if base is None:
+        whole = merged(model) if has_lora(model) else model
+        whole.save_pretrained(new, state_dict=None if weights is None else dict(weights))
+    else:
+        save_adapter(model, new, base)
     generation.save_pretrained(new)
     tokenizer.save_pretrained(new)
     (new / "README.md").write_text(card, encoding="utf-8")
@@ -96,12 +103,22 @@ def load_values(folder: str | Path) -> Values:
             number, _, rest = rest.partition(".")
             part = f"{part}.{number}"
         parts.setdefault(part, {})[rest] = tensor
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    kind = next(iter(parts["trunk"].values())).dtype
-    trunk = trunk_of(AutoModelForCausalLM.from_config(config, dtype=kind))  # type: ignore[no-untyped-call]
-    trunk.load_state_dict(parts["trunk"])
+    trunk = _trunk(folder, parts["trunk"], settings.get("lora"))
     heads = tuple(_head(parts[name]) for name in sorted(parts) if name.startswith("q_heads."))
     return Values(trunk.requires_grad_(False).train(False), heads, settings)
+
+
+def _trunk(folder: str | Path, weights: Mapping[str, Tensor], lora: Mapping[str, Any] | None) -> PreTrainedModel:
+    if lora is not None:
+        trunk = trunk_of(AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False))
+        add_lora(trunk, lora)
+        trunk.load_state_dict(weights, strict=False)
+        return trunk
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    kind = next(iter(weights.values())).dtype
+    trunk = trunk_of(AutoModelForCausalLM.from_config(config, dtype=kind))  # type: ignore[no-untyped-call]
+    trunk.load_state_dict(weights)
+    return trunk
 
 
 def _head(weights: Mapping[str, Tensor]) -> ValueHead:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
@@ -14,9 +14,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from lmrl.batch import TokenBatch
 from lmrl.errors import UserError
 from lmrl.losses import LinearScores, linear_scores
+from lmrl.models.lora import adapter_base, merge_adapter
 
 __all__ = [
     "build_lm",
+    "checkpoint_activations",
     "head_of",
     "hidden_states",
     "logits_of",
@@ -70,9 +72,11 @@ def weights_on_first_process() -> Iterator[None]:
         _ON_FIRST.reset(token)
 
 
-def _without_weights(config: PreTrainedConfig, vocabulary: int, trust_remote_code: bool) -> PreTrainedModel:
+def _without_weights(
+    config: PreTrainedConfig, vocabulary: int, trust_remote_code: bool, dtype: torch.dtype | Literal["auto"]
+) -> PreTrainedModel:
     config.vocab_size = max(config.vocab_size, vocabulary)
-    kind = getattr(config, "dtype", None) or torch.float32
+    kind = (getattr(config, "dtype", None) or torch.float32) if dtype == "auto" else dtype
     with torch.device("meta"):
         made: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, dtype=kind, trust_remote_code=trust_remote_code
@@ -81,15 +85,21 @@ def _without_weights(config: PreTrainedConfig, vocabulary: int, trust_remote_cod
 
 
 def build_lm(
-    pretrained: str | None, architecture: Mapping[str, Any], vocabulary: int, trust_remote_code: bool = False
+    pretrained: str | None,
+    architecture: Mapping[str, Any],
+    vocabulary: int,
+    trust_remote_code: bool = False,
+    dtype: torch.dtype | Literal["auto"] = "auto",
 ) -> PreTrainedModel:
     """A causal language model without dropout.
 
     Args:
-        pretrained: folder or hub id; None starts from random weights.
+        pretrained: folder or hub id; None starts from random weights. Adapters in a folder of `peft` are merged into
+            the model that they belong to.
         architecture: config values for a model from scratch, over a small GPT-2's (``model_type`` picks another kind).
         vocabulary: number of token ids; a pretrained model's embeddings are extended to it if they are fewer.
         trust_remote_code: run code that the model brings with it; else one that needs that is refused.
+        dtype: of a pretrained model's weights; ``auto``: as they were saved.
 
     Raises:
         UserError: if there is no such model or kind of model.
@@ -98,15 +108,18 @@ def build_lm(
     if pretrained is None:
         fresh = _without_dropout(_from_scratch(architecture, vocabulary))
         if empty:
-            return _without_weights(fresh, vocabulary, trust_remote_code)
+            return _without_weights(fresh, vocabulary, trust_remote_code, "auto")
         made: PreTrainedModel = AutoModelForCausalLM.from_config(fresh)  # type: ignore[no-untyped-call]
         return made
+    base = adapter_base(pretrained)
+    if base is not None:
+        return merge_adapter(build_lm(base, {}, vocabulary, trust_remote_code, dtype), pretrained)
     try:
         config = _without_dropout(AutoConfig.from_pretrained(pretrained, trust_remote_code=trust_remote_code))
         if empty:
-            return _without_weights(config, vocabulary, trust_remote_code)
+            return _without_weights(config, vocabulary, trust_remote_code, dtype)
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            pretrained, config=config, trust_remote_code=trust_remote_code
+            pretrained, config=config, trust_remote_code=trust_remote_code, dtype=dtype
         )
     except (OSError, ValueError) as error:
         kind = "folder" if Path(pretrained).exists() else "folder or hub id"
@@ -134,6 +147,21 @@ def head_of(model: PreTrainedModel) -> nn.Module:
     if head is None:
         raise UserError(f"{type(model).__name__} has no vocabulary head; a causal language model is needed")
     return head
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Keep each layer's input only for the backward pass and compute the rest anew: less memory, a third more work.
+
+    Raises:
+        UserError: if this kind of model cannot do it.
+    """
+    # transformers has renamed it.
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    try:
+        enable({"use_reentrant": False})
+    except ValueError as error:
+        raise UserError(f"activation_checkpointing: {error}") from error
+    model.disable_input_require_grads()  # type: ignore[no-untyped-call]  # only the reentrant kind needs them
 
 
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor | LinearScores:

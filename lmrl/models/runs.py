@@ -4,6 +4,7 @@ from pathlib import Path
 
 from lmrl.errors import UserError
 from lmrl.models.checkpoint import is_checkpoint
+from lmrl.models.lora import ADAPTER_CONFIG
 
 __all__ = ["resolve_checkpoint", "resolve_pretrained"]
 
@@ -28,14 +29,14 @@ def resolve_checkpoint(path: str | Path) -> Path:
 
 
 def resolve_pretrained(name: str) -> str:
-    """The Hugging Face folder of a run, a model folder itself, or a hub id as it is.
+    """The Hugging Face folder of a run, a folder of a model or of adapters itself, or a hub id as it is.
 
     Raises:
         UserError: if it looks like a path but nothing is there; it names the command that makes it.
     """
     path = Path(name)
     for folder in (path, *(path / kept for kept in _KEPT)):
-        if (folder / "config.json").is_file():
+        if any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
             return str(folder)
     is_path = path.exists() or path.is_absolute() or name.startswith((".", "runs/")) or len(path.parts) > 2
     if is_path:

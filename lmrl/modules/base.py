@@ -1,7 +1,7 @@
 """What the LightningModules share: a language model, an optimizer, and gradients divided by the global token count."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 import lightning as L
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -18,10 +18,12 @@ from lmrl.batch import TokenBatch
 from lmrl.errors import UserError, unknown
 from lmrl.models.card import model_card
 from lmrl.models.export import export
-from lmrl.models.lm import build_lm
+from lmrl.models.lm import build_lm, checkpoint_activations, hidden_states
+from lmrl.models.lora import add_lora, has_lora
 from lmrl.models.runs import resolve_pretrained
 from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint, load_tokenizer
 from lmrl.modules.optimizer import SCHEDULES, adamw, schedule
+from lmrl.modules.precision import keep_values_whole
 from lmrl.modules.provenance import facts, generation_defaults, training_facts
 from lmrl.modules.sharding import is_sharded, shard, whole_tensor
 from lmrl.policies import RerankPolicy
@@ -47,6 +49,8 @@ class LanguageModule(L.LightningModule):
     on_policy = False
     #: Children that are not read when it plays.
     silent: tuple[str, ...] = ()
+    #: Whether the policy itself is what learns; else something beside it does (see `learner`).
+    policy_learns = True
 
     def __init__(
         self,
@@ -60,6 +64,9 @@ class LanguageModule(L.LightningModule):
         weight_decay: float = 0.0,
         adam_beta2: float = 0.95,
         trust_remote_code: bool = False,
+        lora: dict[str, Any] | None = None,
+        activation_checkpointing: bool = False,
+        compile: bool | str = False,
     ) -> None:
         """Build the language model.
 
@@ -75,9 +82,15 @@ class LanguageModule(L.LightningModule):
             weight_decay: decoupled decay of matrices (not of biases, norms and embeddings).
             adam_beta2: decay of AdamW's second moment (of the first: 0.9).
             trust_remote_code: run code that `pretrained` or `tokenizer` bring with them from a hub.
+            lora: train adapters on a model that stays as it is, and hold that model once, however many copies the
+                algorithm has: settings of `lmrl.models.lora.add_lora`, as ``{r: 8, lora_alpha: 16}``.
+            activation_checkpointing: compute the activations of what learns a second time instead of keeping them.
+            compile: have `torch.compile` make the forward and backward passes of training; a word is the name of a
+                backend (true: ``inductor``). Playing is never compiled: there every step has another shape.
 
         Raises:
-            UserError: if `pretrained` or `tokenizer` name nothing, or do not belong together.
+            UserError: if `pretrained` or `tokenizer` name nothing, or do not belong together; for `lora` as `add_lora`;
+                for an unknown backend.
         """
         super().__init__()
         if lr_schedule not in SCHEDULES:
@@ -87,7 +100,16 @@ class LanguageModule(L.LightningModule):
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(tokenizer or folder or BUNDLED[0], trust_remote_code)
         if folder is not None and tokenizer is not None:
             _same_vocabulary(self.tokenizer, load_tokenizer(folder, trust_remote_code), folder)
-        self.model: PreTrainedModel = build_lm(folder, architecture or {}, len(self.tokenizer), trust_remote_code)
+        # Learning in bfloat16 is for trainer.precision to choose, not for whoever saved the weights.
+        self.model: PreTrainedModel = build_lm(
+            folder, architecture or {}, len(self.tokenizer), trust_remote_code, dtype=torch.float32
+        )
+        if lora is not None:
+            self.model.requires_grad_(False)
+            if self.policy_learns:
+                add_lora(self.model, lora)
+        #: `lmrl.models.lm.hidden_states`, perhaps compiled.
+        self.hidden_states = _compiled(compile)
         self.window: Window | None = None
         #: What it was trained on and from, JSON-like; part of checkpoints and model cards.
         self.made_with: dict[str, Any] = {}
@@ -107,6 +129,11 @@ class LanguageModule(L.LightningModule):
     @abstractmethod
     def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
         """The player that scores whole actions and says the best, for tasks whose actions can be listed."""
+
+    @property
+    def learner(self) -> PreTrainedModel:
+        """The transformer that learns."""
+        return self.model
 
     # -- training -----------------------------------------------------------------------------------------------
 
@@ -229,7 +256,11 @@ class LanguageModule(L.LightningModule):
         return self.window
 
     def export(
-        self, folder: Path, scores: Mapping[str, Any] | None = None, weights: Mapping[str, Tensor] | None = None
+        self,
+        folder: Path,
+        scores: Mapping[str, Any] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+        merge: bool = True,
     ) -> None:
         """Write a folder that `transformers` loads without this package, and what was learned beside the model.
 
@@ -237,14 +268,26 @@ class LanguageModule(L.LightningModule):
             folder: replaced if it exists.
             scores: content of ``scores.json``, for the model card.
             weights: the whole state dict, where the module itself holds a share of it (see `whole_weights`).
+            merge: of a policy with adapters, write a whole model; else the adapters alone, for `peft`.
+
+        Raises:
+            UserError: if adapters are to be written and it is not known what they were trained on.
         """
-        values, settings = self.values(), {"beta": getattr(self, "beta", None)}
+        values, settings = self.values(), {"beta": getattr(self, "beta", None), "lora": self.hparams["lora"]}
+        settings["rendering"] = "text" if self.window is None else self.window.rendering
         spoken: dict[str, Tensor] | None = None
         if weights is not None:
             values = {name: weights[name] for name in values}
             spoken = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
         card = model_card(facts(self), scores, guided=any(name.startswith("q_heads.") for name in values))
-        export(folder, self.model, self.tokenizer, values, card, generation_defaults(self), settings, spoken)
+        base = self._base() if has_lora(self.model) and not merge else None
+        export(folder, self.model, self.tokenizer, values, card, generation_defaults(self), settings, spoken, base)
+
+    def _base(self) -> str:
+        name = self.made_with.get("starts_from")
+        if name is None:
+            raise UserError("adapters belong to a pretrained model, and this run began from scratch: merge them")
+        return resolve_pretrained(name)
 
     def values(self) -> dict[str, Tensor]:
         """Weights that the language model does not hold: value heads and what carries them."""
@@ -261,14 +304,27 @@ class LanguageModule(L.LightningModule):
         data = getattr(self.trainer, "datamodule", None)
         if data is not None and hasattr(data, "window"):
             self.window = data.window()
+        keep_values_whole(self.trainer)
         if stage == "fit":
             self.made_with = training_facts(self, data)
+            if self.hparams["activation_checkpointing"]:
+                checkpoint_activations(self.learner)
         fresh = stage == "fit" and self.trainer.ckpt_path is None
         if fresh and self.starts_from_bc and self.hparams["pretrained"] is None:
             raise UserError(
                 f"{type(self).__name__} starts from a BC run: give model.init_args.pretrained (for example "
                 "runs/maze_fo/bc, made by: lmrl fit --config configs/maze_fo/bc.yaml)"
             )
+
+
+def _compiled(choice: bool | str) -> Callable[[nn.Module, TokenBatch], Tensor]:
+    if not choice:
+        return hidden_states
+    backend = "inductor" if choice is True else choice
+    if backend not in (known := torch.compiler.list_backends(exclude_tags=())):
+        raise unknown("compile", backend, known)
+    compiled: Callable[[nn.Module, TokenBatch], Tensor] = torch.compile(hidden_states, dynamic=True, backend=backend)
+    return compiled
 
 
 def _same_vocabulary(ours: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase, folder: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from lmrl.batch import TokenBatch
 from lmrl.errors import UserError
 from lmrl.losses import BCLoss, bc_loss
-from lmrl.models.lm import hidden_states, logits_of, trunk_of
+from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy, RerankPolicy
 
@@ -45,7 +45,7 @@ class BC(LanguageModule):
 
     def losses(self, batch: TokenBatch) -> BCLoss:
         """The mean negative log-likelihood of the action tokens, and of what is read."""
-        logits = logits_of(self.model, hidden_states(trunk_of(self.model), batch))
+        logits = logits_of(self.model, self.hidden_states(trunk_of(self.model), batch))
         read = (batch.read_state, batch.read_token, self.read_weight)
         return bc_loss(logits, batch.state, batch.token, *read)
 

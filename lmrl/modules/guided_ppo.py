@@ -9,7 +9,7 @@ from lmrl.batch import TokenBatch
 from lmrl.models.copies import frozen_copy
 from lmrl.models.guidance import combine, lowest
 from lmrl.models.heads import ValueHead
-from lmrl.models.lm import head_of, hidden_states, trunk_of
+from lmrl.models.lm import head_of, trunk_of
 from lmrl.modules.ppo import PPO
 from lmrl.modules.values import ValueModule
 
@@ -48,7 +48,7 @@ class GuidedPPO(ValueModule, PPO):
 
     def scores(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """(S, vocabulary) logits of the guided policy, and (S,) V."""
-        hidden = hidden_states(self.trunk, batch)
+        hidden = self.hidden_states(self.trunk, batch)
         logits = combine(self._base_logits(batch), lowest(list(self.q_heads), hidden), self.beta)
         return logits, self.v_head(hidden).squeeze(-1)
 
@@ -56,10 +56,10 @@ class GuidedPPO(ValueModule, PPO):
         """(S, vocabulary) logits of the policy that the run began with."""
         trunk, q_heads = self.start.children()
         return combine(
-            self._base_logits(batch), lowest(list(q_heads.children()), hidden_states(trunk, batch)), self.beta
+            self._base_logits(batch), lowest(list(q_heads.children()), self.hidden_states(trunk, batch)), self.beta
         )
 
     @torch.no_grad()
     def _base_logits(self, batch: TokenBatch) -> Tensor:
-        logits: Tensor = head_of(self.model)(hidden_states(trunk_of(self.model), batch))
+        logits: Tensor = head_of(self.model)(self.hidden_states(trunk_of(self.model), batch))
         return logits

@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
+from lightning.pytorch.plugins.precision import HalfPrecision
 
 from lmrl.batch import TokenBatch
+from lmrl.errors import UserError
 from lmrl.losses import ILQLLoss, ilql_loss
 from lmrl.models.copies import follow, frozen_copy
 from lmrl.models.heads import ValueHead
-from lmrl.models.lm import hidden_states
 from lmrl.modules.values import ValueModule
 
 __all__ = ["ILQL"]
@@ -51,16 +52,25 @@ class ILQL(ValueModule):
         self.slow_trunk, self.slow_q_heads = frozen_copy(self.trunk), frozen_copy(self.q_heads)
 
     def setup(self, stage: str) -> None:
-        """Ask the datamodule for the states that follow."""
+        """Ask the datamodule for the states that follow.
+
+        Raises:
+            UserError: if the slow copies were to be kept in half precision, in which they do not move.
+        """
         super().setup(stage)
+        if isinstance(self.trainer.precision_plugin, HalfPrecision) and self.hparams["lora"] is None:
+            raise UserError(
+                f"precision {self.trainer.precision} rounds the steps of ILQL's slow copies to nothing; use "
+                "bf16-mixed, or train adapters (model.init_args.lora), which stay float32"
+            )
         self.ask(bootstrap=True)
 
     def losses(self, batch: TokenBatch) -> ILQLLoss:
         """TD loss of both Qs, expectile loss of V, cross-entropy of both Qs."""
         assert self.v_head is not None and batch.next is not None
-        hidden = hidden_states(self.trunk, batch)
+        hidden = self.hidden_states(self.trunk, batch)
         with torch.no_grad():
-            slow_hidden = hidden_states(self.slow_trunk, batch)
+            slow_hidden = self.hidden_states(self.slow_trunk, batch)
             heads = cast(Iterable[ValueHead], self.slow_q_heads)
             slow_q = [head.score_taken(slow_hidden, batch.state, batch.token) for head in heads]
         value = self.v_head(hidden).squeeze(-1)
@@ -87,6 +97,8 @@ class ILQL(ValueModule):
         self.follow()
 
     def follow(self) -> None:
-        """Move the slow copies by `polyak` of the way."""
+        """Move the slow copies by `polyak` of the way; what does not learn is the same in both."""
         slow = [*self.slow_trunk.parameters(), *self.slow_q_heads.parameters()]
-        follow(slow, [*self.trunk.parameters(), *self.q_heads.parameters()], self.polyak)
+        fast = [*self.trunk.parameters(), *self.q_heads.parameters()]
+        pairs = [(ours, theirs) for ours, theirs in zip(slow, fast, strict=True) if theirs.requires_grad]
+        follow([ours for ours, _ in pairs], [theirs for _, theirs in pairs], self.polyak)

@@ -4,7 +4,6 @@ from typing import Any
 
 from lmrl.batch import TokenBatch
 from lmrl.losses import MCLoss, mc_loss
-from lmrl.models.lm import hidden_states
 from lmrl.modules.values import ValueModule
 
 __all__ = ["MC"]
@@ -35,6 +34,6 @@ class MC(ValueModule):
 
     def losses(self, batch: TokenBatch) -> MCLoss:
         """Squared error of Q and its cross-entropy."""
-        hidden = hidden_states(self.trunk, batch)
+        hidden = self.hidden_states(self.trunk, batch)
         (q,) = self.q_taken(hidden, batch)
         return mc_loss(q, batch.return_to_go, cql_weight=self.cql_weight)

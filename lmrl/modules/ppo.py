@@ -17,7 +17,7 @@ from lmrl.errors import UserError
 from lmrl.losses import Experience, KLController, PPOLoss, bc_loss, ppo_loss, spoken
 from lmrl.models.copies import frozen_copy
 from lmrl.models.heads import ValueHead
-from lmrl.models.lm import head_of, hidden_states, trunk_of, vocabulary_of
+from lmrl.models.lm import head_of, trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
 from lmrl.modules.experience import judge
 from lmrl.modules.rounds import log_now
@@ -25,6 +25,7 @@ from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.policies.prompts import invalid_ids
 from lmrl.protocols import Policy
 from lmrl.ranks import gathered, place
+from lmrl.rendering import encoder_for
 from lmrl.tokens import Segment
 
 __all__ = ["PPO"]
@@ -96,6 +97,8 @@ class PPO(LanguageModule):
             UserError: if the datamodule does not play rounds, keeps old ones, or lacks what `bc_weight` needs.
         """
         super().setup(stage)
+        end = encoder_for(self.tokenizer, self.window).end
+        self.invalid = invalid_ids(self.tokenizer, vocabulary_of(self.model), self.invalid.device, end)
         data: Any = getattr(self.trainer, "datamodule", None)
         if data is None or not hasattr(data, "digest"):
             raise UserError(f"{type(self).__name__} learns from what it plays: use lmrl.datamodules.OnlineDataModule")
@@ -178,13 +181,13 @@ class PPO(LanguageModule):
 
     def scores(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """(S, vocabulary) logits of the policy, and (S,) V in float32."""
-        hidden = hidden_states(trunk_of(self.model), batch)
+        hidden = self.hidden_states(trunk_of(self.model), batch)
         return head_of(self.model)(hidden), self.v_head(hidden).squeeze(-1)
 
     def start_logits(self, batch: TokenBatch) -> Tensor:
         """(S, vocabulary) logits of the frozen start policy."""
         assert isinstance(self.start, PreTrainedModel)
-        logits: Tensor = head_of(self.start)(hidden_states(trunk_of(self.start), batch))
+        logits: Tensor = head_of(self.start)(self.hidden_states(trunk_of(self.start), batch))
         return logits
 
     def losses(self, batch: TokenBatch) -> PPOLoss:

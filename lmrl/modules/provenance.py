@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import GenerationConfig
 
-from lmrl.policies.prompts import invalid_ids, line_ends
-from lmrl.tokens import Encoder
+from lmrl.policies.prompts import invalid_ids, stop_ids
+from lmrl.rendering import encoder_for
 
 if TYPE_CHECKING:
     from lmrl.modules.base import LanguageModule
@@ -40,19 +40,21 @@ def facts(module: "LanguageModule") -> dict[str, Any]:
     """What a model card says: training, what is read, and the settings of the algorithm."""
     settings = {name: value for name, value in module.hparams.items() if name not in _NOT_SETTINGS}
     window = module.window
-    reads = {} if window is None else {"reads_texts": window.texts, "reads_tokens": window.tokens}
+    reads: dict[str, Any] = {}
+    if window is not None:
+        reads = {"reads_texts": window.texts, "reads_tokens": window.tokens, "rendering": window.rendering}
     return {"algorithm": module.name, **module.made_with, **reads, **settings}
 
 
 def generation_defaults(module: "LanguageModule") -> GenerationConfig:
-    """Sampling as our policies do it: to the end of a line, from the whole distribution, and no special ids."""
-    tokenizer = module.tokenizer
-    invalid = invalid_ids(tokenizer, module.model.config.vocab_size, module.device)
+    """Sampling as our policies do it: to the end of a line or turn, from the whole distribution, no special ids."""
+    tokenizer, encoder = module.tokenizer, encoder_for(module.tokenizer, module.window)
+    invalid = invalid_ids(tokenizer, module.model.config.vocab_size, module.device, encoder.end)
     return GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=True,
         top_k=0,
         max_new_tokens=module.made_with.get("max_new_tokens", 32),
-        eos_token_id=sorted(line_ends(Encoder(tokenizer))),
+        eos_token_id=sorted(stop_ids(encoder)),
         pad_token_id=tokenizer.pad_token_id,
         suppress_tokens=invalid.nonzero().flatten().tolist(),
     )

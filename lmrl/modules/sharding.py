@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from lmrl.errors import UserError
 from lmrl.models.heads import ValueHead
+from lmrl.models.lora import has_lora
 from lmrl.ranks import place
 
 __all__ = ["check_playable", "is_sharded", "shard", "whole", "whole_tensor", "whole_weights"]
@@ -44,10 +45,10 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
         mesh: of one dimension.
 
     Raises:
-        UserError: parts of it share weights, as the copies of a model with adapters do.
+        UserError: for models with adapters, whose copies share weights.
     """
+    _check_own_weights(module)
     parts = _parts(module)
-    _check_own_weights(module, parts)
     weights = dict(module.state_dict()) if place()[0] == 0 else {}
     for part in parts:
         fully_shard(part, mesh=mesh)
@@ -73,20 +74,9 @@ def check_playable(trainer: L.Trainer) -> None:
         )
 
 
-def _check_own_weights(module: nn.Module, parts: Sequence[nn.Module]) -> None:
-    home: dict[int, int] = {}
-    for number, part in enumerate(parts):
-        for inner in part.modules():
-            home.setdefault(id(inner), number)
-    owner: dict[int, int] = {}
-    for inner in module.modules():
-        number = home.get(id(inner), -1)
-        for parameter in inner.parameters(recurse=False):
-            if owner.setdefault(id(parameter), number) != number:
-                raise UserError(
-                    f"parts of {type(module).__name__} share weights (adapters on one model do): they cannot be in "
-                    "shards; use the strategy ddp"
-                )
+def _check_own_weights(module: nn.Module) -> None:
+    if has_lora(module):
+        raise UserError("models with adapters (lora) share weights, which cannot be in shards: use the strategy ddp")
 
 
 def _fill(module: nn.Module, weights: dict[str, Any], device: str) -> None:

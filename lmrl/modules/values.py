@@ -1,7 +1,6 @@
 """What MC and ILQL share: a frozen policy, a value model beside it, and the policy that plays both."""
 
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -10,9 +9,11 @@ from transformers import PreTrainedModel
 from lmrl.batch import TokenBatch
 from lmrl.errors import UserError
 from lmrl.losses import Taken
+from lmrl.models.copies import sharing_copy
 from lmrl.models.export import exported_values
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import trunk_of, vocabulary_of
+from lmrl.models.lora import adapter_weights, add_lora
 from lmrl.models.runs import resolve_pretrained
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import RerankPolicy, ValueGuidedPolicy
@@ -23,10 +24,12 @@ __all__ = ["ValueModule"]
 class ValueModule(LanguageModule):
     """The model of the BC run stays frozen as pi_beta; a copy of its trunk carries the Q heads.
 
+    With `lora` that copy is of the modules only: it holds the very parameters of pi_beta, and adapters of its own.
     Started from a run with values of the same kind, it goes on from those instead (offline to online).
     """
 
     starts_from_bc = True
+    policy_learns = False
     #: Whether it has to start from a run that has learned values already.
     needs_values = False
     #: Number of Q heads.
@@ -49,11 +52,18 @@ class ValueModule(LanguageModule):
         if q_rank is not None and q_rank < 1:
             raise UserError(f"q_rank must be at least 1, got {q_rank}")
         self.beta = beta
+        self.trunk: PreTrainedModel = sharing_copy(trunk_of(self.model))
         self.model.requires_grad_(False).train(False)
-        self.trunk: PreTrainedModel = deepcopy(trunk_of(self.model)).requires_grad_(True)
+        if self.hparams["lora"] is not None:
+            add_lora(self.trunk, self.hparams["lora"])
         width, vocabulary = int(self.model.config.hidden_size), vocabulary_of(self.model)
         self.q_heads = nn.ModuleList([ValueHead(width, vocabulary, head_bias, q_rank) for _ in range(self.heads)])
         self.v_head: nn.Module | None = None
+
+    @property
+    def learner(self) -> PreTrainedModel:
+        """The trunk under the heads."""
+        return self.trunk
 
     def take_over_values(self) -> None:
         """If the run that it starts from has learned values, go on from them. Call it when all heads are there.
@@ -71,7 +81,8 @@ class ValueModule(LanguageModule):
         if ours != {key: tensor.shape for key, tensor in learned.items()}:
             parts = ", ".join(sorted({key.split(".")[0] for key in learned}))
             said = f"has others ({parts})" if learned else "has none"
-            raise UserError(f"{type(self).__name__} goes on from values of its own kind; {name!r} {said}")
+            same = "" if self.hparams["lora"] is None else ", with the same lora"
+            raise UserError(f"{type(self).__name__} goes on from values of its own kind{same}; {name!r} {said}")
         self.load_state_dict(learned, strict=False)
 
     def train(self, mode: bool = True) -> "ValueModule":
@@ -118,11 +129,8 @@ class ValueModule(LanguageModule):
         return value
 
     def values(self) -> dict[str, Tensor]:
-        """The trunk and the heads on it, by name (``trunk.*``, ``q_heads.*``, ``v_head.*``)."""
-        parts = {"trunk": self.trunk, "q_heads": self.q_heads, "v_head": self.v_head}
-        return {
-            f"{name}.{key}": tensor
-            for name, part in parts.items()
-            if part is not None
-            for key, tensor in part.state_dict().items()
-        }
+        """The trunk (its adapters, where it has some) and the heads on it: ``trunk.*``, ``q_heads.*``, ``v_head.*``."""
+        trunk = self.trunk.state_dict() if self.hparams["lora"] is None else adapter_weights(self.trunk)
+        heads = {"q_heads": self.q_heads, "v_head": self.v_head}
+        parts = {"trunk": trunk, **{name: part.state_dict() for name, part in heads.items() if part is not None}}
+        return {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.items()}

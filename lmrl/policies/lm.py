@@ -11,7 +11,7 @@ from lmrl.models.lm import build_lm
 from lmrl.models.runs import resolve_pretrained
 from lmrl.models.sampling import SamplingSettings
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.policies.prompts import Prompter, invalid_ids, speak
+from lmrl.policies.prompts import Prompter, speak
 from lmrl.protocols import Reply, Request
 from lmrl.tokens import Window
 
@@ -53,7 +53,7 @@ class LMPolicy:
         engine = Engine(model, slots)
         self._prompter = Prompter(tokenizer, window, engine.max_length, max_new_tokens)
         self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._prompter.stop_ids())
-        invalid = invalid_ids(tokenizer, model.config.vocab_size, model.device)
+        invalid = self._prompter.invalid_ids(model)
         self._decoder = Decoder(engine, invalid=invalid, v_head=v_head)
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:

@@ -12,6 +12,8 @@ from lmrl.models.export import load_values
 from lmrl.models.guidance import Head, combine, lowest
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.prompts import invalid_ids
+from lmrl.rendering import encoder_for
+from lmrl.tokens import Window
 
 __all__ = ["ValueGuidedLogitsProcessor"]
 
@@ -71,7 +73,8 @@ class ValueGuidedLogitsProcessor(LogitsProcessor):
         tokenizer = load_tokenizer(str(folder))
         trunk = values.trunk.to(device)  # type: ignore[arg-type]
         heads = [head.to(device) for head in values.q_heads]
-        invalid = invalid_ids(tokenizer, heads[0].outer.out_features, trunk.device)
+        end = encoder_for(tokenizer, Window(rendering=values.settings.get("rendering", "text"))).end
+        invalid = invalid_ids(tokenizer, heads[0].outer.out_features, trunk.device, end)
         return cls(trunk, heads, values.settings["beta"] if beta is None else beta, invalid, tokenizer.pad_token_id)
 
     @torch.no_grad()

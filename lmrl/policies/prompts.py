@@ -4,15 +4,16 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.errors import UserError
 from lmrl.models.decoding import Decoder
 from lmrl.models.sampling import SamplingSettings
 from lmrl.protocols import Reply, Request
+from lmrl.rendering import encoder_for
 from lmrl.tokens import Encoder, Window, context
 
-__all__ = ["Prompter", "invalid_ids", "line_ends", "speak"]
+__all__ = ["Prompter", "invalid_ids", "speak", "stop_ids"]
 
 
 class Prompter:
@@ -34,7 +35,7 @@ class Prompter:
                 f"window.tokens ({window.tokens}) and the longest action ({room} tokens) together must fit into the "
                 f"model's {positions} positions"
             )
-        self.encoder = Encoder(tokenizer)
+        self.encoder = encoder_for(tokenizer, window)
         self.window = window
 
     def contexts(self, requests: Sequence[Request]) -> list[list[int]]:
@@ -42,16 +43,22 @@ class Prompter:
         return [context(self.encoder, self.window, r.observations, r.actions, r.action_ids) for r in requests]
 
     def stop_ids(self) -> frozenset[int]:
-        """Every id with which an action is complete; raises as `line_ends`."""
-        return line_ends(self.encoder)
+        """Every id with which an action is complete; raises as `stop_ids`."""
+        return stop_ids(self.encoder)
+
+    def invalid_ids(self, model: PreTrainedModel) -> Tensor:
+        """What the policy must never say, as `invalid_ids`."""
+        return invalid_ids(self.encoder.tokenizer, model.config.vocab_size, model.device, self.encoder.end)
 
 
-def line_ends(encoder: Encoder) -> frozenset[int]:
-    """Every id whose text ends a line.
+def stop_ids(encoder: Encoder) -> frozenset[int]:
+    """The id that ends a turn; where there is none, every id whose text ends a line.
 
     Raises:
-        UserError: the tokenizer has none.
+        UserError: the tokenizer has none of either kind.
     """
+    if encoder.end is not None:
+        return frozenset((encoder.end,))
     tokenizer = encoder.tokenizer
     ids = frozenset(token for token in range(len(tokenizer)) if encoder.decode((token,)).endswith("\n"))
     if not ids:
@@ -61,10 +68,12 @@ def line_ends(encoder: Encoder) -> frozenset[int]:
     return ids
 
 
-def invalid_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: int, device: torch.device) -> Tensor:
-    """``(vocabulary,)`` bool: special ids, and ids that pad the vocabulary beyond what the tokenizer knows."""
+def invalid_ids(
+    tokenizer: PreTrainedTokenizerBase, vocabulary: int, device: torch.device, end: int | None = None
+) -> Tensor:
+    """``(vocabulary,)`` bool: special ids but ``end``, and ids that pad the vocabulary beyond the tokenizer's."""
     mask = torch.arange(vocabulary) >= len(tokenizer)
-    mask[[token for token in tokenizer.all_special_ids if token < vocabulary]] = True
+    mask[[token for token in tokenizer.all_special_ids if token < vocabulary and token != end]] = True
     return mask.to(device)
 
 
@@ -79,5 +88,5 @@ def speak(decoder: Decoder, prompter: Prompter, settings: SamplingSettings, requ
         [request.turn for request in requests],
         settings,
     )
-    decode = prompter.encoder.decode
-    return [Reply(decode(sample.ids), sample.ids, sample.logprobs, sample.values) for sample in samples]
+    said = prompter.encoder.said
+    return [Reply(said(sample.ids), sample.ids, sample.logprobs, sample.values) for sample in samples]

@@ -16,7 +16,8 @@ from lmrl.models.sampling import SamplingSettings, draw, process_logits, uniform
 from lmrl.policies.prompts import Prompter, invalid_ids
 from lmrl.policies.proposals import Measure, advantage, likelihood, proposal_scores
 from lmrl.protocols import Reply, Request
-from lmrl.tokens import Encoder, Window
+from lmrl.rendering import encoder_for
+from lmrl.tokens import Window
 
 __all__ = ["RerankPolicy", "Score"]
 
@@ -64,15 +65,15 @@ class RerankPolicy:
         temperature: float = 0.0,
         slots: int = 32,
     ) -> None:
-        encoder = Encoder(tokenizer)
-        self._proposals, self._ids = tuple(proposals), [encoder.encode(text) for text in proposals]
+        encoder = encoder_for(tokenizer, window)
+        self._proposals, self._ids = tuple(proposals), [encoder.action(text) for text in proposals]
         if not self._ids or not all(self._ids):
             raise UserError(f"proposals must be one or more texts that are not empty, got {list(proposals)}")
         self._temperature = SamplingSettings(temperature).temperature
         self._judges: list[tuple[Engine, Measure, float]] = []
         if weight := _likelihood_weight(score, logit_weight):
             engine = Engine(_given("model", model), slots)
-            invalid = invalid_ids(tokenizer, engine.model.config.vocab_size, engine.model.device)
+            invalid = invalid_ids(tokenizer, engine.model.config.vocab_size, engine.model.device, encoder.end)
             self._judges.append((engine, likelihood(engine, invalid), weight))
         if score == "value":
             measure = advantage(_given("q_heads", tuple(q_heads) or None), v_head)

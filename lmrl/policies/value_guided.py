@@ -10,7 +10,7 @@ from lmrl.models.decoding import Decoder
 from lmrl.models.engine import Engine
 from lmrl.models.guidance import Guidance, Head, lowest
 from lmrl.models.sampling import SamplingSettings, process_logits
-from lmrl.policies.prompts import Prompter, invalid_ids, speak
+from lmrl.policies.prompts import Prompter, speak
 from lmrl.protocols import Reply, Request
 from lmrl.tokens import Window
 
@@ -67,7 +67,7 @@ class ValueGuidedPolicy:
         self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._prompter.stop_ids())
         self._v_head = v_head
         self._guidance = Guidance(self._values, tuple(q_heads), beta, support_top_k, support_top_p)
-        invalid = invalid_ids(tokenizer, model.config.vocab_size, model.device)
+        invalid = self._prompter.invalid_ids(model)
         self._decoder = Decoder(speaking, self._guidance, invalid, v_head)
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:

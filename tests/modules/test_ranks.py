@@ -171,12 +171,11 @@ def held(root: Path) -> tuple[int, int]:
     return counts[0]
 
 
-class Sharing(ILQLFromScratch):
-    """Two copies that hold the very same weight, as those of a model with adapters do."""
+class Adapted(BC):
+    """With adapters on weights that its copies would share."""
 
     def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
-        self.slow_trunk.ln_f.weight = self.trunk.ln_f.weight
+        super().__init__(lora={"r": 2}, **shared)
 
 
 def refused(root: Path, kind: type[LanguageModule], settings: dict[str, int]) -> str:
@@ -191,10 +190,8 @@ def refused(root: Path, kind: type[LanguageModule], settings: dict[str, int]) ->
 
 
 def test_what_cannot_be_in_shards_is_refused(tmp_path: Path) -> None:
-    said = on_ranks(refused, tmp_path, Sharing, {"data_parallel_size": 2, "tensor_parallel_size": 1})
-    assert all(
-        "share weights (adapters on one model do): they cannot be in shards; use the strategy ddp" in s for s in said
-    )
+    said = on_ranks(refused, tmp_path, Adapted, {"data_parallel_size": 2, "tensor_parallel_size": 1})
+    assert all("(lora) share weights, which cannot be in shards: use the strategy ddp" in text for text in said)
     said = on_ranks(refused, tmp_path, BC, {"data_parallel_size": 1, "tensor_parallel_size": 2})
     assert all("tensor_parallel_size must be 1" in text for text in said)
 

@@ -1,0 +1,129 @@
+"""Low-rank adapters on a language model that itself stays as it is (LoRA, Hu et al. 2022), by `peft`."""
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from lmrl.errors import UserError
+
+__all__ = [
+    "ADAPTER_CONFIG",
+    "adapter_base",
+    "adapter_weights",
+    "add_lora",
+    "has_lora",
+    "is_adapter",
+    "merge_adapter",
+    "merged",
+    "save_adapter",
+]
+
+ADAPTER_CONFIG = "adapter_config.json"
+_SETTINGS = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")
+_NAME = "default"  # peft's own name of the only adapter
+_MARK = "lora_"  # in the names of all weights of adapters, and of no others
+
+
+def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
+    """Freeze a model and put adapters on its linear layers; they are what learns, and begin as no change at all.
+
+    Parameters of the model may be shared with others: none of them is ever written to.
+
+    Args:
+        model: changed in place. Its adapters are float32, whatever it runs in itself.
+        settings: arguments of ``peft.LoraConfig``: ``r``, ``lora_alpha``, ``lora_dropout``, ``target_modules`` (all
+            linear layers but the vocabulary head if left out) and ``use_rslora``.
+
+    Raises:
+        UserError: `peft` is missing, or it does not take a setting.
+    """
+    peft = _peft()
+    if unknown := sorted(set(settings) - set(_SETTINGS)):
+        raise UserError(f"lora has the settings {', '.join(_SETTINGS)}, got {', '.join(unknown)}")
+    # GPT-2 keeps its weights the other way round.
+    turned = any(isinstance(module, Conv1D) for module in model.modules())
+    chosen = {"target_modules": "all-linear", **settings, "task_type": "CAUSAL_LM", "fan_in_fan_out": turned}
+    model.requires_grad_(False)
+    try:
+        peft.inject_adapter_in_model(peft.LoraConfig(**chosen), model)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"lora: peft does not take {dict(settings)}: {error}") from error
+    for name, parameter in model.named_parameters():
+        if is_adapter(name):
+            parameter.data = parameter.data.float()
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a weight of that name belongs to an adapter."""
+    return _MARK in name
+
+
+def has_lora(model: nn.Module) -> bool:
+    """Whether a model has adapters."""
+    return any(is_adapter(name) for name, _ in model.named_parameters())
+
+
+def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The weights of the adapters alone, under their names in the model."""
+    return {name: tensor for name, tensor in model.state_dict().items() if is_adapter(name)}
+
+
+def merged(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy on the CPU, without adapters, with their share in its weights: a plain model with the same logits."""
+    own = {id(p): nn.Parameter(p.detach().to("cpu", copy=True), requires_grad=False) for p in model.parameters()}
+    copy: PreTrainedModel = deepcopy(model, own).to("cpu")  # type: ignore[arg-type]
+    layers = [(name, layer) for name, layer in copy.named_modules() if hasattr(layer, "get_delta_weight")]
+    for name, layer in layers:
+        layer.merge()
+        parent, _, child = name.rpartition(".")
+        setattr(copy.get_submodule(parent), child, layer.get_base_layer())
+    vars(copy).pop("peft_config", None)
+    return copy
+
+
+def save_adapter(model: PreTrainedModel, folder: Path, base: str) -> None:
+    """Write the adapters of a causal language model as ``peft.PeftModel.from_pretrained`` reads them.
+
+    Args:
+        model: with adapters.
+        folder: written into.
+        base: folder or hub id of the model under them; a folder is noted by its full path.
+    """
+    weights = _peft().get_peft_model_state_dict(model, save_embedding_layers=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    named = {f"base_model.model.{name}": tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = deepcopy(model.peft_config[_NAME])
+    config.base_model_name_or_path = str(Path(base).resolve()) if Path(base).exists() else base
+    config.inference_mode = True
+    config.save_pretrained(folder)
+
+
+def adapter_base(folder: str) -> str | None:
+    """The model that a folder's adapters belong to; None if it holds a whole model, or is no folder."""
+    file = Path(folder) / ADAPTER_CONFIG
+    if not file.is_file() or (Path(folder) / "config.json").is_file():
+        return None
+    return str(json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"])
+
+
+def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:
+    """The model with the share of a folder's adapters in its weights."""
+    whole: PreTrainedModel = _peft().PeftModel.from_pretrained(model, folder).merge_and_unload()
+    return whole.requires_grad_(True)
+
+
+def _peft() -> ModuleType:
+    try:
+        return import_module("peft")
+    except ImportError as error:
+        raise UserError(f"lora needs the package peft ({error}): pip install 'lmrl[lora]'") from error
