@@ -7,7 +7,7 @@ import pytest
 import lmrl
 from lmrl.behaviours import make_policy, policy_names
 from lmrl.behaviours.registry import recording
-from lmrl.behaviours.twenty_questions import Guesser, attentive
+from lmrl.behaviours.twenty_questions import Guesser, attentive, common_properties
 from lmrl.envs.objects import place_of, things
 from lmrl.envs.question_meaning import meaning
 from lmrl.episode import Episode
@@ -105,3 +105,12 @@ def test_contradictions_are_survived(name: str) -> None:
     asked = ("Is it alive?\n", "Is it a cat?\n", "Is it a fruit?\n")
     (reply,) = make_policy(TASK, name).act([Request(0, 1, ("Questions:\n", "No.\n", "Yes.\n", "Yes.\n"), asked)])
     assert meaning(reply.text)
+
+
+@pytest.mark.parametrize("player", ["random", "behaviour"])
+def test_the_last_phrasing_of_a_property_is_kept_for_the_test_of_an_oracle(player: str) -> None:
+    episodes = play(make_policy("twenty_questions", player), [Start(seed) for seed in range(150)])
+    said = {action.strip() for episode in episodes for action in episode.actions}
+    asked = [{phrasing for phrasing in item.phrasings if phrasing in said} for item in common_properties()]
+    assert not {item.phrasings[-1] for item in common_properties()} & said
+    assert max(map(len, asked)) > 2

@@ -9,7 +9,7 @@ from lmrl.datamodules import Filter, MazeDataModule, OfflineDataModule
 from lmrl.errors import UserError
 from lmrl.losses import returns_to_go
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.storage import write_episodes
+from lmrl.storage import read_metadata, write_episodes
 from lmrl.tokens import Encoder
 
 
@@ -85,6 +85,14 @@ def test_a_missing_dataset_is_generated_where_it_belongs(tmp_path: Path, monkeyp
     data.setup("fit")
     assert len(data.episodes) == 3
     assert data.window().texts == 40
+
+
+def test_a_generated_dataset_may_be_played_by_another_player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMRL_DATA", str(tmp_path))
+    own, other = (MazeDataModule("maze_fo", size=4, behaviour=player) for player in (None, "random"))
+    other.prepare_data()
+    assert other.path.is_file() and not own.path.exists()
+    assert read_metadata(other.path)["behaviour"] == "random"
 
 
 @pytest.mark.parametrize(
