@@ -65,9 +65,10 @@ class _Steps(L.Callback):
 def ours(module: LanguageModule, data: TokenBatch, size: Size) -> Timing:
     """A block of training by Lightning. Afterwards it moves the module back to the processor."""
     steps = _Steps(Stopwatch(size.device), size.warm_up)
+    device = torch.device(size.device)
     trainer = L.Trainer(
-        accelerator="gpu" if torch.device(size.device).type == "cuda" else "cpu",
-        devices=1,
+        accelerator="gpu" if device.type == "cuda" else "cpu",
+        devices=[device.index or 0] if device.type == "cuda" else 1,
         precision="bf16-mixed" if size.half else "32-true",
         max_steps=size.warm_up + size.steps,
         gradient_clip_val=CLIP,
