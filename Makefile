@@ -42,7 +42,7 @@ format: $(VENV)/.dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.main  ## speed of the maze, the decoding engine and a training step
+bench: $(VENV)/.main  ## speed of games, players and training, into benchmarks/results
 	$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(VENV)/.dev  ## the documentation as a site, in site/

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 import lmrl
+from benchmarks.row import Row
 from lmrl.envs.endgame_cache import load_table
 from lmrl.envs.endgame_positions import PIECE_SETS, draw_position
 from lmrl.envs.endgame_retrograde import lone_kings, solve
@@ -58,15 +59,10 @@ def steps() -> float:
     return STEPS / spent
 
 
-def run() -> Iterator[tuple[str, str, str]]:
+def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks`."""
     three, four = build()
-    yield "endgames, tables of kQK and kRK", f"{three:.2f} s", f"<= {ASKED_SECONDS} s"
-    yield "endgames, tables of kQRK and kRRK", f"{four:.2f} s", f"<= {6 * ASKED_SECONDS} s"
-    yield "endgames, best moves by the tables", f"{best_moves():,.0f} moves/s", ""
-    yield "endgames, random moves against random", f"{steps():,.0f} steps/s", f">= {ASKED_STEPS:,} steps/s"
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(*row, sep=" | ")
+    yield Row("endgames, tables of kQK and kRK", three, "s", "lower", f"<= {ASKED_SECONDS} s", 2)
+    yield Row("endgames, tables of kQRK and kRRK", four, "s", "lower", f"<= {6 * ASKED_SECONDS} s", 2)
+    yield Row("endgames, best moves by the tables", best_moves(), "moves/s", "higher")
+    yield Row("endgames, random moves against random", steps(), "steps/s", "higher", f">= {ASKED_STEPS:,} steps/s")

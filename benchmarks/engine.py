@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import lmrl
+from benchmarks.row import Row
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.lm import LMPolicy
@@ -34,9 +35,15 @@ class Afresh:
     """Plays by ``model.generate`` on left-padded whole histories, reading everything again every turn."""
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, window: Window, tokens: int = MAX_NEW_TOKENS
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        window: Window,
+        tokens: int = MAX_NEW_TOKENS,
+        greedy: bool = False,
     ) -> None:
         self.model, self.tokens = model.eval(), tokens
+        self.how = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
         self.prompter = Prompter(tokenizer, window, POSITIONS, tokens)
         self.stop_ids = self.prompter.stop_ids()
         self.pad = int(tokenizer.pad_token_id)
@@ -48,10 +55,9 @@ class Afresh:
         mask = torch.tensor([[0] * (longest - len(context)) + [1] * len(context) for context in contexts])
         with torch.inference_mode():
             output = self.model.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                do_sample=True,
-                top_k=0,
+                input_ids=ids.to(self.model.device),
+                attention_mask=mask.to(self.model.device),
+                **self.how,
                 max_new_tokens=self.tokens,
                 eos_token_id=sorted(self.stop_ids),
                 pad_token_id=self.pad,
@@ -105,7 +111,7 @@ def measure() -> dict[str, float]:
     return {**figures, "ratio": figures["engine"] / figures["generate"]}
 
 
-def run() -> Iterator[tuple[str, str, str]]:
+def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks`."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -113,11 +119,6 @@ def run() -> Iterator[tuple[str, str, str]]:
         figures = measure()
     finally:
         torch.set_num_threads(threads)
-    yield f"{ENVS} PO mazes, full history, generate afresh", f"{figures['generate']:,.0f} tokens/s", ""
-    yield f"{ENVS} PO mazes, full history, slot engine", f"{figures['engine']:,.0f} tokens/s", ""
-    yield "slot engine / generate afresh", f"{figures['ratio']:.1f}x", f">= {ASKED:.0f}x"
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(*row, sep=" | ")
+    yield Row(f"{ENVS} PO mazes, full history, generate afresh", figures["generate"], "tokens/s", "higher")
+    yield Row(f"{ENVS} PO mazes, full history, slot engine", figures["engine"], "tokens/s", "higher")
+    yield Row("slot engine / generate afresh", figures["ratio"], "x", "higher", f">= {ASKED:.0f}x", 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import lmrl
+from benchmarks.row import Row
 from lmrl.behaviours import make_policy
 from lmrl.data import generate
 from lmrl.envs.cities import cities, topics
@@ -47,8 +48,9 @@ def informed_success(seeds: int) -> float:
     return sum(game.success for _, game in games) / len(starts)
 
 
-def run() -> Iterator[tuple[str, str, str]]:
+def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks`."""
-    yield "Guess My City, recording", f"{dialogues_per_second(DIALOGUES):,.0f} dialogues/s", ">= 300 dialogues/s"
-    yield "Guess My City, scripted partner", f"{answers_per_second():,.0f} answers/s", "-"
-    yield "Guess My City, informed guesser", f"{informed_success(10):.1%} success", ">= 90 %"
+    recording = dialogues_per_second(DIALOGUES)
+    yield Row("Guess My City, recording", recording, "dialogues/s", "higher", ">= 300 dialogues/s")
+    yield Row("Guess My City, scripted partner", answers_per_second(), "answers/s", "higher")
+    yield Row("Guess My City, informed guesser, success", 100 * informed_success(10), "%", "higher", ">= 90 %", 1)

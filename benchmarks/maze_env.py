@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import lmrl
+from benchmarks.row import Row
 from lmrl.envs.layouts import LAYOUTS, MOVES
 
 STEPS = 300_000
@@ -97,14 +98,9 @@ def measure() -> dict[str, float]:
     return {"lmrl": ours, "plain": plain, "ratio": ours / plain}
 
 
-def run() -> Iterator[tuple[str, str, str]]:
+def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks`."""
     figures = measure()
-    yield "maze, texts worked out at each step", f"{figures['plain']:,.0f} steps/s", ""
-    yield "maze, lmrl.make", f"{figures['lmrl']:,.0f} steps/s", f">= {ASKED:,} steps/s"
-    yield "lmrl.make / texts worked out at each step", f"{figures['ratio']:.1f}x", ""
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(*row, sep=" | ")
+    yield Row("maze, texts worked out at each step", figures["plain"], "steps/s", "higher")
+    yield Row("maze, lmrl.make", figures["lmrl"], "steps/s", "higher", f">= {ASKED:,} steps/s")
+    yield Row("lmrl.make / texts worked out at each step", figures["ratio"], "x", "higher", digits=1)

@@ -8,6 +8,8 @@ adapters and heads. Activations, which depend on the batch, come on top.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from benchmarks.row import Row
+
 Q_RANK, LORA_RANK, GPUS = 64, 16, (8, 64)
 LEARNS, STAYS, HALF = 16, 4, 2
 ALGORITHMS = ("BC", "PPO", "ILQL")
@@ -122,8 +124,9 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def run() -> Iterator[tuple[str, str, str]]:
-    """One row per model and algorithm."""
+def run() -> Iterator[Row]:
+    """One row per model and algorithm; its number is that of one GPU."""
     for line in table().splitlines()[2:]:
         name, algorithm, *numbers = (cell.strip() for cell in line.strip("|").split("|"))
-        yield f"memory: {name}, {algorithm}", " / ".join(numbers) + " GB", "on paper"
+        one, shown = float(numbers[0].replace(",", "")), " / ".join(numbers) + " GB"
+        yield Row(f"memory: {name}, {algorithm}", one, "GB", "lower", "on paper", shown=shown)

@@ -12,6 +12,7 @@ import torch
 import yaml
 
 import lmrl
+from benchmarks.row import Row
 from lmrl.config_files import configs_folder
 from lmrl.data import generate
 from lmrl.datamodules import OfflineDataModule
@@ -40,14 +41,9 @@ def padding(task: str, folder: Path, episodes: int) -> float:
     return max(shares)
 
 
-def run() -> Iterator[tuple[str, str, str]]:
+def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks`."""
     with tempfile.TemporaryDirectory() as folder:
         for task in lmrl.tasks():
             share = padding(task, Path(folder), CHESS if task == "chess" else EPISODES)
-            yield f"padding, {task}", f"{share:.1%}", "< 10 %"
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(*row, sep=" | ")
+            yield Row(f"padding, {task}", 100 * share, "%", "lower", "< 10 %", 1)

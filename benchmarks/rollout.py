@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 import lmrl
 from benchmarks.engine import Afresh, chatty_lm
+from benchmarks.row import Row
 from lmrl.behaviours import make_policy
 from lmrl.datamodules.replay import Outcome, ReplayBuffer
 from lmrl.episode import Episode
@@ -86,17 +87,17 @@ def guided(model: PreTrainedModel, window: Window, tokens: int) -> ValueGuidedPo
     )
 
 
-def maze() -> Iterator[tuple[str, str, str]]:
+def maze() -> Iterator[Row]:
     model, window = chatty_lm(TOKENIZER), Window(1, 256)
     players: dict[str, Callable[[], Policy]] = {
         "BC": lambda: LMPolicy(model, TOKENIZER, window, max_new_tokens=8, slots=SLOTS),
         "ILQL": lambda: guided(model, window, 8),
     }
     for name, speed in alternating(players, "maze_fo", turns=20).items():
-        yield f"FO maze, {name}, turns/s", f"{speed:,.0f}", f">= {2 * REFERENCE[name]:,.0f}"
+        yield Row(f"FO maze, {name}", speed, "turns/s", "higher", f">= {2 * REFERENCE[name]:,.0f} turns/s")
 
 
-def dialogues() -> Iterator[tuple[str, str, str]]:
+def dialogues() -> Iterator[Row]:
     model = chatty_lm(TOKENIZER)
     for task, tokens in (("twenty_questions", 24), ("wordle", 8)):
         window = Window(None, model.config.max_position_embeddings - tokens)
@@ -105,12 +106,12 @@ def dialogues() -> Iterator[tuple[str, str, str]]:
             "generate": partial(Afresh, model, TOKENIZER, window, tokens),
         }
         speed = alternating(players, task)
-        yield f"{task}, whole history, turns/s", f"{speed['slots']:,.0f}", ""
-        yield f"{task}, generate afresh, turns/s", f"{speed['generate']:,.0f}", ""
-        yield f"{task}, slots / generate", f"{speed['slots'] / speed['generate']:.1f}x", ">= 5x"
+        yield Row(f"{task}, whole history", speed["slots"], "turns/s", "higher")
+        yield Row(f"{task}, generate afresh", speed["generate"], "turns/s", "higher")
+        yield Row(f"{task}, slots / generate", speed["slots"] / speed["generate"], "x", "higher", ">= 5x", 1)
 
 
-def utilisation() -> Iterator[tuple[str, str, str]]:
+def utilisation() -> Iterator[Row]:
     """Episodes of 1 to 100 turns, drawn evenly, in the place of games."""
     draw = np.random.default_rng(0)
     lengths = draw.integers(1, 101, size=256).tolist()
@@ -119,10 +120,11 @@ def utilisation() -> Iterator[tuple[str, str, str]]:
     stop: Callable[[Request], bool] = lambda request: request.turn >= lengths[request.seed]  # noqa: E731
     for _ in rollout(policy, partial(lmrl.make, "maze_fo"), starts, task="maze_fo", slots=SLOTS, stop=stop):
         pass
-    yield "256 episodes of 1 to 100 turns, busy slots", f"{policy.turns / (policy.calls * SLOTS):.1%}", ">= 90%"
+    busy = 100 * policy.turns / (policy.calls * SLOTS)
+    yield Row("256 episodes of 1 to 100 turns, busy slots", busy, "%", "higher", ">= 90%", 1)
     for task in ("twenty_questions", "wordle", "text_nav_fo", "maze_fo", "endgames"):
-        busy = round_of(make_policy(task, "behaviour"), task, episodes=256)[1]
-        yield f"256 episodes of {task}, scripted player", f"{busy:.1%}", ">= 90%"
+        busy = 100 * round_of(make_policy(task, "behaviour"), task, episodes=256)[1]
+        yield Row(f"256 episodes of {task}, scripted player, busy slots", busy, "%", "higher", ">= 90%", 1)
 
 
 class _Silent:
@@ -161,17 +163,13 @@ def _episode(draw: np.random.Generator, encoder: Encoder, heard: str, turns: int
     return Episode("toy", texts, said, (0.0,) * turns, True, False, 0, {}, tuple(ids), noted, values)
 
 
-def run() -> Iterator[tuple[str, str, str]]:
+def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks`; with as many threads as torch takes."""
-    yield "threads", str(torch.get_num_threads()), "2"
+    yield Row("threads", torch.get_num_threads(), asked="2")
     yield from maze()
     yield from dialogues()
     yield from utilisation()
     episodes, buffer, peak = memory()
-    yield "2,048 episodes x 512 tokens: buffer, MB", f"{buffer:.0f}", "< 300"
-    yield "with their episodes and on the way, MB", f"{episodes + buffer:.0f}, at most {peak:.0f}", ""
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(*row, sep=" | ", flush=True)
+    yield Row("2,048 episodes x 512 tokens: buffer", buffer, "MB", "lower", "< 300 MB")
+    yield Row("2,048 episodes x 512 tokens: with their episodes", episodes + buffer, "MB", "lower")
+    yield Row("2,048 episodes x 512 tokens: at most, on the way", peak, "MB", "lower")

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.row import Row
 from lmrl.batch import TokenBatch, collate
 from lmrl.modules import BC, ILQL, LanguageModule
 from lmrl.tokens import Segment
@@ -20,17 +21,19 @@ ROWS, LENGTH, VOCABULARY = 32, 128, 512
 ARCHITECTURE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": LENGTH, "vocab_size": VOCABULARY}
 
 
-def batch(environment: int, action: int, vocabulary: int = VOCABULARY) -> TokenBatch:
-    """Random rows in which so many tokens of the environment and of the player alternate."""
+def batch(
+    environment: int, action: int, *, rows: int = ROWS, length: int = LENGTH, vocabulary: int = VOCABULARY
+) -> TokenBatch:
+    """Random rows in which so many tokens of the environment and of the player alternate; each ends its episode."""
     draw = np.random.default_rng(0)
-    said = np.arange(LENGTH) % (environment + action) >= environment
+    said = np.arange(length) % (environment + action) >= environment
     col = (np.flatnonzero(said[1:])).astype(np.int32)
-    rows = []
-    for _ in range(ROWS):
-        ids = draw.integers(vocabulary, size=LENGTH).astype(np.int32)
+    parts = []
+    for _ in range(rows):
+        ids = draw.integers(vocabulary, size=length).astype(np.int32)
         key = ids.astype(">u4").tobytes()
-        rows.append(Segment(ids, col, ids[col + 1], np.full(len(col), -1.0), None, key, b""))
-    return collate(rows)
+        parts.append(Segment(ids, col, ids[col + 1], np.full(len(col), -1.0), None, key, b""))
+    return collate(parts)
 
 
 def learner(module: LanguageModule, data: TokenBatch) -> Callable[[], None]:
@@ -82,17 +85,12 @@ def compare(data: TokenBatch, rounds: int) -> tuple[float, float, float]:
     return middle(t[0] for t in times), middle(t[1] / t[0] for t in times), middle(t[2] / t[1] for t in times)
 
 
-def run(rounds: int = 15) -> Iterator[tuple[str, str, str]]:
+def run(rounds: int = 15) -> Iterator[Row]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     for name, turns in (("a quarter action tokens", (12, 4)), ("action tokens only", (0, 128))):
         plain, bc, ilql = compare(batch(*turns), rounds)
-        yield f"step, {name}: bare", f"{plain:.3f} s", ""
-        yield f"step, {name}: BC / bare", f"{bc:.2f}", "<= 1.15"
-        yield f"step, {name}: ILQL / BC", f"{ilql:.2f}", "<= 1.80"
+        yield Row(f"step, {name}: bare", plain, "s", "lower", digits=3)
+        yield Row(f"step, {name}: BC / bare", bc, "", "lower", "<= 1.15", 2)
+        yield Row(f"step, {name}: ILQL / BC", ilql, "", "lower", "<= 1.80", 2)
     torch.set_num_threads(threads)
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(*row, sep=" | ")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 import lmrl
+from benchmarks.row import Row
 from lmrl.behaviours import make_policy
 from lmrl.behaviours.registry import recording
 from lmrl.envs.object_properties import properties
@@ -54,9 +55,9 @@ def solved() -> float:
     return sum(episode.success for _, episode in played) / len(starts)
 
 
-def run() -> Iterator[tuple[str, str, str]]:
+def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks`."""
-    yield "20 Questions, oracle", f"{answers_per_second(5):,.0f} answers/s", ">= 20,000 answers/s"
-    yield "20 Questions, oracle, never heard", f"{new_questions_per_second(2_000):,.0f} answers/s", "-"
-    yield "20 Questions, recording", f"{dialogues_per_second(2_000):,.0f} dialogues/s", ">= 300 dialogues/s"
-    yield "20 Questions, optimal", f"{solved():.1%} of the objects", ">= 95 %"
+    yield Row("20 Questions, oracle", answers_per_second(5), "answers/s", "higher", ">= 20,000 answers/s")
+    yield Row("20 Questions, oracle, never heard", new_questions_per_second(2_000), "answers/s", "higher")
+    yield Row("20 Questions, recording", dialogues_per_second(2_000), "dialogues/s", "higher", ">= 300 dialogues/s")
+    yield Row("20 Questions, optimal, objects found", 100 * solved(), "%", "higher", ">= 95 %", 1)

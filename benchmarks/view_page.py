@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+from benchmarks.row import Row
 from lmrl.data import generate
 from lmrl.evaluation.view_page import write_view
 
@@ -24,14 +25,15 @@ def ready(page: Path, profile: Path) -> float:
     return int(found[1]) / 1000
 
 
-def run() -> Iterator[tuple[str, str, str]]:
+def run() -> Iterator[Row]:
     """The maze's episodes, the median of five times."""
     if _BROWSER is None:
-        yield "view_page", "no Chromium is installed", "< 3 s"
+        yield Row("view_page", None, "s", "lower", "< 3 s", shown="no Chromium is installed")
         return
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "page.html")
         write_view(generate("maze_fo", EPISODES, 0, Path(folder, "maze.parquet"), progress=False), page)
         times = [ready(page, Path(folder, f"profile{n}")) for n in range(5)]
         size = page.stat().st_size / 2**20
-    yield f"view_page, {EPISODES:,} episodes, {size:.1f} MiB", f"{median(times):.2f} s", "< 3 s"
+    yield Row(f"view_page, {EPISODES:,} episodes", median(times), "s", "lower", "< 3 s", 2)
+    yield Row(f"view_page, {EPISODES:,} episodes, size", size, "MiB", "lower", digits=1)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from benchmarks.row import Row
 from benchmarks.training_step import batch
 from lmrl.batch import TokenBatch
 from lmrl.losses import expectile_loss
@@ -53,7 +54,7 @@ def measure(side: str) -> dict[str, float]:
     """Processor seconds of a forward and backward pass, megabytes above the start, and the first loss."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    module, data = ILQL(architecture=ARCHITECTURE), batch(12, 4, VOCABULARY)
+    module, data = ILQL(architecture=ARCHITECTURE), batch(12, 4, vocabulary=VOCABULARY)
     with torch.no_grad():  # heads start as constants
         for head in (*module.q_heads, *module.slow_q_heads, module.v_head):
             head.outer.weight.normal_(0, 0.1)
@@ -75,23 +76,22 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def run() -> Iterator[tuple[str, str, str]]:
+def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks`."""
     found = {}
     for side in ("everywhere", "pieces"):
         command = [sys.executable, "-m", "benchmarks.vocabulary", side]
         found[side] = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
     whole, ours = found["everywhere"], found["pieces"]
-    yield "ILQL, 50,257 words: heads at all positions", "{seconds:.2f} s, {megabytes:,.0f} MB".format(**whole), ""
-    yield "ILQL, 50,257 words: action tokens, in pieces", "{seconds:.2f} s, {megabytes:,.0f} MB".format(**ours), ""
-    yield "time, pieces / all positions", f"1/{whole['seconds'] / ours['seconds']:.1f}", "<= 1/8"
-    yield "memory, pieces / all positions", f"1/{whole['megabytes'] / ours['megabytes']:.1f}", "<= 1/4"
-    yield "loss, difference", f"{abs(whole['loss'] - ours['loss']):.1e}", "<= 1e-5"
+    for side, name in (("everywhere", "heads at all positions"), ("pieces", "action tokens, in pieces")):
+        yield Row(f"ILQL, 50,257 words: {name}, time", found[side]["seconds"], "s", "lower", digits=2)
+        yield Row(f"ILQL, 50,257 words: {name}, memory", found[side]["megabytes"], "MB", "lower")
+    for name, key, asked in (("time", "seconds", "<= 1/8"), ("memory", "megabytes", "<= 1/4")):
+        share = ours[key] / whole[key]
+        yield Row(f"{name}, pieces / all positions", share, "", "lower", asked, shown=f"1/{1 / share:.1f}")
+    difference = abs(whole["loss"] - ours["loss"])
+    yield Row("loss, difference", difference, asked="<= 1e-5", shown=f"{difference:.1e}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        print(json.dumps(measure(sys.argv[1])))
-    else:
-        for row in run():
-            print(*row, sep=" | ")
+    print(json.dumps(measure(sys.argv[1])))

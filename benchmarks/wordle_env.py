@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import lmrl
+from benchmarks.row import Row
 from lmrl.behaviours.wordle import WordlePlayer, mixture
 from lmrl.rollout import Start, rollout
 
@@ -34,10 +35,11 @@ def write_long_list(path: Path) -> None:
     path.write_text("\n".join(sorted(words)), encoding="utf-8")
 
 
-def run() -> Iterator[tuple[str, str, str]]:
+def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks`."""
-    yield "Wordle, 431 words", f"{guesses_per_second(10_000, None):,.0f} guesses/s", ">= 20,000 guesses/s"
+    yield Row("Wordle, 431 words", guesses_per_second(10_000, None), "guesses/s", "higher", ">= 20,000 guesses/s")
     with TemporaryDirectory() as folder:
         path = Path(folder) / "words.txt"
         write_long_list(path)
-        yield f"Wordle, {LONG:,} words", f"{guesses_per_second(2_000, str(path)):,.0f} guesses/s", ">= 2,000 guesses/s"
+        rate = guesses_per_second(2_000, str(path))
+    yield Row(f"Wordle, {LONG:,} words", rate, "guesses/s", "higher", ">= 2,000 guesses/s")

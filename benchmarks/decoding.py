@@ -1,0 +1,154 @@
+"""Playing: tokens per second of reading and of speaking, and turns per second of games, beside ``generate``.
+
+Both sides have the same model, which never ends a line, so that every action has the same number of tokens on both. The
+other side is `benchmarks.engine.Afresh`, which calls `transformers`' ``generate`` on whole histories every turn. Both
+are greedy or sample.
+
+- prefill: contexts of so many tokens, new ones each time, are read in all slots at once and one token is said;
+- decode: the same with more tokens; the seconds of the first are taken away from both tokens and time;
+- rollouts: partially observed mazes, whole histories, so many turns; environments are part of the time.
+
+The sides alternate, after a round that is not counted; each figure is the median.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from statistics import median
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+import lmrl
+from benchmarks.device import Stopwatch, Timing
+from benchmarks.engine import Afresh
+from benchmarks.row import Row
+from benchmarks.size import CPU, Size
+from lmrl.models.lm import build_lm
+from lmrl.models.tokenizer import load_tokenizer
+from lmrl.policies import LMPolicy
+from lmrl.policies.prompts import invalid_ids, stop_ids
+from lmrl.protocols import Policy, Request
+from lmrl.rollout import Start, rollout
+from lmrl.tokens import Encoder, Window
+
+__all__ = ["endless_lm", "run"]
+
+SIDES = ("slots", "generate")
+LOST = "not measured: lost in noise"
+TOKENIZER = load_tokenizer()
+
+
+def endless_lm(size: Size) -> PreTrainedModel:
+    """Random weights that never say the end of a line or a special id, on the device, in the precision of playing."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build_lm(None, size.architecture(), size.vocabulary)
+    never = invalid_ids(TOKENIZER, size.vocabulary, torch.device("cpu"))
+    never[list(stop_ids(Encoder(TOKENIZER)))] = True
+    with torch.no_grad():
+        words = model.transformer.wte.weight
+        # The first number of every hidden vector, which the norm leaves above -sqrt(width), becomes positive and large,
+        # and it speaks against those words alone.
+        words[:, 0] = torch.where(never, -10.0, 0.0)
+        model.transformer.ln_f.bias[0] += 2 * size.width**0.5
+    return model.to(size.device, torch.bfloat16 if size.half else torch.float32).eval()
+
+
+def player(side: str, model: PreTrainedModel, window: Window, tokens: int, greedy: bool, slots: int) -> Policy:
+    """Ours, or the other side. Whatever decoding is to be measured with is switched on here."""
+    if side == "generate":
+        return Afresh(model, TOKENIZER, window, tokens, greedy)
+    temperature = 0.0 if greedy else 1.0
+    return LMPolicy(model, TOKENIZER, window, temperature=temperature, max_new_tokens=tokens, slots=slots)
+
+
+def contexts(size: Size, number: int) -> list[Request]:
+    """One request per slot, with more to read than its window holds."""
+    draw = np.random.default_rng(number)
+    texts = [" ".join(map(str, draw.integers(1_000, size=size.prompt))) for _ in range(size.slots)]
+    return [Request(slot, slot, (text,)) for slot, text in enumerate(texts)]
+
+
+def answer(policy: Policy, requests: list[Request], tokens: int, size: Size) -> Timing:
+    """One call for all slots."""
+    watch = Stopwatch(size.device)
+    watch.start()
+    replies = policy.act(requests)
+    timing = watch.stop()
+    assert all(len(reply.ids) == tokens for reply in replies), "both sides must say as much"
+    return timing
+
+
+def apart(model: PreTrainedModel, size: Size, greedy: bool) -> dict[str, tuple[float, float | None]]:
+    """Tokens per second of prefill and of decode, by side; None where more tokens took no more time than one."""
+    window, lengths = Window(None, size.prompt), (1, size.answer)
+    asked = [contexts(size, number) for number in range(2)]  # in turn: a slot finds nothing that it has read
+    players = {
+        (side, tokens): player(side, model, window, tokens, greedy, size.slots) for side in SIDES for tokens in lengths
+    }
+    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in players}
+    for number in range(2 + size.rounds):
+        for key, policy in players.items():
+            timing = answer(policy, asked[number % 2], key[1], size)
+            seconds[key] += [timing.seconds] if number >= 2 else []  # by then all texts have been encoded
+    found = {}
+    for side in SIDES:
+        one, whole = (median(seconds[side, tokens]) for tokens in lengths)
+        decode = size.slots * (size.answer - 1) / (whole - one) if whole > one else None
+        found[side] = (size.slots * size.prompt / one, decode)
+    return found
+
+
+def games(policy: Policy, size: Size, first: int, turns: int) -> tuple[int, int]:
+    """Turns and tokens of one game per slot."""
+    starts = [Start(first + slot) for slot in range(size.slots)]
+    stop: Callable[[Request], bool] = lambda request: request.turn >= turns  # noqa: E731
+    played = rollout(policy, partial(lmrl.make, "maze_po"), starts, task="maze_po", slots=size.slots, stop=stop)
+    said = [ids for _, episode in played for ids in episode.action_ids]
+    assert all(len(ids) == size.action for ids in said), "both sides must say as much"
+    return len(said), sum(map(len, said))
+
+
+def rollouts(model: PreTrainedModel, size: Size, greedy: bool) -> dict[str, list[Timing]]:
+    """Seconds and memory of a round of games, by side."""
+    window = Window(None, model.config.max_position_embeddings - size.action)
+    timings: dict[str, list[Timing]] = {side: [] for side in SIDES}
+    for _ in range(size.rounds):
+        for side in SIDES:
+            watch = Stopwatch(size.device)
+            # A new player each time: an old one would still hold the games that it is about to be asked for.
+            policy = player(side, model, window, size.action, greedy, size.slots)
+            games(policy, size, size.slots, turns=1)
+            watch.start()
+            turns, _ = games(policy, size, 0, size.turns)
+            timings[side].append(watch.stop())
+            assert turns == size.slots * size.turns, "no game may end before its time"
+    return timings
+
+
+def run(size: Size = CPU) -> Iterator[Row]:
+    """Rows for `python -m benchmarks`."""
+    model = endless_lm(size)
+    for how, greedy in (("greedy", True), ("sampled", False)):
+        speeds = apart(model, size, greedy)
+        for place, phase in enumerate(("prefill", "decode")):
+            name, speed = f"{size.label}, {how}, {phase}", {side: speeds[side][place] for side in SIDES}
+            yield from _beside(name, speed, "tokens/s", "")
+        timings = rollouts(model, size, greedy)
+        turns = {side: size.slots * size.turns / median(t.seconds for t in timings[side]) for side in SIDES}
+        name = f"{size.label}, {how}, rollout in {size.slots} slots"
+        yield from _beside(name, turns, "turns/s", size.asked.get("rollout", ""))
+        for side in SIDES:
+            yield Row(f"{name}, {side}, tokens said", turns[side] * size.action, "tokens/s", "higher")
+            memory = [t.memory for t in timings[side] if t.memory is not None]
+            if memory:
+                yield Row(f"{name}, {side}, memory beside the model", median(memory) / 1e9, "GB", "lower", digits=2)
+
+
+def _beside(name: str, speed: Mapping[str, float | None], unit: str, asked: str) -> Iterator[Row]:
+    for side in SIDES:
+        yield Row(f"{name}, {side}", speed[side], unit, "higher", shown="" if speed[side] else LOST)
+    ours, theirs = (speed[side] for side in SIDES)
+    ratio = ours / theirs if ours and theirs else None
+    yield Row(f"{name}, {' / '.join(SIDES)}", ratio, "x", "higher", asked, 1, shown="" if ratio else LOST)

@@ -1,0 +1,20 @@
+"""Training at GPT-2 small size, as it is on a GPU: 12 layers of width 768, 50,257 words, rows of 1,024 tokens, bf16."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from benchmarks import training
+from benchmarks.row import Row
+from benchmarks.size import GPU, TINY
+
+__all__ = ["run"]
+
+
+def run(device: str = "cuda", tiny: bool = False) -> Iterator[Row]:
+    """Rows of `benchmarks.training`.
+
+    Args:
+        device: as torch calls it.
+        tiny: at a size that only shows that everything runs.
+    """
+    yield from training.run(replace(TINY if tiny else GPU, device=device))

@@ -1,0 +1,232 @@
+"""Training and playing as they are measured: the FLOPs are those that torch counts, and both sides do the same work."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import __main__ as command
+from benchmarks import decoding, flops, training
+from benchmarks.device import Peak, Stopwatch, matmul_peak, peak
+from benchmarks.row import Row
+from benchmarks.size import CPU, GPU, TINY, Size
+from benchmarks.training_step import batch
+from lmrl.batch import TokenBatch
+from lmrl.losses import vocabulary
+from lmrl.modules import BC, ILQL
+from lmrl.tokens import Window
+
+SIZE = replace(TINY, layers=2, vocabulary=48)
+
+
+def data(environment: int, action: int, size: Size = SIZE) -> TokenBatch:
+    return batch(environment, action, rows=size.rows, length=size.length, vocabulary=size.vocabulary)
+
+
+@pytest.fixture(name="mix", params=[(0, 16), (12, 4)], ids=["all", "quarter"])
+def mix_(request: pytest.FixtureRequest) -> TokenBatch:
+    return data(*request.param)
+
+
+def attends_by_products(module: BC | ILQL) -> None:
+    """Attention in plain products, all of which are counted."""
+    for part in module.modules():
+        if hasattr(part, "config"):
+            part.config._attn_implementation = "eager"
+
+
+def count_of(module: BC | ILQL, its: TokenBatch) -> int:
+    attends_by_products(module)
+    with FlopCounterMode(display=False) as counter:
+        module.losses(its).loss.backward()
+    return counter.get_total_flops()
+
+
+def test_the_flops_of_a_plain_step() -> None:
+    module, its = BC(architecture=SIZE.architecture()), data(0, 16)
+    attends_by_products(module)
+    with FlopCounterMode(display=False) as counter:
+        module.model(input_ids=its.input_ids, labels=its.input_ids).loss.backward()
+    assert counter.get_total_flops() == flops.plain(SIZE, its)
+
+
+def test_the_flops_of_bc(mix: TokenBatch) -> None:
+    assert count_of(BC(architecture=SIZE.architecture()), mix) == flops.bc(SIZE, mix)
+
+
+def test_the_flops_of_ilql(mix: TokenBatch) -> None:
+    """A small vocabulary's slow tables are made whole, which a large one's are not."""
+    states, width = len(mix.row), SIZE.width
+    whole_tables = 2 * 2 * width * (SIZE.vocabulary * states - mix.n_tokens)
+    assert count_of(ILQL(architecture=SIZE.architecture()), mix) == flops.ilql(SIZE, mix) + whole_tables
+
+
+def test_a_large_vocabulary_is_gone_over_twice_and_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed again in the backward pass is work, but not required work."""
+    monkeypatch.setattr(vocabulary, "_WHOLE", 0)
+    its = data(0, 16)
+    again = 2 * SIZE.width * SIZE.vocabulary * len(its.row)
+    assert count_of(BC(architecture=SIZE.architecture()), its) == flops.bc(SIZE, its) + again
+
+
+def test_the_formula_in_numbers() -> None:
+    """GPT-2 small: 6 x (85 M + 38.6 M) and 12 x 12 x 768 x 1,024 per token."""
+    its = data(0, 1_024, replace(GPU, rows=1))
+    assert flops.plain(GPU, its) == 1_024 * (6 * (12 * 12 * 768**2 + 768 * 50_257) + 12 * 12 * 768 * 1_024)
+
+
+def test_the_peak_is_of_the_data_sheet_or_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.device.matmul_peak", lambda *_: 1.0)
+    names = {"NVIDIA H200": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA H100 80GB HBM3": 989e12}
+    names |= {"NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA H100 80GB HBM3 MIG 1g.10gb": 1.0, "Other": 1.0}
+    for name, expected in names.items():
+        monkeypatch.setattr("torch.cuda.get_device_name", lambda _, name=name: name)
+        assert peak("cuda", half=True).flops == expected
+    assert peak("cpu", half=False, side=8) == Peak(1.0, "the best of ten products of matrices of 8 x 8")
+
+
+def test_a_measured_peak_is_within_reason() -> None:
+    assert 1e8 < matmul_peak("cpu", torch.float32, 256) < 1e14
+
+
+def test_a_stopwatch_counts_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock: Iterator[float] = iter([5.0, 7.5])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    watch = Stopwatch("cpu")
+    watch.start()
+    assert watch.stop() == (2.5, None)
+
+
+@pytest.fixture(name="trained", scope="module")
+def trained_() -> dict[str, Row]:
+    return {row.name.removeprefix("tiny, float32, "): row for row in training.run(TINY)}
+
+
+def test_training_is_measured_beside_a_plain_loop(trained: dict[str, Row]) -> None:
+    for name in ("plain loop", "BC", "ILQL, action tokens only", "ILQL, a quarter action tokens"):
+        speed, mfu = trained[f"training, {name}"], trained[f"training, {name}, MFU"]
+        assert speed.value is not None and speed.value > 0 and speed.unit == "tokens/s"
+        assert mfu.value is not None and 0 < mfu.value < 150
+    ratios = [row for name, row in trained.items() if name.endswith("by those of the plain loop")]
+    assert len(ratios) == 3 and all(row.is_ratio for row in ratios)
+
+
+def test_mfu_is_required_work_by_time_and_peak(trained: dict[str, Row]) -> None:
+    tokens, its = TINY.rows * TINY.length, data(0, 16, TINY)
+    best = next(row.value for name, row in trained.items() if name.startswith("peak"))
+    for name, work in (("plain loop", flops.plain(TINY, its)), ("BC", flops.bc(TINY, its))):
+        speed = trained[f"training, {name}"].value
+        assert speed is not None and best is not None
+        expected = 100 * work * speed / tokens / (best * 1e12)
+        assert trained[f"training, {name}, MFU"].value == pytest.approx(expected)
+
+
+def test_only_steps_after_the_warm_up_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(Stopwatch, "start", lambda self: seen.append("start"))
+    monkeypatch.setattr(Stopwatch, "stop", lambda self: seen.append("stop"))
+    module = BC(architecture=TINY.architecture())
+    module.starts_from_bc = False
+    losses = module.losses
+    monkeypatch.setattr(module, "losses", lambda its: (seen.append("step"), losses(its))[1])
+    with pytest.raises(AssertionError):  # a watch without hands reads nothing
+        training.ours(module, data(0, 16, TINY), replace(TINY, warm_up=2, steps=3))
+    assert seen == ["step", "step", "start", "step", "step", "step", "stop"]
+
+
+def test_compiled_sides_are_measured_beside_the_others() -> None:
+    size = replace(TINY, compile="eager", asked={"BC": ">= 45%"})
+    measured = dict(training.sides(size))
+    plain = [name for name in measured if not name.endswith(", compiled")]
+    assert set(measured) == {*plain, *(f"{name}, compiled" for name in plain)} and len(plain) == 4
+    assert [name for name, side in measured.items() if side.asked] == ["BC, compiled"]
+    torch._dynamo.utils.counters.clear()
+    measured["BC"].block()
+    assert not torch._dynamo.utils.counters["frames"]
+    measured["BC, compiled"].block()
+    assert torch._dynamo.utils.counters["frames"]["ok"] > 0
+
+
+def test_batches_need_no_mask() -> None:
+    """With one, attention would be another kernel than the plain loop's."""
+    for turns in ((0, 64), (12, 4)):
+        its = data(*turns, replace(SIZE, length=64))
+        assert its.mask is None and its.positions is None
+
+
+@pytest.mark.parametrize("width", [64, 768])
+def test_the_model_never_ends_a_line(width: int) -> None:
+    """Not even after the end of a line, whose embedding is that of the word that is never said."""
+    size = replace(TINY, width=width, vocabulary=4_096)
+    model = decoding.endless_lm(size)
+    tokenizer = decoding.TOKENIZER
+    ids = torch.tensor([tokenizer.encode("You are here.\n", add_special_tokens=False)])
+    logits = model(input_ids=ids).logits[0, -1]
+    ends = [token for token in range(len(tokenizer)) if tokenizer.decode([token]).endswith("\n")]
+    assert ends
+    likely = logits.detach().softmax(-1)
+    assert float(likely[ends].sum() + likely[len(tokenizer) :].sum()) < 1e-12
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_both_sides_read_and_say_the_same_number_of_tokens(greedy: bool) -> None:
+    model, window = decoding.endless_lm(TINY), Window(None, TINY.prompt)
+    requests = decoding.contexts(TINY, 0)
+    said = {}
+    for side in decoding.SIDES:
+        player = decoding.player(side, model, window, 5, greedy, TINY.slots)
+        said[side] = [reply.ids for reply in player.act(requests)]
+        assert [len(context) for context in player_contexts(player, requests)] == [TINY.prompt] * TINY.slots
+        assert all(len(ids) == 5 for ids in said[side])
+    assert (said["slots"] == said["generate"]) is greedy
+
+
+def player_contexts(player: object, requests: list[object]) -> list[list[int]]:
+    prompter = getattr(player, "prompter", None) or player._prompter  # type: ignore[attr-defined]
+    found: list[list[int]] = prompter.contexts(requests)
+    return found
+
+
+def test_contexts_have_nothing_in_common_from_one_call_to_the_next() -> None:
+    window, size = Window(None, CPU.prompt), replace(CPU, slots=2)
+    prompter = decoding.player("generate", decoding.endless_lm(TINY), window, 2, True, 2).prompter  # type: ignore[attr-defined]
+    first, second = (prompter.contexts(decoding.contexts(size, number)) for number in range(2))
+    assert all(one[:3] != other[:3] for one, other in zip(first, second, strict=True))
+
+
+def test_decoding_is_measured_beside_generate() -> None:
+    rows = {row.name.removeprefix("tiny, float32, "): row for row in decoding.run(TINY)}
+    for how in ("greedy", "sampled"):
+        for what in ("prefill", "decode", "rollout in 2 slots"):
+            for side in (*decoding.SIDES, "slots / generate"):
+                row = rows[f"{how}, {what}, {side}"]
+                assert (row.value is None) == (row.measured == decoding.LOST)
+        turns, tokens = (
+            rows[f"{how}, rollout in 2 slots, slots"],
+            rows[f"{how}, rollout in 2 slots, slots, tokens said"],
+        )
+        assert turns.value is not None and tokens.value == turns.value * TINY.action
+
+
+def test_games_at_full_size_fit_into_the_model() -> None:
+    """A history that is cut would be read anew every turn."""
+    for size in (GPU, CPU):
+        tokenizer, turns = decoding.TOKENIZER, size.turns
+        longest = len(tokenizer.encode("There are walls to your left, to your right, above you, below you.\n"))
+        assert (turns + 1) * (longest + size.action) <= 1024
+
+
+@pytest.mark.parametrize(("words", "size"), [(["--tiny"], TINY), ([], replace(GPU, device="cpu"))])
+def test_the_gpu_command_measures_both_at_its_size(
+    words: list[str], size: Size, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    for module in (training, decoding):
+        monkeypatch.setattr(module, "run", lambda its: sizes.append(its) or iter([Row("speed", 1.0)]))
+    assert command.main(["gpu", "--device", "cpu", *words, "--out", str(tmp_path)]) == 0
+    assert sizes == [size, size]
+    (path,) = tmp_path.glob("*.json")
+    assert path.name.startswith("gpu-tiny-") is bool(words)
