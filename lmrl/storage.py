@@ -11,31 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lmrl.atomic import replacing
+from lmrl.columns import SCHEMA, episode_from_row, table_of
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.records import episode_from_record, record_from_episode
 
 __all__ = ["read_episodes", "read_metadata", "write_episodes"]
 
-# Nested fields are called "element", as the Parquet standard has it, whatever the version of pyarrow.
-_TEXTS = pa.list_(pa.field("element", pa.string()))
-_IDS = pa.list_(pa.field("element", pa.list_(pa.field("element", pa.int32()))))
-_NUMBERS = pa.list_(pa.field("element", pa.list_(pa.field("element", pa.float32()))))
-_SCHEMA = pa.schema(
-    [
-        ("task", pa.string()),
-        ("observations", _TEXTS),
-        ("actions", _TEXTS),
-        ("rewards", pa.list_(pa.field("element", pa.float64()))),
-        ("terminated", pa.bool_()),
-        ("truncated", pa.bool_()),
-        ("seed", pa.int64()),
-        ("info", pa.string()),
-        ("action_ids", _IDS),
-        ("action_logprobs", _NUMBERS),
-        ("action_values", _NUMBERS),
-    ]
-)
 _METADATA_KEY = b"lmrl"
 _HEADER = "lmrl_metadata"
 _ROW_GROUP = 512
@@ -70,8 +52,7 @@ def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
             names the file and the line (Parquet: the row, from 1).
     """
     path = _existing(path)
-    read = {".parquet": _parquet_records, ".jsonl": _jsonl_records}[_suffix(path)]
-    return (episode_from_record(record, where) for where, record in read(path))
+    return {".parquet": _parquet_episodes, ".jsonl": _jsonl_episodes}[_suffix(path)](path)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -104,17 +85,12 @@ def _existing(path: str | os.PathLike[str]) -> Path:
 
 
 def _write_parquet(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[str, Any]) -> int:
-    schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(metadata).encode()} if metadata else None)
+    schema = SCHEMA.with_metadata({_METADATA_KEY: json.dumps(metadata).encode()} if metadata else None)
     count, source = 0, iter(episodes)
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        while records := [record_from_episode(episode) for episode in islice(source, _ROW_GROUP)]:
-            rows = [{**record, "info": json.dumps(record["info"])} for record in records]
-            try:
-                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-            except UnicodeEncodeError as error:
-                last = count + len(rows) - 1
-                raise UserError(f"a text of episodes {count} to {last} is not valid Unicode: {error}") from error
-            count += len(rows)
+        while block := [*islice(source, _ROW_GROUP)]:
+            writer.write_table(table_of(block, count))
+            count += len(block)
     return count
 
 
@@ -134,33 +110,22 @@ def _parquet(path: Path) -> pq.ParquetFile:
         raise UserError(f"{path}: not a Parquet file ({error})") from error
 
 
-def _parquet_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parquet_episodes(path: Path) -> Iterator[Episode]:
     row = 0
     with _parquet(path) as file:
         try:
             for batch in file.iter_batches(batch_size=_ROW_GROUP):
                 for record in batch.to_pylist():
                     row += 1
-                    where = f"{path}, row {row}"
-                    yield where, _with_info(record, where)
+                    yield episode_from_row(record, f"{path}, row {row}")
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path}: damaged after row {row} ({error})") from error
 
 
-def _with_info(record: dict[str, Any], where: str) -> dict[str, Any]:
-    """A Parquet row with its ``info`` column read as JSON."""
-    if isinstance(record.get("info"), str):
-        try:
-            record["info"] = json.loads(record["info"])
-        except json.JSONDecodeError as error:
-            raise UserError(f"{where}: column 'info' must be JSON ({error})") from error
-    return record
-
-
-def _jsonl_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _jsonl_episodes(path: Path) -> Iterator[Episode]:
     for number, record in _jsonl_lines(path):
         if not (number == 1 and _is_header(record)):
-            yield f"{path}, line {number}", record
+            yield episode_from_record(record, f"{path}, line {number}")
 
 
 def _jsonl_lines(path: Path) -> Iterator[tuple[int, Any]]:

@@ -7,7 +7,7 @@ from lmrl.episode import Episode
 from lmrl.policies.chat_tasks import ChatTask
 from lmrl.protocols import Request
 
-__all__ = ["PROMPTS_VERSION", "best_examples", "conversation", "introduction"]
+__all__ = ["PROMPTS_VERSION", "best_examples", "conversation", "introduction", "transcript"]
 
 PROMPTS_VERSION = 1
 """Goes up whenever the same request gives another conversation."""
@@ -31,7 +31,7 @@ def introduction(task: ChatTask, appendix: str, examples: Sequence[Episode], for
         heading = "An example" if len(examples) == 1 else f"Example {number}"
         texts = _said(episode.observations, episode.actions)
         shown = texts if task.example_turns is None else texts[: 2 * task.example_turns]
-        parts.append("\n".join([f"{heading}:", *_lines(task, shown, 0, form)]))
+        parts.append("\n".join([f"{heading}:", *transcript(task, shown, 0, form)]))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -49,7 +49,7 @@ def conversation(task: ChatTask, introduced: str, request: Request, form: str) -
     texts = _said(request.observations, request.actions)
     first = 0 if task.last_texts is None else max(0, len(texts) - task.last_texts)
     before = ["..."] if first and task.last_texts != 1 else []
-    said = _lines(task, texts[first:], first, form) or ["(You begin.)"]
+    said = transcript(task, texts[first:], first, form)
     now = "\n".join(["Now you play:", *before, *said])
     return [
         {"role": "system", "content": f"You are {task.role}. {ask}"},
@@ -63,8 +63,8 @@ def _said(observations: Sequence[str], actions: Sequence[str]) -> list[str]:
     return [observations[0], *(text for pair in both for text in pair)]
 
 
-def _lines(task: ChatTask, texts: Sequence[str], first: int, form: str) -> list[str]:
-    """A transcript from text ``first`` of an episode on; actions look as they are to be said."""
+def transcript(task: ChatTask, texts: Sequence[str], first: int, form: str) -> list[str]:
+    """The lines of an episode from text ``first`` on; actions look as they are to be said."""
     lines = []
     for number, text in enumerate(texts, start=first):
         if number % 2:
@@ -72,4 +72,4 @@ def _lines(task: ChatTask, texts: Sequence[str], first: int, form: str) -> list[
             lines.append(f"{task.own}: {json.dumps({task.key: said}) if form == 'json' else said}")
         elif not (number == 0 and text.strip() == task.header):
             lines.append(f"{task.other}: {task.spelling(text)}")
-    return lines
+    return lines or ["(You begin.)"]

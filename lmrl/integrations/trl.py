@@ -1,0 +1,152 @@
+"""The tasks for TRL's `GRPOTrainer`: environments whose only tool is the next move, and their return as the reward."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from lmrl.envs.registration import make, task
+from lmrl.episode import Episode
+from lmrl.errors import UserError
+from lmrl.policies.chat_prompts import transcript
+from lmrl.policies.chat_tasks import CHAT_TASKS, ChatTask
+from lmrl.protocols import Reply
+from lmrl.rollout import Start
+from lmrl.slot import Slot
+
+__all__ = ["GAME_OVER", "TaskEnvironment", "answer", "environment_factory", "episode_return", "opening"]
+
+GAME_OVER = "The game is over."
+"""The last line of the last answer: texts of games do not say so themselves."""
+
+
+class TaskEnvironment:
+    """A game in the form that `trl.GRPOTrainer` wants; see `environment_factory`.
+
+    All public methods but `reset` become tools of the model, so there is `act` alone.
+
+    Args:
+        name: of the task.
+        env: arguments of the environment that replace those of the task.
+    """
+
+    def __init__(self, name: str, env: Mapping[str, Any]) -> None:
+        self._name = name
+        self._slot = Slot(make(name, **env), 0)
+        self._end = (False, False)
+
+    def reset(self, seed: int | None = None, **columns: Any) -> str:
+        """Begin the episode of a row of the dataset.
+
+        Args:
+            seed: of the episode; the same seed is the same start.
+            columns: the rest of the row, not used.
+
+        Returns:
+            The first text, which TRL puts behind the last message of the prompt.
+
+        Raises:
+            UserError: the row has no seed, or one that is no natural number.
+        """
+        if seed is None:
+            raise UserError(
+                "a row needs a column 'seed', so that all generations of a prompt begin alike; "
+                f"got the columns {', '.join(columns) or 'none'}"
+            )
+        self._slot.begin(0, Start(seed))
+        self._end = (False, False)
+        return opening(self._name, self._slot.observations[0])
+
+    def act(self, action: str) -> str:
+        """Make the next move of the game.
+
+        Args:
+            action: What you do or say now, on one line and in the form that the rules ask for.
+
+        Returns:
+            What the game answers.
+        """
+        # TRL tells the model what went wrong and counts it; the game did not hear of it.
+        if not isinstance(action, str):
+            raise UserError(f"action must be a text, got {action!r}")
+        self._play(f"{' '.join(action.split())}\n")
+        return answer(self._name, self._slot.observations[-1], self.done)
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over."""
+        return any(self._end)
+
+    @property
+    def reward(self) -> float:
+        """The undiscounted return so far."""
+        return float(sum(self._slot.rewards))
+
+    @property
+    def episode(self) -> Episode:
+        """What was played since `reset`; truncated if it is not over."""
+        terminated, truncated = self._end
+        return self._slot.episode(self._name, terminated, truncated or not terminated)
+
+    def _play(self, action: str) -> None:
+        self._end = self._slot.turned(Reply(action), self._slot.env.step(action))
+
+    def _play_silently(self) -> None:
+        """Say nothing until the episode is over."""
+        while not self.done:
+            self._play("\n")
+
+
+def environment_factory(name: str, **env: Any) -> Callable[[], TaskEnvironment]:
+    """What ``GRPOTrainer(environment_factory=...)`` takes, alone or as a value of its dictionary.
+
+    Args:
+        name: of a task, of the benchmark or registered.
+        env: arguments of the environment that replace those of the task.
+
+    Raises:
+        UserError: for an unknown task.
+    """
+    task(name)
+    return partial(TaskEnvironment, name, env)
+
+
+def episode_return(
+    environments: Sequence[TaskEnvironment],
+    log_metric: Callable[[str, float], None] | None = None,
+    **columns: Any,
+) -> list[float]:
+    """A reward function of `GRPOTrainer`: the undiscounted return of each episode.
+
+    A model that stopped calling its tool, or had no tokens left, plays empty lines until the episode is over, as a
+    `lmrl.policies.chat.ChatPolicy` does that cannot be understood. Where each turn costs something, the best that a
+    model can do would otherwise be not to play.
+
+    Args:
+        environments: of the rollouts.
+        log_metric: is told ``success`` and ``unfinished`` (what part of the episodes was ended by empty lines).
+        columns: everything else that TRL hands to reward functions, not used.
+    """
+    unfinished = [not environment.done for environment in environments]
+    for environment in environments:
+        environment._play_silently()
+    if log_metric is not None:
+        log_metric("success", fmean(environment.episode.success for environment in environments))
+        log_metric("unfinished", fmean(unfinished))
+    return [environment.reward for environment in environments]
+
+
+def opening(name: str, observation: str) -> str:
+    """The first text of an episode as a model is told it."""
+    return "\n".join(transcript(_chat_task(name), [observation], 0, "plain"))
+
+
+def answer(name: str, observation: str, over: bool) -> str:
+    """A later text as a model is told it."""
+    said = _chat_task(name).spelling(observation)
+    return "\n".join(filter(None, (said, GAME_OVER))) if over else said
+
+
+def _chat_task(name: str) -> ChatTask:
+    """How texts of a task are spelled; of a task of one's own, as they are."""
+    return CHAT_TASKS.get(name) or ChatTask(role="a player", rules="")

@@ -1,0 +1,95 @@
+"""The environments that TRL plays: what the model is told, what counts, and how an episode ends."""
+
+from collections.abc import Sequence
+
+import pytest
+
+import lmrl
+from lmrl.envs import tasks
+from lmrl.errors import UserError
+from lmrl.integrations.trl import GAME_OVER, TaskEnvironment, environment_factory, episode_return
+from lmrl.policies.chat_tasks import CHAT_TASKS
+
+WAY = ("move down", "move down")
+"""From the start of `near_the_goal` to the goal."""
+
+
+def played(environment: TaskEnvironment, actions: Sequence[str], seed: int) -> list[str]:
+    return [environment.reset(seed=seed), *map(environment.act, actions)]
+
+
+def near_the_goal() -> int:
+    """A seed with which the maze begins two steps above its goal."""
+    env = lmrl.make("maze_fo")
+    return next(seed for seed in range(500) if env.reset(seed=seed)[1]["start"]["init_position"] == (6, 6))
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_an_environment_plays_what_the_game_plays(task: str) -> None:
+    environment, env = environment_factory(task)(), lmrl.make(task)
+    text, _ = env.reset(seed=7)
+    shown = environment.reset(seed=7, prompt=[], environment=task)
+    chat = CHAT_TASKS[task]
+    assert shown == (f"{chat.other}: {chat.spelling(text)}" if text.strip() != chat.header else "(You begin.)")
+    total = 0.0
+    for _ in range(3):
+        action = env.legal_actions()[0].strip() if env.legal_actions() else "hello"
+        heard = environment.act(f" {action}\n")
+        text, reward, *ended, _ = env.step(f"{action}\n")
+        total += float(reward)
+        assert heard == chat.spelling(text) + (f"\n{GAME_OVER}" if any(ended) else "")
+        assert environment.reward == total == environment.episode.total_reward
+        assert environment.done == any(ended) and environment.episode.task == task
+        if environment.done:
+            break
+    assert environment.episode.truncated != environment.episode.terminated
+
+
+def test_the_end_is_said_and_later_moves_are_errors_that_change_nothing() -> None:
+    environment = environment_factory("maze_fo")()
+    seed = near_the_goal()
+    assert played(environment, WAY, seed)[-1] == f"Success\n{GAME_OVER}"
+    assert environment.done and environment.episode.success and environment.reward == -1.0
+    with pytest.raises(UserError, match="the last one is over"):
+        environment.act("move up")
+    assert episode_return([environment]) == [-1.0]
+    environment.reset(seed=seed)
+    assert not environment.done and environment.reward == 0.0
+
+
+def test_what_is_no_text_is_an_error_and_no_turn() -> None:
+    environment = environment_factory("maze_fo")()
+    environment.reset(seed=0)
+    with pytest.raises(UserError, match="action must be a text, got 5"):
+        environment.act(5)  # type: ignore[arg-type]
+    assert len(environment.episode) == 0
+    with pytest.raises(UserError, match=r"a row needs a column 'seed'.*got the columns prompt"):
+        environment.reset(prompt=[])
+
+
+def test_not_playing_is_playing_empty_lines() -> None:
+    environments = [environment_factory("maze_fo", max_steps=4)() for _ in range(2)]
+    played(environments[0], WAY, near_the_goal())
+    played(environments[1], WAY[:1], near_the_goal())
+    told: dict[str, float] = {}
+    first, second = episode_return(environments, log_metric=told.__setitem__, prompts=[])
+    env = lmrl.make("maze_fo", max_steps=4)
+    env.reset(seed=near_the_goal())
+    by_hand = [env.step(text)[1] for text in ("move down\n", "\n", "\n", "\n", "\n")]
+    assert (first, second) == (-1.0, sum(by_hand)) == (-1.0, -14.0)
+    assert told == {"success": 0.5, "unfinished": 0.5}
+    assert environments[1].done and environments[1].episode.actions == ("move down\n", *["\n"] * 4)
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_silence_ends_in_every_task(task: str) -> None:
+    environment = environment_factory(task)()
+    environment.reset(seed=1)
+    (value,) = episode_return([environment])
+    low, high = lmrl.make(task).return_range
+    assert environment.done and low <= value <= high
+
+
+def test_an_unknown_task_is_an_error() -> None:
+    with pytest.raises(UserError, match="unknown task 'sudoku'"):
+        environment_factory("sudoku")
