@@ -137,6 +137,15 @@ def test_the_slow_copy_follows_and_cql_holds_back_what_was_not_done(tmp_path: Pa
     assert chosen(conservative) > 0.95 > chosen(plain) + 0.2
 
 
+def test_the_slow_copy_goes_its_share_of_the_way_in_each_step(data: Path) -> None:
+    module = SymbolicCQL(data=str(data), polyak=0.25, batch_size=8)
+    before = [parameter.clone() for parameter in module.slow_q.parameters()]
+    L.Trainer(max_steps=1, accelerator="cpu", **QUIET).fit(module)
+    for slow, fast, first in zip(module.slow_q.parameters(), module.q.parameters(), before, strict=True):
+        assert not torch.equal(fast, first)
+        torch.testing.assert_close(slow, 0.75 * first + 0.25 * fast)
+
+
 def test_the_command_puts_results_where_the_report_finds_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
