@@ -49,6 +49,11 @@ def test_playing_reaches_the_optimum_and_its_values(seed: int) -> None:
     assert np.abs(q.max(-1) - best.max(-1))[GRID.starts].max() < 0.05
 
 
+def test_the_call_by_which_time_runs_out_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmrl.symbolic.grid._MAX_STEPS", 0)  # that is every call
+    assert not q_learning(GridMaze(), episodes=20).any()
+
+
 @pytest.mark.parametrize("gamma", [0.9, 0.99])
 def test_a_dataset_in_which_hardly_anybody_arrives_is_enough(data: Path, gamma: float) -> None:
     steps = from_episodes(read_dataset(data), GRID)
