@@ -142,7 +142,7 @@ def test_a_partner_that_gives_up_loses_no_finished_episode(tmp_path: Path, monke
 
     def tired(self: ScriptedOracle, requests: Sequence[PartnerRequest]) -> list[str]:
         answered.extend(requests)
-        if len(answered) > 2_000:
+        if len(answered) > 1_000:
             raise UserError("the endpoint is gone")
         return answer(self, requests)
 
@@ -153,4 +153,4 @@ def test_a_partner_that_gives_up_loses_no_finished_episode(tmp_path: Path, monke
     kept = list(read_dataset(tmp_path / "talk.partial.parquet"))
     assert not out.exists()
     assert f"the {len(kept)} episodes" in str(told.value)
-    assert len(kept) > 50
+    assert 30 < len(kept) < 128  # of the chunk in which it gave up
