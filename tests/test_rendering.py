@@ -147,6 +147,16 @@ def test_a_rollout_is_trained_on_as_it_was_read_and_said(style: str, texts: int 
     assert said == [token for _, ids in read for token in ids]
 
 
+def test_a_turn_that_was_cut_off_is_ended_by_what_follows(style: str) -> None:
+    """The player reads the end of its turn, and is not trained to have said it."""
+    tokens, window = tokenizer(TEMPLATES[style]), Window(rendering="chat")
+    encoder = ChatEncoder(tokens)
+    said = [encoder.action(action)[:-1] for action in ACTIONS]
+    assert context(encoder, window, OBSERVATIONS, ACTIONS, said) == rendered(tokens, 0, 7)
+    (part,) = segments(played(said), encoder, window)
+    assert part.token.tolist() == [token for ids in said for token in ids]
+
+
 def test_what_is_said_is_what_is_heard(style: str) -> None:
     encoder = ChatEncoder(tokenizer(TEMPLATES[style]))
     for text in ACTIONS:
@@ -161,6 +171,8 @@ def test_what_is_said_is_what_is_heard(style: str) -> None:
         (None, "has none: use rendering text"),
         (CHATML.replace("m['content']", "m['content'] + loop.revindex | string"), "prefix-stable"),
         (CHATML.replace("m['content']", "(m['content'] if loop.last else m['content'][:4])"), "prefix-stable"),
+        # What is three turns old or younger stays.
+        (CHATML.replace("m['content']", "(m['content'] if loop.revindex < 4 else m['content'][:4])"), "prefix-stable"),
         (LLAMA3.replace("'<|eot_id|>'", "'\\n'"), "must end in a token of its own"),
         (CHATML.replace("assistant\\n' }}{% endif", "assistant\\n<think>' }}{% endif"), "prefix-stable"),
     ],

@@ -70,6 +70,21 @@ def test_another_environment_is_another_dataset(tmp_path: Path, monkeypatch: pyt
         generate("maze_fo", 5, progress=False, env={"colour": 1})
 
 
+def test_another_player_is_another_dataset_and_plays_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe cuts episodes off at random; that belongs to its own player."""
+    monkeypatch.setenv("LMRL_DATA", str(tmp_path))
+    own = generate("maze_fo", 40, progress=False)
+    path = generate("maze_fo", 40, progress=False, behaviour="optimal")
+    assert path == dataset_path("maze_fo", 40, 0, behaviour="optimal") != own
+    assert read_metadata(path)["behaviour"] == "optimal"
+    assert all(episode.success for episode in read_dataset(path))
+    assert not all(episode.success for episode in read_dataset(own))
+    with pytest.raises(UserError, match="behaviour must be lm:PATH or the name of a scripted player, got 'lm:'"):
+        generate("maze_fo", 40, progress=False, behaviour="lm:")
+
+
 def test_the_progress_bar_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generate("maze_fo", 5, out=tmp_path / "e.jsonl")
     shown = capsys.readouterr()
@@ -127,7 +142,7 @@ def test_a_partner_that_gives_up_loses_no_finished_episode(tmp_path: Path, monke
 
     def tired(self: ScriptedOracle, requests: Sequence[PartnerRequest]) -> list[str]:
         answered.extend(requests)
-        if len(answered) > 2_000:
+        if len(answered) > 1_000:
             raise UserError("the endpoint is gone")
         return answer(self, requests)
 
@@ -138,4 +153,4 @@ def test_a_partner_that_gives_up_loses_no_finished_episode(tmp_path: Path, monke
     kept = list(read_dataset(tmp_path / "talk.partial.parquet"))
     assert not out.exists()
     assert f"the {len(kept)} episodes" in str(told.value)
-    assert len(kept) > 50
+    assert 30 < len(kept) < 128  # of the chunk in which it gave up

@@ -52,6 +52,8 @@ def test_one_seed_has_no_interval_over_seeds(tmp_path: Path) -> None:
     lay(tmp_path, [0.0, 1.0, 1.0, 1.0])
     found = scores_of(tmp_path)["bc"]
     assert found.over_seeds is None and found.iqm == 100.0 and found.return_mean == 0.75
+    # The mean is normalised, not every episode, which would give 75.
+    assert found.normalized == pytest.approx(50 + 50 * (0.75 - 0.26) / 0.74)
 
 
 def test_the_interquartile_mean_over_tasks_and_seeds(tmp_path: Path) -> None:
@@ -64,6 +66,18 @@ def test_the_interquartile_mean_over_tasks_and_seeds(tmp_path: Path) -> None:
     assert one.over_seeds is not None and one.over_seeds == (25.0, 75.0)  # strata {100, 50} and {0, 50}
     assert one.beats_bc is None
     assert aggregates({"text_nav_fo": found["text_nav_fo"]}, ["bc"]) == []
+
+
+def test_over_tasks_beside_bc(tmp_path: Path) -> None:
+    """Both are above BC in one task and below it in the other; PPO has a single seed in the second."""
+    tasks = {"text_nav_fo": 0.5, "text_nav_po": 0.1}
+    for seed in (0, 1):
+        for task, value in tasks.items():
+            for name in ("bc", "mc", "ppo") if seed == 0 or task == "text_nav_fo" else ("bc", "mc"):
+                lay(tmp_path, [0.26 if name == "bc" else value] * 2, name, task, seed)
+    bc, mc, ppo = aggregates({task: scores_of(tmp_path, task) for task in tasks}, ["bc", "mc", "ppo"])
+    assert (bc.beats_bc, mc.beats_bc, ppo.beats_bc) == (None, 0.5, 0.5)
+    assert (mc.beats_bc_over_seeds, ppo.beats_bc_over_seeds, ppo.over_seeds) == ((0.5, 0.5), None, None)
 
 
 def test_improvement_pairs_equal_seeds(tmp_path: Path) -> None:

@@ -109,6 +109,32 @@ def test_only_the_pages_own_script_may_run_and_nothing_is_loaded(evil: Path) -> 
     assert not [word for word in ("fetch(", "innerHTML", "insertAdjacent", "document.write", "eval(") if word in script]
 
 
+def held_by(page: Path) -> dict[str, Any]:
+    """The data of a page."""
+    held: dict[str, Any] = json.loads(page.read_text().split('id="data">')[1].split("</script>")[0])
+    return held
+
+
+def test_the_environment_is_the_one_asked_for_else_the_one_of_the_file(tmp_path: Path) -> None:
+    source, page = tmp_path / "walk.parquet", tmp_path / "page.html"
+    write_episodes(source, [maze("move down\n", start=(1, 1))], {"env": {"layout": "umaze"}})
+    goals = []
+    for env in (None, {}):
+        write_view(source, page, env=env)
+        goals.append(held_by(page)["tasks"]["maze_po"]["goal"])
+    assert goals == [[3, 3], [8, 6]]
+
+
+def test_values_are_those_of_the_first_episodes_that_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmrl.evaluation.view_page.load_module", lambda run: None)
+    value = [[TokenValue("move up\n", 0.5, None, None)]]
+    monkeypatch.setattr("lmrl.evaluation.view_page.token_values", lambda module, episodes: (value for _ in episodes))
+    write_episodes(tmp_path / "walks.parquet", [maze("move up\n")] * 4)
+    for shown, valued, expected in ((None, 3, "012"), (2, 3, "01"), (3, 1, "0")):
+        write_view(tmp_path / "walks.parquet", tmp_path / "page.html", tmp_path, episodes=shown, valued=valued)
+        assert [*held_by(tmp_path / "page.html")["values"]] == [*expected]
+
+
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     played = evaluate(make_policy("maze_fo", "optimal"), "maze_fo", 5)
@@ -170,7 +196,7 @@ def test_ten_thousand_episodes_open_and_are_filtered_and_sorted(tmp_path: Path) 
     some = list(read_episodes(generate("maze_fo", 500, 0, tmp_path / "maze.parquet", progress=False)))
     write_episodes(tmp_path / "many.parquet", some * 20)
     assert write_view(tmp_path / "many.parquet", tmp_path / "page.html") == 10_000
-    held = json.loads((tmp_path / "page.html").read_text().split('id="data">')[1].split("</script>")[0])
+    held = held_by(tmp_path / "page.html")
     columns, texts = held["episodes"], held["texts"]
     log = in_browser(tmp_path / "page.html", _READING)
     assert log[0] < 30_000  # 0.4 s on two idle cores

@@ -46,3 +46,9 @@ def test_only_learned_values_need_the_processor() -> None:
     assert "**not** the one that was trained" in guided
     assert "ValueGuided" not in plain
     assert "the last 1 texts" in plain
+
+
+def test_the_prompt_is_the_one_that_was_trained_on() -> None:
+    chat = model_card({**FACTS, "reads_texts": None, "rendering": "chat"}, None, guided=True)
+    assert "`text` holds all texts so far as `apply_chat_template` renders them, with a generation prompt." in chat
+    assert "apply_chat_template" not in model_card({**FACTS, "rendering": "text"}, None, guided=True)

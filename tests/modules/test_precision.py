@@ -78,6 +78,7 @@ def test_half_precision_leaves_heads_adapters_and_rewards_whole(
     half = run(make(kind, **arguments), tmp_path, precision=precision)
     assert half.losses == pytest.approx(exact.losses, rel=0.03) and half.losses != exact.losses
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(half.rewards, exact.rewards, strict=True))
+    assert {rewards.dtype for rewards in half.rewards} == {torch.float32}  # whole numbers are the same in both
     whole = {n for n in half.kinds if "lora_" in n or "_head" in n}
     assert bool(whole) == (kind is not BC)
     for name, kept in half.kinds.items():

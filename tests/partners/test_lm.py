@@ -127,6 +127,12 @@ def test_all_environments_share_one_partner(oracle: str) -> None:
     assert one.partner is other.partner
 
 
+def test_buyers_are_sampled_and_oracles_greedy(oracle: str) -> None:
+    games = ("car_dealer", "twenty_questions", "guess_city")
+    partners = [make_partner(f"lm:{oracle}", game) for game in games]
+    assert [partner.describe()["temperature"] for partner in partners if partner] == [1.0, 0.0, 0.0]
+
+
 def test_what_it_was_played_with_is_part_of_the_score(oracle: str) -> None:
     class Silly:
         def act(self, requests: Any) -> Any:

@@ -78,7 +78,9 @@ def test_two_checkpoints_are_both_played_and_one_only_once(place: Path, run: Run
     run(order("bc"))
     last = read(place / "runs/maze_fo/bc/evaluation_last/scores.json")
     assert last["policy"] == "runs/maze_fo/bc/last.ckpt"
-    assert read(place / "runs/maze_fo/bc/cell.json")["steps"] == {"best": 40, "last": 70}
+    record = read(place / "runs/maze_fo/bc/cell.json")
+    assert record["steps"] == {"best": 40, "last": 70}
+    assert (record["scores"]["policy"], record["last"]["policy"]) == ("runs/maze_fo/bc", "runs/maze_fo/bc/last.ckpt")
 
 
 def test_a_run_of_fit_is_only_played(place: Path, run: Run, order: Make, trained: Trained) -> None:

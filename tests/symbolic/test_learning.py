@@ -49,6 +49,11 @@ def test_playing_reaches_the_optimum_and_its_values(seed: int) -> None:
     assert np.abs(q.max(-1) - best.max(-1))[GRID.starts].max() < 0.05
 
 
+def test_the_call_by_which_time_runs_out_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmrl.symbolic.grid._MAX_STEPS", 0)  # that is every call
+    assert not q_learning(GridMaze(), episodes=20).any()
+
+
 @pytest.mark.parametrize("gamma", [0.9, 0.99])
 def test_a_dataset_in_which_hardly_anybody_arrives_is_enough(data: Path, gamma: float) -> None:
     steps = from_episodes(read_dataset(data), GRID)
@@ -135,6 +140,15 @@ def test_the_slow_copy_follows_and_cql_holds_back_what_was_not_done(tmp_path: Pa
         return float((module.table()[steps.state].argmax(1) == steps.action).mean())
 
     assert chosen(conservative) > 0.95 > chosen(plain) + 0.2
+
+
+def test_the_slow_copy_goes_its_share_of_the_way_in_each_step(data: Path) -> None:
+    module = SymbolicCQL(data=str(data), polyak=0.25, batch_size=8)
+    before = [parameter.clone() for parameter in module.slow_q.parameters()]
+    L.Trainer(max_steps=1, accelerator="cpu", **QUIET).fit(module)
+    for slow, fast, first in zip(module.slow_q.parameters(), module.q.parameters(), before, strict=True):
+        assert not torch.equal(fast, first)
+        torch.testing.assert_close(slow, 0.75 * first + 0.25 * fast)
 
 
 def test_the_command_puts_results_where_the_report_finds_them(
