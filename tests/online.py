@@ -42,9 +42,10 @@ def fit(
     steps: int,
     callbacks: Sequence[Callback] = (),
     playing: RolloutCollection | None = None,
+    settings: dict[str, Any] | None = None,
     **more: Any,
 ) -> L.Trainer:
     first = RolloutCollection(episodes=6, slots=4) if playing is None else playing
-    run = trainer(root, steps, [first, *callbacks])
+    run = trainer(root, steps, [first, *callbacks], **(settings or {}))
     run.fit(module, data, **more)
     return run
