@@ -23,9 +23,9 @@ def rounds(**arguments: Any) -> OnlineDataModule:
 
 def trainer(root: Path, steps: int, callbacks: Sequence[Callback] = (), **settings: Any) -> L.Trainer:
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    quiet["limit_val_batches"] = 0
     return L.Trainer(
         max_steps=steps,
-        limit_val_batches=0,
         logger=CSVLogger(root, name="", version=""),
         log_every_n_steps=1,
         accelerator="cpu",
@@ -42,9 +42,10 @@ def fit(
     steps: int,
     callbacks: Sequence[Callback] = (),
     playing: RolloutCollection | None = None,
+    settings: dict[str, Any] | None = None,
     **more: Any,
 ) -> L.Trainer:
     first = RolloutCollection(episodes=6, slots=4) if playing is None else playing
-    run = trainer(root, steps, [first, *callbacks])
+    run = trainer(root, steps, [first, *callbacks], **(settings or {}))
     run.fit(module, data, **more)
     return run

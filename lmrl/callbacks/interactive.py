@@ -12,7 +12,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.modules import LanguageModule
 from lmrl.modules.rounds import log_now
-from lmrl.modules.sharding import check_playable, whole
+from lmrl.modules.sharding import whole
 
 __all__ = ["InteractiveEvaluation"]
 
@@ -63,14 +63,6 @@ class InteractiveEvaluation(Callback):
         self.best = float("-inf")
         self.seconds = 0.0
         self._evaluated = -1
-
-    def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Make sure that the policy can be played.
-
-        Raises:
-            UserError: for the strategy ``fsdp``.
-        """
-        check_playable(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         """Play if it is time."""

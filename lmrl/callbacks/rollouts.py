@@ -16,7 +16,7 @@ from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.modules import LanguageModule
 from lmrl.modules.rounds import log_now
-from lmrl.modules.sharding import check_playable, whole
+from lmrl.modules.sharding import whole
 from lmrl.partners import environment
 from lmrl.protocols import Policy, Reply, Request
 from lmrl.ranks import gathered, shared_out
@@ -68,7 +68,6 @@ class RolloutCollection(Callback):
             raise UserError(f"RolloutCollection plays for lmrl.datamodules.OnlineDataModule, got {type(data).__name__}")
         if pl_module.on_policy and self.decoding:
             raise UserError(f"{type(pl_module).__name__} samples at temperature 1: decoding must be left out")
-        check_playable(trainer)
         self._make_env = environment(data.task.name, data.hparams["env"])
         self._began = perf_counter()
 

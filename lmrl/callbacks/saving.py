@@ -2,15 +2,16 @@
 
 import shutil
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.strategies import FSDPStrategy
 
 from lmrl.modules import LanguageModule
-from lmrl.modules.sharding import whole_weights
+from lmrl.modules.sharding import whole, whole_weights
+from lmrl.modules.wrapped import wrapper_of
 
 __all__ = ["KeepLast", "save_run"]
 
@@ -19,8 +20,7 @@ def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappin
     """Write ``NAME.ckpt`` and the folder ``NAME`` into the run's folder (``trainer.default_root_dir``).
 
     All processes of a run have to call it. Under `ModelParallelStrategy`, ``NAME.ckpt`` is a folder to which each of
-    them adds its shards (or a file, if the strategy says so). The strategy ``fsdp`` gathers weights for a checkpoint
-    alone: there the folder is for `lmrl export` to make.
+    them adds its shards (or a file, if the strategy says so).
 
     Args:
         trainer: of the run.
@@ -35,9 +35,9 @@ def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappin
     trainer.strategy.barrier()
     trainer.save_checkpoint(new)
     weights = whole_weights(module)
-    if trainer.is_global_zero:
-        _replace(new, root / f"{name}.ckpt")
-        if not isinstance(trainer.strategy, FSDPStrategy):
+    with whole(module) if wrapper_of(module) is not None else nullcontext():
+        if trainer.is_global_zero:
+            _replace(new, root / f"{name}.ckpt")
             module.export(root / name, scores, weights)
     trainer.strategy.barrier()
 

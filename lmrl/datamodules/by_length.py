@@ -1,6 +1,7 @@
 """Batches of segments of similar length, so that little of a batch is padding."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 from torch.utils.data import BatchSampler, Sampler
@@ -28,11 +29,14 @@ class LengthBatches(BatchSampler):
         super().__init__(sampler, batch_size, drop_last)
         self.lengths = lengths
         self.pool = pool
+        #: Batches that the next epoch leaves out at its beginning: those that a run has learned from already.
+        self.skip = 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        if self.pool == 1:
-            yield from super().__iter__()
-            return
+        skip, self.skip = self.skip, 0
+        yield from islice(super().__iter__() if self.pool == 1 else self._sorted(), skip, None)
+
+    def _sorted(self) -> Iterator[list[int]]:
         order = list(self.sampler)
         # The order of the items is where this epoch's chance comes from, on each rank its own.
         chance = np.random.default_rng(order[:32])

@@ -16,6 +16,7 @@ from lmrl.batch import TokenBatch, collate
 from lmrl.data import dataset_path, generate, read_dataset
 from lmrl.datamodules.by_length import LengthBatches
 from lmrl.datamodules.filters import Filter
+from lmrl.datamodules.resumable import ResumableLoader
 from lmrl.envs.registration import Task, task
 from lmrl.episode import Episode
 from lmrl.errors import UserError, unknown
@@ -168,12 +169,13 @@ class OfflineDataModule(L.LightningDataModule):
         together = max(1, self.hparams["batch_size"] // size)
         order: Sampler[int] = RandomSampler(runs, generator=generator) if shuffle else SequentialSampler(runs)
         lengths = [max(len(segment.ids) for segment in run) for run in runs]
-        return DataLoader(
+        workers = self.hparams["num_workers"]
+        return (ResumableLoader if shuffle else DataLoader)(
             runs,  # type: ignore[arg-type]
             batch_sampler=LengthBatches(order, together, False, lengths, self.pool),
-            generator=generator,
-            num_workers=self.hparams["num_workers"],
-            persistent_workers=self.hparams["num_workers"] > 0,
+            generator=None if workers else generator,  # workers that are kept would not draw from it in each epoch
+            num_workers=workers,
+            persistent_workers=workers > 0,
             collate_fn=partial(
                 _collate, pad=encoder.tokenizer.pad_token_id or 0, read=self.read, bootstrap=self.bootstrap
             ),

@@ -16,7 +16,7 @@ from transformers.utils import logging
 from lmrl.errors import UserError
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import trunk_of
-from lmrl.models.lora import add_lora, has_lora, merged, save_adapter
+from lmrl.models.lora import add_lora, has_lora, merged, save_adapter, with_weights
 
 __all__ = ["VALUES_FILE", "Values", "export", "exported_values", "load_values"]
 
@@ -52,6 +52,8 @@ def export(
     for left_over in (new, old):
         shutil.rmtree(left_over, ignore_errors=True)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it saves often, and the bar would tear that of the training
+    if weights is not None and has_lora(model):
+        model, weights = with_weights(model, weights), None
     if base is None:
         whole = merged(model) if has_lora(model) else model
         whole.save_pretrained(new, state_dict=None if weights is None else dict(weights))

@@ -25,6 +25,7 @@ __all__ = [
     "merge_adapter",
     "merged",
     "save_adapter",
+    "with_weights",
 ]
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -88,6 +89,15 @@ def merged(model: PreTrainedModel) -> PreTrainedModel:
         setattr(copy.get_submodule(parent), child, layer.get_base_layer())
     vars(copy).pop("peft_config", None)
     return copy
+
+
+def with_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
+    """A model of the same kind with adapters of the same kind, which holds the weights; `model` may be in shards."""
+    made: PreTrainedModel = type(model)(model.config)
+    _peft().inject_adapter_in_model(deepcopy(model.peft_config[_NAME]), made)
+    made.load_state_dict(weights, assign=True)
+    made.tie_weights()
+    return made
 
 
 def save_adapter(model: PreTrainedModel, folder: Path, base: str) -> None:

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 __all__ = ["check_plain", "is_sharded_checkpoint", "read_shards"]
 
 _CONTENTS, _REST = ".metadata", "meta.pt"
-_WEIGHTS = "state_dict."
+_WEIGHTS = ("state_dict.", "model.")  # of ModelParallelStrategy and of FSDPStrategy
 #: What the table of contents of tensors and plain values is made of.
 _PLAIN = {
     "torch.distributed.checkpoint.metadata": {
@@ -76,12 +76,14 @@ def read_shards(folder: Path, *, weights: bool, allow_pickle: bool) -> dict[str,
     if not weights:
         return content
     reader = FileSystemReader(folder) if allow_pickle else _PlainReader(folder)
+    entries = _entries(reader)
+    prefix = next((prefix for prefix in _WEIGHTS if any(name.startswith(prefix) for name in entries)), _WEIGHTS[0])
     found = {
-        name.removeprefix(_WEIGHTS): torch.empty(entry.size, dtype=entry.properties.dtype)
-        for name, entry in _entries(reader).items()
-        if name.startswith(_WEIGHTS) and isinstance(entry, TensorStorageMetadata)
+        name.removeprefix(prefix): torch.empty(entry.size, dtype=entry.properties.dtype)
+        for name, entry in entries.items()
+        if name.startswith(prefix) and isinstance(entry, TensorStorageMetadata)
     }
-    _load({"state_dict": found}, reader, DefaultLoadPlanner())
+    _load({prefix.removesuffix("."): found}, reader, DefaultLoadPlanner())
     return {**content, "state_dict": found}
 
 

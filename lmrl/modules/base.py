@@ -26,6 +26,7 @@ from lmrl.modules.optimizer import SCHEDULES, adamw, schedule
 from lmrl.modules.precision import keep_values_whole
 from lmrl.modules.provenance import facts, generation_defaults, training_facts
 from lmrl.modules.sharding import is_sharded, shard, whole_tensor
+from lmrl.modules.wrapped import prepare, total_norm, wrapper_of
 from lmrl.policies import RerankPolicy
 from lmrl.protocols import Policy
 from lmrl.ranks import place
@@ -51,6 +52,8 @@ class LanguageModule(L.LightningModule):
     silent: tuple[str, ...] = ()
     #: Whether the policy itself is what learns; else something beside it does (see `learner`).
     policy_learns = True
+    #: Whether its weights are read and moved in steps alone, and while it plays.
+    in_steps = True
 
     def __init__(
         self,
@@ -144,12 +147,13 @@ class LanguageModule(L.LightningModule):
         """Leave on each process its share of the weights, where the strategy asks for that (`ModelParallelStrategy`).
 
         Raises:
-            UserError: if it asks for tensors in parallel, or for shards of weights that parts of the module share.
+            UserError: if it asks for tensors in parallel.
         """
         mesh = self.device_mesh
         if mesh is not None and not is_sharded(self):
             if mesh["tensor_parallel"].size() > 1:
                 raise UserError("tensor_parallel_size must be 1, and data_parallel_size the number of processes")
+            self.trainer.precision_plugin.convert_module(self)  # too late for what is in shards
             shard(self, mesh["data_parallel"])
 
     def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
@@ -205,8 +209,23 @@ class LanguageModule(L.LightningModule):
         factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / max(1.0, float(count))
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         torch._foreach_mul_(gradients, factor)
-        self.log("train/grad_norm", whole_tensor(get_total_norm(gradients)))
+        wrapper = wrapper_of(self)
+        norm = whole_tensor(get_total_norm(gradients)) if wrapper is None else total_norm(wrapper)
+        self.log("train/grad_norm", norm)
         self.log("train/lr", optimizer.param_groups[0]["lr"])
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """As the trainer has it; the strategy ``fsdp``, which could not clip by the norm, lets the wrapper do it."""
+        wrapper = wrapper_of(self)
+        if wrapper is None or gradient_clip_algorithm == "value":
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_val:
+            wrapper.clip_grad_norm_(gradient_clip_val)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW over everything that learns; the schedule counts optimizer steps."""
@@ -305,6 +324,7 @@ class LanguageModule(L.LightningModule):
         if data is not None and hasattr(data, "window"):
             self.window = data.window()
         keep_values_whole(self.trainer)
+        prepare(self.trainer, type(self).__name__, self.in_steps and self.hparams["lora"] is None)
         if stage == "fit":
             self.made_with = training_facts(self, data)
             if self.hparams["activation_checkpointing"]:

@@ -25,6 +25,7 @@ class ILQL(ValueModule):
 
     name = "ilql"
     heads = 2
+    in_steps = False
     silent = ("slow_trunk", "slow_q_heads")
 
     def __init__(

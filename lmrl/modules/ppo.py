@@ -43,6 +43,7 @@ class PPO(LanguageModule):
     name = "ppo"
     starts_from_bc = True
     on_policy = True
+    in_steps = False
     silent = ("start",)
     invalid: Tensor
 

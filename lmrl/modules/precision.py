@@ -24,7 +24,7 @@ class HalfTransformers(HalfPrecision):
         """Convert the weights of transformers, but not their adapters."""
         for transformer in (part for part in module.modules() if isinstance(part, PreTrainedModel)):
             for name, parameter in transformer.named_parameters():
-                if not is_adapter(name):
+                if not is_adapter(name) and parameter.dtype is not self._desired_input_dtype:
                     parameter.data = parameter.data.to(self._desired_input_dtype)
         return module
 

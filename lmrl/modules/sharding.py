@@ -6,24 +6,22 @@ Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Paral
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-import lightning as L
+import torch
 import torch.distributed as dist
-from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from lmrl.errors import UserError
 from lmrl.models.heads import ValueHead
-from lmrl.models.lora import has_lora
+from lmrl.modules.wrapped import unwrapped, wrapper_of
 from lmrl.ranks import place
 
-__all__ = ["check_playable", "is_sharded", "shard", "whole", "whole_tensor", "whole_weights"]
+__all__ = ["is_sharded", "shard", "whole", "whole_tensor", "whole_weights"]
 
 #: What runs between the hooks that gather the weights of the module itself: embeddings, norms and vocabulary heads.
 _STEPS = ("training_step", "validation_step", "experience")
@@ -40,43 +38,60 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     The parts are the blocks of language models, value heads, trunks without a vocabulary head, and the rest. The
     weights are those of the first process; the others need not hold any (`weights_on_first_process`).
 
-    Args:
-        module: its children stay what they are; it gets the methods of an `FSDPModule`.
-        mesh: of one dimension.
+    Copies that share what never learns (`lmrl.models.copies`) share its shards.
 
-    Raises:
-        UserError: for models with adapters, whose copies share weights.
+    Args:
+        module: its children stay what they are; it gets the methods of an `FSDPModule`. What learns within a part has
+            one precision.
+        mesh: of one dimension.
     """
-    _check_own_weights(module)
-    parts = _parts(module)
+    parts = [*_parts(module), module]
+    shared = _shared(parts)
     weights = dict(module.state_dict()) if place()[0] == 0 else {}
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)  # gradients of many processes, in whatever precision
+    for places in shared:
+        _share(places)
     for part in parts:
-        fully_shard(part, mesh=mesh)
+        fully_shard(part, mesh=mesh, mp_policy=policy)
         if isinstance(part, ValueHead):
             for name in ("taken", "score_taken"):
                 register_fsdp_forward_method(part, name)
-    fully_shard(module, mesh=mesh)
     for name in _STEPS:
         if hasattr(module, name):
             register_fsdp_forward_method(module, name)
     _fill(module, weights, mesh.device_type)
+    for places in shared:  # each part has made shards of its own
+        _share(places)
 
 
-def check_playable(trainer: L.Trainer) -> None:
-    """Refuse to play where weights are in shards that cannot be made whole for it.
+class _Place(NamedTuple):
+    """Where a parameter is."""
 
-    Raises:
-        UserError: for the strategy ``fsdp``.
-    """
-    if isinstance(trainer.strategy, FSDPStrategy):
-        raise UserError(
-            "strategy fsdp cannot gather its weights for playing: use ModelParallelStrategy (configs/scale/fsdp.yaml)"
-        )
+    part: int
+    holder: nn.Module
+    name: str
 
 
-def _check_own_weights(module: nn.Module) -> None:
-    if has_lora(module):
-        raise UserError("models with adapters (lora) share weights, which cannot be in shards: use the strategy ddp")
+def _shared(parts: Sequence[nn.Module]) -> list[list[_Place]]:
+    """The places of each parameter that does not learn and is in several parts."""
+    part_of: dict[nn.Module, int] = {}
+    places: dict[int, list[_Place]] = {}
+    for number, part in enumerate(parts):
+        for holder in part.modules():
+            if part_of.setdefault(holder, number) == number:
+                for name, parameter in holder.named_parameters(recurse=False):
+                    if not parameter.requires_grad:
+                        places.setdefault(id(parameter), []).append(_Place(number, holder, name))
+    return [found for found in places.values() if len({place.part for place in found}) > 1]
+
+
+def _share(places: Sequence[_Place]) -> None:
+    """Have each part hold a parameter of its own, in the memory of the first: FSDP2 takes no other sharing."""
+    first = places[0].holder.get_parameter(places[0].name)
+    made = {places[0].part: first}
+    for part, holder, name in places:
+        own = made.setdefault(part, nn.Parameter(first.detach(), requires_grad=False))
+        holder.register_parameter(name, own)
 
 
 def _fill(module: nn.Module, weights: dict[str, Any], device: str) -> None:
@@ -107,9 +122,13 @@ def whole(module: nn.Module, but: Sequence[str] = ()) -> Iterator[None]:
     whole weights. Nothing happens if the module is not sharded.
 
     Args:
-        module: that was given to `shard`.
+        module: that was given to `shard`, or is wrapped by the strategy ``fsdp``.
         but: names of children that stay in shards.
     """
+    if (wrapper := wrapper_of(module)) is not None:
+        with unwrapped(module, wrapper, but):
+            yield
+        return
     if not is_sharded(module):
         yield
         return

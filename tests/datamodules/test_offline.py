@@ -1,9 +1,13 @@
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
+from lmrl.batch import TokenBatch
 from lmrl.data import generate
 from lmrl.datamodules import Filter, MazeDataModule, OfflineDataModule
 from lmrl.errors import UserError
@@ -123,3 +127,27 @@ def test_what_cannot_be_trained_on_says_so_before_training(path: Path, tmp_path:
     data.filter = Filter(min_return=1.0)
     with pytest.raises(UserError, match="keeps none"):
         data.train_dataloader()
+
+
+@pytest.mark.parametrize(("pool", "workers"), [(1, 0), (3, 0), (1, 1)])
+def test_a_loader_goes_on_in_the_middle_of_an_epoch_and_at_its_end(pool: int, workers: int, path: Path) -> None:
+    def loader() -> DataLoader[TokenBatch]:
+        return ready(path, batch_size=40, pool=pool, num_workers=workers).train_dataloader()
+
+    def read(source: DataLoader[TokenBatch], batches: int) -> list[list[int]]:
+        found: list[list[int]] = []
+        while len(found) < batches:  # epochs end as Lightning ends them: nothing is asked for beyond the last batch
+            found += [batch.token.tolist() for batch in islice(source, min(len(source), batches - len(found)))]
+        return found
+
+    size = len(loader())
+    whole = read(loader(), 3 * size)
+    assert size > 4 and whole[:size] != whole[size : 2 * size]
+    for seen in (0, 1, size - 1, size, size + 2, 2 * size) if workers == 0 else (size, size + 2):
+        stopped: Any = loader()
+        read(stopped, seen)
+        other: Any = loader()
+        other.load_state_dict(stopped.state_dict())
+        assert [other.state_dict()[key] for key in ("epoch", "seen")] == [seen // size, seen % size]
+        left = [batch.token.tolist() for batch in islice(other, size - seen % size)]
+        assert left + read(other, 3 * size - seen - len(left)) == whole[seen:]

@@ -2,12 +2,11 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, DistributedSampler
 from transformers import AutoModelForCausalLM
@@ -28,7 +27,6 @@ from lmrl.models.checkpoint import check_checkpoint, in_one_file
 from lmrl.models.export import exported_values
 from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import BC, ILQL, MC, LanguageModule
-from lmrl.modules.sharding import check_playable
 from lmrl.ranks import place
 from lmrl.tokens import Segment, Window
 from tests.modules.test_gradients import TINY, examples
@@ -73,16 +71,18 @@ class Data(L.LightningDataModule):
 
 
 def run(
-    name: str, kind: type[LanguageModule], root: Path, steps: int = 4, *callbacks: Callback, **more: Any
+    name: str, kind: Callable[..., LanguageModule], root: Path, steps: int = 4, *callbacks: Callback, **more: Any
 ) -> list[dict[str, float]]:
     """What is logged at each step of a run."""
     torch.manual_seed(int(os.environ["RANK"]))  # only what the first process draws counts
     seen, resume = Losses(), more.pop("ckpt_path", None)
     architecture, first = more.pop("architecture", TINY), more.pop("first", False)
+    precision = more.pop("precision", "32-true")
     trainer = L.Trainer(
         max_steps=steps, accelerator="cpu", devices=1 if name == "one" else 2, strategy=strategy(name, **more),
         logger=False, callbacks=[seen, *callbacks], enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, gradient_clip_val=0.5, default_root_dir=root, use_distributed_sampler=False,
+        precision=precision,
     )  # fmt: skip
     with weights_on_first_process() if first else nullcontext():
         module = kind(architecture=architecture, lr=1e-2, lr_schedule="constant", warmup_steps=0)
@@ -171,15 +171,8 @@ def held(root: Path) -> tuple[int, int]:
     return counts[0]
 
 
-class Adapted(BC):
-    """With adapters on weights that its copies would share."""
-
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(lora={"r": 2}, **shared)
-
-
-def refused(root: Path, kind: type[LanguageModule], settings: dict[str, int]) -> str:
-    module = kind(architecture=TINY)
+def refused(root: Path) -> str:
+    module, settings = BC(architecture=TINY), {"data_parallel_size": 1, "tensor_parallel_size": 2}
     trainer = L.Trainer(
         max_steps=1, accelerator="cpu", devices=2, logger=False, enable_checkpointing=False, default_root_dir=root,
         enable_progress_bar=False, enable_model_summary=False, strategy=ModelParallelStrategy(**settings),
@@ -189,16 +182,8 @@ def refused(root: Path, kind: type[LanguageModule], settings: dict[str, int]) ->
     return str(told.value)
 
 
-def test_what_cannot_be_in_shards_is_refused(tmp_path: Path) -> None:
-    said = on_ranks(refused, tmp_path, Adapted, {"data_parallel_size": 2, "tensor_parallel_size": 1})
-    assert all("(lora) share weights, which cannot be in shards: use the strategy ddp" in text for text in said)
-    said = on_ranks(refused, tmp_path, BC, {"data_parallel_size": 1, "tensor_parallel_size": 2})
-    assert all("tensor_parallel_size must be 1" in text for text in said)
-
-
-def test_the_classic_strategy_cannot_play() -> None:
-    with pytest.raises(UserError, match="cannot gather its weights for playing: use ModelParallelStrategy"):
-        check_playable(SimpleNamespace(strategy=FSDPStrategy()))  # type: ignore[arg-type]
+def test_tensors_in_parallel_are_refused(tmp_path: Path) -> None:
+    assert all("tensor_parallel_size must be 1" in text for text in on_ranks(refused, tmp_path))
 
 
 def stuck() -> None:

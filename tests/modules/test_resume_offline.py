@@ -1,0 +1,101 @@
+"""A run on recorded data that was killed goes on as if it had not been: the same weights, bit by bit."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from lmrl.callbacks import KeepLast
+from lmrl.datamodules import MazeDataModule
+from lmrl.modules import BC, ILQL, LanguageModule
+from tests.online import trainer
+from tests.ranks import on_ranks, strategy
+
+LORA = {"r": 2, "lora_alpha": 8}
+BATCHES, STEPS = 4, 10  # in an epoch; in all
+
+pytestmark = pytest.mark.filterwarnings("ignore:Experiment logs directory")
+
+
+class Killed(Callback):
+    """Ends its own process, as a machine that goes down would."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def learn(
+    kind: type[LanguageModule],
+    bc_run: str,
+    data: dict[str, Any],
+    root: Path,
+    steps: int,
+    *callbacks: Callback,
+    world: int = 1,
+    **more: Any,
+) -> None:
+    """A run of so many steps, from the checkpoint in its folder if there is one."""
+    last = root / "last.ckpt"
+    torch.manual_seed(last.is_file())  # nothing may depend on it where a run goes on
+    module = kind(pretrained=bc_run, lr=1e-2, lr_schedule="constant", warmup_steps=0, **more)
+    go = {"ckpt_path": last, "weights_only": True} if last.is_file() else {}
+    settings = {"limit_val_batches": 1, "devices": world, "strategy": strategy("ddp" if world > 1 else "one")}
+    run = trainer(root, steps, [KeepLast(every_n_steps=6), *callbacks], **settings)
+    run.fit(module, MazeDataModule("maze_fo", batch_size=200 // world, **data), **go)
+    assert run.num_training_batches == BATCHES
+
+
+def assert_same(root: Path, whole: Path) -> None:
+    one, other = (torch.load(folder / "last.ckpt", weights_only=True) for folder in (root, whole))
+    assert one["global_step"] == other["global_step"] == STEPS
+    assert one["state_dict"].keys() == other["state_dict"].keys()
+    for name, tensor in one["state_dict"].items():
+        assert torch.equal(tensor, other["state_dict"][name]), name
+    for left, right in zip(*(state["optimizer_states"][0]["state"].values() for state in (one, other)), strict=True):
+        assert all(torch.equal(left[key], right[key]) for key in left)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "data"),
+    [(BC, {}, {}), (BC, {"lora": LORA}, {}), (ILQL, {"lora": LORA, "polyak": 0.5}, {"pool": 3})],
+    ids=["bc", "adapters", "ilql, by length"],
+)
+def test_a_killed_run_goes_on_as_if_nothing_had_been(
+    kind: type[LanguageModule], more: dict[str, Any], data: dict[str, Any], bc_run: str, data_path: Path, tmp_path: Path
+) -> None:
+    """Killed in the middle of the second epoch, and stopped exactly at the end of the first and of the second."""
+    arguments = (kind, bc_run, {"path": str(data_path), **data})
+    learn(*arguments, tmp_path / "whole", STEPS, **more)
+    killed = multiprocessing.get_context("fork").Process(
+        target=learn, args=(*arguments, tmp_path / "killed", STEPS, Killed(7)), kwargs=more
+    )
+    killed.start()
+    killed.join(120)
+    assert killed.exitcode == -signal.SIGKILL
+    assert torch.load(tmp_path / "killed" / "last.ckpt", weights_only=True)["global_step"] == 6
+    learn(*arguments, tmp_path / "killed", STEPS, **more)
+    assert_same(tmp_path / "killed", tmp_path / "whole")
+    for stop in (BATCHES, 2 * BATCHES, STEPS):
+        learn(*arguments, tmp_path / "stopped", stop, **more)
+    assert_same(tmp_path / "stopped", tmp_path / "whole")
+
+
+def together(bc_run: str, data_path: Path, root: Path, steps: int) -> None:
+    learn(BC, bc_run, {"path": str(data_path), "pool": 2}, root, steps, world=2)
+
+
+def test_so_do_two_processes(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    on_ranks(together, bc_run, data_path, tmp_path / "whole", STEPS)
+    for stop in (BATCHES + 1, 2 * BATCHES, STEPS):
+        on_ranks(together, bc_run, data_path, tmp_path / "stopped", stop)
+    assert_same(tmp_path / "stopped", tmp_path / "whole")
