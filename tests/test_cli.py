@@ -75,6 +75,7 @@ def test_an_unknown_verb_names_the_known_ones(capsys: pytest.CaptureFixture[str]
         ("data import maze_fo nowhere.jsonl --out x.parquet", "nowhere.jsonl: no such file"),
         ("evaluate maze_fo --policy clever --out x", "no policy 'clever': there is no such run folder or checkpoint"),
         ("evaluate maze_fo --policy random --beta 3 --out x", "beta can be set for a trained policy only"),
+        ("evaluate maze_fo --policy random --compile --out x", "compile can be set for a trained policy only"),
         ("evaluate maze_fo --policy random --episodes 0 --out x", "episodes must be at least 1, got 0"),
         ("report --runs nowhere", "no results of"),
         ("fit", "nothing to train"),

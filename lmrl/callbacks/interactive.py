@@ -47,7 +47,7 @@ class InteractiveEvaluation(Callback):
             episodes: how many are played each time; the same starts and seeds each time.
             seed: of the evaluation; another one than that of the final scores, which must not choose the checkpoint.
             slots: environments side by side, on each process.
-            decoding: settings of the policy (``temperature``, ``beta``...) other than the module's own.
+            decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own.
             env: arguments of the environment.
 
         Raises:

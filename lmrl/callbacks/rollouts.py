@@ -44,7 +44,8 @@ class RolloutCollection(Callback):
             episodes: per round, on all processes together.
             slots: environments side by side, on each process.
             seed: of all rounds; together with the number of the round and the episode it decides a seed.
-            decoding: settings of the policy (``temperature``, ``beta``...) other than the module's own.
+            decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own;
+                PPO, which learns from what it samples, may have ``compile`` only.
 
         Raises:
             UserError: for a number below one, or a negative seed.
@@ -66,8 +67,11 @@ class RolloutCollection(Callback):
         assert isinstance(pl_module, LanguageModule)
         if not isinstance(data, OnlineDataModule):
             raise UserError(f"RolloutCollection plays for lmrl.datamodules.OnlineDataModule, got {type(data).__name__}")
-        if pl_module.on_policy and self.decoding:
-            raise UserError(f"{type(pl_module).__name__} samples at temperature 1: decoding must be left out")
+        if pl_module.on_policy and self.decoding.keys() - {"compile"}:
+            raise UserError(
+                f"{type(pl_module).__name__} samples at temperature 1: decoding must hold nothing but compile, got "
+                f"{', '.join(self.decoding)}"
+            )
         self._make_env = environment(data.task.name, data.hparams["env"])
         self._began = perf_counter()
 

@@ -34,6 +34,7 @@ def evaluate_command(
     rerank: bool = False,
     allow_pickle: bool = False,
     device: str | None = None,
+    compile: bool = False,
     env: list[str] | None = None,
     chat: list[str] | None = None,
 ) -> None:
@@ -54,6 +55,7 @@ def evaluate_command(
         rerank: score the task's actions as wholes and say the best; makes illegal actions impossible.
         allow_pickle: read a checkpoint with pickled objects; that can run any code in it.
         device: where a trained policy computes, e.g. cuda (default: the CPU).
+        compile: have torch.compile make the decode steps of a trained policy; pays where many episodes are played.
         env: arguments of the environment, e.g. opponent=stockfish nodes=100.
         chat: settings of a chat model, e.g. reply=plain max_tokens=64 budget_tokens=1000000 base_url=URL.
     """
@@ -61,6 +63,7 @@ def evaluate_command(
     arguments = env_arguments(env)
     chosen: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
     chosen |= {"rerank": rerank or None, "allow_pickle": allow_pickle or None, "device": device}
+    chosen["compile"] = compile or None
     decoding: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     player = named_policy(policy, row, arguments, named_values(chat, "chat"), **decoding)
     human, count = policy == "human", _default_episodes(policy, task) if episodes is None else episodes

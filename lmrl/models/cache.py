@@ -25,25 +25,32 @@ class SlotCache(Cache):
     Args:
         rows: rows to begin with; `grow` adds more.
         limit: tokens that a row will hold at most. Columns are added on the way there, by doubling.
+        fixed: make all columns at once, and one more that nobody reads, and tell `torch.compile` that the blocks stay
+            where they are: a CUDA graph writes into them.
     """
 
-    def __init__(self, rows: int, limit: int) -> None:
+    def __init__(self, rows: int, limit: int, fixed: bool = False) -> None:
         super().__init__(layers=[])
         self.rows = rows
-        self._limit = limit
-        self._columns = min(_STEP, limit)
+        self._limit, self._fixed = limit, fixed
+        self._columns = limit + 1 if fixed else min(_STEP, limit)
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._range = slice(0, 0)
         self._used = 0
         self._where: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
 
+    @property
+    def ready(self) -> bool:
+        """Whether something has been read, so that there are blocks."""
+        return bool(self._keys)
+
     def place(self, first: int, columns: Tensor, used: int, room: int) -> None:
         """Let the next forward pass run on the rows from ``first`` on.
 
         Args:
             first: row of the batch's first entry; the others follow it.
-            columns: ``(batch, new)``, where each new token is written.
+            columns: ``(batch, new)``, where each new token is written; -1 is the last column that there is.
             used: how many columns the attention reads.
             room: a number that every entry of ``columns`` is below (padding may be written behind ``used``).
         """
@@ -96,7 +103,10 @@ class SlotCache(Cache):
     def _zeros(self, like: Tensor) -> Tensor:
         # Zeros, not empty memory: a hidden column has weight 0, but 0 * NaN would still be NaN.
         _, heads, _, width = like.shape
-        return torch.zeros(self.rows, heads, self._columns, width, dtype=like.dtype, device=like.device)
+        block = torch.zeros(self.rows, heads, self._columns, width, dtype=like.dtype, device=like.device)
+        if self._fixed:
+            torch._dynamo.mark_static_address(block)
+        return block
 
     def _resize(self, rows: int, columns: int) -> None:
         old_rows, old_columns = self.rows, self._columns

@@ -26,25 +26,31 @@ class Engine:
             eval mode and left in the mode it was in.
         slots: how many slots to make room for; more are added as they appear.
         max_length: longest context; None is the model's number of positions.
+        compile: have `torch.compile` make the pass that reads one token per slot; a word is the name of a backend
+            (true: ``inductor``). On a GPU that pass always runs on all slots and on 64, 128, 256... columns, as a CUDA
+            graph, over a cache that is made in whole at the beginning.
 
     Raises:
-        UserError: the model's attention cannot be driven this way, or ``max_length`` exceeds its positions.
+        UserError: the model's attention cannot be driven this way, ``max_length`` exceeds its positions, or torch has
+            no such backend.
     """
 
-    def __init__(self, model: PreTrainedModel, slots: int = 32, max_length: int | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, slots: int = 32, max_length: int | None = None, compile: bool | str = False
+    ) -> None:
         positions: int = model.config.max_position_embeddings
         self.max_length = positions if max_length is None else max_length
         if not 1 <= self.max_length <= positions:
             raise UserError(f"max_length must be between 1 and the model's {positions} positions, got {max_length}")
         _check_attention(model.config, self.max_length)
         self.model = model
-        self._rows = slots
+        self._rows, self._compile = slots, compile
         self._parameters = tuple(model.parameters())
         self.reset()
 
     def reset(self) -> None:
         """Forget everything that was read."""
-        self._reader = Reader(self.model, self._rows, self.max_length)
+        self._reader = Reader(self.model, self._rows, self.max_length, self._compile)
         self._weights = self._fingerprint()
 
     @contextmanager

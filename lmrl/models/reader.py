@@ -7,13 +7,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lmrl.models.cache import SlotCache
+from lmrl.models.compiled import is_static, read_new, step_for
 from lmrl.models.lm import trunk_of
-from lmrl.models.masks import causal_mask, tree_mask
+from lmrl.models.masks import tree_mask
 from lmrl.models.slots import Slots
 
 __all__ = ["Reader"]
 
 _PADDING = 256  # so many tokens of padding cost less than one more forward pass
+_COLUMNS = 64  # fewest columns of a compiled step
 _SCORES = 2**24  # attention scores per head in one forward pass; longer prompts are read in pieces
 
 
@@ -24,16 +26,21 @@ class Reader:
         model: see `Engine`.
         rows: slots to make room for.
         limit: longest context.
+        compile: see `Engine`.
     """
 
-    def __init__(self, model: PreTrainedModel, rows: int, limit: int) -> None:
+    def __init__(self, model: PreTrainedModel, rows: int, limit: int, compile: bool | str = False) -> None:
         self._trunk = trunk_of(model)
         self._device, self._dtype = model.device, model.dtype
-        self._cache = SlotCache(rows, limit)
+        self._step = step_for(compile, self._device)
+        self._static = self._step is not None and is_static(self._device)
+        self._cache = SlotCache(rows, limit, fixed=self._static)
         self.slots = Slots(self._cache)
 
     def read(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """Read one or more new ids in each slot and return the hidden vectors after the last, ``(rows, width)``."""
+        if self._static and self._cache.ready and all(len(ids) == 1 for ids in new):
+            return self._read_static(slots, new)
         groups = _groups([len(ids) for ids in new])
         parts = [self._read_group([slots[i] for i in group], [new[i] for i in group]) for group in groups]
         return _in_order(torch.cat(parts) if len(parts) > 1 else parts[0], [i for group in groups for i in group])
@@ -77,15 +84,35 @@ class Reader:
         rows = torch.arange(len(order), device=self._device)
         step = max(1, _SCORES // (len(order) * used))
         ends = torch.empty(0)
+        # Prompts come in too many shapes, and there the arithmetic counts.
+        read = self._step if self._step is not None and longest == 1 and self._cache.ready else read_new
         for begin in range(0, longest, step):
             part = slice(begin, begin + step)
             self._cache.place(first, columns[:, part], used, max(held) + longest)
-            hidden = self._forward(ids[:, part], positions[:, part], causal_mask(positions[:, part], used, self._dtype))
+            hidden = read(self._trunk, self._cache, ids[:, part], positions[:, part], used, self._dtype)
             found = hidden[rows, (last - begin).clamp(0, hidden.shape[1] - 1)]
             ends = torch.where((last >= begin)[:, None], found, ends) if begin else found
         for slot, ids_read in zip(slots, new, strict=True):
             self.slots.held(slot).extend(ids_read)
         return _in_order(ends, order)
+
+    def _read_static(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
+        """One id in each slot, in a pass over all rows and as many columns as a power of two."""
+        assert self._step is not None
+        rows, held = [self.slots.row(slot) for slot in slots], [len(self.slots.held(slot)) for slot in slots]
+        ids, positions = [0] * self._cache.rows, [0] * self._cache.rows
+        # Rows without an id write into the last column, which no row reads.
+        columns = [-1] * self._cache.rows
+        for row, place, (token,) in zip(rows, held, new, strict=True):
+            ids[row], positions[row], columns[row] = token, place, place
+        used = min(_bucket(max(held) + 1), self._cache.get_max_length())
+        fed = self._tensor([ids, positions, columns])[..., None]
+        self._cache.place(0, fed[2], used, used)
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        hidden = self._step(self._trunk, self._cache, fed[0], fed[1], used, self._dtype)
+        for slot, ids_read in zip(slots, new, strict=True):
+            self.slots.held(slot).extend(ids_read)
+        return hidden[self._tensor(rows), 0]
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         output = self._trunk(
@@ -96,6 +123,11 @@ class Reader:
 
     def _tensor(self, numbers: object) -> Tensor:
         return torch.tensor(numbers, device=self._device)
+
+
+def _bucket(columns: int) -> int:
+    """The next power of two: of few numbers of columns a step is compiled few times."""
+    return max(_COLUMNS, 1 << (columns - 1).bit_length())
 
 
 def _groups(lengths: list[int]) -> list[list[int]]:

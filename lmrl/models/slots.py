@@ -24,6 +24,10 @@ class Slots:
         """The ids whose keys and values the slot's row holds; append to it what has been read."""
         return self._held[slot]
 
+    def row(self, slot: int) -> int:
+        """Where the slot sits."""
+        return self._row[slot]
+
     def rewind(self, slot: int, context: Sequence[int]) -> list[int]:
         """Cut a slot back to the longest prefix it shares with a context, and return the ids left to read.
 

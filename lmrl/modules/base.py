@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lmrl.batch import TokenBatch
 from lmrl.errors import UserError, unknown
 from lmrl.models.card import model_card
+from lmrl.models.compiled import backend_of
 from lmrl.models.export import export
 from lmrl.models.lm import build_lm, checkpoint_activations, hidden_states
 from lmrl.models.lora import add_lora, has_lora
@@ -89,7 +90,8 @@ class LanguageModule(L.LightningModule):
                 algorithm has: settings of `lmrl.models.lora.add_lora`, as ``{r: 8, lora_alpha: 16}``.
             activation_checkpointing: compute the activations of what learns a second time instead of keeping them.
             compile: have `torch.compile` make the forward and backward passes of training; a word is the name of a
-                backend (true: ``inductor``). Playing is never compiled: there every step has another shape.
+                backend (true: ``inductor``). Decode steps are compiled where ``decoding`` of the callbacks that
+                play says so.
 
         Raises:
             UserError: if `pretrained` or `tokenizer` name nothing, or do not belong together; for `lora` as `add_lora`;
@@ -338,11 +340,9 @@ class LanguageModule(L.LightningModule):
 
 
 def _compiled(choice: bool | str) -> Callable[[nn.Module, TokenBatch], Tensor]:
-    if not choice:
+    backend = backend_of(choice)
+    if backend is None:
         return hidden_states
-    backend = "inductor" if choice is True else choice
-    if backend not in (known := torch.compiler.list_backends(exclude_tags=())):
-        raise unknown("compile", backend, known)
     compiled: Callable[[nn.Module, TokenBatch], Tensor] = torch.compile(hidden_states, dynamic=True, backend=backend)
     return compiled
 

@@ -75,9 +75,15 @@ def load_policy(
             ``temperature`` says otherwise. Makes illegal actions impossible, which flatters.
         allow_pickle: as of `load_module`.
         device: where its model computes.
-        **settings: decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``) over the module's own.
+        **settings: decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``, ``compile``) over the module's
+            own.
+
+    Raises:
+        UserError: there is no such run, or a setting does not go with ``rerank``.
     """
     if rerank:
+        if settings.get("compile"):
+            raise UserError("rerank reads whole actions and has no decode steps: compile must be left out")
         if not task.actions:
             raise UserError(f"rerank needs a task whose actions can be listed; those of {task.name} cannot")
         return load_module(path, allow_pickle=allow_pickle).to(device).reranker(task.actions, **settings)

@@ -31,6 +31,7 @@ class LMPolicy:
         max_new_tokens: an action without a line break ends here, as it is.
         slots: parallel episodes to make room for; more are possible.
         v_head: ``(n, width)`` hidden vectors to V of their states; if given, replies hold the values.
+        compile: have `torch.compile` make the decode steps, see `lmrl.models.engine.Engine`.
 
     Raises:
         UserError: a setting is outside its range, or window and action do not fit into the model.
@@ -48,9 +49,10 @@ class LMPolicy:
         max_new_tokens: int = 32,
         slots: int = 32,
         v_head: Head | None = None,
+        compile: bool | str = False,
     ) -> None:
         self.model = model
-        engine = Engine(model, slots)
+        engine = Engine(model, slots, compile=compile)
         self._prompter = Prompter(tokenizer, window, engine.max_length, max_new_tokens)
         self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._prompter.stop_ids())
         invalid = self._prompter.invalid_ids(model)

@@ -38,6 +38,7 @@ class ValueGuidedPolicy:
         support_top_p: likewise by probability mass; 1 is off.
         max_new_tokens: an action without a line break ends here, as it is.
         slots: parallel episodes to make room for; more are possible.
+        compile: have `torch.compile` make the decode steps of both models, see `lmrl.models.engine.Engine`.
 
     Raises:
         UserError: a setting is outside its range, or window and action do not fit into the models.
@@ -60,8 +61,9 @@ class ValueGuidedPolicy:
         support_top_p: float = 1.0,
         max_new_tokens: int = 32,
         slots: int = 32,
+        compile: bool | str = False,
     ) -> None:
-        speaking, self._values = Engine(model, slots), Engine(value_model, slots)
+        speaking, self._values = Engine(model, slots, compile=compile), Engine(value_model, slots, compile=compile)
         positions = min(speaking.max_length, self._values.max_length)
         self._prompter = Prompter(tokenizer, window, positions, max_new_tokens)
         self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._prompter.stop_ids())

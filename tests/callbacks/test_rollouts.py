@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import lmrl
 from lmrl.callbacks import InteractiveEvaluation, RolloutCollection
@@ -162,8 +163,23 @@ def test_online_ilql_begins_with_the_recorded_episodes(bc_run: str, data_path: P
 
 
 def test_ppo_trains_on_what_it_sampled_as_it_sampled_it(bc_run: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="PPO samples at temperature 1: decoding must be left out"):
+    with pytest.raises(
+        UserError, match="PPO samples at temperature 1: decoding must hold nothing but compile, got temperature"
+    ):
         fit(PPO(pretrained=bc_run), rounds(), tmp_path, steps=1, playing=Spying(decoding={"temperature": 0.5}))
+
+
+@pytest.mark.slow
+def test_rounds_played_by_compiled_steps_are_the_same_rounds(bc_run: str, tmp_path: Path) -> None:
+    plain, compiled = Spying(), Spying(decoding={"compile": "eager"})
+    for name, spy in (("plain", plain), ("compiled", compiled)):
+        torch.manual_seed(0)  # value heads begin at random
+        fit(PPO(pretrained=bc_run), rounds(), tmp_path / name, steps=5, playing=spy)
+    assert len(plain.rounds) > 1
+    assert [[e.actions for e in episodes] for episodes in compiled.rounds] == [
+        [e.actions for e in episodes] for episodes in plain.rounds
+    ]
+    torch.compiler.reset()
 
 
 def test_rounds_need_a_datamodule_for_them(data_path: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def lm(**settings: float) -> LMPolicy:
     return LMPolicy(MODEL, TOKENIZER, WINDOW, **{"max_new_tokens": 10, **settings})  # type: ignore[arg-type]
 
 
-def guided(beta: float = 2.0, v_head: nn.Module | None = None, **settings: float) -> ValueGuidedPolicy:
+def guided(beta: float = 2.0, v_head: nn.Module | None = None, **settings: float | str) -> ValueGuidedPolicy:
     return ValueGuidedPolicy(
         MODEL,
         TOKENIZER,
@@ -97,6 +97,15 @@ def test_episodes_do_not_depend_on_the_number_of_slots(make: type) -> None:
     for temperature in (0.0, 1.0):
         ids = [[e.action_ids for e in play(make(temperature=temperature), slots)] for slots in (1, 3, 64)]
         assert ids[0] == ids[1] == ids[2]
+
+
+@pytest.mark.slow
+def test_compiled_steps_of_both_models_say_the_same() -> None:
+    plain, compiled = (play(guided(v_head=V, compile=choice), slots=3) for choice in (False, "eager"))
+    for ours, theirs in zip(compiled, plain, strict=True):
+        assert ours.action_ids == theirs.action_ids
+        assert sum(map(sum, ours.action_values)) == pytest.approx(sum(map(sum, theirs.action_values)), abs=1e-4)
+    torch.compiler.reset()
 
 
 def test_what_was_sampled_is_what_is_said() -> None:
