@@ -84,4 +84,4 @@ for name in ("maze_fo", "text_nav_fo", "wordle", "twenty_questions"):
         means[player] = scores["return_mean"]
         low, high = scores["return_ci"]
         print(f"{name:18s} {player:12s} return {means[player]:7.2f} [{low:7.2f}, {high:7.2f}]")
-    assert max(means, key=means.get) == "optimal"
+    assert TINY or means["optimal"] == max(means.values())

@@ -100,6 +100,7 @@ plt.show()
 correlation = np.corrcoef(moves, values)[0, 1]
 print(f"correlation of V with the distance: {correlation:.2f}")
 assert TINY or correlation < -0.8, "the farther, the worse"
+assert TINY or (values < np.array(straight)[moves - 1] + 0.5).all(), "below the line, up to errors of learning"
 
 # %% [markdown]
 # ## What it thinks of each word
