@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format bench docs clean
+.PHONY: help quickstart test lint format bench notebooks docs clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 20
@@ -44,6 +44,9 @@ format: $(VENV)/.dev  ## rewrite the code in the project's format
 
 bench: $(VENV)/.main  ## speed of games, players and training, into benchmarks/results
 	$(BIN)/python -m benchmarks $(ARGS)
+
+notebooks: $(VENV)/.dev  ## execute the notebooks at full size; ARGS="--out FOLDER" keeps them with what they show
+	$(BIN)/python notebooks/execute.py $(ARGS)
 
 docs: $(VENV)/.dev  ## the documentation as a site, in site/
 	$(BIN)/python -m mkdocs build

@@ -10,71 +10,101 @@
 # the runs of notebook 2, or trains them.
 
 # %%
-import os
-from pathlib import Path
+from math import prod
 
 import matplotlib.pyplot as plt
+from IPython.display import Image, display
+from t_maze import LAYOUT, RUNS, TASK, TINY, train
 
-from lmrl.cli import main as lmrl
-from lmrl.envs.registration import task
+from lmrl.behaviours.maze import MazePlayer
 from lmrl.evaluation import evaluate, probe_maze
-from lmrl.modules import load_policy
+from lmrl.evaluation.maze_picture import draw_mazes
+from lmrl.evaluation.token_values import token_values
+from lmrl.modules import load_module, load_policy
 
-TINY = "LMRL_TINY" in os.environ
-STEPS = {"bc": 4, "ilql": 4} if TINY else {"bc": 400, "ilql": 1200}
-EPISODES = 2 if TINY else 50
-SMALL = ["--data.init_args.size=40"] if TINY else []
-RUNS, MAZE = Path("runs/notebooks"), task("maze_fo")
-
-for name, start in (("bc", []), ("ilql", [f"--model.init_args.pretrained={RUNS / 'bc'}"])):
-    if not (RUNS / name / "last.ckpt").is_file():
-        words = [f"--trainer.default_root_dir={RUNS / name}", f"--trainer.max_steps={STEPS[name]}", *SMALL, *start]
-        keep = "--trainer.callbacks=[{class_path: lmrl.callbacks.KeepLast}]"
-        assert lmrl(["fit", "--config", f"configs/maze_fo/{name}.yaml", keep, *words]) == 0
+EPISODES = 2 if TINY else 45
+runs = {"bc": train("bc")}
+runs["ilql"] = train("ilql", f"--model.init_args.pretrained={runs['bc']}")
 
 # %% [markdown]
-# ## Beta
+# ## Beta and temperature
 #
-# The policy samples from `log pi_beta + beta * min Q`. At 0 it is BC; far up the values decide alone, also where the
-# language model would say nothing of the kind.
+# The policy samples from `log pi_beta + beta * min Q`. At beta 0 it is BC: values are learned, and nobody listens. A
+# little of them makes most of the difference. Much of them is for values that are right: half-trained ones have errors
+# that then outweigh the language model, also where it would say nothing of the kind.
+#
+# Temperature divides the sum. At 0 the policy always says the best word: a single cell whose best word is wrong would
+# hold it up for ever, where a sample gets away. Far above 1 it forgets what it knows, and in the end how to write a
+# move: what the rules do not know costs four points.
 
 
 # %%
 def scored(**settings: float) -> tuple[float, float, float]:
     """Mean return with its 95 % interval."""
-    scores = evaluate(load_policy(RUNS / "ilql", MAZE, **settings), "maze_fo", EPISODES).scores()
+    scores = evaluate(load_policy(runs["ilql"], TASK, **settings), "t_maze", EPISODES).scores()
     return scores["return_mean"], *scores["return_ci"]
 
 
-def plotted(axis: plt.Axes, name: str, values: list[float], returns: list[tuple[float, float, float]]) -> None:
+def plotted(axis: plt.Axes, name: str, returns: dict[float, tuple[float, float, float]]) -> None:
     """Returns with intervals, evenly spaced."""
-    mean = [r[0] for r in returns]
-    spread = [
-        [m - r[1] for m, r in zip(mean, returns, strict=True)],
-        [r[2] - m for m, r in zip(mean, returns, strict=True)],
-    ]
-    axis.errorbar([str(value) for value in values], mean, yerr=spread, marker="o", capsize=3)
+    mean, low, high = zip(*returns.values(), strict=True)
+    spread = [[m - end for m, end in zip(mean, low, strict=True)], [end - m for m, end in zip(mean, high, strict=True)]]
+    axis.errorbar([f"{value:g}" for value in returns], mean, yerr=spread, marker="o", capsize=3)
+    axis.axhline(-3, color="#888888", linestyle=":", label="optimum")
     axis.set(xlabel=name, ylabel="mean return")
 
 
-betas, temperatures = ([0.0, 8.0], [0.0, 1.0]) if TINY else ([0.0, 1.0, 4.0, 16.0, 64.0], [0.0, 0.5, 1.0, 2.0])
-by_beta = [scored(beta=beta) for beta in betas]
-by_temperature = [scored(temperature=temperature) for temperature in temperatures]
-figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained", sharey=True)
-plotted(axes[0], "beta", betas, by_beta)
-plotted(axes[1], "temperature", temperatures, by_temperature)
+betas, temperatures = ([0.0, 8.0], [0.0, 1.0]) if TINY else ([0.0, 0.5, 2.0, 8.0, 32.0], [0.0, 1.0, 4.0, 8.0, 16.0])
+by_beta = {beta: scored(beta=beta) for beta in betas}
+by_temperature = {temperature: scored(temperature=temperature) for temperature in temperatures}
+figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
+plotted(axes[0], "beta (temperature 1)", by_beta)
+plotted(axes[1], "temperature (beta 8)", by_temperature)
+axes[0].legend(frameon=False)
 plt.show()
+print("by beta:", {beta: round(found[0], 1) for beta, found in by_beta.items()})
+print("by temperature:", {value: round(found[0], 1) for value, found in by_temperature.items()})
+assert TINY or by_beta[8.0][1] > by_beta[0.0][2], "the values are what makes the difference"
+assert TINY or by_temperature[1.0][1] > by_temperature[16.0][2], "too hot"
 
 # %% [markdown]
 # ## Where they disagree
 #
-# Both are set down in every cell and asked for their greedy move.
+# Both are set down in every cell and asked for their greedy move. In an arm the favourite of BC is right: moves were
+# random, but now and then the solver broke the tie. At the junction, where the parts meet, it is wrong: episodes from
+# the arms bumped into the wall there or turned back, and only those of the stem went down.
 
 # %%
-bc, ilql = (probe_maze(load_policy(RUNS / name, MAZE, temperature=0.0), "maze_fo") for name in ("bc", "ilql"))
-print(f"right moves: BC {bc.right} of {len(bc.positions)}, ILQL {ilql.right} of {len(ilql.positions)}")
+probes = {name: probe_maze(load_policy(run, TASK, temperature=0.0), "t_maze") for name, run in runs.items()}
+draw_mazes(probes, RUNS / "disagreement.png", "t_maze, greedy")
+display(Image(RUNS / "disagreement.png", width=900))
+bc, ilql = probes["bc"], probes["ilql"]
 for place, cell in enumerate(bc.positions):
     if bc.moves[place] != ilql.moves[place]:
         right = " or ".join(move.strip() for move in bc.optimal[place])
-        said = f"BC {bc.moves[place].strip()!r}, ILQL {ilql.moves[place].strip()!r}"
-        print(f"{cell}: {said}; right is {right}; V {ilql.values[place]:.1f}")
+        print(f"{cell}: BC {bc.moves[place].strip()!r}, ILQL {ilql.moves[place].strip()!r}; right is {right!r}")
+junction = bc.positions.index((1, 4))
+assert TINY or (ilql.is_right(junction) and not bc.is_right(junction))
+
+# %% [markdown]
+# Favourites are half of the story. A policy is sampled, and BC says its favourite hardly more often than the rest, as
+# the player of the data did. So the other half: how probable is the right move? The solver plays once from each cell,
+# and each model reads what it said first.
+
+# %%
+solved = evaluate(MazePlayer(1.0, LAYOUT), "t_maze", len(TASK.starts)).episodes
+probable = {}
+for name, run in runs.items():
+    read = token_values(load_module(run), solved)
+    probable[name] = [prod(token.probability for token in turns[0]) for turns in read]
+cells = [str(episode.info["start"]["init_position"]) for episode in solved]
+figure, axis = plt.subplots(figsize=(8, 3), layout="constrained")
+for shift, (name, found) in zip((-0.2, 0.2), probable.items(), strict=True):
+    axis.bar([place + shift for place in range(len(cells))], found, 0.4, label=name)
+axis.set_xticks(range(len(cells)), cells)
+axis.set(xlabel="cell", ylabel="probability of the right move", ylim=(0, 1))
+figure.legend(frameon=False, loc="outside right upper")
+plt.show()
+mean = {name: sum(found) / len(found) for name, found in probable.items()}
+print({name: f"{value:.2f}" for name, value in mean.items()})
+assert TINY or mean["ilql"] > mean["bc"] + 0.2

@@ -6,7 +6,7 @@
 # %% [markdown]
 # # 5. A new task
 #
-# Higher or lower: find a number from 1 to 50 in eight guesses. An environment, a scripted player, a dataset and a
+# Higher or lower: find a number from 1 to 12 in five guesses. An environment, a scripted player, a dataset and a
 # datamodule, and then BC and filtered BC learn it. Everything between the next cell and the training is what a new task
 # needs.
 
@@ -30,31 +30,31 @@ from lmrl.rollout import Start, in_order, rollout
 from lmrl.storage import write_episodes
 
 TINY = "LMRL_TINY" in os.environ
-STEPS, EPISODES, SIZE = (3, 2, 40) if TINY else (400, 100, 2000)
+STEPS, EPISODES, SIZE = (3, 2, 40) if TINY else (600, 300, 4000)
 
 
 # %%
 class HigherLower(TextEnv):
-    """Guess a number: -1 for each wrong guess, eight guesses."""
+    """Guess a number: -1 for each wrong guess, five guesses."""
 
-    return_range = (-8.0, 0.0)
+    return_range = (-5.0, 0.0)
     reset_options = ("number",)
 
     def _begin(self, options):
-        self._number = int(options.get("number", self.np_random.integers(1, 51)))
+        self._number = int(options.get("number", self.np_random.integers(1, 13)))
         self._tries = 0
-        return "Guess a number from 1 to 50.\n", str(self._number), {"number": self._number}, {}
+        return "Guess a number from 1 to 12.\n", str(self._number), {"number": self._number}, {}
 
     def _turn(self, action):
         self._tries += 1
         guess = int(action) if action.strip().isdecimal() and len(action) < 9 else None
         won = guess == self._number
         answer = "What?" if guess is None else "Yes." if won else "Higher." if guess < self._number else "Lower."
-        over = won or self._tries == 8
+        over = won or self._tries == 5
         return f"{answer}\n", 0.0 if won else -1.0, over, False, {"illegal": guess is None, "success": won}
 
     def legal_actions(self):
-        return [f"{number}\n" for number in range(1, 51)]
+        return [f"{number}\n" for number in range(1, 13)]
 
 
 # %% [markdown]
@@ -79,7 +79,7 @@ class Guesser:
         return [self._reply(request) for request in requests]
 
     def _reply(self, request):
-        low, high = 1, 50
+        low, high = 1, 12
         for action, answer in zip(request.actions, request.observations[1:], strict=True):
             low = max(low, int(action) + 1) if answer == "Higher.\n" else low
             high = min(high, int(action) - 1) if answer == "Lower.\n" else high
@@ -96,13 +96,13 @@ class Guesser:
 register(
     Task(
         name="higher_lower",
-        description="find a number from 1 to 50",
+        description="find a number from 1 to 12",
         env_id="lmrl/HigherLower-v0",
         entry_point="__main__:HigherLower",
         max_action_tokens=4,
         dataset_size=SIZE,
-        paper_filter="top 20 % by return",
-        scores=Scores(-8.0, -5.0, -3.86, {}, {}, PublishedData(0, 0.0, 0.0, 0.0, 0.0, 0.0)),
+        paper_filter="top 40 % by return",
+        scores=Scores(-5.0, -2.4, -2.1, {}, {}, PublishedData(0, 0.0, 0.0, 0.0, 0.0, 0.0)),
     )
 )
 path = Path("data/higher_lower.parquet")
@@ -112,16 +112,25 @@ write_episodes(path, episodes, {"task": "higher_lower", "behaviour": "Guesser"})
 print(f"{len(episodes)} episodes, mean return {sum(e.total_reward for e in episodes) / len(episodes):.2f}")
 
 # %% [markdown]
-# And training:
+# And training: small models from scratch, a few passes over the data. Nobody tells them the rules; that what is left
+# lies between the answers, they have to read out of what the player did. Guessing any of the twelve numbers would
+# return about -3.9. Filtered BC keeps the best games, and the best games are mostly the luckiest ones: what it imitates
+# is no better play, and there is less of it.
 
 # %%
+returns = {}
 for name, player in (("every guess halves", Guesser(1.0)), ("the player of the data", Guesser())):
-    print(name, round(evaluate(player, "higher_lower", EPISODES).scores()["return_mean"], 2))
+    returns[name] = evaluate(player, "higher_lower", EPISODES).scores()["return_mean"]
+    print(f"{name}: return {returns[name]:.2f}")
 
 quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-for module in (BC(lr=2e-3), FilteredBC(top_fraction=0.2, lr=2e-3)):
+small = {"architecture": {"n_layer": 2, "n_head": 2, "n_embd": 64, "initializer_range": 0.1}, "lr": 3e-3}
+for module in (BC(**small), FilteredBC(top_fraction=0.4, **small)):
     L.seed_everything(0, verbose=False)
-    trainer = L.Trainer(max_steps=STEPS, accelerator="cpu", limit_val_batches=0, **quiet)
+    trainer = L.Trainer(max_steps=STEPS, accelerator="cpu", limit_val_batches=0, gradient_clip_val=1.0, **quiet)
     trainer.fit(module, OfflineDataModule("higher_lower", path=str(path), batch_size=64))
     scores = evaluate(module.eval().policy(max_new_tokens=4), "higher_lower", EPISODES).scores()
-    print(f"{module.name}: return {scores['return_mean']:.2f}, illegal {scores['illegal_rate']:.1%}")
+    returns[module.name], (low, high) = scores["return_mean"], scores["return_ci"]
+    illegal = f"illegal {scores['illegal_rate']:.1%}"
+    print(f"{module.name}: return {returns[module.name]:.2f} [{low:.2f}, {high:.2f}], {illegal}")
+assert TINY or returns["bc"] > -3.2, "better than guessing at random, which has about -3.9"

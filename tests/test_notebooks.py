@@ -11,11 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]_*.py"))
 MISSING = [name for name in ("jupytext", "nbclient", "ipykernel") if find_spec(name) is None]
-_EXECUTE = """
-import sys, jupytext
-from nbclient import NotebookClient
-NotebookClient(jupytext.read(sys.argv[1]), timeout=170, kernel_name="python3").execute()
-"""
+EXECUTE = ROOT / "notebooks" / "execute.py"
 
 
 def test_there_are_five() -> None:
@@ -44,7 +40,7 @@ def test_the_sizes_that_are_promised() -> None:
 def test_it_runs(path: Path, tmp_path: Path) -> None:
     settings = {"LMRL_TINY": "1", "PYTHONPATH": str(ROOT), "LMRL_DATA": str(tmp_path / "data"), "OMP_NUM_THREADS": "1"}
     # A notebook shows its pictures itself; a script must not open windows.
-    command = [str(path)] if MISSING else ["-c", _EXECUTE, str(path)]
+    command = [str(path)] if MISSING else [str(EXECUTE), str(path)]
     settings |= {"MPLBACKEND": "Agg"} if MISSING else {}
     environment = {**os.environ, **settings}
     command = [sys.executable, *command]

@@ -2,20 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from lmrl.behaviours.recording import Recording
 from lmrl.envs.registration import task
-from lmrl.errors import unknown
+from lmrl.errors import UserError, unknown
 from lmrl.protocols import Policy
 
 __all__ = ["make_policy", "policy_names", "recording"]
 
 
+_Players: TypeAlias = Mapping[str, Callable[[Mapping[str, Any]], Policy]]
+
+
 class _Behaviours(Protocol):
     """What the module of a game's behaviours holds."""
 
-    PLAYERS: Mapping[str, Callable[[Mapping[str, Any]], Policy]]
+    PLAYERS: _Players
 
     def recording(self, task_name: str, env: Mapping[str, Any]) -> Recording: ...
 
@@ -36,12 +39,12 @@ _MODULES = {
 
 
 def policy_names(task_name: str) -> tuple[str, ...]:
-    """Names of the scripted players of a task.
+    """Names of the scripted players of a task; a task that was only registered has none.
 
     Raises:
         UserError: for an unknown task.
     """
-    return tuple(_behaviours(task_name).PLAYERS)
+    return tuple(_players(task_name))
 
 
 def make_policy(task_name: str, name: str, env: Mapping[str, Any] | None = None) -> Policy:
@@ -55,7 +58,7 @@ def make_policy(task_name: str, name: str, env: Mapping[str, Any] | None = None)
     Raises:
         UserError: for an unknown task or player; it lists the known ones.
     """
-    players = _behaviours(task_name).PLAYERS
+    players = _players(task_name)
     if name not in players:
         raise unknown(f"policy of {task_name}", name, players)
     return players[name](env or {})
@@ -65,10 +68,19 @@ def recording(task_name: str, env: Mapping[str, Any] | None = None) -> Recording
     """The recipe of a task's dataset, in an environment with those arguments.
 
     Raises:
-        UserError: for an unknown task.
+        UserError: for an unknown task, or one that was only registered and has no recipe.
     """
-    return _behaviours(task_name).recording(task_name, env or {})
+    behaviours = _behaviours(task_name)
+    if behaviours is None:
+        raise UserError(f"task {task_name!r} has no recipe for a dataset; give the path of one (data.init_args.path)")
+    return behaviours.recording(task_name, env or {})
 
 
-def _behaviours(task_name: str) -> _Behaviours:
-    return cast(_Behaviours, import_module(_MODULES[task(task_name).name]))
+def _players(task_name: str) -> _Players:
+    behaviours = _behaviours(task_name)
+    return {} if behaviours is None else behaviours.PLAYERS
+
+
+def _behaviours(task_name: str) -> _Behaviours | None:
+    module = _MODULES.get(task(task_name).name)
+    return None if module is None else cast(_Behaviours, import_module(module))

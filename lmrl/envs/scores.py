@@ -1,4 +1,4 @@
-"""The published numbers, and the scale that makes tasks comparable: 0 worst, 50 the data's average, 100 best.
+"""The published numbers, and the scale that makes tasks comparable: 0 worst, 50 the published average, 100 best.
 
 Source: Abdulhai et al., "LMRL Gym: Benchmarks for Multi-Turn Reinforcement Learning with Language Models", ICML 2025.
 Constants of the scale are its Table 5, raw scores Table 4, normalised scores Table 2, dataset statistics Table 1. Raw

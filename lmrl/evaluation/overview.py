@@ -87,7 +87,7 @@ def _interval(interval: Interval | None, decimals: int) -> str:
 
 
 def _constants(scores: Mapping[str, Mapping[str, Score]]) -> Table:
-    heads = ("task", "minimum (0)", "average (50)", "maximum (100)", "our data", "our optimal player")
+    heads = ("task", "published minimum (0)", "average (50)", "maximum (100)", "our data", "our optimal player")
     rows = []
     for task, players in scores.items():
         scale = registration.task(task).scores

@@ -70,7 +70,7 @@ def plot_scores(panels: Mapping[str, Sequence[Bar]], path: Path) -> None:
             axis.set_axis_off()
         for axis in axes.flat[max(0, len(panels) - columns) : len(panels)]:
             axis.tick_params(axis="x", labelbottom=True)  # also where nothing stands below in the last row
-        figure.supxlabel("normalised score, points (0 = minimum, 50 = average of the data, 100 = maximum)", size=9.5)
+        figure.supxlabel("normalised score, points (0, 50, 100: published minimum, average, maximum)", size=9.5)
         figure.savefig(path)
 
 

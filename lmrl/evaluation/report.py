@@ -40,8 +40,10 @@ _WORDS: dict[str, Any] = {
         "losses": "The terms of each loss, of the first training seed.",
     },
     "notes": (
-        "Normalised scores are 0 at the minimum, 50 at the average and 100 at the maximum, straight lines between; "
-        "values outside of this range are not clipped. A score over several training seeds is the mean of theirs.",
+        "Normalised scores are 0 at the published minimum, 50 at the published average and 100 at the published "
+        "maximum, straight lines between; values outside of this range are not clipped. The average need not be that "
+        "of the recorded episodes: in the mazes it is the return of a player who draws actions as often as the data "
+        "has them, and the line data is far above 50. A score over several training seeds is the mean of theirs.",
         "Two kinds of interval, never mixed. Over episodes: the training runs are given and the episodes of each are "
         "resampled within it (2,000 resamples, 95 % percentiles). Over seeds: the training runs are resampled; with a "
         "few of them it is hardly more than their range. Success rates have Wilson's interval.",

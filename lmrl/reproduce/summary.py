@@ -15,7 +15,7 @@ __all__ = ["summary"]
 
 def summary(runs: Path, tasks: Sequence[str]) -> Table:
     """Scores of everything evaluated under ``runs``, beside the published ones; a line per training seed."""
-    table = Table(title="normalised scores: 0 minimum, 50 average of the data, 100 maximum", title_justify="left")
+    table = Table(title="normalised scores: 0, 50, 100: published minimum, average, maximum", title_justify="left")
     for head in ("task", "player"):
         table.add_column(head)
     for head in ("seed", "normalised [95 %]", "published", "return [95 %]", "published", "success"):
