@@ -54,7 +54,7 @@ def _markdown(record: Mapping[str, Any], rows: Mapping[str, Sequence[Row]]) -> s
     lines = [
         f"# Benchmarks: {record['name']}",
         "",
-        f"{gpu}{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads.",
+        f"{gpu}{machine['cpu']}, {machine['cores']} cores, threads of torch: {machine['threads']}.",
         f"{made}; commit {record['commit'] or 'unknown'}, {record['date']}, load before {record['load']}.",
     ]
     for benchmark, its in rows.items():
