@@ -14,6 +14,7 @@ The sides alternate, after a round that is not counted; each figure is the media
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,12 +56,13 @@ def endless_lm(size: Size) -> PreTrainedModel:
     return model.to(size.device, torch.bfloat16 if size.half else torch.float32).eval()
 
 
-def player(side: str, model: PreTrainedModel, window: Window, tokens: int, greedy: bool, slots: int) -> Policy:
-    """Ours, or the other side. Whatever decoding is to be measured with is switched on here."""
+def player(side: str, model: PreTrainedModel, window: Window, tokens: int, greedy: bool, size: Size) -> Policy:
+    """Ours, with compiled decode steps where the size says so, or the other side."""
     if side == "generate":
         return Afresh(model, TOKENIZER, window, tokens, greedy)
     temperature = 0.0 if greedy else 1.0
-    return LMPolicy(model, TOKENIZER, window, temperature=temperature, max_new_tokens=tokens, slots=slots)
+    settings: dict[str, Any] = {"slots": size.slots, "compile": size.compile}
+    return LMPolicy(model, TOKENIZER, window, temperature=temperature, max_new_tokens=tokens, **settings)
 
 
 def contexts(size: Size, number: int) -> list[Request]:
@@ -85,7 +87,7 @@ def apart(model: PreTrainedModel, size: Size, greedy: bool) -> dict[str, tuple[f
     window, lengths = Window(None, size.prompt), (1, size.answer)
     asked = [contexts(size, number) for number in range(2)]  # in turn: a slot finds nothing that it has read
     players = {
-        (side, tokens): player(side, model, window, tokens, greedy, size.slots) for side in SIDES for tokens in lengths
+        (side, tokens): player(side, model, window, tokens, greedy, size) for side in SIDES for tokens in lengths
     }
     seconds: dict[tuple[str, int], list[float]] = {key: [] for key in players}
     for number in range(2 + size.rounds):
@@ -114,15 +116,17 @@ def rollouts(model: PreTrainedModel, size: Size, greedy: bool) -> dict[str, list
     """Seconds and memory of a round of games, by side."""
     window = Window(None, model.config.max_position_embeddings - size.action)
     timings: dict[str, list[Timing]] = {side: [] for side in SIDES}
-    for _ in range(size.rounds):
+    uncounted = int(bool(size.compile))  # in which each number of columns is compiled
+    for number in range(uncounted + size.rounds):
         for side in SIDES:
             watch = Stopwatch(size.device)
             # A new player each time: an old one would still hold the games that it is about to be asked for.
-            policy = player(side, model, window, size.action, greedy, size.slots)
+            policy = player(side, model, window, size.action, greedy, size)
             games(policy, size, size.slots, turns=1)
             watch.start()
             turns, _ = games(policy, size, 0, size.turns)
-            timings[side].append(watch.stop())
+            timing = watch.stop()
+            timings[side] += [timing] if number >= uncounted else []
             assert turns == size.slots * size.turns, "no game may end before its time"
     return timings
 

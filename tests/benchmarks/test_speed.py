@@ -15,6 +15,7 @@ from benchmarks.row import Row
 from benchmarks.size import CPU, GPU, TINY, Size
 from benchmarks.training_step import batch
 from lmrl.batch import TokenBatch
+from lmrl.errors import UserError
 from lmrl.losses import vocabulary
 from lmrl.modules import BC, ILQL
 from lmrl.tokens import Window
@@ -177,7 +178,7 @@ def test_both_sides_read_and_say_the_same_number_of_tokens(greedy: bool) -> None
     requests = decoding.contexts(TINY, 0)
     said = {}
     for side in decoding.SIDES:
-        player = decoding.player(side, model, window, 5, greedy, TINY.slots)
+        player = decoding.player(side, model, window, 5, greedy, TINY)
         said[side] = [reply.ids for reply in player.act(requests)]
         assert [len(context) for context in player_contexts(player, requests)] == [TINY.prompt] * TINY.slots
         assert all(len(ids) == 5 for ids in said[side])
@@ -192,9 +193,17 @@ def player_contexts(player: object, requests: list[object]) -> list[list[int]]:
 
 def test_contexts_have_nothing_in_common_from_one_call_to_the_next() -> None:
     window, size = Window(None, CPU.prompt), replace(CPU, slots=2)
-    prompter = decoding.player("generate", decoding.endless_lm(TINY), window, 2, True, 2).prompter  # type: ignore[attr-defined]
+    prompter = decoding.player("generate", decoding.endless_lm(TINY), window, 2, True, TINY).prompter  # type: ignore[attr-defined]
     first, second = (prompter.contexts(decoding.contexts(size, number)) for number in range(2))
     assert all(one[:3] != other[:3] for one, other in zip(first, second, strict=True))
+
+
+def test_our_side_plays_compiled_where_the_size_says_so() -> None:
+    size, window = replace(TINY, compile="no such backend"), Window(None, TINY.prompt)
+    with pytest.raises(UserError, match="no such backend"):
+        decoding.player("slots", decoding.endless_lm(TINY), window, 2, True, size)
+    compiled = decoding.rollouts(decoding.endless_lm(TINY), replace(TINY, compile="eager"), greedy=True)
+    assert {side: len(timings) for side, timings in compiled.items()} == dict.fromkeys(decoding.SIDES, TINY.rounds)
 
 
 def test_decoding_is_measured_beside_generate() -> None:
