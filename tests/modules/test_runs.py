@@ -155,7 +155,8 @@ def test_values_need_a_bc_run(data_path: Path, tmp_path: Path) -> None:
         fit(ILQL(architecture=TINY), data(data_path), tmp_path)
 
 
-def test_a_missing_run_names_the_command_that_makes_it() -> None:
+def test_a_missing_run_names_the_command_that_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the checkout may hold runs
     with pytest.raises(UserError, match=r"lmrl fit --config configs/maze_po/bc.yaml"):
         ILQL(pretrained="runs/maze_po/bc")
     with pytest.raises(UserError, match=r"lmrl fit --config configs/maze_fo/ilql.yaml"):
