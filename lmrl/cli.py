@@ -62,7 +62,10 @@ VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 (a check failed), 2 (a wrong argument) or 130 (interrupted)."""
+    """Run one command and return its exit code.
+
+    0; 1 (a check failed), 2 (a wrong argument), 130 (interrupted), 143 (a training that was told to end).
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(words)

@@ -167,6 +167,9 @@ def test_playing_by_hand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 # -- fit, on a small model of its own: what the command adds to Lightning ------------------------------------------
 
 _TOY = """
+import os
+import signal
+
 import lightning as L
 import torch
 
@@ -187,6 +190,12 @@ class Line(L.LightningModule):
 class Impatient(Line):
     def training_step(self, batch, index):
         raise KeyboardInterrupt
+
+
+class Evicted(Line):
+    def training_step(self, batch, index):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().training_step(batch, index)
 
 
 class Numbers(L.LightningDataModule):
@@ -250,6 +259,11 @@ def test_an_interrupted_training_is_130(toy: Path, capsys: pytest.CaptureFixture
     finally:
         signal.signal(signal.SIGINT, handler)  # Lightning leaves it ignored
     assert capsys.readouterr().err.endswith("interrupted\n")
+
+
+def test_a_terminated_training_is_143(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--config", "toy.yaml", "--model.class_path=toy_run.Evicted"]) == 143
+    assert capsys.readouterr().err.endswith("terminated\n")
 
 
 def test_fit_prints_its_configuration(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:

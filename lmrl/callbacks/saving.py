@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lmrl.modules import LanguageModule
 from lmrl.modules.sharding import whole, whole_weights
@@ -63,7 +64,7 @@ def _remove(path: Path) -> None:
 
 
 class KeepLast(Callback):
-    """Keeps ``last.ckpt`` and the folder ``last``: every so many steps, at the end, and when a run is interrupted."""
+    """Keeps ``last.ckpt`` and the folder ``last``: every so many steps, at the end, and when a run is interrupted or terminated."""
 
     def __init__(self, every_n_steps: int = 1000) -> None:
         """Save after every ``every_n_steps`` optimizer steps."""
@@ -80,8 +81,8 @@ class KeepLast(Callback):
         self._save(trainer, pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Save what an interrupted run has learned; after an error the last good checkpoint is worth more."""
-        if isinstance(exception, KeyboardInterrupt) and trainer.training:
+        """Save what a run has learned that was told to end; after an error the last good checkpoint is worth more."""
+        if isinstance(exception, (KeyboardInterrupt, SIGTERMException)) and trainer.training:
             self._save(trainer, pl_module)
 
     def _save(self, trainer: Trainer, pl_module: L.LightningModule) -> None:

@@ -1,5 +1,7 @@
 """``lmrl fit``: LightningCLI over any LightningModule and LightningDataModule, with errors that name what is known."""
 
+import signal
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,6 +10,7 @@ from pickle import UnpicklingError
 from jsonargparse import ArgumentError
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lmrl.commands.metrics import continued_metrics
 from lmrl.commands.parser_errors import explain
@@ -17,6 +20,9 @@ from lmrl.models.checkpoint import check_checkpoint, unreadable
 from lmrl.models.lm import weights_on_first_process
 
 __all__ = ["RunConfig", "TrainingCLI", "fit"]
+
+
+_TERMINATED = 128 + signal.SIGTERM
 
 
 class RunConfig(SaveConfigCallback):
@@ -84,6 +90,9 @@ class TrainingCLI(LightningCLI):
 def fit(argv: Sequence[str]) -> int:
     """Train: ``lmrl fit --config configs/maze_fo/ilql.yaml [--config overlay.yaml] [--trainer.max_steps=1000]``.
 
+    Returns:
+        The exit code: 0, or 143 if a SIGTERM ended the training before its time.
+
     Raises:
         UserError: a missing configuration file, an unknown key, a missing dataset or checkpoint.
     """
@@ -97,6 +106,9 @@ def fit(argv: Sequence[str]) -> int:
             cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=checkpoint, weights_only=not cli.config.allow_pickle)
         except UnpicklingError as error:
             raise unreadable(checkpoint, error) from error
+        except SIGTERMException:  # Lightning would have it end with 0, as if the training was finished
+            print("terminated", file=sys.stderr)
+            return _TERMINATED
     return 0
 
 

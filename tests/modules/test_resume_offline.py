@@ -10,6 +10,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lmrl.callbacks import KeepLast
 from lmrl.datamodules import MazeDataModule
@@ -24,14 +25,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:Experiment logs directory")
 
 
 class Killed(Callback):
-    """Ends its own process, as a machine that goes down would."""
+    """Ends its own process, as a machine that goes down would, or as one that is wanted by others."""
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self, step: int, how: signal.Signals = signal.SIGKILL) -> None:
+        self.step, self.how = step, how
 
     def on_train_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
         if trainer.global_step == self.step:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.how)
 
 
 def learn(
@@ -88,6 +89,16 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
     for stop in (BATCHES, 2 * BATCHES, STEPS):
         learn(*arguments, tmp_path / "stopped", stop, **more)
     assert_same(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_a_terminated_run_is_kept_where_it_ended(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    arguments = (BC, bc_run, {"path": str(data_path)})
+    learn(*arguments, tmp_path / "whole", STEPS)
+    with pytest.raises(SIGTERMException):
+        learn(*arguments, tmp_path / "told", STEPS, Killed(7, signal.SIGTERM))
+    assert torch.load(tmp_path / "told" / "last.ckpt", weights_only=True)["global_step"] == 8
+    learn(*arguments, tmp_path / "told", STEPS)
+    assert_same(tmp_path / "told", tmp_path / "whole")
 
 
 def together(bc_run: str, data_path: Path, root: Path, steps: int) -> None:
