@@ -1,8 +1,7 @@
-"""Scripted guessers of a city. They know the table, or some of it, and read what was said, nothing else."""
+"""Scripted guessers of a city. They know the table and read what was said, or some of it, and nothing else."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from random import Random
 
 from lmrl.behaviours.chance import turn_chance
@@ -33,12 +32,12 @@ _PLAIN = ("Is it a big city?", "Is it a small city?", "Is it by the sea?", "Is t
 class Skill:
     """How well a guesser plays."""
 
-    knowledge: float
-    """Share of the facts that it knows; which ones follows from the seed of the episode."""
+    memory: int
+    """How many answers it keeps in mind, the last ones, besides those to its guesses."""
     patience: int
     """Number of questions after which it only guesses."""
     sure: int
-    """It also guesses as soon as no more than so many cities are left."""
+    """It also guesses as soon as no more than so many cities are left; 0: it asks as long as its patience lasts."""
     hunches: float
     """Share of its questions that are yes/no questions about a city that it has in mind."""
 
@@ -85,10 +84,10 @@ def informed(request: Request, chance: Random) -> str:
 
 
 def of_skill(skill: Skill) -> Strategy:
-    """Asks about what it did not ask yet, in any order, and rules out what it knows to be otherwise."""
+    """Asks about what it did not ask yet, in any order, and guesses what agrees with the answers that it remembers."""
 
     def ask(request: Request, chance: Random) -> str:
-        left = _left(request, skill.knowledge)
+        left = _left(request, skill.memory)
         if request.turn >= skill.patience or left.bit_count() <= skill.sure:
             return _guess(chance.choice(members(left)), chance)
         if chance.random() < skill.hunches and (hunch := _hunch(chance.choice(members(left)), request, chance)):
@@ -98,20 +97,17 @@ def of_skill(skill: Skill) -> Strategy:
     return ask
 
 
-def _left(request: Request, knowledge: float) -> int:
-    """The cities that the guesser cannot rule out."""
+def _left(request: Request, memory: int) -> int:
+    """The cities that agree with the answers in mind."""
+    said = _said(request)
+    guesses = [read_question(question).places.cities for question, _ in said]
+    forgotten = guesses.count(frozenset()) - memory
     left = EVERYWHERE
-    for question, answer in _said(request):
-        left &= _possible(request.seed, question, answer, knowledge)
+    for (question, answer), guessed in zip(said, guesses, strict=True):
+        forgotten -= not guessed
+        if guessed or forgotten < 0:
+            left &= agreeing(question, answer)
     return left or _not_guessed(request)
-
-
-@lru_cache(maxsize=1 << 14)
-def _possible(seed: int, question: str, answer: str, knowledge: float) -> int:
-    """The cities that agree with an answer, and those of which the guesser does not know."""
-    topic = read_question(question).topic
-    known = EVERYWHERE if topic is None else _known(seed, topic.name, knowledge)
-    return agreeing(question, answer) | EVERYWHERE & ~known
 
 
 def _not_guessed(request: Request) -> int:
@@ -120,17 +116,6 @@ def _not_guessed(request: Request) -> int:
     for question, answer in _said(request):
         left &= agreeing(question, answer) if read_question(question).places.cities else EVERYWHERE
     return left or EVERYWHERE
-
-
-@lru_cache(maxsize=1 << 14)
-def _known(seed: int, topic: str, share: float) -> int:
-    """The cities of which the guesser knows what is true in this topic; each with that probability, below 1."""
-    chance, known = Random(f"knows {seed} {topic}"), 0
-    # The binary digits of the share, the last one first: "or" makes a probability p to (1 + p) / 2, "and" to p / 2.
-    for digit in range(8):
-        draw = chance.getrandbits(len(cities()))
-        known = known | draw if int(share * 256) >> digit & 1 else known & draw
-    return known
 
 
 def _said(request: Request) -> Sequence[tuple[str, str]]:

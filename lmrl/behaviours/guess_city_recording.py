@@ -18,12 +18,11 @@ from lmrl.rollout import Start
 __all__ = ["PLAYERS", "SKILLS", "recording"]
 
 SKILLS: tuple[tuple[int, Skill], ...] = (
-    (55, Skill(knowledge=0.27, patience=17, sure=1, hunches=0.3)),
-    (10, Skill(knowledge=0.35, patience=18, sure=1, hunches=0.2)),
-    (8, Skill(knowledge=0.3, patience=8, sure=2, hunches=0.3)),
-    (15, Skill(knowledge=0.1, patience=13, sure=1, hunches=0.5)),
-    (7, Skill(knowledge=0.5, patience=14, sure=1, hunches=0.3)),
-    (5, Skill(knowledge=0.9, patience=12, sure=2, hunches=0.2)),
+    (40, Skill(memory=3, patience=18, sure=0, hunches=0.3)),
+    (39, Skill(memory=2, patience=18, sure=0, hunches=0.3)),
+    (8, Skill(memory=2, patience=10, sure=0, hunches=0.3)),
+    (5, Skill(memory=4, patience=14, sure=0, hunches=0.5)),
+    (8, Skill(memory=20, patience=14, sure=1, hunches=0.2)),
 )
 """Out of a hundred episodes, how many are played with which skill."""
 

@@ -113,6 +113,7 @@ ROWS = (
         entry_point="lmrl.envs.guess_city:GuessCity",
         max_action_tokens=24,
         dataset_size=10_000,
+        dataset_version=2,
         paper_filter="top 10 % by return",
         scores=PUBLISHED["guess_city"],
     ),

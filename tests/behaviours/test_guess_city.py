@@ -1,4 +1,5 @@
 from collections import Counter
+from random import Random
 from statistics import mean, pstdev
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 import lmrl
 from lmrl.behaviours import make_policy, policy_names
 from lmrl.behaviours.city_clues import EVERYWHERE, agreeing, members
+from lmrl.behaviours.guess_city import Skill, of_skill
 from lmrl.behaviours.guess_city_recording import SKILLS
 from lmrl.behaviours.registry import recording
 from lmrl.envs.cities import cities, topics
@@ -96,7 +98,30 @@ def test_twenty_questions_fit_into_a_short_context() -> None:
 
 def test_skills_are_graded() -> None:
     assert sum(share for share, _ in SKILLS) == 100
-    assert len({skill.knowledge for _, skill in SKILLS}) >= 4
+    assert len({skill.memory for _, skill in SKILLS}) >= 4
+
+
+SAID = {
+    "Which continent is it on?\n": "It is in Africa.\n",
+    "Is it by the sea?\n": "Yes.\n",
+    "Do people speak Arabic?\n": "Yes.\n",
+    "Is it Cairo?\n": "No, it is another city.\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("memory", "agreeing_with"), [(0, ["Is it Cairo?\n"]), (1, [*SAID][2:]), (2, [*SAID][1:]), (9, [*SAID])]
+)
+def test_it_guesses_what_agrees_with_the_last_answers(memory: int, agreeing_with: list[str]) -> None:
+    """And with the answers to its guesses, however long ago."""
+    ask = of_skill(Skill(memory=memory, patience=0, sure=0, hunches=0.0))
+    left = EVERYWHERE
+    for question in agreeing_with:
+        left &= agreeing(question, SAID[question])
+    request = Request(0, 1, ("Questions:\n", *SAID.values()), tuple(SAID))
+    guesses = {ask(request, Random(draw)) for draw in range(2_000)}
+    named = {city.name for city in cities() if any(city.name in guess for guess in guesses)}
+    assert named == {city.name for city in members(left)}
 
 
 @pytest.mark.parametrize("name", policy_names("guess_city"))
