@@ -64,7 +64,7 @@ def _remove(path: Path) -> None:
 
 
 class KeepLast(Callback):
-    """Keeps ``last.ckpt`` and the folder ``last``: every so many steps, at the end, and when a run is interrupted or terminated."""
+    """Keeps ``last.ckpt`` and the folder ``last``: every so many steps, and where a run ends or is told to."""
 
     def __init__(self, every_n_steps: int = 1000) -> None:
         """Save after every ``every_n_steps`` optimizer steps."""
