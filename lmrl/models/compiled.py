@@ -11,7 +11,7 @@ from lmrl.errors import unknown
 from lmrl.models.cache import SlotCache
 from lmrl.models.masks import causal_mask
 
-__all__ = ["Step", "backend_of", "is_static", "read_new", "step_for"]
+__all__ = ["Step", "backend_of", "is_static", "step_for"]
 
 Step: TypeAlias = Callable[[PreTrainedModel, SlotCache, Tensor, Tensor, int, torch.dtype], Tensor]
 
@@ -41,7 +41,7 @@ def is_static(device: torch.device) -> bool:
 
 
 def step_for(choice: bool | str, device: torch.device) -> Step | None:
-    """`read_new`, compiled; None if it is not to be.
+    """`_read_new`, compiled; None if it is not to be.
 
     What is compiled belongs to the function, not to whoever asked for it: a policy that is made anew every round finds
     it again, and weights are its inputs.
@@ -54,11 +54,11 @@ def step_for(choice: bool | str, device: torch.device) -> Step | None:
     how: dict[str, Any] = {"mode": "reduce-overhead"} if static and backend == "inductor" else {"backend": backend}
     limits = torch._dynamo.config  # torch.compile takes a limit of its own from a later release on
     limits.cache_size_limit = max(limits.cache_size_limit, _VARIANTS)
-    step: Step = torch.compile(read_new, **how, dynamic=not static)
+    step: Step = torch.compile(_read_new, **how, dynamic=not static)
     return step
 
 
-def read_new(
+def _read_new(
     trunk: PreTrainedModel, cache: SlotCache, ids: Tensor, positions: Tensor, used: int, dtype: torch.dtype
 ) -> Tensor:
     """Read ids at the place that the cache was told, each seeing the columns up to its own position.

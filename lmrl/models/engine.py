@@ -82,6 +82,7 @@ class Engine:
         self._check(slots, contexts)
         if self._fingerprint() != self._weights:
             self.reset()
+        self._reader.look_again()
         with self.evaluating():
             new = [self._reader.slots.rewind(slot, ids) for slot, ids in zip(slots, contexts, strict=True)]
             return self._reader.read(slots, new)

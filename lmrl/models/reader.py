@@ -7,9 +7,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lmrl.models.cache import SlotCache
-from lmrl.models.compiled import is_static, read_new, step_for
+from lmrl.models.compiled import is_static, step_for
+from lmrl.models.gpt2 import forward_of
 from lmrl.models.lm import trunk_of
-from lmrl.models.masks import tree_mask
+from lmrl.models.masks import causal_mask, tree_mask
 from lmrl.models.slots import Slots
 
 __all__ = ["Reader"]
@@ -31,16 +32,21 @@ class Reader:
 
     def __init__(self, model: PreTrainedModel, rows: int, limit: int, compile: bool | str = False) -> None:
         self._trunk = trunk_of(model)
+        self.look_again()
         self._device, self._dtype = model.device, model.dtype
         self._step = step_for(compile, self._device)
         self._static = self._step is not None and is_static(self._device)
         self._cache = SlotCache(rows, limit, fixed=self._static)
         self.slots = Slots(self._cache)
 
+    def look_again(self) -> None:
+        """Choose how the model is run; whoever listens to its layers since the last time is then heard."""
+        self._forward = forward_of(self._trunk)
+
     def read(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """Read one or more new ids in each slot and return the hidden vectors after the last, ``(rows, width)``."""
-        if self._static and self._cache.ready and all(len(ids) == 1 for ids in new):
-            return self._read_static(slots, new)
+        if all(len(ids) == 1 for ids in new):
+            return self._read_static(slots, new) if self._static and self._cache.ready else self._read_one(slots, new)
         groups = _groups([len(ids) for ids in new])
         parts = [self._read_group([slots[i] for i in group], [new[i] for i in group]) for group in groups]
         return _in_order(torch.cat(parts) if len(parts) > 1 else parts[0], [i for group in groups for i in group])
@@ -67,7 +73,7 @@ class Reader:
         start, used = self._tensor(held), max(held) + len(tree)
         self._cache.place(first, start[:, None] + torch.arange(len(tree), device=self._device), used, used)
         mask = tree_mask(owner, depth, start, used, self._dtype)
-        states = self._forward(ids.expand(len(order), -1), start[:, None] + depth, mask)
+        states = self._forward(self._cache, ids.expand(len(order), -1), start[:, None] + depth, mask)
         hidden[:, owner, depth + 1] = _in_order(states, order)
         return hidden
 
@@ -84,17 +90,29 @@ class Reader:
         rows = torch.arange(len(order), device=self._device)
         step = max(1, _SCORES // (len(order) * used))
         ends = torch.empty(0)
-        # Prompts come in too many shapes, and there the arithmetic counts.
-        read = self._step if self._step is not None and longest == 1 and self._cache.ready else read_new
         for begin in range(0, longest, step):
             part = slice(begin, begin + step)
             self._cache.place(first, columns[:, part], used, max(held) + longest)
-            hidden = read(self._trunk, self._cache, ids[:, part], positions[:, part], used, self._dtype)
+            hidden = self._read_eagerly(ids[:, part], positions[:, part], used)
             found = hidden[rows, (last - begin).clamp(0, hidden.shape[1] - 1)]
             ends = torch.where((last >= begin)[:, None], found, ends) if begin else found
-        for slot, ids_read in zip(slots, new, strict=True):
-            self.slots.held(slot).extend(ids_read)
+        self.slots.keep(slots, new)
         return _in_order(ends, order)
+
+    def _read_one(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
+        """As `_read_group` where every slot has one id: nothing is ragged."""
+        first, order = self.slots.arrange(slots)
+        held = [len(self.slots.held(slots[i])) for i in order]
+        used = max(held) + 1
+        ids, positions = self._tensor([[new[i][0] for i in order], held])[..., None]
+        self._cache.place(first, positions, used, used)
+        # Prompts come in too many shapes to be compiled, and there the arithmetic counts.
+        if self._step is not None and self._cache.ready:
+            hidden = self._step(self._trunk, self._cache, ids, positions, used, self._dtype)
+        else:
+            hidden = self._read_eagerly(ids, positions, used)
+        self.slots.keep(slots, new)
+        return _in_order(hidden[:, 0], order)
 
     def _read_static(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """One id in each slot, in a pass over all rows and as many columns as a power of two."""
@@ -110,16 +128,11 @@ class Reader:
         self._cache.place(0, fed[2], used, used)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         hidden = self._step(self._trunk, self._cache, fed[0], fed[1], used, self._dtype)
-        for slot, ids_read in zip(slots, new, strict=True):
-            self.slots.held(slot).extend(ids_read)
+        self.slots.keep(slots, new)
         return hidden[self._tensor(rows), 0]
 
-    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        output = self._trunk(
-            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self._cache, use_cache=True
-        )
-        hidden: Tensor = output.last_hidden_state
-        return hidden
+    def _read_eagerly(self, ids: Tensor, positions: Tensor, used: int) -> Tensor:
+        return self._forward(self._cache, ids, positions, causal_mask(positions, used, self._dtype))
 
     def _tensor(self, numbers: object) -> Tensor:
         return torch.tensor(numbers, device=self._device)

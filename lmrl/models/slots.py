@@ -21,8 +21,13 @@ class Slots:
         self._held: dict[int, list[int]] = {}
 
     def held(self, slot: int) -> list[int]:
-        """The ids whose keys and values the slot's row holds; append to it what has been read."""
+        """The ids whose keys and values the slot's row holds."""
         return self._held[slot]
+
+    def keep(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> None:
+        """Note what has been read into each slot's row."""
+        for slot, ids in zip(slots, new, strict=True):
+            self._held[slot].extend(ids)
 
     def row(self, slot: int) -> int:
         """Where the slot sits."""
