@@ -12,7 +12,7 @@ because a causal model sees the same prefix either way.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -60,6 +60,8 @@ class Encoder:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids`` as it is, special tokens and spaces included."""
+        if self._fast is not None:
+            return str(self._fast.decode(list(ids), skip_special_tokens=False))
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def action(self, text: str) -> Ids:
@@ -133,8 +135,7 @@ class _Texts:
     def ids(self, start: int, count: int, window: Window) -> list[int]:
         """What is read then."""
         first = self.openings[start // 2] if self.openings else self.pieces[start]
-        ids = [*first, *(token for piece in self.pieces[start + 1 : count] for token in piece)]
-        return ids[-window.tokens :]
+        return list(chain(first, *self.pieces[start + 1 : count]))[-window.tokens :]
 
 
 def _texts(encoder: Encoder, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> _Texts:
