@@ -40,47 +40,73 @@ def rollout(
             anew, brought to the same point), and if it fails again, the episode ends after its last observation as
             truncated, with the message as ``info["error"]``. An episode that could not begin has no turn.
     """
-    waiting = enumerate(starts)
-    free: list[Slot] = []
-    busy: list[Slot] = []
-    made = 0
-    failures: dict[int, Failure] | None = {} if forgiving else None
+    table = _Table(make_env, enumerate(starts), slots, task, forgiving)
     try:
         while True:
-            while len(busy) < slots and (item := next(waiting, None)) is not None:
-                if not free:
-                    free.append(Slot(make_env(), made))
-                    made += 1
-                slot = free.pop()
-                error = _begin(slot, *item, make_env, forgiving)
-                if error is not None:
-                    yield slot.order, _broken_off(slot, task, error)
-                    free.append(slot)
-                else:
-                    busy.append(slot)
-            if not busy:
+            yield from table.fill()
+            if not table.busy:
                 return
-            still: list[Slot] = []
-            replies = policy.act([slot.request() for slot in busy])
-            moves = [(slot.index, slot.env, reply.text) for slot, reply in zip(busy, replies, strict=True)]
-            turns = step_together(moves, failures)
-            for place, (slot, reply, first) in enumerate(zip(busy, replies, turns, strict=True)):
-                turn = _again(slot, reply, (failures or {}).pop(place), make_env) if first is None else first
-                if isinstance(turn, Exception):
-                    yield slot.order, _broken_off(slot, task, turn)
-                    free.append(slot)
-                    continue
-                terminated, truncated = slot.turned(reply, turn)
-                if not (terminated or truncated) and stop is not None and stop(slot.request()):
-                    truncated = True
-                if terminated or truncated:
-                    yield slot.order, slot.episode(task, terminated, truncated)
-                    free.append(slot)
-                else:
-                    still.append(slot)
-            busy = still
+            yield from table.play(policy, stop)
     finally:
-        for slot in (*busy, *free):
+        table.close()
+
+
+class _Table:
+    """The slots of a rollout: those with an episode in it, and those that are free."""
+
+    def __init__(
+        self, make_env: MakeEnv, waiting: Iterator[tuple[int, Start]], slots: int, task: str, forgiving: bool
+    ) -> None:
+        self._make_env, self._waiting, self._slots, self._task = make_env, waiting, slots, task
+        self._failures: dict[int, Failure] | None = {} if forgiving else None
+        self._all: list[Slot] = []
+        self._free: list[Slot] = []
+        self.busy: list[Slot] = []
+
+    def fill(self) -> Iterator[tuple[int, Episode]]:
+        """Begin episodes until all slots are busy; those that cannot begin have ended."""
+        while len(self.busy) < self._slots and (item := next(self._waiting, None)) is not None:
+            slot = self._free.pop() if self._free else self._new()
+            error = _begin(slot, *item, self._make_env, self._failures is not None)
+            (self.busy if error is None else self._free).append(slot)
+            if error is not None:
+                yield slot.order, _broken_off(slot, self._task, error)
+
+    def _new(self) -> Slot:
+        self._all.append(Slot(self._make_env(), len(self._all)))
+        return self._all[-1]
+
+    def play(self, policy: Policy, stop: Callable[[Request], bool] | None) -> list[tuple[int, Episode]]:
+        """One turn in every busy slot; the episodes that it has ended."""
+        replies = policy.act([slot.request() for slot in self.busy])
+        moves = [(slot.index, slot.env, reply.text) for slot, reply in zip(self.busy, replies, strict=True)]
+        turns = step_together(moves, self._failures)
+        ended, still = [], []
+        for place, (slot, reply, first) in enumerate(zip(self.busy, replies, turns, strict=True)):
+            turn = _again(slot, reply, (self._failures or {}).pop(place), self._make_env) if first is None else first
+            episode = self._after(slot, reply, turn, stop)
+            if episode is None:
+                still.append(slot)
+            else:
+                self._free.append(slot)
+                ended.append((slot.order, episode))
+        self.busy = still
+        return ended
+
+    def _after(
+        self, slot: Slot, reply: Reply, turn: Step | Exception, stop: Callable[[Request], bool] | None
+    ) -> Episode | None:
+        """The episode, if this turn was its last."""
+        if isinstance(turn, Exception):
+            return _broken_off(slot, self._task, turn)
+        terminated, truncated = slot.turned(reply, turn)
+        if not (terminated or truncated) and stop is not None and stop(slot.request()):
+            truncated = True
+        return slot.episode(self._task, terminated, truncated) if terminated or truncated else None
+
+    def close(self) -> None:
+        """Close every environment."""
+        for slot in self._all:
             slot.env.close()
 
 

@@ -1,7 +1,8 @@
 """The loop in which policies meet environments that fail."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import count
+from typing import Any, ClassVar
 
 import pytest
 
@@ -104,6 +105,64 @@ def test_an_environment_that_does_not_repeat_itself_is_not_trusted() -> None:
     (episode,) = in_order(rollout(Says(), lambda: Moody(fails), [Start(0)], task="toy", slots=1, forgiving=True))
     assert "does not repeat itself" in episode.info["error"]
     assert len(episode) == 1
+
+
+class Door(Counter):
+    """Counts how many there are, and how many are open."""
+
+    made = 0
+    opened: ClassVar[set["Door"]] = set()
+
+    def __init__(self, fails: Callable[[int, int], bool]) -> None:
+        super().__init__(fails)
+        Door.made += 1
+        Door.opened.add(self)
+
+    def close(self) -> None:
+        Door.opened.remove(self)
+
+
+@pytest.fixture
+def doors() -> type[Door]:
+    Door.made, Door.opened = 0, set()
+    return Door
+
+
+def test_a_slot_keeps_its_environment_and_closes_it(doors: type[Door]) -> None:
+    class Seated(Says):
+        def act(self, requests: Sequence[Request]) -> list[Reply]:
+            assert len({request.slot for request in requests} & {0, 1, 2}) == len(requests)
+            return super().act(requests)
+
+    starts = [Start(seed) for seed in range(7)]
+    for _ in rollout(Seated(), lambda: doors(lambda *_: False), starts, task="toy", slots=3):
+        assert len(doors.opened) == 3
+    assert (doors.made, doors.opened) == (3, set())
+
+
+def test_a_rollout_that_is_left_closes_its_environments(doors: type[Door]) -> None:
+    endless = (Start(seed) for seed in count())
+    episodes = rollout(Says(), lambda: doors(lambda *_: False), endless, task="toy", slots=3)
+    next(episodes)
+    assert len(doors.opened) == 3
+    episodes.close()
+    assert doors.opened == set()
+
+
+@pytest.mark.parametrize("turn", [-1, 2])
+def test_a_failure_closes_every_environment(doors: type[Door], turn: int) -> None:
+    starts = [Start(seed) for seed in range(3)]
+    with pytest.raises(OSError, match="no answer"):
+        list(rollout(Says(), lambda: doors(lambda *at: at == (1, turn)), starts, task="toy", slots=2))
+    assert (doors.made, doors.opened) == (2, set())
+
+
+def test_where_a_recorder_stops_the_rules_have_not_ended_the_episode() -> None:
+    stop: Callable[[Request], bool] = lambda request: request.turn >= 2 + request.seed  # noqa: E731
+    starts = [Start(seed) for seed in range(4)]
+    episodes = in_order(rollout(Says(), lambda: Counter(lambda *_: False), starts, task="toy", stop=stop))
+    assert [len(episode) for episode in episodes] == [2, 3, 4, 5]
+    assert [(episode.terminated, episode.truncated) for episode in episodes] == [(False, True)] * 3 + [(True, False)]
 
 
 class Grumpy:
