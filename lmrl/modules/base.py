@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -16,16 +15,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.batch import TokenBatch
 from lmrl.errors import UserError, unknown
-from lmrl.models.card import model_card
 from lmrl.models.compiled import backend_of
-from lmrl.models.export import export
 from lmrl.models.lm import build_lm, checkpoint_activations, hidden_states
-from lmrl.models.lora import add_lora, has_lora
+from lmrl.models.lora import add_lora
 from lmrl.models.runs import resolve_pretrained
-from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint, load_tokenizer
+from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer
 from lmrl.modules.optimizer import SCHEDULES, adamw, schedule
 from lmrl.modules.precision import keep_values_whole
-from lmrl.modules.provenance import facts, generation_defaults, training_facts
+from lmrl.modules.provenance import training_facts
+from lmrl.modules.saving import read_entry, stand_alone, write_folder
 from lmrl.modules.sharding import is_sharded, shard, whole_tensor
 from lmrl.modules.wrapped import prepare, total_norm, wrapper_of
 from lmrl.policies import RerankPolicy
@@ -241,28 +239,11 @@ class LanguageModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Make the checkpoint stand alone: no path of the run that it started from."""
-        arguments = dict(checkpoint.get("hyper_parameters", self.hparams))
-        arguments.update(pretrained=None, architecture=_plain(self.model.config.to_diff_dict()))
-        named = arguments["tokenizer"] or self.tokenizer.name_or_path
-        arguments["tokenizer"] = bundled_name(self.tokenizer) or named
-        checkpoint["hyper_parameters"] = arguments
-        checkpoint["lmrl"] = {
-            "class": f"{self._kind.__module__}.{self._kind.__qualname__}",
-            "tokenizer": fingerprint(self.tokenizer),
-            "window": None if self.window is None else asdict(self.window),
-            "made_with": {**self.made_with, "steps": checkpoint.get("global_step")},
-            "action_tokens": self.action_tokens,
-        }
+        stand_alone(self, self._kind, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse the weights of another vocabulary."""
-        ours, theirs = fingerprint(self.tokenizer), checkpoint["lmrl"]["tokenizer"]
-        if ours != theirs:
-            raise UserError(f"the checkpoint was trained with another tokenizer ({theirs}) than this one ({ours})")
-        if checkpoint["lmrl"]["window"] is not None:
-            self.window = Window(**checkpoint["lmrl"]["window"])
-        self.made_with = dict(checkpoint["lmrl"].get("made_with", {}))
-        self.action_tokens = int(checkpoint["lmrl"].get("action_tokens", 0))
+        read_entry(self, checkpoint)
 
     def reading(self) -> Window:
         """What the policy reads, as in training.
@@ -294,21 +275,7 @@ class LanguageModule(L.LightningModule):
         Raises:
             UserError: if adapters are to be written and it is not known what they were trained on.
         """
-        values, settings = self.values(), {"beta": getattr(self, "beta", None), "lora": self.hparams["lora"]}
-        settings["rendering"] = "text" if self.window is None else self.window.rendering
-        spoken: dict[str, Tensor] | None = None
-        if weights is not None:
-            values = {name: weights[name] for name in values}
-            spoken = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
-        card = model_card(facts(self), scores, guided=any(name.startswith("q_heads.") for name in values))
-        base = self._base() if has_lora(self.model) and not merge else None
-        export(folder, self.model, self.tokenizer, values, card, generation_defaults(self), settings, spoken, base)
-
-    def _base(self) -> str:
-        name = self.made_with.get("starts_from")
-        if name is None:
-            raise UserError("adapters belong to a pretrained model, and this run began from scratch: merge them")
-        return resolve_pretrained(name)
+        write_folder(self, folder, scores, weights, merge)
 
     def values(self) -> dict[str, Tensor]:
         """Weights that the language model does not hold: value heads and what carries them."""
@@ -352,8 +319,3 @@ def _same_vocabulary(ours: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerB
         raise UserError(
             f"tokenizer {ours.name_or_path!r} is another one than that of {folder!r} ({fingerprint(theirs)})"
         )
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Configuration values that a checkpoint can hold."""
-    return {k: v for k, v in values.items() if isinstance(v, (int, float, str, bool, list, dict, type(None)))}

@@ -70,6 +70,15 @@ def test_its_operations_give_the_numbers_of_the_model_bit_by_bit(config: dict[st
     assert len(calls) == 5
 
 
+def test_and_so_they_do_in_mixed_precision() -> None:
+    model = trunk()
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = played(model)
+        noticed(model)
+        assert same(mixed, played(model))
+    assert not same(mixed, played(trunk()))
+
+
 def test_the_default_model_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     model = trunk()
     monkeypatch.setattr(GPT2Model, "forward", None)
