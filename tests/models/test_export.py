@@ -1,0 +1,93 @@
+"""A folder is replaced as a whole, or not at all."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+
+from lmrl.models.export import VALUES_FILE, export, exported_values, load_values
+from lmrl.models.heads import ValueHead
+from lmrl.models.lm import build_lm, trunk_of
+from lmrl.models.tokenizer import load_tokenizer
+
+TOKENIZER = load_tokenizer()
+
+
+def model(seed: int) -> PreTrainedModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return build_lm(None, {"n_layer": 1, "n_embd": 8, "n_positions": 16}, len(TOKENIZER))
+
+
+def values(seed: int) -> dict[str, Tensor]:
+    heads = {f"q_heads.{i}.{name}": t for i in (0, 1) for name, t in ValueHead(8, 5).state_dict().items()}
+    return {**heads, **{f"trunk.{name}": t for name, t in trunk_of(model(seed)).state_dict().items()}}
+
+
+def write(folder: Path, seed: int, weights: dict[str, Tensor] | None = None, **settings: Any) -> None:
+    export(folder, model(seed), TOKENIZER, weights or {}, f"card {seed}", GenerationConfig(), settings)
+
+
+def holds(folder: Path, seed: int) -> bool:
+    found = AutoModelForCausalLM.from_pretrained(folder).get_input_embeddings().weight
+    same = torch.equal(found, model(seed).get_input_embeddings().weight)
+    return same and (folder / "README.md").read_text(encoding="utf-8") == f"card {seed}"
+
+
+def test_an_export_takes_the_place_of_the_last(tmp_path: Path) -> None:
+    write(tmp_path / "best", 0, values(0))
+    write(tmp_path / "best", 1)
+    assert holds(tmp_path / "best", 1)
+    assert exported_values(str(tmp_path / "best")) == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+def test_one_that_breaks_off_leaves_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "best", 0)
+    with monkeypatch.context() as patch:
+
+        def full(*args: Any, **kwargs: Any) -> None:
+            (tmp_path / ".best.new" / VALUES_FILE).write_bytes(b"half of it")
+            raise OSError("no space left on device")
+
+        patch.setattr("lmrl.models.export.save_file", full)
+        with pytest.raises(OSError, match="no space"):
+            write(tmp_path / "best", 1, values(1))
+    assert holds(tmp_path / "best", 0)
+    write(tmp_path / "best", 2)
+    assert holds(tmp_path / "best", 2)
+    assert not (tmp_path / "best" / VALUES_FILE).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+def test_one_that_is_killed_between_two_names_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "best", 0)
+    rename = Path.rename
+
+    def killed(self: Path, target: Path) -> Path:
+        if self.name == ".best.new":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", killed)
+        write(tmp_path / "best", 1)
+    assert holds(tmp_path / ".best.old", 0)
+    assert holds(tmp_path / ".best.new", 1)
+    write(tmp_path / "best", 2)
+    assert holds(tmp_path / "best", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+def test_values_come_back_ready_to_be_read(tmp_path: Path) -> None:
+    weights = values(3)
+    write(tmp_path / "best", 0, weights, beta=4.0)
+    trunk, heads, settings = load_values(tmp_path / "best")
+    assert settings == {"beta": 4.0}
+    for prefix, part in (("trunk", trunk), ("q_heads.0", heads[0]), ("q_heads.1", heads[1])):
+        assert not part.training
+        assert not any(weight.requires_grad for weight in part.parameters())
+        assert all(torch.equal(t, weights[f"{prefix}.{name}"]) for name, t in part.state_dict().items())
