@@ -1,4 +1,4 @@
-"""The loop in which policies meet environments that fail."""
+"""The loop in which policies meet environments, also those that fail."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
