@@ -7,7 +7,8 @@ and whose positions all continue the context's::
     input_ids   c0 c1 c2 | a0 a1 | b0 b1      two actions, a and b, said after the same context c
     positions    0  1  2 |  3  4 |  3  4
 
-A context that is the beginning of another row is read there, and short rows are joined to longer ones (`lmrl.layout`).
+A context that is the beginning of another row is read there, and rows of similar length are read together
+(`lmrl.layout`).
 To the losses all this is invisible: they see N action tokens as indices into S distinct states.
 
 Shapes: R rows read by the model, L columns, S distinct states, N action tokens.
@@ -21,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lmrl.layout import WORD, Ints, Layout
+from lmrl.layout import WORD, Groups, Ints, Layout
 from lmrl.tokens import Segment
 
 __all__ = ["TokenBatch", "collate"]
@@ -33,7 +34,9 @@ class TokenBatch(NamedTuple):
     """What the learning code sees. N action tokens index S distinct states of the R x L ids that the model reads."""
 
     input_ids: Tensor
-    """(R, L) right-padded ids."""
+    """(R, L) right-padded ids, long rows first."""
+    groups: Groups
+    """Rows that are read together, without the padding that all of them end with: numbers of rows, and widths."""
     positions: Tensor | None
     """(R, L) position of each id in its context; None where that is just its column."""
     mask: Tensor | None
@@ -55,10 +58,14 @@ class TokenBatch(NamedTuple):
     """(N,) bool: the value beyond this token is zero."""
     return_to_go: Tensor
     """(N,) float32, NaN where nobody asked for it."""
+    expected_tokens: Tensor
+    """() float32, the number of action tokens that batches of this source have on average; see `scale`."""
     read_state: Tensor | None = None
-    """(M,) index of the states before the tokens that are read and not trained as actions; None if not asked for."""
+    """(M,) index of the states before the observation tokens; None if not asked for."""
     read_token: Tensor | None = None
-    """(M,) ids of those tokens."""
+    """(M,) ids of those tokens: each as often as the episodes have it."""
+    expected_read: Tensor | None = None
+    """() float32, the number of observation tokens that batches of this source have on average."""
     extra: Tensor | None = None
     """(k, N) float32, what an algorithm attached to each action token; None where nobody did."""
 
@@ -67,6 +74,23 @@ class TokenBatch(NamedTuple):
         """N, the number of action tokens."""
         return int(self.token.numel())
 
+    @property
+    def scale(self) -> Tensor:
+        """() what the mean over the N action tokens is multiplied with in a gradient: N by its expectation.
+
+        So a sum over tokens is divided by a constant of the data, and each token counts the same whatever it is batched
+        with. Divided by N instead, tokens of short episodes would count more than those of long ones wherever a batch
+        holds episodes of similar length, and length tells the outcome.
+        """
+        return self.n_tokens / self.expected_tokens
+
+    @property
+    def read_scale(self) -> Tensor:
+        """() likewise for the mean over the M observation tokens; 0 if they were not asked for."""
+        if self.read_token is None or self.expected_read is None:
+            return torch.zeros_like(self.expected_tokens)
+        return self.read_token.numel() / self.expected_read
+
     def unspoken(self) -> "TokenBatch":
         """The same rows without anything to learn from them."""
         per_token = ("state", "token", "reward", "next", "terminated", "return_to_go", "read_state", "read_token")
@@ -74,15 +98,23 @@ class TokenBatch(NamedTuple):
         return self._replace(**cut, extra=None if self.extra is None else self.extra[:, :0])
 
 
-def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False, bootstrap: bool = True) -> TokenBatch:
+def collate(
+    batch: Sequence[Segment],
+    pad: int = 0,
+    read: bool = False,
+    bootstrap: bool = True,
+    expected: tuple[float, float] | None = None,
+) -> TokenBatch:
     """Put segments side by side.
 
     Args:
         batch: any segments, in any order; an empty list gives a batch without action tokens.
         pad: id to fill rows with; nothing ever looks at it.
-        read: also index the tokens that are only read; each counts once, however many segments share it.
+        read: also index the observation tokens, each in the segment in which it is new.
         bootstrap: also read and index the state that follows each action token; without, where every turn has a window
             of its own, half as much is read.
+        expected: the numbers of action tokens and of observation tokens that batches of this source have on average
+            (see `TokenBatch.scale`); None: those of this batch, for batches that stand alone.
     """
     layout = Layout(batch, bootstrap)
     sizes = np.asarray([len(s.col) for s in batch], dtype=np.int64)
@@ -97,8 +129,10 @@ def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False, bootstra
     extra = [s.extra for s in batch if s.extra is not None]
     positions, mask = layout.attention()
     ids = layout.ids(pad)
+    n_tokens, n_read = expected or (len(here), len(heard))
     return TokenBatch(
         input_ids=torch.from_numpy(ids),
+        groups=layout.groups,
         positions=positions,
         mask=mask,
         row=torch.from_numpy(states // layout.width),
@@ -109,8 +143,10 @@ def collate(batch: Sequence[Segment], pad: int = 0, read: bool = False, bootstra
         next=torch.from_numpy(inverse[len(here) : 2 * len(here)]) if bootstrap else None,
         terminated=torch.from_numpy(terminated),
         return_to_go=torch.from_numpy(_join(returns, np.float32)),
+        expected_tokens=torch.tensor(float(n_tokens) or 1.0),
         read_state=torch.from_numpy(inverse[len(here) + len(after) :]) if read else None,
         read_token=torch.from_numpy(heard) if read else None,
+        expected_read=torch.tensor(float(n_read) or 1.0) if read else None,
         extra=torch.from_numpy(np.concatenate(extra, axis=1)) if extra else None,
     )
 
@@ -127,13 +163,11 @@ def _successors(layout: Layout, batch: Sequence[Segment], here: Ints, last: Ints
 
 
 def _read(layout: Layout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:
-    """(M,) the places before the tokens that are not actions of these segments, and those tokens."""
-    cols = [np.setdiff1d(np.arange(len(s.ids) - 1), s.col) for s in batch]
+    """(M,) the places before the observation tokens that are new in these segments, and those tokens."""
+    cols = [s.read_col() for s in batch]
     sizes = np.asarray([len(col) for col in cols], dtype=np.int64)
     places = layout.flat([s.key for s in batch], sizes, _join(cols, np.int64))
-    tokens = _join([s.ids[col + 1] for s, col in zip(batch, cols, strict=True)], np.int64)
-    unique, first = np.unique(places, return_index=True)
-    return unique, tokens[first]
+    return places, _join([s.ids[col + 1] for s, col in zip(batch, cols, strict=True)], np.int64)
 
 
 def _join(parts: Sequence[NDArray[Any]], dtype: type[T]) -> NDArray[T]:

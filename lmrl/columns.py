@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from lmrl.episode import Episode
 from lmrl.errors import UserError
+from lmrl.json_text import parse_json
 from lmrl.records import episode_from_record, record_from_episode
 
 __all__ = ["SCHEMA", "episode_from_row", "table_of"]
@@ -42,10 +43,10 @@ def table_of(episodes: Sequence[Episode], first: int = 0) -> pa.Table:
         first: number of the first of them, for the message.
 
     Raises:
-        UserError: for a text that is not valid Unicode.
+        UserError: for a text that is not valid Unicode, or a reward that is not finite.
     """
     records = map(record_from_episode, episodes)
-    rows = [{**record, "info": json.dumps(record["info"])} for record in records]
+    rows = [{**record, "info": json.dumps(record["info"], ensure_ascii=False)} for record in records]
     try:
         return pa.Table.from_pylist(rows, schema=SCHEMA)
     except UnicodeEncodeError as error:
@@ -69,7 +70,4 @@ def episode_from_row(row: Mapping[str, Any], where: str) -> Episode:
 def _with_info(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     if not isinstance(row.get("info"), str):
         return row
-    try:
-        return {**row, "info": json.loads(row["info"])}
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where}: column 'info' must be JSON ({error})") from error
+    return {**row, "info": parse_json(row["info"], f"{where}, column 'info'")}

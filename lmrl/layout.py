@@ -1,11 +1,11 @@
-"""Which row and columns of a batch hold which ids: contexts with their branches, several to a row if lengths differ.
+"""Which row and columns of a batch hold which ids: a context with its branches to a row, long rows first.
 
-Rows are filled up with short contexts, so that little of the batch is padding. Contexts in one row do not see each
-other, and each begins at position 0.
+Rows of similar length make a group, which is read by a forward pass of its own, so that little of what is read is
+padding although episodes of all lengths meet in a batch.
 """
 
 from collections.abc import Sequence
-from heapq import heapify, heapreplace
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -15,48 +15,41 @@ from torch import Tensor
 
 from lmrl.tokens import Segment
 
-__all__ = ["WORD", "Ints", "Layout", "pack"]
+__all__ = ["WORD", "Groups", "Ints", "Layout", "grouped"]
 
 Ints: TypeAlias = NDArray[np.int64]
+Groups: TypeAlias = tuple[tuple[int, int], ...]
+"""Numbers of rows, in their order, and the width that they are read with."""
 
 WORD = 4
 """Bytes of an id in a segment's key."""
-_WASTE = 0.09  # share of padding that is not worth another layout
+_MOST_GROUPS = 8
+_WORTH = 0.02  # share of what is read that another forward pass has to save
 
 
-def pack(lengths: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
-    """Lay pieces into as many rows as leave little padding: the longest first, each into the emptiest row.
-
-    More rows mean shorter ones, and attention over short rows is cheap; so the most rows that will do are taken. Rows
-    never get wider than twice the longest piece, and where that leaves more padding, it is what there is.
-
-    Returns:
-        The row and the first column of each piece, and the width of the rows.
-    """
-    total, longest = sum(lengths), max(lengths, default=1)
-    best, rows, width = [(row, 0) for row in range(len(lengths))], len(lengths), longest
-    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-    filling = 1.0 - _WASTE
-    fewer = int(total / (filling * longest))  # more rows than that cannot be full enough
-    while total < filling * rows * width and fewer >= 1:
-        places, filled = _balanced(lengths, order, fewer)
-        if filled > 2 * longest:
+def grouped(lengths: Sequence[int]) -> Groups:
+    """Cut rows, the longest first, into groups of similar length: where a cut saves most, while one saves enough."""
+    if not lengths:
+        return ((0, 1),)
+    rows = np.asarray(lengths, dtype=np.int64)
+    cuts = [0, len(rows)]
+    while len(cuts) <= _MOST_GROUPS:
+        found = [_best_cut(rows, start, end) for start, end in pairwise(cuts)]
+        saved, cut = max(found, default=(0, 0))
+        if saved <= _WORTH * rows.sum():
             break
-        if fewer * filled < rows * width:
-            best, rows, width = places, fewer, filled
-        fewer -= max(1, fewer // 32)
-    return best, width
+        cuts = sorted([*cuts, cut])
+    return tuple((end - start, int(rows[start])) for start, end in pairwise(cuts))
 
 
-def _balanced(lengths: Sequence[int], order: Sequence[int], rows: int) -> tuple[list[tuple[int, int]], int]:
-    filled = [(0, row) for row in range(rows)]
-    heapify(filled)
-    places = [(0, 0)] * len(lengths)
-    for piece in order:
-        used, row = filled[0]
-        places[piece] = (row, used)
-        heapreplace(filled, (used + lengths[piece], row))
-    return places, max(filled)[0]
+def _best_cut(rows: Ints, start: int, end: int) -> tuple[int, int]:
+    """What a cut in a group saves, and where."""
+    part = rows[start:end]
+    if len(part) < 2:
+        return 0, start
+    saved = (len(part) - np.arange(1, len(part))) * (part[0] - part[1:])
+    best = int(saved.argmax())
+    return int(saved[best]), start + 1 + best
 
 
 class Layout:
@@ -78,37 +71,36 @@ class Layout:
             shift = sum(len(other) - len(context) for other in branches)
             branches[key] = len(context) + shift
             shifts[key] = (context, shift // WORD)
-        places, self.width = pack([_length(*item) // WORD for item in self._branches.items()])
-        self.rows = max((row for row, _ in places), default=-1) + 1
-        self._place = dict(zip(self._branches, places, strict=True))
+        lengths = {context: _length(context, branches) // WORD for context, branches in self._branches.items()}
+        order = sorted(lengths, key=lengths.__getitem__, reverse=True)
+        self._row = {context: row for row, context in enumerate(order)}
+        self.rows, self.width = len(order), max(lengths.values(), default=1)
+        self.groups = grouped([lengths[context] for context in order])
         self._found = {key: self._columns(*shifts[longest]) for key, longest in leaf.items()}
 
     def ids(self, pad: int) -> Ints:
         """(R, L) the rows."""
         ids = np.full((self.rows, self.width), pad, dtype=np.int64)
         for context, branches in self._branches.items():
-            row, start = self._place[context]
             joined = np.frombuffer(context + b"".join(key[len(context) :] for key in branches), dtype=">u4")
-            ids[row, start : start + len(joined)] = joined
+            ids[self._row[context], : len(joined)] = joined
         return ids
 
     def attention(self) -> tuple[Tensor | None, Tensor | None]:
         """(R, L) positions and (R, 1, L, L) mask, unless both are what they always are."""
-        if len(self._place) == self.rows and all(len(branches) == 1 for branches in self._branches.values()):
+        if all(len(branches) == 1 for branches in self._branches.values()):
             return None, None
         # Zero at padding too: a row may be wider than the model has positions.
-        positions, piece, branch = np.zeros((3, self.rows, self.width), dtype=np.int64)
-        for number, (context, branches) in enumerate(self._branches.items(), start=1):
-            row, start = self._place[context]
-            end = start + _length(context, branches) // WORD
-            piece[row, start:end] = number
-            positions[row, start:end] = np.arange(end - start)
+        positions, branch = np.zeros((2, self.rows, self.width), dtype=np.int64)
+        for context, branches in self._branches.items():
+            row, end = self._row[context], _length(context, branches) // WORD
+            positions[row, :end] = np.arange(end)
             for sibling, (key, offset) in enumerate(branches.items(), start=1):
-                here = slice(start + offset // WORD, start + (offset + len(key) - len(context)) // WORD)
+                here = slice(offset // WORD, (offset + len(key) - len(context)) // WORD)
                 branch[row, here] = sibling
                 positions[row, here] -= (offset - len(context)) // WORD
         seen = (branch[:, None, :] == 0) | (branch[:, None, :] == branch[:, :, None])
-        mask = seen & (piece[:, None, :] == piece[:, :, None]) & np.tri(self.width, dtype=bool)
+        mask = seen & np.tri(self.width, dtype=bool)
         return torch.from_numpy(positions), torch.from_numpy(mask[:, None])
 
     def flat(self, keys: Sequence[bytes], sizes: Ints, col: Ints) -> Ints:
@@ -119,8 +111,7 @@ class Layout:
         return flat
 
     def _columns(self, context: bytes, shift: int) -> tuple[int, int, int]:
-        row, start = self._place[context]
-        return row * self.width + start, len(context) // WORD, shift
+        return self._row[context] * self.width, len(context) // WORD, shift
 
 
 def _leaves(keys: set[bytes]) -> dict[bytes, bytes]:

@@ -1,9 +1,8 @@
 """Processes that train one model together: who this one is, and work that they share."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-
-import torch.distributed as dist
 
 from lmrl.errors import UserError
 
@@ -15,8 +14,10 @@ R = TypeVar("R")
 
 def place() -> tuple[int, int]:
     """The number of this process, and how many there are: ``(0, 1)`` where one works alone."""
-    together = dist.is_available() and dist.is_initialized()
-    return (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
+    # Whoever began a process group has imported it; a scripted player's evaluation need not load torch to find none.
+    dist = sys.modules.get("torch.distributed")
+    together = dist is not None and dist.is_available() and dist.is_initialized()
+    return (dist.get_rank(), dist.get_world_size()) if dist is not None and together else (0, 1)
 
 
 def gathered(mine: T) -> list[T]:
@@ -25,7 +26,7 @@ def gathered(mine: T) -> list[T]:
     if world == 1:
         return [mine]
     found: list[Any] = [None] * world
-    dist.all_gather_object(found, mine)
+    sys.modules["torch.distributed"].all_gather_object(found, mine)
     return found
 
 

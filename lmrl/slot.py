@@ -46,8 +46,14 @@ class Slot:
         self.observations[0], self.info = self._reset()
 
     def _reset(self) -> tuple[str, dict[str, Any]]:
-        options = self.start.options
-        return self.env.reset(seed=self.start.seed, options=None if options is None else dict(options))
+        options, seed = self.start.options, self.start.seed
+        text, info = self.env.reset(seed=seed, options=None if options is None else dict(options))
+        if not text:
+            raise UserError(
+                f"{type(self.env).__name__} begins the episode with seed {seed} with an empty text: an environment has "
+                "to say something before the first action (lmrl check-env tests it)"
+            )
+        return text, info
 
     def request(self) -> Request:
         return Request(

@@ -127,21 +127,42 @@ class _Texts:
     lengths: list[int]
     openings: list[Ids]
     """Of the observations as the first text of a context; empty if they are no different there."""
+    name: str
+    """What errors call the episode."""
+    skipped: int
+    """Turns before the first of these texts."""
 
     def start(self, window: Window, count: int) -> int:
         """Index of the first text that is read when so many have been said."""
         return window.start(self.lengths[:count], [len(ids) for ids in self.openings])
 
     def ids(self, start: int, count: int, window: Window) -> list[int]:
-        """What is read then."""
+        """What is read then.
+
+        Raises:
+            UserError: nothing, so that there would be no state to speak in.
+        """
         first = self.openings[start // 2] if self.openings else self.pieces[start]
-        return list(chain(first, *self.pieces[start + 1 : count]))[-window.tokens :]
+        found = list(chain(first, *self.pieces[start + 1 : count]))[-window.tokens :]
+        if not found:
+            raise UserError(
+                f"observation {self.skipped + count // 2} of {self.name} is an empty text, and a policy reads "
+                "nothing else before it speaks: an environment has to say something there (lmrl check-env tests it)"
+            )
+        return found
 
 
-def _texts(encoder: Encoder, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> _Texts:
+def _texts(
+    encoder: Encoder,
+    observations: Sequence[str],
+    actions: Sequence[str],
+    ids: Sequence[Ids],
+    name: str,
+    skipped: int = 0,
+) -> _Texts:
     openings = [opening for text in observations if (opening := encoder.opening(text)) is not None]
     pieces = encoder.pieces(observations, actions, ids)
-    return _Texts(pieces, [len(piece) for piece in pieces], openings)
+    return _Texts(pieces, [len(piece) for piece in pieces], openings, name, skipped)
 
 
 def context(
@@ -150,6 +171,7 @@ def context(
     observations: Sequence[str],
     actions: Sequence[str],
     action_ids: Sequence[Ids] = (),
+    name: str = "the episode",
 ) -> list[int]:
     """The ids that a policy reads before its next action; training reads exactly these (see `segments`).
 
@@ -159,10 +181,14 @@ def context(
         observations: ``t + 1`` texts.
         actions: ``t`` texts.
         action_ids: ids of the actions as sampled; they win over encoding the text anew.
+        name: what an error calls the episode.
+
+    Raises:
+        UserError: if that is nothing, since the texts that it reads are empty.
     """
     keep = 2 * len(actions) + 1 if window.texts is None else window.texts
     skip = max(0, (2 * len(actions) + 1 - keep) // 2)  # whole turns that no window of so many texts can reach
-    texts = _texts(encoder, observations[skip:], actions[skip:], action_ids[skip:])
+    texts = _texts(encoder, observations[skip:], actions[skip:], action_ids[skip:], name, skip)
     count = len(texts.pieces)
     return texts.ids(texts.start(window, count), count, window)
 
@@ -190,10 +216,21 @@ class Segment:
     """``ids`` as bytes that sort like the ids, to find equal segments and prefixes."""
     next_key: bytes
     """Likewise for ``next_ids``; empty if there are none."""
+    new_col: int = 0
+    """Column of the first token that no earlier segment of the episode holds; there the newest observation begins."""
     return_to_go: NDArray[np.float64] | None = None
     """(n,) discounted sum of the rewards from each token to the end of the episode, where it was asked for."""
     extra: NDArray[np.float32] | None = None
     """(k, n) numbers that an algorithm attached to each action token; they are only carried along."""
+
+    @property
+    def n_read(self) -> int:
+        """m, the number of observation tokens that are new in this segment and follow another token."""
+        return len(self.ids) - 1 - max(0, self.new_col - 1) - len(self.col)
+
+    def read_col(self) -> NDArray[np.int64]:
+        """(m,) the position just before each observation token that is new in this segment."""
+        return np.setdiff1d(np.arange(max(0, self.new_col - 1), len(self.ids) - 1), self.col)
 
 
 def as_key(ids: NDArray[np.int32]) -> bytes:
@@ -222,10 +259,12 @@ def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Seg
         Segments in the order of the turns; together they hold every action token once.
 
     Raises:
-        UserError: if an action has no tokens (nothing could be trained, and its reward would have no place).
+        UserError: if an action has no tokens (nothing could be trained, and its reward would have no place), or nothing
+            is read before it (it would have no state).
     """
     last = episode.info.get("final_observation", episode.observations[-1])
-    texts = _texts(encoder, (*episode.observations[:-1], last), episode.actions, _sampled_ids(episode, encoder))
+    said, name = (*episode.observations[:-1], last), f"the episode with seed {episode.seed}"
+    texts = _texts(encoder, said, episode.actions, _sampled_ids(episode, encoder), name)
     if () in texts.pieces[1::2]:
         raise UserError(
             f"actions need at least one token; turn {texts.pieces[1::2].index(())} of seed {episode.seed} has none"
@@ -248,6 +287,7 @@ def _segment(
     window: Window,
 ) -> Segment:
     ids = texts.ids(start, 2 * turns[0] + 1, window)
+    read_before = len(ids) - texts.lengths[2 * turns[0]] if 0 < turns[0] and start < 2 * turns[0] else 0
     col: list[int] = []
     reward: list[float] = []
     for turn in turns:
@@ -267,4 +307,5 @@ def _segment(
         next_ids=next_ids,
         key=as_key(array),
         next_key=b"" if next_ids is None else as_key(next_ids),
+        new_col=max(0, read_before),
     )

@@ -112,6 +112,27 @@ def test_an_action_without_tokens_is_refused() -> None:
         list(segments(episode("a", "x", "b", "", "c", rewards=[1, 1], terminated=True), CHARS, Window()))
 
 
+def test_an_action_before_which_nothing_is_read_is_refused() -> None:
+    """Where there is a history, silence is a text like others."""
+    first = episode("", "x", "b", rewards=[1], terminated=True)
+    later = episode("a", "x", "", "y", "c", rewards=[1, 1], terminated=True)
+    cut = episode("a", "x", "", rewards=[1], terminated=False)
+    for window in (Window(), Window(texts=1), Window(tokens=1)):
+        with pytest.raises(UserError, match=r"observation 0 of the episode with seed .* is an empty text"):
+            list(segments(first, CHARS, window))
+    assert [read(part) for part in segments(later, CHARS, Window())] == ["axy"]
+    assert [CHARS.decode(part.ids.tolist()) for part in segments(later, CHARS, Window(texts=2))][-1] == "xy"
+    for said in (later, cut):
+        with pytest.raises(UserError, match="observation 1 of the episode with seed"):
+            list(segments(said, CHARS, Window(texts=1)))
+    assert len([*segments(episode("a", "x", "", rewards=[1], terminated=True), CHARS, Window(texts=1))]) == 1
+    assert CHARS.decode(context(CHARS, Window(), ("a", ""), ("x",))) == "ax"
+    with pytest.raises(UserError, match="observation 0 of the episode is an empty text"):
+        context(CHARS, Window(), ("",), ())
+    with pytest.raises(UserError, match="observation 3 of seed 7"):
+        context(CHARS, Window(texts=1), ("a", "b", "c", ""), ("x", "y", "z"), name="seed 7")
+
+
 def test_encoder_remembers_and_inverts() -> None:
     from lmrl.models.tokenizer import load_tokenizer
 

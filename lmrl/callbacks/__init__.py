@@ -1,7 +1,8 @@
-"""Callbacks: evaluation by interaction, and what a run keeps."""
+"""Callbacks: evaluation by interaction, what a run keeps, and what is seen of it."""
 
 from lmrl.callbacks.interactive import InteractiveEvaluation
+from lmrl.callbacks.progress import TrainingProgress
 from lmrl.callbacks.rollouts import RolloutCollection
 from lmrl.callbacks.saving import KeepLast, save_run
 
-__all__ = ["InteractiveEvaluation", "KeepLast", "RolloutCollection", "save_run"]
+__all__ = ["InteractiveEvaluation", "KeepLast", "RolloutCollection", "TrainingProgress", "save_run"]

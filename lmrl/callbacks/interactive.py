@@ -1,20 +1,25 @@
 """Evaluation by interaction: the policy plays while it is being trained."""
 
+import re
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
 import lightning as L
 from lightning.pytorch import Callback, Trainer
 
+from lmrl.callbacks.progress import say
 from lmrl.callbacks.saving import save_run
 from lmrl.envs.registration import task as task_of
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 from lmrl.evaluation import evaluate
+from lmrl.models.sampling import check_decoding
 from lmrl.modules import LanguageModule
 from lmrl.modules.rounds import log_now
 from lmrl.modules.sharding import whole
+from lmrl.protocols import Policy
 
-__all__ = ["InteractiveEvaluation"]
+__all__ = ["InteractiveEvaluation", "policy_of"]
 
 _LOGGED = {
     "return": ("return_mean", "return_ci"),
@@ -25,6 +30,9 @@ _LOGGED = {
 
 class InteractiveEvaluation(Callback):
     """Lets the policy play every so many steps, logs ``eval/<task>/...``, and keeps the best by return as ``best``.
+
+    It plays what `lmrl.evaluate` plays with `selection`: starts that the task keeps for it where there are some, as in
+    the endgames, and seeds of its own.
 
     Processes that train together share the episodes; the scores are over all of them, as if one had played.
     """
@@ -45,24 +53,31 @@ class InteractiveEvaluation(Callback):
             task: name of a task.
             every_n_steps: optimizer steps between evaluations; the last step is always evaluated.
             episodes: how many are played each time; the same starts and seeds each time.
-            seed: of the evaluation; another one than that of the final scores, which must not choose the checkpoint.
+            seed: of the evaluation. What it plays is apart from what final scores are over, whatever their seed: those
+                must not choose the checkpoint.
             slots: environments side by side, on each process.
             decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own.
             env: arguments of the environment.
 
         Raises:
-            UserError: for an unknown task or a number below one.
+            UserError: for an unknown task or a number outside of its range.
         """
-        for name, value in (("every_n_steps", every_n_steps), ("episodes", episodes), ("slots", slots)):
-            if value < 1:
-                raise UserError(f"{name} must be at least 1, got {value}")
+        check_range("[1, inf)", every_n_steps=every_n_steps, episodes=episodes, slots=slots)
+        check_range("[0, inf)", seed=seed)
+        check_decoding(decoding or {})
         self.task = task_of(task)
         self.every_n_steps, self.episodes, self.seed, self.slots = every_n_steps, episodes, seed, slots
         self.decoding = {"max_new_tokens": self.task.max_action_tokens, **(decoding or {})}
         self.env = dict(env or {})
-        self.best = float("-inf")
+        self.best, self.best_step = float("-inf"), 0
         self.seconds = 0.0
         self._evaluated = -1
+
+    def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Make the policy once, so that settings which it does not take are refused now, not after many steps."""
+        assert isinstance(pl_module, LanguageModule)
+        with whole(pl_module, but=pl_module.silent):
+            policy_of(pl_module, self.decoding)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         """Play if it is time."""
@@ -80,17 +95,27 @@ class InteractiveEvaluation(Callback):
             return
         self._evaluated = trainer.global_step
         began = perf_counter()
+        say(trainer, f"playing {self.episodes} episodes")
         assert isinstance(module, LanguageModule)
         training = module.training
         module.eval()
         with whole(module, but=module.silent):
-            policy = module.policy(**self.decoding)
-            played = evaluate(policy, self.task.name, self.episodes, self.seed, self.slots, env=self.env, together=True)
+            policy = policy_of(module, self.decoding)
+            played = evaluate(
+                policy,
+                self.task.name,
+                self.episodes,
+                self.seed,
+                self.slots,
+                env=self.env,
+                together=True,
+                selection=True,
+            )
         scores = played.scores()
         module.train(training)
         log_now(trainer, self._metrics(scores))
         if scores["return_mean"] > self.best:
-            self.best = scores["return_mean"]
+            self.best, self.best_step = scores["return_mean"], trainer.global_step
             save_run(trainer, module, "best", scores)
         self.seconds += perf_counter() - began
 
@@ -107,9 +132,28 @@ class InteractiveEvaluation(Callback):
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """The best return so far, so that a resumed run does not overwrite a better one."""
-        return {"best": self.best}
+        """The best return so far and its step, so that a resumed run does not overwrite a better one."""
+        return {"best": self.best, "best_step": self.best_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved best return."""
-        self.best = float(state_dict["best"])
+        self.best, self.best_step = float(state_dict["best"]), int(state_dict["best_step"])
+
+
+def policy_of(module: LanguageModule, decoding: Mapping[str, Any]) -> Policy:
+    """The policy that a module has learned so far.
+
+    Raises:
+        UserError: it does not take one of the settings, or not that value.
+    """
+    try:
+        return module.policy(**decoding)
+    except TypeError as error:
+        found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if found is None or found[1] not in decoding:
+            raise
+        raise UserError(
+            f"decoding has the setting {found[1]!r}, which the policy of {type(module).__name__} does not take; it "
+            "takes temperature, top_k, top_p, max_new_tokens, compile; with values also beta, support_top_k, "
+            "support_top_p"
+        ) from error

@@ -10,10 +10,12 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lmrl.callbacks.collapse import signs_of_collapse
-from lmrl.callbacks.interactive import InteractiveEvaluation
+from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
+from lmrl.callbacks.progress import say
 from lmrl.datamodules import OnlineDataModule
 from lmrl.episode import Episode
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
+from lmrl.models.sampling import check_decoding
 from lmrl.modules import LanguageModule
 from lmrl.modules.rounds import log_now
 from lmrl.modules.sharding import whole
@@ -28,32 +30,29 @@ __all__ = ["RolloutCollection"]
 class RolloutCollection(Callback):
     """Plays a round whenever the datamodule begins one, with the weights of that moment, and logs how it went.
 
-    Episodes begin where their seeds have them begin, never at the starts that evaluation declares. A game or second
-    speaker that fails twice ends its episode, as `lmrl.rollout` has it; the round goes on.
+    Seeds follow from that of the datamodule, the number of the round and the episode, and episodes begin where their
+    seeds have them begin, never at the starts that evaluation declares. A game or second speaker that fails twice ends
+    its episode, as `lmrl.rollout` has it; the round goes on.
 
     Processes that train together share the episodes of a round, and each gets all of them: the round is that of one
     process.
     """
 
-    def __init__(
-        self, episodes: int = 64, slots: int = 32, seed: int = 0, decoding: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, episodes: int = 64, slots: int = 32, decoding: dict[str, Any] | None = None) -> None:
         """Choose how a round is played.
 
         Args:
             episodes: per round, on all processes together.
             slots: environments side by side, on each process.
-            seed: of all rounds; together with the number of the round and the episode it decides a seed.
             decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own;
                 PPO, which learns from what it samples, may have ``compile`` only.
 
         Raises:
-            UserError: for a number below one, or a negative seed.
+            UserError: for a number below one.
         """
-        for name, value, low in (("episodes", episodes, 1), ("slots", slots, 1), ("seed", seed, 0)):
-            if value < low:
-                raise UserError(f"{name} must be at least {low}, got {value}")
-        self.episodes, self.slots, self.seed = episodes, slots, seed
+        check_range("[1, inf)", episodes=episodes, slots=slots)
+        check_decoding(decoding or {})
+        self.episodes, self.slots = episodes, slots
         self.decoding = dict(decoding or {})
         self._seconds = 0.0
 
@@ -86,10 +85,11 @@ class RolloutCollection(Callback):
 
     def _collect(self, trainer: Trainer, module: LanguageModule, data: OnlineDataModule, number: int) -> list[Episode]:
         began = perf_counter()
+        say(trainer, f"playing round {number}")
         settings = {"max_new_tokens": data.task.max_action_tokens, "slots": self.slots, **self.decoding}
-        starts = [self._start(number, index) for index in range(self.episodes)]
+        starts = [_start(data.seed, number, index) for index in range(self.episodes)]
         with whole(module, but=module.silent), trainer.precision_plugin.forward_context():
-            busy = _Busy(module.policy(**settings))
+            busy = _Busy(policy_of(module, settings))
 
             def play(mine: Sequence[Start]) -> list[Episode]:
                 task, slots = data.task.name, self.slots
@@ -107,10 +107,6 @@ class RolloutCollection(Callback):
             rank_zero_warn(f"round {number}: {sign}")
         return played
 
-    def _start(self, number: int, index: int) -> Start:
-        # The last word keeps the keys apart from those of evaluation: trailing zeros would not count.
-        return Start(episode_seed(self.seed, number, index, 1))
-
     def _shares(self, trainer: Trainer) -> dict[str, float]:
         """Shares of the time since the beginning."""
         whole = perf_counter() - self._began
@@ -118,6 +114,11 @@ class RolloutCollection(Callback):
         played = sum(callback.seconds for callback in callbacks if isinstance(callback, InteractiveEvaluation))
         shares = {"rollout": self._seconds / whole, "eval": played / whole}
         return {f"time/{name}": share for name, share in {**shares, "update": 1.0 - sum(shares.values())}.items()}
+
+
+def _start(seed: int, number: int, index: int) -> Start:
+    # The last word keeps the keys apart from those of evaluation: trailing zeros would not count.
+    return Start(episode_seed(seed, number, index, 1))
 
 
 class _Busy:

@@ -1,6 +1,5 @@
 """Keeping a run: a checkpoint and, beside it, a folder for `transformers`."""
 
-import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,9 +8,13 @@ from typing import Any
 import lightning as L
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor
 
+from lmrl.atomic import remove, replace
+from lmrl.errors import check_range
 from lmrl.modules import LanguageModule
-from lmrl.modules.sharding import whole, whole_weights
+from lmrl.modules.saving import note_weights
+from lmrl.modules.sharding import is_sharded, whole, whole_weights
 from lmrl.modules.wrapped import wrapper_of
 
 __all__ = ["KeepLast", "save_run"]
@@ -29,64 +32,131 @@ def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappin
         name: ``last`` or ``best``.
         scores: content of ``scores.json``, for the model card.
     """
+    write_run(trainer, module, name, scores)
+    keep_run(trainer, name)
+
+
+def write_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mapping[str, Any] | None = None) -> None:
+    """Write the folder and, beside it under a hidden name, the checkpoint; `keep_run` lets it take its place."""
     root = Path(trainer.default_root_dir)
-    new = root / f".{name}.ckpt.new"
+    new = _new(root, name)
     if trainer.is_global_zero:
-        _remove(new)  # what a killed run left
+        remove(new)  # what a killed run left
     trainer.strategy.barrier()
-    trainer.save_checkpoint(new)
     weights = whole_weights(module)
+    if is_sharded(module) or wrapper_of(module) is not None:  # else each process has all that the checkpoint notes
+        with whole(module) if wrapper_of(module) is not None else nullcontext():
+            note_weights(module, weights)
+        module.made_with = trainer.strategy.broadcast(module.made_with)
+    trainer.save_checkpoint(new)
+    _write_folder(trainer, module, root / name, scores, weights)
+
+
+def keep_run(trainer: Trainer, name: str) -> None:
+    """Let the checkpoint that `write_run` wrote take its place, once all that was logged before is on the disk.
+
+    The folder is there before its checkpoint: a run whose last checkpoint is there has the folder of that step.
+    """
+    for logger in trainer.loggers:
+        logger.save()
+    if trainer.is_global_zero:
+        root = Path(trainer.default_root_dir)
+        replace(_new(root, name), root / f"{name}.ckpt")
+
+
+def _write_folder(
+    trainer: Trainer,
+    module: LanguageModule,
+    folder: Path,
+    scores: Mapping[str, Any] | None,
+    weights: Mapping[str, Tensor] | None,
+) -> None:
     with whole(module) if wrapper_of(module) is not None else nullcontext():
         if trainer.is_global_zero:
-            _replace(new, root / f"{name}.ckpt")
-            module.export(root / name, scores, weights)
+            module.export(folder, scores, weights)
     trainer.strategy.barrier()
 
 
-def _replace(new: Path, kept: Path) -> None:
-    """Put a file or folder in the place of another. Files change in one step; a folder in two, under a hidden name."""
-    if not (new.is_dir() or kept.is_dir()):
-        new.replace(kept)
-        return
-    old = kept.with_name(f".{kept.name}.old")
-    _remove(old)
-    if kept.exists():
-        kept.rename(old)
-    new.rename(kept)
-    _remove(old)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _new(root: Path, name: str) -> Path:
+    return root / f".{name}.ckpt.new"
 
 
 class KeepLast(Callback):
     """Keeps ``last.ckpt`` and the folder ``last``: every so many steps, and where a run ends or is told to."""
 
     def __init__(self, every_n_steps: int = 1000) -> None:
-        """Save after every ``every_n_steps`` optimizer steps."""
+        """Save after every ``every_n_steps`` optimizer steps.
+
+        Raises:
+            UserError: for a number below one.
+        """
+        check_range("[1, inf)", every_n_steps=every_n_steps)
         self.every_n_steps = every_n_steps
-        self._saved = -1
+        self._saved, self._written = -1, False
+        self._means: dict[str, tuple[Tensor, Tensor]] = {}
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
-        """Save if it is time."""
+        """Write if it is time. What is logged of this batch comes later, and the checkpoint is kept after that."""
+        self._go_on_with_means(trainer)
         if trainer.global_step and trainer.global_step % self.every_n_steps == 0:
-            self._save(trainer, pl_module)
+            self._write(trainer, pl_module)
+
+    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+        """Keep what was written after the batch before."""
+        self._keep(trainer)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Keep what was written after the last batch, before a new round is played."""
+        self._keep(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Save the end."""
-        self._save(trainer, pl_module)
+        self._write(trainer, pl_module)
+        self._keep(trainer)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Of a run that had ended already: make sure that its folder is there, and of the last step."""
+        root, began = Path(trainer.default_root_dir), trainer.ckpt_path
+        if self._saved == -1 and began and Path(began).resolve() == (root / "last.ckpt").resolve():
+            assert isinstance(pl_module, LanguageModule)
+            _write_folder(trainer, pl_module, root / "last", None, whole_weights(pl_module))
 
     def on_exception(self, trainer: Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Save what a run has learned that was told to end; after an error the last good checkpoint is worth more."""
         if isinstance(exception, (KeyboardInterrupt, SIGTERMException)) and trainer.training:
-            self._save(trainer, pl_module)
+            self._write(trainer, pl_module)
+        self._keep(trainer)
 
-    def _save(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Keep the sums of what is logged as a mean over the epoch (by PPO, a round), if that has not ended."""
+        loop = trainer.fit_loop.epoch_loop
+        if not loop.batch_progress.is_last_batch:
+            checkpoint["epoch_means"] = {
+                key: (metric.value, metric.cumulated_batch_size)
+                for key, metric in loop._results.items()
+                if metric.is_tensor and metric.meta.on_epoch and metric.meta.is_mean_reduction
+            }
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Go on with these sums."""
+        self._means = checkpoint.get("epoch_means", {})
+
+    def _go_on_with_means(self, trainer: Trainer) -> None:
+        if self._means:  # the first batch has been logged
+            for key, metric in trainer.fit_loop.epoch_loop._results.items():
+                if key in self._means:
+                    value, count = self._means[key]
+                    metric.value = metric.value + value.to(metric.value.device)
+                    metric.cumulated_batch_size = metric.cumulated_batch_size + count.to(metric.value.device)
+            self._means = {}
+
+    def _write(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         if trainer.global_step != self._saved and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             assert isinstance(pl_module, LanguageModule)
-            save_run(trainer, pl_module, "last")
-            self._saved = trainer.global_step
+            write_run(trainer, pl_module, "last")
+            self._saved, self._written = trainer.global_step, True
+
+    def _keep(self, trainer: Trainer) -> None:
+        if self._written:
+            keep_run(trainer, "last")
+            self._written = False

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lmrl.episode import Episode
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 
 __all__ = ["Filter"]
 
@@ -32,8 +32,8 @@ class Filter:
     """Of those, the best ``int(top_fraction * n)`` (at least one) by return; among equals the earlier ones."""
 
     def __post_init__(self) -> None:
-        if self.top_fraction is not None and not 0.0 < self.top_fraction <= 1.0:
-            raise UserError(f"top_fraction must be in (0, 1], got {self.top_fraction}")
+        check_range("(0, 1]", top_fraction=self.top_fraction)
+        check_range("(-inf, inf)", min_return=self.min_return)
 
     def keep(self, episodes: Sequence[Episode]) -> list[Episode]:
         """The kept episodes in their order.

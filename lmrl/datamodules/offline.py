@@ -1,5 +1,7 @@
 """Recorded episodes as batches of action tokens: the core of every task's datamodule."""
 
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,14 +16,14 @@ from transformers import PreTrainedTokenizerBase
 
 from lmrl.batch import TokenBatch, collate
 from lmrl.data import dataset_path, generate, read_dataset
-from lmrl.datamodules.by_length import LengthBatches
 from lmrl.datamodules.filters import Filter
-from lmrl.datamodules.resumable import ResumableLoader
+from lmrl.datamodules.resumable import ResumableBatches, ResumableLoader
 from lmrl.envs.registration import Task, task
 from lmrl.episode import Episode
-from lmrl.errors import UserError, unknown
+from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import returns_to_go
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.ranks import place
 from lmrl.rendering import encoder_for
 from lmrl.tokens import Encoder, Segment, Window, segments
 
@@ -49,10 +51,10 @@ class OfflineDataModule(L.LightningDataModule):
         val_fraction: float = 0.05,
         max_tokens: int | None = None,
         num_workers: int = 0,
-        pool: int | None = None,
         env: dict[str, Any] | None = None,
         behaviour: str | None = None,
         rendering: str = "text",
+        seed: int | None = None,
     ) -> None:
         """Choose the data.
 
@@ -60,18 +62,18 @@ class OfflineDataModule(L.LightningDataModule):
             task: name of a task.
             path: a Parquet or JSON Lines file of its episodes; None: the task's own dataset, generated if need be.
             size: episodes in the generated dataset; None: as many as the task's default.
-            data_seed: seed of the generated dataset, the split and the order.
+            data_seed: seed of the generated dataset and the split: what different trainings share.
             batch_size: segments in a batch (one per turn where the policy reads a window, else one per episode).
             consecutive: segments of an episode that stay together; worth it where neighbours overlap.
             val_fraction: share of the episodes held out for the validation loss; 0 holds out none.
             max_tokens: longest context in tokens; None: what the model can read, less the longest action.
             num_workers: processes that prepare batches; 0 does it in this one.
-            pool: batches among which segments are sorted by length (see `LengthBatches`), against padding; 1: not at
-                all. None: 16, but 1 where the policy reads a single text.
             env: arguments of the environment with which a generated dataset is recorded.
             behaviour: who plays in it, as for `lmrl.data.generate`; None: the task's own player.
             rendering: ``text``: what was said, one text after the other; ``chat``: as a dialogue in the form of the
                 tokenizer's chat template, whose end of turn ends an action. Players read what is trained here.
+            seed: of what chance decides in training: the order of batches, and the episodes of rounds. None: the one
+                that `lightning.seed_everything` (``seed_everything`` in a configuration) was called with, or else 0.
 
         Raises:
             UserError: for an unknown task or rendering, or a number outside of its range.
@@ -79,26 +81,26 @@ class OfflineDataModule(L.LightningDataModule):
         super().__init__()
         self.save_hyperparameters()
         self.task: Task = _task(task)
-        for name, value, low in (
-            ("batch_size", batch_size, 1),
-            ("consecutive", consecutive, 1),
-            ("pool", 16 if pool is None else pool, 1),
-            ("data_seed", data_seed, 0),
-        ):
-            if value < low:
-                raise UserError(f"{name} must be at least {low}, got {value}")
-        if not 0.0 <= val_fraction < 1.0:
-            raise UserError(f"val_fraction must be in [0, 1), got {val_fraction}")
+        check_range("[1, inf)", size=size, batch_size=batch_size, consecutive=consecutive, max_tokens=max_tokens)
+        check_range("[0, inf)", data_seed=data_seed, seed=seed, num_workers=num_workers)
+        check_range("[0, 1)", val_fraction=val_fraction)
         if rendering not in ("text", "chat"):
             raise unknown("rendering", rendering, ("text", "chat"))
         own = dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
         self.path = Path(path) if path else own
         self.filter = Filter()
-        self.pool = pool or (1 if self.task.last_texts == 1 else 16)
         self.gamma: float | None = None
         self.bootstrap = False
         self.read = False
         self.episodes: list[Episode] = []
+        self._seed = seed
+
+    @property
+    def seed(self) -> int:
+        """Of what chance decides in training; kept with checkpoints, so that a run goes on with its own."""
+        if self._seed is None:
+            self._seed = int(os.environ.get("PL_GLOBAL_SEED", 0))  # where Lightning's seed_everything leaves it
+        return self._seed
 
     def prepare_data(self) -> None:
         """Generate the task's own dataset if it is not there yet."""
@@ -130,7 +132,7 @@ class OfflineDataModule(L.LightningDataModule):
         Raises:
             UserError: if the filter leaves nothing.
         """
-        generator = torch.Generator().manual_seed(self.hparams["data_seed"])
+        generator = torch.Generator().manual_seed(self.seed)
         return self._loader(self.filter.keep(self.split()[0]), shuffle=True, generator=generator)
 
     def val_dataloader(self) -> DataLoader[TokenBatch] | list[DataLoader[TokenBatch]]:
@@ -147,6 +149,14 @@ class OfflineDataModule(L.LightningDataModule):
             limit = positions - self.task.max_action_tokens
         return Window(self.task.last_texts, limit, self.hparams["rendering"])
 
+    def state_dict(self) -> dict[str, Any]:
+        """The seed of the training."""
+        return {"seed": self.seed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a run was saved."""
+        self._seed = int(state_dict["seed"])
+
     def _module(self) -> L.LightningModule | None:
         return None if self.trainer is None else self.trainer.lightning_module
 
@@ -157,6 +167,13 @@ class OfflineDataModule(L.LightningDataModule):
     def _encoder(self) -> Encoder:
         return encoder_for(self._tokenizer(), self.window())
 
+    def _segments(self, episode: Episode, encoder: Encoder, window: Window) -> list[Segment]:
+        try:
+            return list(segments(episode, encoder, window))
+        except UserError as error:
+            rows = (row for row, other in enumerate(read_dataset(self.path, self.task.name)) if other == episode)
+            raise UserError(f"{self.path}: episode {next(rows, '?')}: {error}") from error
+
     def _loader(
         self, episodes: Sequence[Episode], shuffle: bool, generator: torch.Generator | None
     ) -> DataLoader[TokenBatch]:
@@ -164,20 +181,26 @@ class OfflineDataModule(L.LightningDataModule):
         size = self.hparams["consecutive"]
         runs: list[Run] = []
         for episode in episodes:
-            parts = _with_returns(list(segments(episode, encoder, window)), self.gamma)
+            parts = _with_returns(self._segments(episode, encoder, window), self.gamma)
             runs += [tuple(parts[first : first + size]) for first in range(0, len(parts), size)]
         together = max(1, self.hparams["batch_size"] // size)
         order: Sampler[int] = RandomSampler(runs, generator=generator) if shuffle else SequentialSampler(runs)
-        lengths = [max(len(segment.ids) for segment in run) for run in runs]
+        parts = [segment for run in runs for segment in run]
+        world = place()[1]
+        batches = world * math.ceil(math.ceil(len(runs) / world) / together)
         workers = self.hparams["num_workers"]
         return (ResumableLoader if shuffle else DataLoader)(
             runs,  # type: ignore[arg-type]
-            batch_sampler=LengthBatches(order, together, False, lengths, self.pool),
+            batch_sampler=ResumableBatches(order, together, False, self.seed),
             generator=None if workers else generator,  # workers that are kept would not draw from it in each epoch
             num_workers=workers,
             persistent_workers=workers > 0,
             collate_fn=partial(
-                _collate, pad=encoder.tokenizer.pad_token_id or 0, read=self.read, bootstrap=self.bootstrap
+                _collate,
+                pad=encoder.tokenizer.pad_token_id or 0,
+                read=self.read,
+                bootstrap=self.bootstrap,
+                expected=(sum(len(s.col) for s in parts) / batches, sum(s.n_read for s in parts) / batches),
             ),
         )
 

@@ -13,7 +13,7 @@ from lmrl.batch import TokenBatch, collate
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.replay import Outcome, ReplayBuffer
 from lmrl.episode import Episode
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 from lmrl.ranks import place
 from lmrl.tokens import Segment, segments
 
@@ -33,7 +33,7 @@ class OnlineDataModule(OfflineDataModule):
     The callback `RolloutCollection` says how they are played (`collect`). A module may set `filter` (which episodes
     of those at hand to learn from) and `digest` in its own ``setup``.
 
-    Everything about a round follows from its number and the seeds, and the checkpoint holds the rest: a run that goes
+    Everything about a round follows from its number and `seed`, and the checkpoint holds the rest: a run that goes
     on from a checkpoint, wherever in a round it was saved, gives the numbers of one that was never interrupted.
 
     Processes that train together hold the same rounds and plan the same minibatches, of `batch_size` segments for each
@@ -66,14 +66,13 @@ class OnlineDataModule(OfflineDataModule):
             UserError: as `OfflineDataModule`.
         """
         super().__init__(task, **shared)
-        for name, value in (("epochs", epochs), ("batches", batches or 1), ("memory_mb", memory_mb)):
-            if value < 1:
-                raise UserError(f"{name} must be at least 1, got {value}")
+        check_range("[1, inf)", epochs=epochs, batches=batches, memory_mb=memory_mb)
         self.collect: Callable[[int], list[Episode]] | None = None
         self.digest: Digest | None = None
         self.round = 0
         self.consumed = 0
         self._plan: list[list[Run]] | None = []
+        self._expected = (0.0, 0.0)
         self.recorded, self.played = ReplayBuffer(), ReplayBuffer()
 
     def prepare_data(self) -> None:
@@ -104,7 +103,7 @@ class OnlineDataModule(OfflineDataModule):
             )
         encoder, window = self._encoder(), self.window()
         for episode in self.split()[0] if self.hparams["offline"] and not len(self.recorded) else ():
-            self.recorded.append(list(segments(episode, encoder, window)), _outcome(episode))
+            self.recorded.append(self._segments(episode, encoder, window), _outcome(episode))
         rounds: DataLoader[TokenBatch] = DataLoader(_Stream(self.minibatches), batch_size=None)
         if self.hparams["history"] or not self.hparams["offline"]:
             return rounds
@@ -116,18 +115,22 @@ class OnlineDataModule(OfflineDataModule):
         return []
 
     def minibatches(self) -> Iterator[TokenBatch]:
-        """The rest of this round, or all of the next one if nothing is left."""
+        """The rest of this round, or all of the next one if nothing is left. None if the training has ended already."""
+        if self.trainer is not None and self.trainer.fit_loop.done:
+            return
         if self.consumed >= len(self._planned()):
             self._next_round()
-        for runs in self._planned()[self.consumed :]:
-            yield self._batch(runs)
+        planned = self._planned()
+        for runs in planned[self.consumed :]:
+            yield self._batch(runs, self._expected)
 
     def recorded_batches(self) -> Iterator[TokenBatch]:
         """Recorded segments without end; which ones follows from the place in the round."""
         runs = self._runs(self.recorded, self.recorded.spans())
+        expected = self._expect(runs, len(runs) / self._runs_per_batch())
         for number in count(self.consumed):
             chosen = self._draw(1, self.round, number).integers(len(runs), size=self._runs_per_batch())
-            yield self._batch([runs[index] for index in chosen])
+            yield self._batch([runs[index] for index in chosen], expected)
 
     def _next_round(self) -> None:
         assert self.collect is not None
@@ -154,9 +157,11 @@ class OnlineDataModule(OfflineDataModule):
             runs, size = self._chosen(), self._runs_per_batch()
             draw, wanted = self._draw(0, self.round), self.hparams["batches"]
             self._plan = []
-            passes = self.hparams["epochs"] if wanted is None else -(-wanted // max(1, -(-len(runs) // size)))
+            pieces = -(-len(runs) // size)
+            passes = self.hparams["epochs"] if wanted is None else -(-wanted // max(1, pieces))
+            self._expected = self._expect(runs, max(1, pieces))
             for _ in range(passes if runs else 0):
-                parts = np.array_split(draw.permutation(len(runs)), -(-len(runs) // size))
+                parts = np.array_split(draw.permutation(len(runs)), pieces)
                 self._plan += [[runs[index] for index in part] for part in parts]
             self._plan = self._plan[:wanted]
         return self._plan
@@ -173,28 +178,38 @@ class OnlineDataModule(OfflineDataModule):
         size = self.hparams["consecutive"]
         return [(buffer, span[first : first + size]) for span in spans for first in range(0, len(span), size)]
 
+    def _expect(self, runs: Sequence[Run], batches: float) -> tuple[float, float]:
+        """Action tokens and observation tokens of a batch, if these runs make so many batches (of all processes)."""
+        counts = [
+            buffer.token_counts([run for its, run in runs if its is buffer]) for buffer in (self.recorded, self.played)
+        ]
+        n_actions, n_read = (sum(column) for column in zip(*counts, strict=True))
+        return n_actions / batches, n_read / batches
+
     def _runs_per_batch(self) -> int:
         """Of all processes together."""
         _, world = place()
         return world * max(1, int(self.hparams["batch_size"]) // int(self.hparams["consecutive"]))
 
     def _draw(self, *key: int) -> np.random.Generator:
-        return np.random.default_rng([self.hparams["data_seed"], *key])
+        return np.random.default_rng([self.seed, *key])
 
-    def _batch(self, runs: Sequence[Run]) -> TokenBatch:
+    def _batch(self, runs: Sequence[Run], expected: tuple[float, float]) -> TokenBatch:
         """This process's share of a minibatch; if there are fewer runs than processes, rows with nothing to learn."""
         rank, world = place()
         mine, pad = runs[rank::world], self._tokenizer().pad_token_id or 0
         parts = [buffer[index] for buffer, run in mine or runs[:1] for index in run]
-        batch = collate(parts, pad, self.read, self.bootstrap)
+        batch = collate(parts, pad, self.read, self.bootstrap, (expected[0] / world, expected[1] / world))
         return batch if mine else batch.unspoken()
 
     def state_dict(self) -> dict[str, Any]:
         """What was played, and how far learning from it has come."""
-        return {"round": self.round, "consumed": self.consumed, "played": self.played.state_dict()}
+        own = {"round": self.round, "consumed": self.consumed, "played": self.played.state_dict()}
+        return {**super().state_dict(), **own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a run was saved."""
+        super().load_state_dict(state_dict)
         self.round, self.consumed = int(state_dict["round"]), int(state_dict["consumed"])
         self.played.load_state_dict(state_dict["played"])
         self._plan = None

@@ -5,7 +5,7 @@ from typing import Any
 from lmrl.data.replies import partner_pairs
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.envs.dialogue import DialogueEnv
-from lmrl.envs.registration import make
+from lmrl.envs.registration import make, recorded_arguments
 from lmrl.errors import UserError
 from lmrl.partners import partner_episodes
 from lmrl.storage import read_metadata
@@ -38,8 +38,9 @@ class PartnerDataModule(OfflineDataModule):
         if self.episodes:
             return
         super().setup(stage)
-        arguments = {**read_metadata(self.path).get("env", {}), "partner": None}
-        env = make(self.task.name, **arguments)
+        recorded = read_metadata(self.path).get("env", {})
+        given = {**(self.hparams["env"] or {}), "partner": None}
+        env = make(self.task.name, **recorded_arguments(self.task.name, recorded, given, str(self.path)))
         assert isinstance(env, DialogueEnv)
         self.episodes = [said for e in self.episodes for said in partner_episodes(partner_pairs(env, e))]
 

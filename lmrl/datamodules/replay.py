@@ -43,6 +43,7 @@ class ReplayBuffer:
             "ids_end": np.int64,  # per segment, where its ids end
             "col": np.int32,  # per action token
             "reward": np.float64,
+            "new_col": np.int32,  # per segment
             "col_end": np.int64,  # per segment, where its action tokens end
             "follows": np.int8,  # per segment
             "next_ids": np.int32,  # of the segments that are cut
@@ -69,6 +70,7 @@ class ReplayBuffer:
             add["ids"](part.ids)
             add["col"](part.col)
             add["reward"](part.reward)
+            add["new_col"]([part.new_col])
             follows = _ENDS if part.next_ids is None else _IS_CUT if number == last else _GOES_ON
             if follows == _IS_CUT:
                 add["next_ids"](part.next_ids)  # type: ignore[arg-type]
@@ -92,6 +94,15 @@ class ReplayBuffer:
         last = self._columns["last"].values().tolist()
         return [range(first, end) for first, end in zip([0, *last], last, strict=False)]
 
+    def token_counts(self, spans: Sequence[range]) -> tuple[int, int]:
+        """Numbers of action tokens and of observation tokens in all segments of some spans."""
+        bounds = np.asarray([(span.start, span.stop) for span in spans], dtype=np.int64).reshape(-1, 2).T
+        ids, actions = (np.diff(self._columns[name].values(), prepend=0) for name in ("ids_end", "col_end"))
+        read = ids - 1 - np.maximum(self._columns["new_col"].values() - 1, 0) - actions  # as `Segment.n_read`
+        totals = (np.concatenate([[0], np.cumsum(counts)])[bounds] for counts in (actions, read))
+        n_actions, n_read = (int((ends - starts).sum()) for starts, ends in totals)
+        return n_actions, n_read
+
     def __getitem__(self, index: int) -> Segment:
         """One segment."""
         ids, said = self._part("ids", "ids_end", index), self._bounds("col_end", index)
@@ -111,6 +122,7 @@ class ReplayBuffer:
             next_ids=following,
             key=as_key(ids),
             next_key=b"" if following is None else as_key(following),
+            new_col=int(self._columns["new_col"].values(index, index + 1)[0]),
             extra=extra.reshape(-1, self.extras).T if self.extras else None,
         )
 

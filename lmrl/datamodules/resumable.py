@@ -1,23 +1,44 @@
 """A loader that goes on in the middle of an epoch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler
 
 from lmrl.batch import TokenBatch
-from lmrl.datamodules.by_length import LengthBatches
 
-__all__ = ["ResumableLoader"]
+__all__ = ["ResumableBatches", "ResumableLoader"]
+
+
+class ResumableBatches(BatchSampler):
+    """Batches of items in the order of a sampler, of which the first may be left out.
+
+    Args:
+        sampler: gives the items in the order of this epoch; Lightning replaces it by one for each rank.
+        batch_size: items in a batch.
+        drop_last: leave out the batch that is not full.
+        seed: of the order, where Lightning shares it out among processes.
+    """
+
+    def __init__(self, sampler: Sampler[int] | Iterable[int], batch_size: int, drop_last: bool, seed: int = 0) -> None:
+        super().__init__(sampler, batch_size, drop_last)
+        self.seed = seed
+        #: Batches that the next epoch leaves out at its beginning: those that a run has learned from already.
+        self.skip = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        skip, self.skip = self.skip, 0
+        yield from islice(super().__iter__(), skip, None)
 
 
 class ResumableLoader(DataLoader[TokenBatch]):
     """Knows how far an epoch has come; Lightning keeps that in checkpoints and hands it back.
 
     A run that goes on reads what was left of its epoch, and draws the epochs after it, as if it had never been
-    interrupted. It goes on with as many processes as it had. Its `batch_sampler` has to be a `LengthBatches`.
+    interrupted. It goes on with as many processes as it had. Its `batch_sampler` has to be a `ResumableBatches`.
     """
 
     _epoch, _seen = -1, 0
@@ -30,6 +51,7 @@ class ResumableLoader(DataLoader[TokenBatch]):
         self._epoch += 1
         self._seen, self._began = self._batches.skip, self._chance()
         if isinstance(self._batches.sampler, DistributedSampler):  # Lightning counts a run that ends as an epoch
+            self._batches.sampler.seed = self._batches.seed
             self._batches.sampler.set_epoch(self._epoch)
         for batch in super().__iter__():
             self._seen += 1
@@ -52,8 +74,8 @@ class ResumableLoader(DataLoader[TokenBatch]):
             generator.set_state(chance)
 
     @property
-    def _batches(self) -> LengthBatches:
-        return cast(LengthBatches, self.batch_sampler)
+    def _batches(self) -> ResumableBatches:
+        return cast(ResumableBatches, self.batch_sampler)
 
     def _generator(self) -> torch.Generator | None:
         """Of the order; none where several processes draw it from the number of the epoch."""

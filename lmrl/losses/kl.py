@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 
 __all__ = ["KLController", "k3", "with_kl_penalty"]
 
@@ -51,9 +51,10 @@ class KLController:
 
     def __post_init__(self) -> None:
         given = [value for value in (self.target, self.horizon) if value is not None]
-        if len(given) == 1 or any(value <= 0.0 for value in given):
+        check_range("(0, inf)", kl_target=self.target, kl_horizon=self.horizon)
+        if len(given) == 1:
             raise UserError(
-                f"kl_target and kl_horizon must both be positive or both be left out, got {self.target}, {self.horizon}"
+                f"kl_target and kl_horizon must both be given or both be left out, got {self.target}, {self.horizon}"
             )
 
     def after(self, weight: float, kl: float, samples: int) -> float:

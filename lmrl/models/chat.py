@@ -10,11 +10,12 @@ from threading import Event
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from lmrl.errors import UserError
+from lmrl.errors import BudgetError, UserError, check_range
 from lmrl.models.chat_cache import ChatCache
 from lmrl.models.chat_endpoint import Answer, Endpoint
-from lmrl.models.chat_limits import ChatLimits
+from lmrl.models.chat_limits import ChatLimits, shared_limits
 from lmrl.models.chat_retries import ChatRetries, Stopped
+from lmrl.models.chat_text import mended
 
 __all__ = ["ChatClient", "ChatError", "Messages"]
 
@@ -30,11 +31,16 @@ class ChatError(UserError):
     """Some answers could not be had. Those that came are in the cache, if there is one: trying again gets the rest."""
 
 
+class ChatBudgetError(ChatError, BudgetError):
+    """Some answers could not be had because the budget is used up."""
+
+
 class ChatClient:
     """Asks a chat model, many conversations at the same time, and pays for none twice.
 
-    What may pass (no connection, no answer in time, status 408, 409, 429 and 5xx, a malformed answer) is tried again,
-    see `ChatRetries`.
+    What may pass (no connection, no whole answer in time, status 408, 409, 429 and 5xx, a malformed answer) is tried
+    again, see `ChatRetries`. An answer that is empty, or cut off at ``max_tokens`` or by a filter, is handed on as it
+    came but not kept in the cache: a repeated run asks for it again.
 
     Args:
         model: name at the endpoint.
@@ -42,12 +48,14 @@ class ChatClient:
         api_key: None: ``$OPENAI_API_KEY``. Most local servers need none. It is never written anywhere.
         temperature: of sampling; None leaves it to the endpoint (some models refuse to be told).
         max_tokens: longest answer; None leaves it to the endpoint.
-        timeout: seconds without a sign of life after which a request is given up.
+        timeout: seconds after which a request is given up, from the first attempt to connect to the last byte.
         retries: how often one is tried again.
         max_parallel: requests at the same time.
         requests_per_minute: they are spread evenly; None: no limit. This client alone is counted, here and below.
         budget_requests: after so many, repeated ones too, none is begun. What the cache knows costs nothing.
         budget_tokens: after so many, of prompts and answers, no request is begun; those under way are finished.
+        shared_budget: pace and budgets are those of all clients of this process that say so for the same endpoint (a
+            player and a second speaker); each gives the same three numbers.
         cache: file with all answers so far; True: ``chat.sqlite`` in ``$LMRL_DATA`` or ``data``; False: none.
         extra: more of the request, as the protocol has it: ``{"reasoning_effort": "low"}``.
 
@@ -69,17 +77,20 @@ class ChatClient:
         requests_per_minute: float | None = None,
         budget_requests: int | None = None,
         budget_tokens: int | None = None,
+        shared_budget: bool = False,
         cache: str | os.PathLike[str] | bool = True,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        at_least = {"temperature": (temperature, 0), "max_tokens": (max_tokens, 1), "timeout": (timeout, 0.001)}
-        _check(model, **at_least, retries=(retries, 0), max_parallel=(max_parallel, 1))
+        _check(model, timeout, extra, retries=retries, max_parallel=max_parallel, max_tokens=max_tokens)
+        check_range("[0, inf)", temperature=temperature, retries=retries)
+        check_range("[1, inf)", max_parallel=max_parallel, max_tokens=max_tokens)
         self.model, self.max_parallel = model, max_parallel
-        self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI).strip().rstrip("/")
+        self.base_url = _url(base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI)
         given = {"temperature": temperature, "max_tokens": max_tokens, **(extra or {})}
         self.settings = {name: value for name, value in given.items() if value is not None}
         endpoint = Endpoint(self.base_url, _key(self.base_url, api_key), timeout)
-        self._limits = ChatLimits(requests_per_minute, budget_requests, budget_tokens)
+        limits = (requests_per_minute, budget_requests, budget_tokens)
+        self._limits = shared_limits(self.base_url, *limits) if shared_budget else ChatLimits(*limits)
         self._asking = ChatRetries(endpoint, self._limits, retries)
         self._cache = ChatCache(_cache_path(cache)) if cache is not False else None
 
@@ -93,7 +104,8 @@ class ChatClient:
                 cache that makes a run repeatable.
 
         Raises:
-            ChatError: an answer could not be had after the last try, or the budget is used up. It says how many came.
+            ChatError: an answer could not be had after the last try. It says how many came.
+            BudgetError: the same because the budget is used up.
         """
         sampled = seeds is not None and self.settings.get("temperature") != 0
         given = seeds if seeds is not None and sampled else [None] * len(batch)
@@ -110,12 +122,13 @@ class ChatClient:
         return {"model": self.model, "endpoint": _public(self.base_url), **self.settings}
 
     def spent(self) -> dict[str, int]:
-        """What was asked of the endpoint so far: ``requests`` (repeated ones too) and ``tokens``."""
+        """``requests`` (repeated ones too) and ``tokens`` so far; of a shared budget, those of all who share it."""
         return {"requests": self._limits.requests, "tokens": self._limits.tokens}
 
     def _body(self, messages: Messages, seed: int | None) -> dict[str, Any]:
         told = {} if seed is None else {"seed": seed % _SEEDS}
-        return {"model": self.model, "messages": [dict(message) for message in messages], **self.settings, **told}
+        texts = [{name: mended(text) for name, text in message.items()} for message in messages]
+        return {"model": self.model, "messages": texts, **self.settings, **told}
 
     def _hash(self, body: Mapping[str, Any]) -> str:
         return hashlib.sha256(json.dumps([self.base_url, body], sort_keys=True).encode()).hexdigest()
@@ -130,7 +143,8 @@ class ChatClient:
             finally:
                 stop.set()
         if failed and isinstance(failed[0], UserError):
-            raise ChatError(self._told(failed[0], len(answers), wanted)) from failed[0]
+            kind = ChatBudgetError if isinstance(failed[0], BudgetError) else ChatError
+            raise kind(self._told(failed[0], len(answers), wanted)) from failed[0]
         if failed:
             raise failed[0]
 
@@ -140,10 +154,10 @@ class ChatClient:
         while running:
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             errors = {running[one]: one.exception() for one in done}
-            came = {running[one]: one.result().text for one in done if errors[running[one]] is None}
-            answers |= came
+            came = {running[one]: one.result() for one in done if errors[running[one]] is None}
+            answers |= {key: answer.text for key, answer in came.items()}
             if self._cache:  # all that came while the last ones were written: writing is slower than asking
-                self._cache.keep(came, self.model)
+                self._cache.keep({key: a.text for key, a in came.items() if a.text.strip() and not a.cut}, self.model)
             failed += [error for error in errors.values() if error and not isinstance(error, Stopped)]
             for one in done:
                 del running[one]
@@ -154,12 +168,32 @@ class ChatClient:
         return f"chat model {self.model!r} at {_public(self.base_url)}: {error}; {came} of {wanted} answers came{kept}"
 
 
-def _check(model: str, **numbers: tuple[float | None, float]) -> None:
-    if not model:
-        raise UserError("model must be the name of a chat model at the endpoint, got ''")
-    for name, (value, least) in numbers.items():
-        if value is not None and not value >= least:
-            raise UserError(f"{name} must be at least {least}, got {value}")
+def _check(model: object, timeout: float | None, extra: object, **whole: int | None) -> None:
+    if not isinstance(model, str) or not model:
+        raise UserError(f"model must be the name of a chat model at the endpoint, got {model!r:.60}")
+    if timeout is None:
+        raise UserError("timeout must be a number of seconds, got None")
+    check_range("(0, inf)", timeout=timeout)
+    if not isinstance(extra, Mapping | None):
+        raise UserError(f"extra must be names and values, such as extra.top_p=0.5, got {extra!r:.60}")
+    for name, value in whole.items():
+        if value is None and name == "max_tokens":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise UserError(f"{name} must be a whole number, got {value!r:.60}")
+
+
+def _url(given: str) -> str:
+    url = str(given).strip().rstrip("/")
+    try:
+        parts = urlsplit(url)
+        right = parts.scheme in ("http", "https") and bool(parts.hostname)
+        right = right and (parts.port is None or parts.port > 0)
+    except ValueError:
+        right = False
+    if not right:
+        raise UserError(f"base_url must be an address such as http://localhost:8000/v1, got {url!r:.200}")
+    return url
 
 
 def _key(url: str, given: str | None) -> str:

@@ -6,10 +6,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from lmrl.errors import UserError
+from lmrl.models.chat_text import mended
 
 __all__ = ["ChatCache"]
 
 _TABLE = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, model TEXT NOT NULL, answer TEXT NOT NULL)"
+_KEEP = """\
+INSERT INTO answers VALUES (?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET answer = excluded.answer WHERE typeof(answer) <> 'text' OR trim(answer) = ''"""
+_FIND = "SELECT key, answer FROM answers WHERE key = ? AND typeof(answer) = 'text' AND trim(answer) <> ''"
 _PATIENCE = 60.0  # seconds to wait for another process that writes
 
 
@@ -33,10 +38,10 @@ class ChatCache:
             file.execute(_TABLE)
 
     def find(self, keys: Iterable[str]) -> dict[str, str]:
-        """The answers that are there."""
+        """The answers that are there. What is no text, or an empty one, is none: it will be asked for again."""
         with self._opened() as file:
-            rows = [file.execute("SELECT key, answer FROM answers WHERE key = ?", (key,)).fetchone() for key in keys]
-        return dict(row for row in rows if row)
+            rows = [file.execute(_FIND, (key,)).fetchone() for key in keys]
+        return {key: mended(answer) for key, answer in filter(None, rows)}
 
     def keep(self, answers: Mapping[str, str], model: str) -> None:
         """Write answers by key, all at once; one that is there already stays."""
@@ -44,7 +49,7 @@ class ChatCache:
         with self._opened() as file:
             # Told at once that it will write, nobody waits for another while holding a lock.
             file.execute("BEGIN IMMEDIATE")
-            file.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", rows)
+            file.executemany(_KEEP, rows)
             file.execute("COMMIT")
 
     @contextmanager

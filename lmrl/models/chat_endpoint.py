@@ -1,19 +1,28 @@
 """One request to an OpenAI-compatible endpoint, and whether it may be tried again."""
 
+import asyncio
+import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
 from importlib import import_module
+from threading import Lock, Thread
 from typing import Any
+from weakref import finalize
 
 from lmrl.errors import UserError
+from lmrl.models.chat_text import mended
 
 __all__ = ["Answer", "AskAgain", "Endpoint"]
 
 _SHOWN = 200  # characters of what came that an error shows
+_MOST_BYTES = 4 << 20  # of an answer with all that belongs to it
+_MOST_TOKENS = 10**9  # that one request can have used: who says more is not believed
 _AGAIN = frozenset({408, 409, 429})  # and all from 500
 _SPENT = "insufficient_quota"  # a 429 that no patience helps against
+_CUT = frozenset({"length", "content_filter"})  # reasons for which a server ends an answer before the model does
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +30,11 @@ class Answer:
     """What a model said."""
 
     text: str
+    """Valid Unicode; empty if the model said nothing."""
     tokens: int | None
-    """Of the prompt and the answer; None if the endpoint did not tell."""
+    """Of the prompt and the answer, at least 1; None if the endpoint did not tell, or nothing that can be believed."""
+    cut: bool = False
+    """It ends before the model ended it: at the longest answer, or at a filter."""
 
 
 class AskAgain(Exception):
@@ -31,11 +43,12 @@ class AskAgain(Exception):
     Args:
         what: came instead.
         after: seconds after which the endpoint wants to be asked again; None: it did not say.
+        tokens: that it cost nevertheless, as far as the endpoint told.
     """
 
-    def __init__(self, what: str, after: float | None = None) -> None:
+    def __init__(self, what: str, after: float | None = None, tokens: int | None = None) -> None:
         super().__init__(what)
-        self.after = after
+        self.after, self.tokens = after, tokens
 
 
 class Endpoint:
@@ -44,7 +57,7 @@ class Endpoint:
     Args:
         url: base URL, ``https://api.openai.com/v1``.
         key: API key; empty where none is needed.
-        timeout: seconds without a sign of life after which a request is given up.
+        timeout: seconds after which a request is given up, from the first attempt to connect to the last byte.
 
     Raises:
         UserError: the package `openai` is missing.
@@ -57,7 +70,9 @@ class Endpoint:
         except ImportError as error:
             raise UserError(f"chat models need the package openai ({error}): pip install 'lmrl[chat]'") from error
         self._key, self._timeout = key, timeout
-        self._client = self._package.OpenAI(base_url=url, api_key=key or "none", timeout=timeout, max_retries=0)
+        # The timeouts of an HTTP client begin anew with each byte. Only a coroutine can be cancelled at any point.
+        self._client = self._package.AsyncOpenAI(base_url=url, api_key=key or "none", timeout=timeout, max_retries=0)
+        finalize(self, _close, self._client)
 
     def ask(self, body: Mapping[str, Any]) -> Answer:
         """Send one request.
@@ -66,21 +81,55 @@ class Endpoint:
             body: of the request, as the protocol has it.
 
         Raises:
-            AskAgain: no connection, no answer in time, a crowded or broken server, or an answer that is none.
+            AskAgain: no connection, no whole answer in time, a crowded or broken server, or an answer that is none.
             UserError: the endpoint refuses the request.
         """
-        known = {name: body[name] for name in ("model", "messages")}
-        rest = {name: value for name, value in body.items() if name not in known}
         try:
-            return _read(self._client.chat.completions.create(**known, extra_body=rest))
-        except self._package.APITimeoutError as error:
-            raise AskAgain(f"no answer within {self._timeout:g} s") from error
+            asked = asyncio.wait_for(self._send(body), self._timeout)
+            came = asyncio.run_coroutine_threadsafe(asked, _event_loop()).result()
+        except (asyncio.TimeoutError, self._package.APITimeoutError) as error:
+            raise AskAgain(f"no whole answer within {self._timeout:g} s") from error
         except self._package.APIConnectionError as error:
             raise AskAgain(self._shown(f"no connection: {error.__cause__ or error}")) from error
         except self._package.APIStatusError as error:
             raise self._refusal(error) from error
-        except (ValueError, self._package.APIResponseValidationError) as error:
-            raise AskAgain(self._shown(f"a malformed answer: {error}")) from error
+        return self._read(came)
+
+    async def _send(self, body: Mapping[str, Any]) -> bytes:
+        known = {name: body[name] for name in ("model", "messages")}
+        rest = {name: value for name, value in body.items() if name not in known}
+        came = bytearray()
+        completions = self._client.chat.completions.with_streaming_response
+        try:
+            async with completions.create(**known, extra_body=rest) as response:
+                async for part in response.iter_bytes():
+                    came += part
+                    if len(came) > _MOST_BYTES:
+                        raise AskAgain(f"an answer of more than {_MOST_BYTES >> 20} MiB")
+        except (self._package.OpenAIError, AskAgain):
+            raise
+        except Exception as error:  # of the HTTP library, whichever it is: what comes after the headers is not wrapped
+            raise AskAgain(self._shown(f"the answer broke off: {error or type(error).__name__}")) from error
+        return bytes(came)
+
+    def _read(self, content: bytes) -> Answer:
+        """The answer in a completion. Anything may come from a server, whatever the protocol says."""
+        try:
+            came = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise AskAgain(self._malformed(content)) from error
+        tokens = _tokens(came)
+        match came:
+            case {"choices": [{"message": dict() as message} as choice, *_]}:
+                text = message.get("content")
+            case _:
+                raise AskAgain(self._malformed(content), tokens=tokens)
+        if not isinstance(text, str | None):
+            raise AskAgain(f"a malformed answer: content must be a text, got {type(text).__name__}", tokens=tokens)
+        return Answer(mended(text or ""), tokens, choice.get("finish_reason") in _CUT)
+
+    def _malformed(self, content: bytes) -> str:
+        return self._shown(f"a malformed answer: {content[: 4 * _SHOWN].decode('utf-8', 'replace')}")
 
     def _refusal(self, error: Any) -> Exception:
         """What to make of a status that is no success."""
@@ -94,21 +143,33 @@ class Endpoint:
     def _shown(self, text: str) -> str:
         """What an error says of it: the beginning, on one line, without the key, which some servers repeat."""
         safe = text.replace(self._key, "(key)") if self._key else text
-        return " ".join(safe.split())[:_SHOWN]
+        return " ".join(mended(safe).split())[:_SHOWN]
 
 
-def _read(came: Any) -> Answer:
-    """The answer in a completion. Anything may come from a server, whatever the types say."""
-    try:
-        text, usage = came.choices[0].message.content, came.usage
-    except (AttributeError, IndexError, TypeError) as error:
-        raise ValueError(str(came)) from error
-    if not isinstance(text, str | None):
-        raise ValueError(f"content {text!r}")
-    tokens = getattr(usage, "total_tokens", None)
-    # Half a character cannot be stored. No content is an answer too: the model chose to be silent.
-    whole = (text or "").encode("utf-8", "replace").decode("utf-8")
-    return Answer(whole, tokens if isinstance(tokens, int) else None)
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+_guard = Lock()
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The loop in which all requests of this process run, in a thread of its own; a fork has to have another."""
+    with _guard:
+        if os.getpid() not in _loops:
+            _loops[os.getpid()] = loop = asyncio.new_event_loop()
+            Thread(target=loop.run_forever, name="lmrl-chat", daemon=True).start()
+        return _loops[os.getpid()]
+
+
+def _close(client: Any) -> None:
+    """Hang up, in the thread to which the connections belong."""
+    asyncio.run_coroutine_threadsafe(client.close(), _event_loop())
+
+
+def _tokens(came: Any) -> int | None:
+    """What a request cost, if that is a number that it can have cost."""
+    match came:
+        case {"usage": {"total_tokens": int() as total}} if not isinstance(total, bool) and 0 < total <= _MOST_TOKENS:
+            return total
+    return None
 
 
 def _seconds(header: str | None) -> float | None:

@@ -3,9 +3,9 @@
 import time
 from threading import Lock
 
-from lmrl.errors import UserError
+from lmrl.errors import BudgetError, UserError, check_range
 
-__all__ = ["ChatLimits"]
+__all__ = ["ChatLimits", "shared_limits"]
 
 
 class ChatLimits:
@@ -32,9 +32,8 @@ class ChatLimits:
             "budget_requests": budget_requests,
             "budget_tokens": budget_tokens,
         }
-        for name, value in given.items():
-            if value is not None and not value > 0:
-                raise UserError(f"{name} must be more than 0, or None for no limit, got {value}")
+        check_range("(0, inf)", **given)
+        self.given = given
         self.requests = self.tokens = 0
         self._gap = 60 / requests_per_minute if requests_per_minute else 0.0
         self._budget_requests, self._budget_tokens = budget_requests, budget_tokens
@@ -57,21 +56,50 @@ class ChatLimits:
         """Count a request.
 
         Raises:
-            UserError: the budget is used up, or nobody can tell how much of it.
+            BudgetError: the budget is used up, or nobody can tell how much of it.
         """
         with self._lock:
             if self._budget_tokens is not None and self._untold:
-                raise UserError("budget_tokens needs an endpoint that tells how many tokens it used; this one does not")
+                raise BudgetError(
+                    "budget_tokens needs an endpoint that tells how many tokens it used; this one does not"
+                )
             if self._budget_requests is not None and self.requests >= self._budget_requests:
-                raise UserError(f"the budget of {self._budget_requests} requests (budget_requests) is used up")
+                raise BudgetError(f"the budget of {self._budget_requests} requests (budget_requests) is used up")
             if self._budget_tokens is not None and self.tokens >= self._budget_tokens:
-                raise UserError(
+                raise BudgetError(
                     f"the budget of {self._budget_tokens} tokens (budget_tokens) is used up: {self.tokens} were used"
                 )
             self.requests += 1
 
     def spend(self, tokens: int | None) -> None:
-        """Count the tokens of a request and its answer; None: the endpoint did not tell."""
+        """Count the tokens of a request and its answer, at least 1; None: the endpoint did not tell."""
         with self._lock:
             self._untold |= tokens is None
             self.tokens += tokens or 0
+
+
+_shared: dict[str, ChatLimits] = {}
+_guard = Lock()
+
+
+def shared_limits(
+    url: str, requests_per_minute: float | None, budget_requests: int | None, budget_tokens: int | None
+) -> ChatLimits:
+    """The limits of an endpoint that all clients of this process have together: made by the first who asks.
+
+    Args:
+        url: of the endpoint.
+        requests_per_minute: see `ChatLimits`, as all of these; all who share say the same.
+        budget_requests: of all together.
+        budget_tokens: of all together.
+
+    Raises:
+        UserError: for other limits than those of the first.
+    """
+    asked = ChatLimits(requests_per_minute, budget_requests, budget_tokens)
+    with _guard:
+        limits = _shared.setdefault(url, asked)
+    if limits.given != asked.given:
+        first, now = (", ".join(f"{name}={value}" for name, value in one.given.items()) for one in (limits, asked))
+        raise UserError(f"who shares a budget gives the same limits: one client has {first}, another one {now}")
+    return limits

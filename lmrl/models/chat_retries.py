@@ -43,7 +43,8 @@ class ChatRetries:
             stop: when set, nothing more is asked. It is set when there is an error.
 
         Raises:
-            UserError: the endpoint refuses, there is no answer after the last try, or the budget is used up.
+            UserError: the endpoint refuses, or there is no answer after the last try.
+            BudgetError: the budget is used up.
             Stopped: the event was set.
         """
         try:
@@ -62,6 +63,8 @@ class ChatRetries:
             try:
                 return self._endpoint.ask(body)
             except AskAgain as error:
+                if error.tokens is not None:
+                    self._limits.spend(error.tokens)
                 tried += 1
                 after = error.after or 0.0
                 if tried > self._retries or after > _LONGEST_PAUSE:

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 from lmrl.models.lm import head_of
 from lmrl.models.reader import Reader
+from lmrl.models.weights import Weights
 
 __all__ = ["Engine"]
 
@@ -18,8 +19,8 @@ class Engine:
     """Reads contexts with a `transformers` causal LM, and keeps the keys and values of each slot between calls.
 
     Callers hand over whole contexts; the engine compares the ids with what the slot holds and reads only the rest.
-    Rows have their own lengths and positions: padding is on the right, and nothing sees it. If weights have changed in
-    place since the last `feed` (a training step), all slots are read anew.
+    Rows have their own lengths and positions: padding is on the right, and nothing sees it. If weights have changed
+    since the last `feed` (a training step; see `lmrl.models.weights.Weights`), all slots are read anew.
 
     Args:
         model: GPT-2- or Llama-like: full attention, explicit ``position_ids``, eager or sdpa attention. It is run in
@@ -38,6 +39,7 @@ class Engine:
     def __init__(
         self, model: PreTrainedModel, slots: int = 32, max_length: int | None = None, compile: bool | str = False
     ) -> None:
+        check_range("[1, inf)", slots=slots)
         positions: int = model.config.max_position_embeddings
         self.max_length = positions if max_length is None else max_length
         if not 1 <= self.max_length <= positions:
@@ -45,13 +47,12 @@ class Engine:
         _check_attention(model.config, self.max_length)
         self.model = model
         self._rows, self._compile = slots, compile
-        self._parameters = tuple(model.parameters())
+        self._weights = Weights(model)
         self.reset()
 
     def reset(self) -> None:
         """Forget everything that was read."""
         self._reader = Reader(self.model, self._rows, self.max_length, self._compile)
-        self._weights = self._fingerprint()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -80,7 +81,7 @@ class Engine:
             UserError: a context is empty or longer than ``max_length``, or a slot comes twice.
         """
         self._check(slots, contexts)
-        if self._fingerprint() != self._weights:
+        if self._weights.changed():
             self.reset()
         self._reader.look_again()
         with self.evaluating():
@@ -135,10 +136,6 @@ class Engine:
                 raise UserError(
                     f"a context must have 1 to {self.max_length} tokens; slot {slot} came with {len(context)}"
                 )
-
-    def _fingerprint(self) -> tuple[int, ...]:
-        # In-place changes count a tensor's version up; a move to another device changes its address.
-        return tuple(n for p in self._parameters for n in (p.data_ptr(), 0 if p.is_inference() else p._version))
 
 
 def _check_attention(config: PreTrainedConfig, max_length: int) -> None:

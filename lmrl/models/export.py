@@ -1,25 +1,37 @@
 """A model folder in Hugging Face's layout, with value weights beside it."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from lmrl.atomic import replacing_folder
 from lmrl.errors import UserError
+from lmrl.json_text import json_of_file, parse_json
+from lmrl.models.folders import check_folder, damaged, read_tensors, tensor_metadata
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import trunk_of
 from lmrl.models.lora import add_lora, has_lora, merged, save_adapter, with_weights
 
-__all__ = ["VALUES_FILE", "Values", "export", "exported_values", "load_values"]
+__all__ = [
+    "MANIFEST",
+    "VALUES_FILE",
+    "Values",
+    "check_replaceable",
+    "export",
+    "exported_values",
+    "load_values",
+    "read_manifest",
+]
 
+MANIFEST = "lmrl.json"
+"""What an export is of, and the names of its files: it tells a folder that an export made from any other."""
 VALUES_FILE = "value_heads.safetensors"
 _SETTINGS = "lmrl"  # key of the settings in the file's metadata
 
@@ -34,11 +46,12 @@ def export(
     settings: Mapping[str, Any],
     weights: Mapping[str, Tensor] | None = None,
     base: str | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the folder anew: ``AutoModelForCausalLM`` and ``AutoTokenizer`` load it without this package.
 
     Args:
-        folder: replaced as a whole if it exists, once the new one is complete.
+        folder: replaced as a whole if it exists, in one step once the new one is complete.
         model: the language model. For value-guided policies it is pi_beta alone, which plays like its BC run.
         tokenizer: of the model.
         values: weights of the value model; written to ``value_heads.safetensors`` if there are any.
@@ -47,34 +60,68 @@ def export(
         settings: how the values are played (``beta``, ``rendering``) and what they hold (``lora``), kept with them.
         weights: of the language model, where `model` holds a share of them.
         base: write the model's adapters alone, for `peft`; this is the model that they belong to. None: a whole model.
+        about: JSON-like, written to ``lmrl.json``: what makes the policy of it again.
+
+    Raises:
+        UserError: as `check_replaceable`.
     """
-    new, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
-    for left_over in (new, old):
-        shutil.rmtree(left_over, ignore_errors=True)
+    check_replaceable(folder)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it saves often, and the bar would tear that of the training
     if weights is not None and has_lora(model):
         model, weights = with_weights(model, weights), None
-    if base is None:
-        whole = merged(model) if has_lora(model) else model
-        whole.save_pretrained(new, state_dict=None if weights is None else dict(weights))
-    else:
-        save_adapter(model, new, base)
-    generation.save_pretrained(new)
-    tokenizer.save_pretrained(new)
-    (new / "README.md").write_text(card, encoding="utf-8")
-    if values:
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in values.items()}
-        save_file(weights, new / VALUES_FILE, metadata={"format": "pt", _SETTINGS: json.dumps(settings)})
-    if folder.exists():
-        folder.rename(old)
-    new.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    with replacing_folder(folder) as new:
+        if base is None:
+            whole = merged(model) if has_lora(model) else model
+            whole.save_pretrained(new, state_dict=None if weights is None else dict(weights))
+        else:
+            save_adapter(model, new, base)
+        generation.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+        (new / "README.md").write_text(card, encoding="utf-8")
+        if values:
+            weights = {name: tensor.detach().cpu().contiguous() for name, tensor in values.items()}
+            save_file(weights, new / VALUES_FILE, metadata={"format": "pt", _SETTINGS: json.dumps(settings)})
+        manifest = {**(about or {}), "files": sorted([MANIFEST, *(entry.name for entry in new.iterdir())])}
+        (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def check_replaceable(folder: Path) -> None:
+    """Make sure that an export may take the place of what is there: nothing, or the files of another export.
+
+    Raises:
+        UserError: there is something else; it names an entry.
+    """
+    if not (folder.exists() or folder.is_symlink()):
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; export into a new one")
+    ours = read_manifest(folder).get("files", ())
+    others = sorted(entry.name for entry in folder.iterdir() if entry.name not in ours)
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise UserError(f"{folder} holds {others[0]}{more}, which no export has made; export into a new folder")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What `export` has noted about a folder in ``lmrl.json``; empty if it did not make it.
+
+    Raises:
+        UserError: naming the file, if it is damaged.
+    """
+    file = folder / MANIFEST
+    if not file.is_file():
+        return {}
+    found = json_of_file(file)
+    for key, kind in (("files", list), ("hyper_parameters", dict), ("made_with", dict), ("class", str)):
+        if not isinstance(found.get(key, kind()), kind) or "files" not in found:
+            raise UserError(f"{file}: not written by an export ({key}); export the folder again")
+    return found
 
 
 def exported_values(folder: str) -> dict[str, Tensor]:
     """The value weights beside an exported model; empty if it has none (or is no folder)."""
     file = Path(folder) / VALUES_FILE
-    return load_file(file) if file.is_file() else {}
+    return read_tensors(file) if file.is_file() else {}
 
 
 class Values(NamedTuple):
@@ -91,13 +138,23 @@ def load_values(folder: str | Path) -> Values:
     """The value model of an exported folder.
 
     Raises:
-        UserError: if the folder has none.
+        UserError: if the folder has none, or is damaged.
     """
     weights = exported_values(str(folder))
     if not any(name.startswith("q_heads.") for name in weights):
         raise UserError(f"{folder} must be an exported folder of MC or ILQL: there are no Q heads in its {VALUES_FILE}")
-    with safe_open(Path(folder) / VALUES_FILE, framework="pt") as opened:
-        settings = json.loads((opened.metadata() or {}).get(_SETTINGS, "{}"))
+    check_folder(str(folder))
+    file = Path(folder) / VALUES_FILE
+    settings = parse_json(tensor_metadata(file).get(_SETTINGS, "{}"), f"{file}, metadata {_SETTINGS!r}")
+    try:
+        return _values(folder, weights, settings)
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        if isinstance(error, UserError) or getattr(error, "errno", None) is not None:
+            raise
+        raise damaged(file, error) from error
+
+
+def _values(folder: str | Path, weights: Mapping[str, Tensor], settings: dict[str, Any]) -> Values:
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in weights.items():
         part, _, rest = name.partition(".")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lmrl.errors import UserError
 from lmrl.models.engine import Engine
+from lmrl.models.sampling import check_decoding
 
 __all__ = ["Guidance", "combine", "lowest"]
 
@@ -20,7 +21,7 @@ class Guidance:
     """Reads the same contexts with a value model and its own cache.
 
     Raises:
-        UserError: no head, or beta is negative or not finite.
+        UserError: no head, or a number outside of its range.
     """
 
     engine: Engine
@@ -37,8 +38,7 @@ class Guidance:
     def __post_init__(self) -> None:
         if not self.q_heads:
             raise UserError("q_heads must have at least one head, got none")
-        if not 0.0 <= self.beta < float("inf"):
-            raise UserError(f"beta must be finite and not negative, got {self.beta}")
+        check_decoding({name: getattr(self, name) for name in ("beta", "support_top_k", "support_top_p")})
 
 
 def lowest(q_heads: Sequence[Head], hidden: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 """Causal language models of `transformers`: from a folder or hub id, or a small one from scratch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
@@ -12,20 +12,26 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from lmrl.batch import TokenBatch
-from lmrl.errors import UserError
+from lmrl.errors import UserError, in_one_line
 from lmrl.losses import LinearScores, linear_scores
+from lmrl.models.folders import check_folder
 from lmrl.models.lora import adapter_base, merge_adapter
 
 __all__ = [
+    "RowReader",
     "build_lm",
     "checkpoint_activations",
     "head_of",
     "hidden_states",
     "logits_of",
+    "read_rows",
     "trunk_of",
     "vocabulary_of",
     "weights_on_first_process",
 ]
+
+RowReader: TypeAlias = Callable[[nn.Module, Tensor, Tensor | None, Tensor | None], Tensor]
+"""A forward pass over some rows of a batch; see `read_rows`."""
 
 _ON_FIRST = ContextVar("weights on the first process only", default=False)
 
@@ -102,7 +108,7 @@ def build_lm(
         dtype: of a pretrained model's weights; ``auto``: as they were saved.
 
     Raises:
-        UserError: if there is no such model or kind of model.
+        UserError: if there is no such model or kind of model, or a file of it is damaged.
     """
     empty = _ON_FIRST.get() and getattr(rank_zero_only, "rank", 0) != 0
     if pretrained is None:
@@ -111,6 +117,7 @@ def build_lm(
             return _without_weights(fresh, vocabulary, trust_remote_code, "auto")
         made: PreTrainedModel = AutoModelForCausalLM.from_config(fresh)  # type: ignore[no-untyped-call]
         return made
+    check_folder(pretrained)
     base = adapter_base(pretrained)
     if base is not None:
         return merge_adapter(build_lm(base, {}, vocabulary, trust_remote_code, dtype), pretrained)
@@ -118,13 +125,20 @@ def build_lm(
         config = _without_dropout(AutoConfig.from_pretrained(pretrained, trust_remote_code=trust_remote_code))
         if empty:
             return _without_weights(config, vocabulary, trust_remote_code, dtype)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            pretrained, config=config, trust_remote_code=trust_remote_code, dtype=dtype
+        both: Any = AutoModelForCausalLM.from_pretrained(
+            pretrained, config=config, trust_remote_code=trust_remote_code, dtype=dtype, output_loading_info=True
         )
-    except (OSError, ValueError) as error:
+        model: PreTrainedModel = both[0]
+        loaded: dict[str, Any] = both[1]
+        if lacking := sorted(loaded["missing_keys"]):  # which would begin from random numbers
+            files = [str(path) for path in Path(pretrained).glob("*.safetensors")] or [pretrained]
+            raise UserError(f"{files[0]} lacks the weights {', '.join(lacking[:3])}: it is damaged or of another model")
+    except Exception as error:  # a damaged file can end in any exception of the libraries
+        if isinstance(error, (UserError, MemoryError)) or getattr(error, "errno", None) is not None:
+            raise
         kind = "folder" if Path(pretrained).exists() else "folder or hub id"
         raise UserError(
-            f"pretrained must be a {kind} with a causal language model, got {pretrained!r}: {error}"
+            f"pretrained must be a {kind} with a causal language model, got {pretrained!r}: {in_one_line(error, 1000)}"
         ) from error
     if vocabulary_of(model) < vocabulary:
         model.resize_token_embeddings(vocabulary)
@@ -170,9 +184,34 @@ def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor | LinearScores:
     return linear_scores(hidden, head.weight, head.bias) if isinstance(head, nn.Linear) else head(hidden)
 
 
-def hidden_states(trunk: nn.Module, batch: TokenBatch) -> Tensor:
-    """Read the rows of a batch; (S, width) hidden vectors, after the last norm, at its states."""
+def read_rows(trunk: nn.Module, ids: Tensor, positions: Tensor | None, mask: Tensor | None) -> Tensor:
+    """(R, L, width) hidden vectors of some rows, after the last norm."""
     hidden: Tensor = trunk(
-        input_ids=batch.input_ids, position_ids=batch.positions, attention_mask=batch.mask, use_cache=False
+        input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False
     ).last_hidden_state
-    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.row * hidden.shape[1] + batch.col)
+    return hidden
+
+
+def hidden_states(trunk: nn.Module, batch: TokenBatch, read: RowReader = read_rows, groups: bool = True) -> Tensor:
+    """Read the rows of a batch.
+
+    Args:
+        trunk: a transformer without its vocabulary head.
+        batch: of which rows of similar length are read together.
+        read: `read_rows`, perhaps compiled.
+        groups: whether they are; else all rows by one forward pass (where processes have to make the same number).
+
+    Returns:
+        (S, width) hidden vectors at its states.
+    """
+    rows, width = batch.input_ids.shape
+    found, starts, first, before = [], [], 0, 0
+    for count, wide in batch.groups if groups else ((rows, width),):
+        here = slice(first, first + count)
+        positions = None if batch.positions is None else batch.positions[here, :wide]
+        mask = None if batch.mask is None else batch.mask[here, :, :wide, :wide]
+        hidden = read(trunk, batch.input_ids[here, :wide], positions, mask)
+        found.append(hidden.reshape(-1, hidden.shape[-1]))
+        starts.append(before + wide * torch.arange(count, device=hidden.device))
+        first, before = first + count, before + count * wide
+    return torch.cat(found).index_select(0, torch.cat(starts)[batch.row] + batch.col)

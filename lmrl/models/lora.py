@@ -1,6 +1,5 @@
 """Low-rank adapters on a language model that itself stays as it is (LoRA, Hu et al. 2022), by `peft`."""
 
-import json
 from collections.abc import Mapping
 from copy import deepcopy
 from importlib import import_module
@@ -13,7 +12,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
+from lmrl.json_text import json_of_file
 
 __all__ = [
     "ADAPTER_CONFIG",
@@ -50,6 +50,9 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
     peft = _peft()
     if unknown := sorted(set(settings) - set(_SETTINGS)):
         raise UserError(f"lora has the settings {', '.join(_SETTINGS)}, got {', '.join(unknown)}")
+    check_range("[1, inf)", **{"lora.r": settings.get("r")})
+    check_range("(0, inf)", **{"lora.lora_alpha": settings.get("lora_alpha")})
+    check_range("[0, 1)", **{"lora.lora_dropout": settings.get("lora_dropout")})
     # GPT-2 keeps its weights the other way round.
     turned = any(isinstance(module, Conv1D) for module in model.modules())
     chosen = {"target_modules": "all-linear", **settings, "task_type": "CAUSAL_LM", "fan_in_fan_out": turned}
@@ -119,11 +122,19 @@ def save_adapter(model: PreTrainedModel, folder: Path, base: str) -> None:
 
 
 def adapter_base(folder: str) -> str | None:
-    """The model that a folder's adapters belong to; None if it holds a whole model, or is no folder."""
-    file = Path(folder) / ADAPTER_CONFIG
-    if not file.is_file() or (Path(folder) / "config.json").is_file():
-        return None
-    return str(json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"])
+    """The model that a folder's adapters belong to; None if it holds a whole model, or is no folder.
+
+    Raises:
+        UserError: it names no model, or, perhaps by way of other adapters, itself.
+    """
+    found, at, seen = None, folder, set[Path]()
+    while (file := Path(at) / ADAPTER_CONFIG).is_file() and not (Path(at) / "config.json").is_file():
+        base = json_of_file(file).get("base_model_name_or_path")
+        if not isinstance(base, str) or file.resolve() in seen:
+            raise UserError(f"{file}: base_model_name_or_path must name a model, got {base!r:.80}")
+        seen.add(file.resolve())
+        found, at = found or base, base
+    return found
 
 
 def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:

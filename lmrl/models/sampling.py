@@ -1,14 +1,22 @@
 """From logits to a token: pure functions, and randomness that belongs to the episode."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lmrl.errors import UserError
+from lmrl.errors import check_range
 
-__all__ = ["SamplingSettings", "draw", "process_logits", "uniforms"]
+__all__ = ["SamplingSettings", "check_decoding", "draw", "process_logits", "uniforms"]
+
+_RANGES = {
+    "[0, inf)": ("temperature", "top_k", "support_top_k", "beta"),
+    "(0, 1]": ("top_p", "support_top_p"),
+    "[1, inf)": ("max_new_tokens", "slots"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +38,17 @@ class SamplingSettings:
     """Ids after which an action is finished; the id itself belongs to the action."""
 
     def __post_init__(self) -> None:
-        rules = (
-            ("temperature", 0.0 <= self.temperature < float("inf"), "be finite and not negative"),
-            ("top_k", self.top_k >= 0, "be 0 (off) or positive"),
-            ("top_p", 0.0 < self.top_p <= 1.0, "be in (0, 1]"),
-            ("max_new_tokens", self.max_new_tokens >= 1, "be at least 1"),
-        )
-        for name, holds, rule in rules:
-            if not holds:
-                raise UserError(f"{name} must {rule}, got {getattr(self, name)}")
+        check_decoding({name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "max_new_tokens")})
+
+
+def check_decoding(settings: Mapping[str, Any]) -> None:
+    """Check the numbers among decoding settings: temperature, top_k, top_p, support_top_k, beta and the like.
+
+    Raises:
+        UserError: a value is outside its range.
+    """
+    for interval, names in _RANGES.items():
+        check_range(interval, **{name: settings[name] for name in names if name in settings})
 
 
 def process_logits(

@@ -19,7 +19,8 @@ from typing import NamedTuple
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from lmrl.errors import UserError
+from lmrl.errors import UserError, in_one_line
+from lmrl.models.folders import check_folder
 
 __all__ = ["BUNDLED", "bundled_name", "fingerprint", "load_tokenizer", "train"]
 
@@ -99,7 +100,7 @@ def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> P
         trust_remote_code: run code that it brings with it; else one that needs that is refused.
 
     Raises:
-        UserError: if there is no tokenizer under that name.
+        UserError: if there is no tokenizer under that name, or a file of it is damaged.
     """
     if name in _RECIPES:
         end, pad = _SPECIAL
@@ -107,12 +108,16 @@ def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> P
         return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call, unused-ignore]
             tokenizer_object=tokenizer, eos_token=end, bos_token=end, pad_token=pad
         )
+    check_folder(name)
     try:
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a damaged file can end in any exception of the libraries
+        if isinstance(error, (UserError, MemoryError)) or getattr(error, "errno", None) is not None:
+            raise
+        file = Path(name) / "tokenizer.json"
         raise UserError(
             f"tokenizer must be {', '.join(map(repr, BUNDLED))}, a folder or a hub id that has a tokenizer; got "
-            f"{name!r}: {error}"
+            f"{str(file) if file.is_file() else name!r}: {in_one_line(error, 1000)}"
         ) from error
     return loaded
 

@@ -5,7 +5,7 @@ from lmrl.modules.bc import BC
 from lmrl.modules.filtered_bc import FilteredBC
 from lmrl.modules.guided_ppo import GuidedPPO
 from lmrl.modules.ilql import ILQL
-from lmrl.modules.load import load_module, load_policy
+from lmrl.modules.load import load_module, load_policy, trained_task
 from lmrl.modules.mc import MC
 from lmrl.modules.online_filtered_bc import OnlineFilteredBC
 from lmrl.modules.ppo import PPO
@@ -23,4 +23,5 @@ __all__ = [
     "ValueModule",
     "load_module",
     "load_policy",
+    "trained_task",
 ]

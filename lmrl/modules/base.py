@@ -1,7 +1,7 @@
-"""What the LightningModules share: a language model, an optimizer, and gradients divided by the global token count."""
+"""What the LightningModules share: a language model, an optimizer, gradients in which all action tokens count alike."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,16 +14,16 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.batch import TokenBatch
-from lmrl.errors import UserError, unknown
+from lmrl.errors import UserError, check_range, unknown
 from lmrl.models.compiled import backend_of
-from lmrl.models.lm import build_lm, checkpoint_activations, hidden_states
+from lmrl.models.lm import RowReader, build_lm, checkpoint_activations, hidden_states, read_rows
 from lmrl.models.lora import add_lora
 from lmrl.models.runs import resolve_pretrained
 from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer
 from lmrl.modules.optimizer import SCHEDULES, adamw, schedule
 from lmrl.modules.precision import keep_values_whole
 from lmrl.modules.provenance import training_facts
-from lmrl.modules.saving import read_entry, stand_alone, write_folder
+from lmrl.modules.saving import plain_arguments, read_entry, stand_alone, write_folder
 from lmrl.modules.sharding import is_sharded, shard, whole_tensor
 from lmrl.modules.wrapped import prepare, total_norm, wrapper_of
 from lmrl.policies import RerankPolicy
@@ -93,11 +93,14 @@ class LanguageModule(L.LightningModule):
 
         Raises:
             UserError: if `pretrained` or `tokenizer` name nothing, or do not belong together; for `lora` as `add_lora`;
-                for an unknown backend.
+                for an unknown backend or schedule, or a number outside of its range.
         """
         super().__init__()
         if lr_schedule not in SCHEDULES:
             raise unknown("lr_schedule", lr_schedule, SCHEDULES)
+        check_range("[0, inf)", lr=lr, warmup_steps=warmup_steps, weight_decay=weight_decay)
+        check_range("[0, 1]", final_lr=final_lr)
+        check_range("[0, 1)", adam_beta2=adam_beta2)
         self.save_hyperparameters()
         folder = None if pretrained is None else resolve_pretrained(pretrained)
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(tokenizer or folder or BUNDLED[0], trust_remote_code)
@@ -111,8 +114,7 @@ class LanguageModule(L.LightningModule):
             self.model.requires_grad_(False)
             if self.policy_learns:
                 add_lora(self.model, lora)
-        #: `lmrl.models.lm.hidden_states`, perhaps compiled.
-        self.hidden_states = _compiled(compile)
+        self._read_rows = _compiled(compile)
         self.window: Window | None = None
         #: What it was trained on and from, JSON-like; part of checkpoints and model cards.
         self.made_with: dict[str, Any] = {}
@@ -123,7 +125,7 @@ class LanguageModule(L.LightningModule):
 
     @abstractmethod
     def losses(self, batch: TokenBatch) -> NamedTuple:
-        """Terms of the loss, each a mean over the N action tokens; the field ``loss`` is minimised."""
+        """Terms of the loss, each a mean over the N action tokens, as they are logged; see `objective`."""
 
     @abstractmethod
     def policy(self, **settings: Any) -> Policy:
@@ -137,6 +139,12 @@ class LanguageModule(L.LightningModule):
     def learner(self) -> PreTrainedModel:
         """The transformer that learns."""
         return self.model
+
+    def hidden_states(self, trunk: nn.Module, batch: TokenBatch) -> Tensor:
+        """(S, width) what a trunk makes of the states of a batch; see `lmrl.models.lm.hidden_states`."""
+        # Weights in shards are gathered by all processes together, in each forward pass.
+        in_shards = is_sharded(self) or wrapper_of(self) is not None
+        return hidden_states(trunk, batch, self._read_rows, groups=not in_shards)
 
     # -- training -----------------------------------------------------------------------------------------------
 
@@ -157,17 +165,32 @@ class LanguageModule(L.LightningModule):
             shard(self, mesh["data_parallel"])
 
     def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
-        """Return the *sum* over action tokens; `on_before_optimizer_step` divides by their global number."""
-        losses = self._log_losses(batch, "train")
+        """What is minimised: sums over action tokens, divided by a number that does not depend on the batch.
+
+        Lightning averages over micro-batches and ranks, so a step is divided by the number of action tokens that steps
+        have on average, however they are cut.
+        """
+        terms = self._log_losses(batch, "train")
         self._count += batch.n_tokens
-        return losses * batch.n_tokens
+        return self.objective(terms, batch)
+
+    def objective(self, terms: Any, batch: TokenBatch) -> Tensor:
+        """The loss of a batch as it enters the gradient; see `TokenBatch.scale`.
+
+        Args:
+            terms: what `losses` returned.
+            batch: of which it was computed.
+        """
+        loss: Tensor = terms.loss * batch.scale
+        return loss
 
     def validation_step(self, batch: TokenBatch, batch_idx: int) -> None:
         """Log the mean loss of held-out episodes."""
         self._log_losses(batch, "val")
 
-    def _log_losses(self, batch: TokenBatch, stage: str) -> Tensor:
-        terms = {name: value for name, value in self.losses(batch)._asdict().items() if value is not None}
+    def _log_losses(self, batch: TokenBatch, stage: str) -> NamedTuple:
+        losses = self.losses(batch)
+        terms = {name: value for name, value in losses._asdict().items() if value is not None}
         loss: Tensor = terms.pop("loss")
         prefix = self.name if stage == "train" else f"{stage}/{self.name}"
         values = {f"{stage}/loss": loss, **{f"{prefix}/{name}": value for name, value in terms.items()}}
@@ -177,7 +200,7 @@ class LanguageModule(L.LightningModule):
         if not detached[f"{stage}/loss"].isfinite():
             self._stop_at(batch, detached)
         self._log_terms(detached, count, stage)
-        return loss
+        return losses
 
     def _over_ranks(self, terms: dict[str, Tensor], count: int) -> tuple[dict[str, Tensor], int]:
         """Means over the action tokens of all ranks, and their number: what is not finite stops all ranks at once."""
@@ -198,17 +221,11 @@ class LanguageModule(L.LightningModule):
         raise UserError(f"the loss of step {self.global_step} is not finite ({said}); its batch is in {file}")
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Divide the gradients by the number of action tokens in all micro-batches and on all ranks.
-
-        Lightning has divided by the number of micro-batches and averaged over ranks; both are undone here, so that
-        short batches weigh as much as their tokens, however a batch is cut.
-        """
+        """Count the action tokens of all ranks, and log the norm of the gradient and the learning rate."""
         count = self.trainer.strategy.reduce(torch.tensor(float(self._count), device=self.device), reduce_op="sum")
         self._count = 0
         self.action_tokens += int(count)
-        factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / max(1.0, float(count))
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        torch._foreach_mul_(gradients, factor)
         wrapper = wrapper_of(self)
         norm = whole_tensor(get_total_norm(gradients)) if wrapper is None else total_norm(wrapper)
         self.log("train/grad_norm", norm)
@@ -236,6 +253,15 @@ class LanguageModule(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
     # -- checkpoints --------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def arguments_of_checkpoint(arguments: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+        """What a checkpoint may choose among its arguments.
+
+        Raises:
+            UserError: it names a model or a tokenizer that it may not.
+        """
+        return plain_arguments(arguments, file)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Make the checkpoint stand alone: no path of the run that it started from."""
@@ -281,6 +307,10 @@ class LanguageModule(L.LightningModule):
         """Weights that the language model does not hold: value heads and what carries them."""
         return {}
 
+    def played_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Of a whole state dict: `model.*` and what `values` names are what plays."""
+        return weights
+
     def ask(self, **wanted: Any) -> None:
         """Tell the datamodule what its batches shall hold; nothing where batches come from elsewhere."""
         data = getattr(self.trainer, "datamodule", None)
@@ -306,11 +336,11 @@ class LanguageModule(L.LightningModule):
             )
 
 
-def _compiled(choice: bool | str) -> Callable[[nn.Module, TokenBatch], Tensor]:
+def _compiled(choice: bool | str) -> RowReader:
     backend = backend_of(choice)
     if backend is None:
-        return hidden_states
-    compiled: Callable[[nn.Module, TokenBatch], Tensor] = torch.compile(hidden_states, dynamic=True, backend=backend)
+        return read_rows
+    compiled: RowReader = torch.compile(read_rows, dynamic=True, backend=backend)
     return compiled
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from lmrl.batch import TokenBatch
-from lmrl.errors import UserError
+from lmrl.errors import check_range
 from lmrl.losses import BCLoss, bc_loss
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.base import LanguageModule
@@ -33,9 +35,8 @@ class BC(LanguageModule):
         Raises:
             UserError: for a negative weight, and as `LanguageModule`.
         """
+        check_range("[0, inf)", read_weight=read_weight)
         super().__init__(**shared)
-        if read_weight < 0:
-            raise UserError(f"read_weight must be at least 0, got {read_weight}")
         self.read_weight = read_weight
 
     def setup(self, stage: str) -> None:
@@ -48,6 +49,12 @@ class BC(LanguageModule):
         logits = logits_of(self.model, self.hidden_states(trunk_of(self.model), batch))
         read = (batch.read_state, batch.read_token, self.read_weight)
         return bc_loss(logits, batch.state, batch.token, *read)
+
+    def objective(self, terms: BCLoss, batch: TokenBatch) -> Tensor:
+        """Action tokens and observation tokens, each divided by the number that is expected of them."""
+        if not self.read_weight or terms.nll is None or terms.read_nll is None:
+            return super().objective(terms, batch)
+        return terms.nll * batch.scale + self.read_weight * terms.read_nll * batch.read_scale
 
     def policy(self, **settings: Any) -> LMPolicy:
         """Sample from the model; `settings` as of `lmrl.policies.LMPolicy`."""

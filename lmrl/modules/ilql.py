@@ -1,17 +1,18 @@
 """Implicit language Q-learning."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
 from lightning.pytorch.plugins.precision import HalfPrecision
+from torch import Tensor, nn
 
 from lmrl.batch import TokenBatch
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 from lmrl.losses import ILQLLoss, ilql_loss
 from lmrl.models.copies import follow, frozen_copy
 from lmrl.models.heads import ValueHead
-from lmrl.modules.values import ValueModule
+from lmrl.modules.values import Played, ValueModule
 
 __all__ = ["ILQL"]
 
@@ -26,7 +27,7 @@ class ILQL(ValueModule):
     name = "ilql"
     heads = 2
     in_steps = False
-    silent = ("slow_trunk", "slow_q_heads")
+    silent: tuple[str, ...] = ("slow_trunk", "slow_q_heads")
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class ILQL(ValueModule):
         expectile: float = 0.7,
         cql_weight: float = 0.01,
         polyak: float = 0.005,
+        play_target: bool = False,
         **shared: Any,
     ) -> None:
         """Build the value model, its slow copy, and the frozen policy.
@@ -43,14 +45,32 @@ class ILQL(ValueModule):
             expectile: in [0.5, 1): how near V comes to the best Q that the data supports.
             cql_weight: weight of the cross-entropy on both Qs.
             polyak: share of the way that the slow copies move after each optimizer step.
+            play_target: play and export the slow copies of trunk and heads, V's too, in place of what learns.
             **shared: arguments of `ValueModule`.
+
+        Raises:
+            UserError: for a number outside of its range, and as `ValueModule`.
         """
+        check_range("[0, 1]", gamma=gamma)
+        check_range("[0.5, 1)", expectile=expectile)
+        check_range("[0, inf)", cql_weight=cql_weight)
+        check_range("(0, 1]", polyak=polyak)
         super().__init__(**shared)
         self.loss_arguments = {"gamma": gamma, "expectile": expectile, "cql_weight": cql_weight}
         self.polyak = polyak
         self.v_head = ValueHead(int(self.model.config.hidden_size), 1, self.hparams["head_bias"])
         self.take_over_values()
         self.slow_trunk, self.slow_q_heads = frozen_copy(self.trunk), frozen_copy(self.q_heads)
+        self.slow_v_head: nn.Module | None = frozen_copy(self.v_head) if play_target else None
+        if play_target:
+            self.silent = ("trunk", "q_heads", "v_head")
+
+    @property
+    def played(self) -> Played:
+        """The slow copies with `play_target`."""
+        if self.slow_v_head is None:
+            return super().played
+        return Played(self.slow_trunk, self.slow_q_heads, self.slow_v_head)
 
     def setup(self, stage: str) -> None:
         """Ask the datamodule for the states that follow.
@@ -88,8 +108,9 @@ class ILQL(ValueModule):
     def train(self, mode: bool = True) -> "ILQL":
         """Training mode for what learns; the slow copies stay in eval mode."""
         super().train(mode)
-        self.slow_trunk.train(False)
-        self.slow_q_heads.train(False)
+        for slow in (self.slow_trunk, self.slow_q_heads, self.slow_v_head):
+            if slow is not None:
+                slow.train(False)
         return self
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
@@ -101,5 +122,14 @@ class ILQL(ValueModule):
         """Move the slow copies by `polyak` of the way; what does not learn is the same in both."""
         slow = [*self.slow_trunk.parameters(), *self.slow_q_heads.parameters()]
         fast = [*self.trunk.parameters(), *self.q_heads.parameters()]
+        if self.slow_v_head is not None and self.v_head is not None:
+            slow, fast = [*slow, *self.slow_v_head.parameters()], [*fast, *self.v_head.parameters()]
         pairs = [(ours, theirs) for ours, theirs in zip(slow, fast, strict=True) if theirs.requires_grad]
         follow([ours for ours, _ in pairs], [theirs for _, theirs in pairs], self.polyak)
+
+    def played_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """With `play_target` the values are the slow copies."""
+        if self.slow_v_head is None:
+            return weights
+        slow = {name.removeprefix("slow_"): t for name, t in weights.items() if name.startswith("slow_")}
+        return {**weights, **slow}

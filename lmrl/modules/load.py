@@ -1,95 +1,194 @@
 """From a run, a checkpoint or a model folder to the policy that it plays."""
 
-import importlib
+import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import lightning as L
 
+from lmrl.envs import registration
 from lmrl.envs.registration import Task
-from lmrl.errors import UserError
-from lmrl.models.checkpoint import in_one_file, read_checkpoint
-from lmrl.models.runs import resolve_checkpoint
+from lmrl.errors import UserError, in_one_line
+from lmrl.lazy import load
+from lmrl.models.checkpoint import read_checkpoint
+from lmrl.models.export import MANIFEST, read_manifest
+from lmrl.models.runs import resolve_run
 from lmrl.modules.base import LanguageModule
+from lmrl.modules.saving import CLASSES, read_folder
 from lmrl.protocols import Policy
 
-__all__ = ["load_module", "load_policy"]
+__all__ = ["load_module", "load_policy", "trained_task"]
 
 M = TypeVar("M", bound=L.LightningModule)
 
 
 def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_code: bool = False) -> LanguageModule:
-    """The module in a checkpoint (or in a run's best one), with the class that trained it.
+    """The module in a checkpoint (or in a run's best one) or exported folder, with the class that trained it.
 
     Args:
-        path: run folder, ``.ckpt`` file.
+        path: run folder, ``.ckpt`` file, exported folder (``models/maze_fo_ilql``, ``runs/maze_fo/ilql/best``).
         allow_pickle: also read a checkpoint that holds other objects than tensors and plain values. Reading such a file
             can run any code.
         trust_remote_code: run code that its tokenizer brings from a hub. What the checkpoint says about it does not
             count.
 
     Raises:
-        UserError: if there is no checkpoint, it is not one of ours, it is pickled, or it belongs to another tokenizer.
+        UserError: if there is no checkpoint, it is damaged or not one of ours, it is pickled, it names a class that is
+            neither of this package nor imported (nor in a module of ``$LMRL_MODULES``), or it belongs to another
+            tokenizer.
     """
-    file = resolve_checkpoint(path)
-    kind = _class(file, allow_pickle)
+    file = resolve_run(path)
+    content = _content(file, allow_pickle)
+    kind = _class(file, content)
     if not issubclass(kind, LanguageModule):
         raise UserError(f"{file} holds a {kind.__name__}, which is no language model")
-    return _load(file, kind, allow_pickle, trust_remote_code=trust_remote_code)
+    return _made(file, content, kind, trust_remote_code=trust_remote_code)
 
 
-def _load(file: Path, kind: type[M], allow_pickle: bool, **settings: Any) -> M:
-    with in_one_file(file, allow_pickle) as found:
-        loaded = kind.load_from_checkpoint(found, map_location="cpu", weights_only=not allow_pickle, **settings)
-    return loaded.eval()
+def _content(file: Path, allow_pickle: bool) -> dict[str, Any]:
+    """What a checkpoint holds; of an exported folder what `read_manifest` finds, under the same entry."""
+    return (
+        {"lmrl": read_manifest(file)}
+        if (file / MANIFEST).is_file()
+        else read_checkpoint(file, allow_pickle, weights=True)
+    )
 
 
-def _class(file: Path, allow_pickle: bool) -> type[L.LightningModule]:
-    """The class that a checkpoint names: only one that plays is ever made."""
-    path = str(read_checkpoint(file, allow_pickle)["lmrl"]["class"])
-    module, _, name = path.rpartition(".")
-    try:
-        kind = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{file} was written by {path!r}, which cannot be imported: {error}") from error
+def _class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
+    """The class that a checkpoint names: one of lmrl, or one whose module the user has imported or listed."""
+    named = content["lmrl"].get("class")
+    if not isinstance(named, str):
+        raise UserError(f"{file} is damaged: the name of its class must be a text, got {named!r:.60}")
+    if named in CLASSES:
+        return cast(type[L.LightningModule], getattr(load(CLASSES[named]), named.rpartition(".")[2]))
+    listed = [module for module in os.environ.get("LMRL_MODULES", "").replace(",", " ").split() if module]
+    for module in listed:
+        try:
+            load(module)
+        except ImportError as error:
+            raise UserError(f"LMRL_MODULES lists {module!r}, which cannot be imported: {error}") from error
+    home, _, name = named.rpartition(".")
+    kind = getattr(sys.modules.get(home), name, None)
+    if kind is None:
+        raise UserError(
+            f"{file} was written by {named!r:.200}, which is none of {', '.join(CLASSES)}; if you trust that class, "
+            "import its module before, or list the module: LMRL_MODULES=my_package.algorithms"
+        )
     if not (isinstance(kind, type) and issubclass(kind, L.LightningModule) and hasattr(kind, "policy")):
-        raise UserError(f"{file} is not a checkpoint of lmrl: {path!r} is no LightningModule with a policy")
+        raise UserError(f"{file} is not a checkpoint of lmrl: {named!r:.200} is no LightningModule with a policy")
     return kind
+
+
+def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -> M:
+    """The module that a checkpoint or an exported folder describes, by its plain arguments and weights alone."""
+    exported = (file / MANIFEST).is_file()
+    where = file / MANIFEST if exported else file
+    try:
+        if exported:
+            if not issubclass(kind, LanguageModule):
+                raise UserError(f"{file} holds a {kind.__name__}, which is no language model")
+            return cast(M, read_folder(file, kind, **settings))
+        given = dict(content["hyper_parameters"])
+        # Lightning notes there by what and whom a module was made.
+        arguments = {name: value for name, value in given.items() if not str(name).startswith("_")}
+        arguments = {**arguments, **getattr(kind, "arguments_of_checkpoint", _unchanged)(arguments, file), **settings}
+        module = kind(**arguments)
+        module.configure_model()
+        module.on_load_checkpoint(content)
+        module.load_state_dict(content["state_dict"])
+    except Exception as error:
+        if isinstance(error, (OSError, MemoryError)) or (isinstance(error, UserError) and str(file) in str(error)):
+            raise
+        said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {in_one_line(error)}"
+        raise UserError(f"{where} is damaged, or not of {kind.__name__}: {said}") from error
+    return module.eval()
+
+
+def _unchanged(arguments: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    return arguments
+
+
+def trained_task(path: str | Path, *, allow_pickle: bool = False) -> str | None:
+    """Name of the task that a run, checkpoint or exported folder was trained on; None if it does not say.
+
+    Args:
+        path: run folder, ``.ckpt`` file, exported folder.
+        allow_pickle: as of `load_module`.
+
+    Raises:
+        UserError: if there is no checkpoint, it is not one of ours, or it is pickled.
+    """
+    return _own_task(_content(resolve_run(path), allow_pickle))
+
+
+def _own_task(content: Mapping[str, Any]) -> str | None:
+    made_with = content["lmrl"].get("made_with")
+    name = made_with.get("task") if isinstance(made_with, dict) else None
+    return None if name is None else str(name)
+
+
+def _task(path: str | Path, content: Mapping[str, Any], named: Task | str | None, allow_other: bool) -> Task:
+    """What a policy is to play: what is named, if it may play that, or else its own task."""
+    own = _own_task(content)
+    if named is None:
+        if own is None:
+            raise UserError(f"{path} does not say on which task it was trained: name one")
+        return registration.task(own)
+    task = registration.task(named) if isinstance(named, str) else named
+    if own not in (None, task.name) and not allow_other:
+        raise UserError(
+            f"{path} was trained on {own}, not on {task.name}; if that is meant: "
+            "lmrl evaluate --allow_other_task, in Python allow_other_task=True"
+        )
+    return task
 
 
 def load_policy(
     path: str | Path,
-    task: Task,
+    task: Task | str | None = None,
     *,
     rerank: bool = False,
     allow_pickle: bool = False,
+    allow_other_task: bool = False,
     device: str = "cpu",
     **settings: Any,
 ) -> Policy:
-    """The policy of a run or checkpoint, ready to play ``task``.
+    """The policy of a run, checkpoint or exported folder, ready to play ``task``.
 
     Args:
-        path: run folder, ``.ckpt`` file.
-        task: what it will play; gives the longest action.
+        path: run folder, ``.ckpt`` file, exported folder.
+        task: what it will play, or its name; gives the longest action. None: what it was trained on.
         rerank: choose among the task's actions by their scores instead of saying one token by token; greedy unless
             ``temperature`` says otherwise. Makes illegal actions impossible, which flatters.
         allow_pickle: as of `load_module`.
+        allow_other_task: let it play another task than the one that it was trained on.
         device: where its model computes.
         **settings: decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``, ``compile``) over the module's
             own.
 
     Raises:
-        UserError: there is no such run, or a setting does not go with ``rerank``.
+        UserError: there is no such run; it was trained on another task, or does not say on which where none is named;
+            or a setting does not go with ``rerank``.
     """
+    file = resolve_run(path)
+    content = _content(file, allow_pickle)
+    task = _task(path, content, task, allow_other_task)
     if rerank:
         if settings.get("compile"):
             raise UserError("rerank reads whole actions and has no decode steps: compile must be left out")
         if not task.actions:
             raise UserError(f"rerank needs a task whose actions can be listed; those of {task.name} cannot")
-        return load_module(path, allow_pickle=allow_pickle).to(device).reranker(task.actions, **settings)
-    file = resolve_checkpoint(path)
-    kind = _class(file, allow_pickle)
+        module: Any = load_module(path, allow_pickle=allow_pickle).to(device)
+        return _named(module.reranker(task.actions, **settings), module)
+    kind = _class(file, content)
     safe = {"trust_remote_code": False} if issubclass(kind, LanguageModule) else {}
-    module: Any = _load(file, kind, allow_pickle, **safe).to(device)
-    policy: Policy = module.policy(**{"max_new_tokens": task.max_action_tokens, **settings})
-    return policy
+    module = _made(file, content, kind, **safe).to(device)
+    return _named(module.policy(**{"max_new_tokens": task.max_action_tokens, **settings}), module)
+
+
+def _named(policy: Any, module: Any) -> Policy:
+    """The policy with an attribute ``weights``, the hash of what it plays with, for the provenance of its scores."""
+    policy.weights = getattr(module, "made_with", {}).get("weights")
+    return cast(Policy, policy)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from lmrl.batch import TokenBatch
+from lmrl.errors import check_range
 from lmrl.losses import MCLoss, mc_loss
 from lmrl.modules.values import ValueModule
 
@@ -21,7 +22,12 @@ class MC(ValueModule):
             gamma: discount per action token.
             cql_weight: weight of the cross-entropy on Q.
             **shared: arguments of `ValueModule`.
+
+        Raises:
+            UserError: for a number outside of its range, and as `ValueModule`.
         """
+        check_range("[0, 1]", gamma=gamma)
+        check_range("[0, inf)", cql_weight=cql_weight)
         super().__init__(**shared)
         self.gamma = gamma
         self.cql_weight = cql_weight

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from lmrl.batch import TokenBatch, collate
 from lmrl.episode import Episode
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 from lmrl.losses import Experience, KLController, PPOLoss, bc_loss, ppo_loss, spoken
 from lmrl.models.copies import frozen_copy
 from lmrl.models.heads import ValueHead
@@ -79,8 +79,13 @@ class PPO(LanguageModule):
             **shared: arguments of `LanguageModule`.
 
         Raises:
-            UserError: only one of `kl_target` and `kl_horizon`, and as `LanguageModule`.
+            UserError: only one of `kl_target` and `kl_horizon`, a number outside of its range, and as `LanguageModule`.
         """
+        check_range("[0, 1]", gamma=gamma, gae_lambda=gae_lambda)
+        check_range("[0, inf)", clip=clip, value_clip=value_clip)
+        weights = {"value_weight": value_weight, "entropy_weight": entropy_weight, "bc_weight": bc_weight}
+        check_range("[0, inf)", kl_weight=kl_weight, **weights)
+        check_range("(-inf, inf)", head_bias=head_bias)
         super().__init__(**shared)
         self.clip, self.value_clip = clip, value_clip
         self.value_weight, self.entropy_weight = value_weight, entropy_weight
@@ -212,13 +217,14 @@ class PPO(LanguageModule):
         )
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """See `LanguageModule.training_step`; a BC batch beside it adds its loss."""
+        """See `LanguageModule.training_step`; a BC batch beside it adds its loss, divided by its own expectation."""
         if isinstance(batch, TokenBatch):
             return super().training_step(batch, batch_idx)
         played, recorded = batch["round"], batch["bc"]
         imitation = bc_loss(self.scores(recorded)[0], recorded.state, recorded.token).loss
-        self.log(f"{self.name}/bc_loss", imitation.detach(), on_step=False, on_epoch=True, batch_size=1)
-        loss: Tensor = super().training_step(played, batch_idx) + self.bc_weight * imitation * played.n_tokens
+        shown = {"on_step": False, "on_epoch": True, "batch_size": max(1, recorded.n_tokens), "sync_dist": True}
+        self.log(f"{self.name}/bc_loss", imitation.detach(), **shown)
+        loss: Tensor = super().training_step(played, batch_idx) + self.bc_weight * imitation * recorded.scale
         return loss
 
     def _over_ranks(self, terms: dict[str, Tensor], count: int) -> tuple[dict[str, Tensor], int]:

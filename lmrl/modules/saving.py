@@ -1,25 +1,84 @@
 """What checkpoints and model folders hold of a module, so that neither needs another file."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from lmrl.errors import UserError
 from lmrl.models.card import model_card
-from lmrl.models.export import export
+from lmrl.models.export import MANIFEST, export, exported_values, read_manifest
+from lmrl.models.lm import build_lm
 from lmrl.models.lora import has_lora
 from lmrl.models.runs import resolve_pretrained
-from lmrl.models.tokenizer import bundled_name, fingerprint
+from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint
 from lmrl.modules.provenance import facts, generation_defaults
+from lmrl.modules.sharding import is_sharded
+from lmrl.modules.wrapped import wrapper_of
 from lmrl.tokens import Window
 
 if TYPE_CHECKING:
     from lmrl.modules.base import LanguageModule
 
-__all__ = ["read_entry", "stand_alone", "write_folder"]
+__all__ = [
+    "CLASSES",
+    "class_name",
+    "note_weights",
+    "plain_arguments",
+    "read_entry",
+    "read_folder",
+    "stand_alone",
+    "write_folder",
+]
+
+CLASSES: Mapping[str, str] = {
+    "lmrl.modules.BC": "lmrl.modules.bc",
+    "lmrl.modules.FilteredBC": "lmrl.modules.filtered_bc",
+    "lmrl.modules.MC": "lmrl.modules.mc",
+    "lmrl.modules.ILQL": "lmrl.modules.ilql",
+    "lmrl.modules.PPO": "lmrl.modules.ppo",
+    "lmrl.modules.GuidedPPO": "lmrl.modules.guided_ppo",
+    "lmrl.modules.OnlineFilteredBC": "lmrl.modules.online_filtered_bc",
+    "lmrl.symbolic.SymbolicDQN": "lmrl.symbolic.modules",
+    "lmrl.symbolic.SymbolicCQL": "lmrl.symbolic.modules",
+}
+"""What a checkpoint may call its class, and where that is; others go by the full name of a module that is imported."""
+
+# Of a transformers configuration: what chooses code rather than the shape of a model.
+_CHOOSE_CODE = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config")
+
+
+def class_name(kind: type) -> str:
+    """As a checkpoint names it."""
+    full = f"{kind.__module__}.{kind.__qualname__}"
+    return next((name for name, home in CLASSES.items() if full == f"{home}.{name.rpartition('.')[2]}"), full)
+
+
+def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """The arguments of a checkpoint as far as it may choose: no model to start from, and a tokenizer that is bundled.
+
+    The tokenizer of another model is taken from the folder that a run keeps beside its checkpoint.
+
+    Raises:
+        UserError: it names a model to start from, or a tokenizer that is neither bundled nor beside it.
+    """
+    if arguments.get("pretrained") is not None:
+        raise UserError(f"{file} names a model to start from, which none of ours does: {arguments['pretrained']!r:.80}")
+    named, beside = arguments.get("tokenizer"), file.with_suffix("")
+    if named not in (None, *BUNDLED):
+        if not (beside / "tokenizer_config.json").is_file():
+            raise UserError(
+                f"{file} was trained with the tokenizer {named!r:.80}, which a checkpoint alone cannot load: keep the "
+                f"folder {beside.name} beside it"
+            )
+        named = str(beside)
+    architecture = arguments.get("architecture") or {}
+    shape = {k: v for k, v in architecture.items() if not k.startswith("_") and k not in _CHOOSE_CODE}
+    return {**arguments, "pretrained": None, "tokenizer": named, "architecture": shape}
 
 
 def stand_alone(module: "LanguageModule", kind: type, checkpoint: dict[str, Any]) -> None:
@@ -30,27 +89,70 @@ def stand_alone(module: "LanguageModule", kind: type, checkpoint: dict[str, Any]
         kind: its class, before anything was sharded.
         checkpoint: changed in place; gets an entry ``lmrl``.
     """
-    arguments = dict(checkpoint.get("hyper_parameters", module.hparams))
-    arguments.update(pretrained=None, architecture=_plain(module.model.config.to_diff_dict()))
-    named = arguments["tokenizer"] or module.tokenizer.name_or_path
-    arguments["tokenizer"] = bundled_name(module.tokenizer) or named
-    checkpoint["hyper_parameters"] = arguments
-    checkpoint["lmrl"] = {
-        "class": f"{kind.__module__}.{kind.__qualname__}",
+    checkpoint["hyper_parameters"] = _arguments(module, checkpoint.get("hyper_parameters", module.hparams))
+    if not (is_sharded(module) or wrapper_of(module)):  # else `save_run` has noted it of the whole weights
+        note_weights(module)
+    checkpoint["lmrl"] = _entry(module, kind, checkpoint.get("global_step"))
+
+
+def _arguments(module: "LanguageModule", given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with which the module is made again, without another file."""
+    named = given["tokenizer"] or module.tokenizer.name_or_path
+    return {
+        **given,
+        "pretrained": None,
+        "architecture": _plain(module.model.config.to_diff_dict()),
+        "tokenizer": bundled_name(module.tokenizer) or named,
+    }
+
+
+def _entry(module: "LanguageModule", kind: type, steps: int | None) -> dict[str, Any]:
+    """What loading needs beside the arguments."""
+    return {
+        "class": class_name(kind),
         "tokenizer": fingerprint(module.tokenizer),
         "window": None if module.window is None else asdict(module.window),
-        "made_with": {**module.made_with, "steps": checkpoint.get("global_step")},
+        "made_with": {**module.made_with, "steps": steps},
         "action_tokens": module.action_tokens,
     }
+
+
+def note_weights(module: "LanguageModule", weights: Mapping[str, Tensor] | None = None) -> None:
+    """Keep in ``made_with["weights"]`` a hash of what plays: the language model and the values, as float32.
+
+    Checkpoints, exported folders and scores hold it, so that it can be told which weights scores belong to.
+
+    Args:
+        module: of which it is.
+        weights: the whole state dict, where the module itself holds a share of it.
+    """
+    if weights is None:
+        weights = {f"model.{name}": tensor for name, tensor in module.model.state_dict().items()} | module.values()
+    else:
+        names, weights = module.values(), module.played_weights(weights)
+        weights = {name: t for name, t in weights.items() if name in names or name.startswith("model.")}
+    found = hashlib.sha256()
+    for name in sorted(weights):
+        # A copy: memory that numpy has seen cannot be gathered by FSDP any more.
+        tensor = weights[name].detach().to("cpu", torch.float32, copy=True).contiguous()
+        found.update(f"{name} {list(tensor.shape)}\n".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    module.made_with["weights"] = found.hexdigest()[:32]
 
 
 def read_entry(module: "LanguageModule", checkpoint: Mapping[str, Any]) -> None:
     """Take over what `stand_alone` put in.
 
     Raises:
-        UserError: the weights belong to another vocabulary.
+        UserError: the checkpoint is one of another algorithm, or its weights belong to another vocabulary.
     """
     entry = checkpoint["lmrl"]
+    written, own = entry["class"], class_name(module._kind)
+    if written != own and written in CLASSES and own in CLASSES:  # a class of the user's may go on from another
+        raise UserError(
+            f"the checkpoint is one of {written}, not of {own}: to start from its weights, give its run folder as "
+            "model.init_args.pretrained instead of ckpt_path"
+        )
     ours, theirs = fingerprint(module.tokenizer), entry["tokenizer"]
     if ours != theirs:
         raise UserError(f"the checkpoint was trained with another tokenizer ({theirs}) than this one ({ours})")
@@ -72,12 +174,54 @@ def write_folder(
     settings["rendering"] = "text" if module.window is None else module.window.rendering
     spoken: dict[str, Tensor] | None = None
     if weights is not None:
+        weights = module.played_weights(weights)
         values = {name: weights[name] for name in values}
         spoken = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
+    note_weights(module, weights)
     card = model_card(facts(module), scores, guided=any(name.startswith("q_heads.") for name in values))
     base = _base(module) if has_lora(module.model) and not merge else None
     defaults = generation_defaults(module)
-    export(folder, module.model, module.tokenizer, values, card, defaults, settings, spoken, base)
+    arguments = {name: value for name, value in module.hparams.items() if not name.startswith("_")}
+    steps = module.global_step or module.made_with.get("steps")  # a module that was loaded has no trainer
+    about = {"hyper_parameters": _arguments(module, arguments), **_entry(module, module._kind, steps)}
+    export(folder, module.model, module.tokenizer, values, card, defaults, settings, spoken, base, about)
+
+
+def read_folder(folder: Path, kind: "type[LanguageModule]", **settings: Any) -> "LanguageModule":
+    """The module of an exported folder, as it plays: with its values and window, without optimizer and slow copies.
+
+    Args:
+        folder: that `write_folder` wrote.
+        kind: its class, as ``lmrl.json`` names it.
+        **settings: arguments over those that it was made with.
+
+    Raises:
+        UserError: files do not belong together.
+    """
+    manifest = read_manifest(folder)
+    recorded = plain_arguments({**manifest["hyper_parameters"], "tokenizer": None}, folder)
+    arguments = {**recorded, "tokenizer": str(folder), **settings}
+    if kind.policy_learns:
+        arguments["lora"] = None  # what they have learned is part of the model, or is merged into it here
+    if "play_target" in arguments:
+        arguments["play_target"] = False  # of two copies the folder holds the one that plays
+    module = kind(**arguments)
+    if fingerprint(module.tokenizer) != manifest["tokenizer"]:
+        raise UserError(f"{folder / 'tokenizer.json'} and {folder / MANIFEST} do not belong together; export it again")
+    read_entry(module, {"lmrl": manifest})
+    spoken = build_lm(str(folder), {}, len(module.tokenizer), dtype=torch.float32).state_dict()
+    weights = {**{f"model.{name}": tensor for name, tensor in spoken.items()}, **exported_values(str(folder))}
+    missing = ({f"model.{name}" for name in spoken} | module.values().keys()) ^ weights.keys()
+    if missing:
+        raise UserError(f"{folder}: weights and {MANIFEST} do not belong together ({min(missing)}); export it again")
+    module.load_state_dict(weights, strict=False)
+    noted = module.made_with.get("weights")
+    if noted is not None and manifest["hyper_parameters"].get("lora") is None:  # adapters are merged above
+        note_weights(module)
+        if module.made_with["weights"] != noted:
+            files = ", ".join(str(path) for path in sorted(folder.glob("*.safetensors")))
+            raise UserError(f"{files}: not the weights that {folder / MANIFEST} names; export the folder again")
+    return module.eval()
 
 
 def _base(module: "LanguageModule") -> str:

@@ -1,13 +1,13 @@
 """What MC and ILQL share: a frozen policy, a value model beside it, and the policy that plays both."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lmrl.batch import TokenBatch
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 from lmrl.losses import Taken
 from lmrl.models.copies import sharing_copy
 from lmrl.models.export import exported_values
@@ -18,7 +18,15 @@ from lmrl.models.runs import resolve_pretrained
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import RerankPolicy, ValueGuidedPolicy
 
-__all__ = ["ValueModule"]
+__all__ = ["Played", "ValueModule"]
+
+
+class Played(NamedTuple):
+    """The value model that plays."""
+
+    trunk: PreTrainedModel
+    q_heads: nn.ModuleList
+    v_head: nn.Module | None
 
 
 class ValueModule(LanguageModule):
@@ -46,11 +54,12 @@ class ValueModule(LanguageModule):
             **shared: arguments of `LanguageModule`.
 
         Raises:
-            UserError: for a rank below one, and as `LanguageModule`.
+            UserError: for a number outside of its range, and as `LanguageModule`.
         """
+        check_range("[0, inf)", beta=beta)
+        check_range("(-inf, inf)", head_bias=head_bias)
+        check_range("[1, inf)", q_rank=q_rank)
         super().__init__(**shared)
-        if q_rank is not None and q_rank < 1:
-            raise UserError(f"q_rank must be at least 1, got {q_rank}")
         self.beta = beta
         self.trunk: PreTrainedModel = sharing_copy(trunk_of(self.model))
         self.model.requires_grad_(False).train(False)
@@ -65,6 +74,11 @@ class ValueModule(LanguageModule):
         """The trunk under the heads."""
         return self.trunk
 
+    @property
+    def played(self) -> Played:
+        """What plays beside pi_beta, and what is exported: `ILQL` may play its slow copies."""
+        return Played(self.trunk, self.q_heads, self.v_head)
+
     def take_over_values(self) -> None:
         """If the run that it starts from has learned values, go on from them. Call it when all heads are there.
 
@@ -77,7 +91,8 @@ class ValueModule(LanguageModule):
         learned = exported_values(resolve_pretrained(name))
         if not learned and not self.needs_values:
             return
-        ours = {key: tensor.shape for key, tensor in self.values().items()}
+        own = self._weights(Played(self.trunk, self.q_heads, self.v_head))
+        ours = {key: tensor.shape for key, tensor in own.items()}
         if ours != {key: tensor.shape for key, tensor in learned.items()}:
             parts = ", ".join(sorted({key.split(".")[0] for key in learned}))
             said = f"has others ({parts})" if learned else "has none"
@@ -93,28 +108,30 @@ class ValueModule(LanguageModule):
 
     def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
         """Sample from ``log pi_beta + beta * min Q``; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""
+        trunk, q_heads, v_head = self.played
         return ValueGuidedPolicy(
             self.model,
             self.tokenizer,
             self.reading(),
-            value_model=self.trunk,
-            q_heads=list(self.q_heads),
-            v_head=self._value if self.v_head is not None else None,
+            value_model=trunk,
+            q_heads=list(q_heads),
+            v_head=v_head,
             beta=self.beta if beta is None else beta,
             **settings,
         )
 
     def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
         """By ``sum (min Q - V)`` over an action's tokens; `settings` as of `lmrl.policies.RerankPolicy`."""
+        trunk, q_heads, v_head = self.played
         return RerankPolicy(
             self.model,
             self.tokenizer,
             self.reading(),
             proposals=proposals,
             score="value",
-            value_model=self.trunk,
-            q_heads=list(self.q_heads),
-            v_head=self._value if self.v_head is not None else None,
+            value_model=trunk,
+            q_heads=list(q_heads),
+            v_head=v_head,
             **settings,
         )
 
@@ -122,15 +139,13 @@ class ValueModule(LanguageModule):
         """What each Q head says, on (S, width) hidden vectors, about the action tokens of a batch."""
         return [head.taken(hidden, batch.state, batch.token) for head in cast(Iterable[ValueHead], self.q_heads)]
 
-    def _value(self, hidden: Tensor) -> Tensor:
-        """(n, width) to (n,)."""
-        assert self.v_head is not None
-        value: Tensor = self.v_head(hidden).squeeze(-1)
-        return value
-
     def values(self) -> dict[str, Tensor]:
-        """The trunk (its adapters, where it has some) and the heads on it: ``trunk.*``, ``q_heads.*``, ``v_head.*``."""
-        trunk = self.trunk.state_dict() if self.hparams["lora"] is None else adapter_weights(self.trunk)
-        heads = {"q_heads": self.q_heads, "v_head": self.v_head}
-        parts = {"trunk": trunk, **{name: part.state_dict() for name, part in heads.items() if part is not None}}
+        """Trunk (its adapters, where it has some) and heads that play: ``trunk.*``, ``q_heads.*``, ``v_head.*``."""
+        return self._weights(self.played)
+
+    def _weights(self, played: Played) -> dict[str, Tensor]:
+        trunk, q_heads, v_head = played
+        parts = {"trunk": trunk.state_dict() if self.hparams["lora"] is None else adapter_weights(trunk)}
+        heads = {"q_heads": q_heads, "v_head": v_head}
+        parts |= {name: part.state_dict() for name, part in heads.items() if part is not None}
         return {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.items()}

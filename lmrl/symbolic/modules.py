@@ -1,7 +1,9 @@
 """DQN and CQL on the grid, as LightningModules."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -12,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from lmrl.data.reading import read_dataset
-from lmrl.envs.layouts import find_layout
+from lmrl.envs.layouts import LAYOUTS, find_layout
 from lmrl.errors import UserError
+from lmrl.modules.saving import class_name
 from lmrl.symbolic.grid import ACTIONS, Grid, GridMaze
 from lmrl.symbolic.losses import symbolic_loss
 from lmrl.symbolic.policy import GridPolicy
@@ -122,7 +125,20 @@ class _SymbolicQ(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Say by which class it is loaded."""
-        checkpoint["lmrl"] = {"class": f"{type(self).__module__}.{type(self).__qualname__}"}
+        checkpoint["lmrl"] = {"class": class_name(type(self))}
+
+    @staticmethod
+    def arguments_of_checkpoint(arguments: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+        """What a checkpoint may choose among its arguments: no layout in a file.
+
+        Raises:
+            UserError: it names one.
+        """
+        if arguments.get("layout", "umaze") not in LAYOUTS:
+            raise UserError(
+                f"{file} names the layout {arguments['layout']!r:.300}; a checkpoint may name {', '.join(LAYOUTS)}"
+            )
+        return arguments
 
 
 class SymbolicDQN(_SymbolicQ):

@@ -13,6 +13,7 @@ from lmrl.callbacks import InteractiveEvaluation, KeepLast
 from lmrl.data import generate
 from lmrl.datamodules import MazeDataModule
 from lmrl.errors import UserError
+from lmrl.evaluation import Evaluation, evaluate
 from lmrl.modules import BC
 from lmrl.policies import LMPolicy
 from lmrl.protocols import Reply, Request
@@ -73,6 +74,22 @@ def test_the_best_by_return_is_kept_and_the_last_too(data_path: Path, tmp_path: 
         assert (mean == -401.0) == bool(illegal)
 
 
+def test_no_checkpoint_is_chosen_by_what_is_reported(
+    data_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = []
+
+    def spying(*args: Any, **kwargs: Any) -> Evaluation:
+        played.append(evaluate(*args, **kwargs))
+        return played[-1]
+
+    monkeypatch.setattr("lmrl.callbacks.interactive.evaluate", spying)
+    playing = fit(tmp_path, data_path, steps=2)
+    reported = evaluate(Walker(good=True), "maze_fo", 25, playing.seed)
+    (chosen,) = played
+    assert not {e.seed for e in chosen.episodes} & {e.seed for e in reported.episodes}
+
+
 @pytest.mark.filterwarnings("ignore:Experiment logs directory")
 def test_a_resumed_run_does_not_overwrite_a_better_best(data_path: Path, tmp_path: Path) -> None:
     fit(tmp_path, data_path, steps=3)
@@ -90,3 +107,14 @@ def test_numbers_below_one_are_refused(name: str) -> None:
 def test_an_unknown_task_is_refused() -> None:
     with pytest.raises(UserError, match="unknown task 'maze'"):
         InteractiveEvaluation("maze")
+
+
+def test_a_setting_that_the_policy_does_not_take_is_refused_before_the_first_step(
+    tmp_path: Path, data_path: Path
+) -> None:
+    playing = InteractiveEvaluation("maze_fo", decoding={"betta": 3})
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    trainer = L.Trainer(max_steps=5, accelerator="cpu", default_root_dir=tmp_path, callbacks=[playing], **quiet)
+    with pytest.raises(UserError, match="decoding has the setting 'betta', which the policy of BC does not take"):
+        trainer.fit(BC(architecture={"n_embd": 16, "n_layer": 1, "n_head": 2}), MazeDataModule(path=str(data_path)))
+    assert trainer.global_step == 0

@@ -57,11 +57,26 @@ def test_rounds_are_played_with_the_weights_of_their_moment(bc_run: str, tmp_pat
 
 
 def test_training_never_plays_the_episodes_of_evaluation(bc_run: str, tmp_path: Path) -> None:
-    spy = Spying(seed=0)
-    fit(PPO(pretrained=bc_run), rounds(), tmp_path, steps=9, playing=spy)
+    spy = Spying()
+    fit(PPO(pretrained=bc_run), rounds(seed=0), tmp_path, steps=9, playing=spy)
     trained = {episode.seed for episodes in spy.rounds for episode in episodes}
     evaluated = {e.seed for e in evaluate(_Up(), "maze_fo", 200, seed=0, env=ENV).episodes}
     assert not trained & evaluated
+
+
+def test_the_seed_of_a_training_decides_its_rounds(
+    bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def episodes(folder: str, run: int, **more: Any) -> list[tuple[int, tuple[str, ...]]]:
+        monkeypatch.setenv("PL_GLOBAL_SEED", str(run))  # as L.seed_everything does
+        torch.manual_seed(0)
+        spy = Spying()
+        fit(PPO(pretrained=bc_run), rounds(**more), tmp_path / folder, steps=3, playing=spy)
+        return [(e.seed, e.actions) for played in spy.rounds for e in played]
+
+    ours = episodes("ours", 5)
+    assert episodes("again", 5) == episodes("told", 6, seed=5) == ours
+    assert not {seed for seed, _ in episodes("other", 6)} & {seed for seed, _ in ours}
 
 
 class _Up:

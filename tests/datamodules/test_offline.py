@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -5,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from lmrl.batch import TokenBatch
 from lmrl.data import generate
 from lmrl.datamodules import Filter, MazeDataModule, OfflineDataModule
+from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.losses import returns_to_go
 from lmrl.models.tokenizer import load_tokenizer
@@ -72,13 +74,29 @@ def test_the_filter_applies_to_training_only(path: Path) -> None:
     assert len(data.val_dataloader().dataset) == everything  # type: ignore[union-attr]
 
 
-def test_split_and_order_follow_from_the_seed(path: Path) -> None:
-    def first(seed: int) -> list[int]:
-        return next(iter(ready(path, data_seed=seed, batch_size=8).train_dataloader())).token.tolist()
+def test_the_data_seed_decides_the_split_and_that_of_the_training_the_order(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def order(run: int, **more: Any) -> list[list[int]]:
+        monkeypatch.setenv("PL_GLOBAL_SEED", str(run))  # as L.seed_everything does
+        return [batch.token.tolist() for batch in ready(path, batch_size=8, **more).train_dataloader()]
 
-    assert first(1) == first(1)
-    assert first(1) != first(2)
-    assert ready(path, data_seed=1).split() == ready(path, data_seed=1).split()
+    assert order(1) == order(1) == order(2, seed=1)
+    assert order(1) != order(2)
+    assert order(1) != order(1, seed=0)
+    assert ready(path, seed=1).split() == ready(path, seed=2).split()
+    assert ready(path, data_seed=1).split() == ready(path, data_seed=1).split() != ready(path).split()
+
+
+def test_processes_share_the_order_of_the_training_seed(path: Path) -> None:
+    def order(seed: int, rank: int) -> list[list[int]]:
+        loader: Any = ready(path, batch_size=8, seed=seed).train_dataloader()
+        # As Lightning does, which knows nothing but PL_GLOBAL_SEED.
+        loader.batch_sampler.sampler = DistributedSampler(loader.dataset, num_replicas=2, rank=rank)
+        return [batch.token.tolist() for batch in loader]
+
+    assert order(1, 0) == order(1, 0) != order(2, 0)
+    assert order(1, 0) != order(1, 1)
 
 
 def test_a_missing_dataset_is_generated_where_it_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +125,7 @@ def test_a_generated_dataset_may_be_played_by_another_player(tmp_path: Path, mon
         ({"consecutive": 0}, "consecutive"),
         ({"val_fraction": 1.0}, "val_fraction"),
         ({"data_seed": -1}, "data_seed"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, object], message: str) -> None:
@@ -129,10 +148,21 @@ def test_what_cannot_be_trained_on_says_so_before_training(path: Path, tmp_path:
         data.train_dataloader()
 
 
-@pytest.mark.parametrize(("pool", "workers"), [(1, 0), (3, 0), (1, 1)])
-def test_a_loader_goes_on_in_the_middle_of_an_epoch_and_at_its_end(pool: int, workers: int, path: Path) -> None:
+def test_empty_texts_name_the_file_and_the_episode(path: Path, tmp_path: Path) -> None:
+    episodes = [replace(e, action_ids=(), action_logprobs=(), action_values=()) for e in ready(path).episodes[:6]]
+    silent = replace(episodes[4], observations=("", *episodes[4].observations[1:]))
+    none = Episode("maze_fo", ("at 1, 1\n",), (), (), False, True)
+    write_episodes(tmp_path / "silent.parquet", [none, *episodes[:4], silent, episodes[5]])
+    data = ready(tmp_path / "silent.parquet", val_fraction=0.0)
+    told = rf"silent.parquet: episode 5: observation 0 of the episode with seed {silent.seed} is an empty text"
+    with pytest.raises(UserError, match=told):
+        data.train_dataloader()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_goes_on_in_the_middle_of_an_epoch_and_at_its_end(workers: int, path: Path) -> None:
     def loader() -> DataLoader[TokenBatch]:
-        return ready(path, batch_size=40, pool=pool, num_workers=workers).train_dataloader()
+        return ready(path, batch_size=40, num_workers=workers).train_dataloader()
 
     def read(source: DataLoader[TokenBatch], batches: int) -> list[list[int]]:
         found: list[list[int]] = []

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -116,6 +117,28 @@ def test_recorded_episodes_beside_the_rounds(path: Path) -> None:
         data.consumed += 1
     assert [pair["round"].n_tokens for pair in pairs] == [len(batch) for batch in learn(ready(batch_size=4)[0])]
     assert all(pair["bc"].n_tokens > 0 for pair in pairs)
+
+
+def test_minibatches_are_divided_by_what_they_have_on_average(path: Path) -> None:
+    """Those of a round by the round's, recorded ones by those of the recordings: sums over tokens weigh all alike."""
+    data, _ = ready(offline=True, path=str(path), batch_size=2, val_fraction=0.0, batches=6)
+    for _ in range(3):  # the third round has three moves up and one down: two minibatches a pass
+        learn(data)
+    data.consumed = 0
+    batches = list(data.minibatches())
+    mean = sum(map(len, tokens_of_a_pass(data))) / 2
+    assert [batch.expected_tokens.item() for batch in batches] == pytest.approx([mean] * 6)
+    recorded = next(data.recorded_batches())
+    actions = [data.recorded[index] for index in range(len(data.recorded))]
+    assert recorded.expected_tokens.item() == pytest.approx(2 * np.mean([len(s.token) for s in actions]))
+    data.read = True
+    heard = next(data.recorded_batches()).expected_read
+    assert heard is not None
+    assert heard.item() == pytest.approx(2 * np.mean([len(s.ids) - 1 - len(s.token) for s in actions]))
+
+
+def tokens_of_a_pass(data: OnlineDataModule) -> list[list[int]]:
+    return [data.played[index].token.tolist() for index in range(len(data.played))]
 
 
 def test_the_filter_chooses_among_what_is_at_hand() -> None:

@@ -30,9 +30,28 @@ def test_what_is_read_is_not_said() -> None:
     assert torch.equal(plain.input_ids, batch.input_ids)
 
 
-def test_what_segments_share_is_read_once() -> None:
+def test_what_episodes_share_counts_as_often_as_they_have_it() -> None:
     batch = collate(cut(EPISODES, Window(texts=1)), read=True)
-    assert said_and_read(batch) == (6, 2)  # b after a, for both episodes, and d after c
+    assert said_and_read(batch) == (6, 3)  # b after a in both episodes, and d after c
+
+
+def test_answers_weigh_as_often_as_they_were_given() -> None:
+    """Nine of ten episodes go on with "y", one with "n", and all of them end alike."""
+    asked = [episode("q", "a\n", "yn"[i == 9], "b\n", rewards=[0, 0], terminated=True) for i in range(10)]
+    batch = collate(cut(asked, Window()), read=True)
+    assert batch.read_token is not None
+    assert sorted(map(chr, batch.read_token.tolist())) == ["n"] + ["y"] * 9
+
+
+def test_windows_that_overlap_read_each_observation_once() -> None:
+    """Of a window of three texts only the newest observation is new, and what was said before is no observation."""
+    long = [episode("ab", "x\n", "cd", "y\n", "ef", "z\n", "gh", "w\n", rewards=[0] * 4, terminated=True)]
+    parts = cut(long, Window(texts=3))
+    assert [part.new_col for part in parts] == [0, 4, 4]
+    batch = collate(parts, read=True)
+    assert batch.read_token is not None
+    assert sorted(map(chr, batch.read_token.tolist())) == list("bcdefgh")
+    assert sum(part.n_read for part in parts) == 7
 
 
 def test_read_tokens_are_looked_up_before_they_come() -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from lmrl.errors import UserError
+from lmrl.errors import BudgetError, UserError
 from lmrl.models.chat import ChatClient, ChatError, Messages
 from lmrl.models.chat_cache import ChatCache
 from lmrl.models.chat_limits import ChatLimits
-from tests.endpoints import Unruly, completion, hang, late, reply
+from tests.endpoints import Unruly, completion, hang, late, reply, trickle
 
 pytest.importorskip("openai", reason="needs openai: pip install 'lmrl[chat]'")
 
@@ -87,7 +87,14 @@ def test_faults_that_pass_are_waited_for() -> None:
         (reply(502, ""), "status 502: nothing else"),
         (reply(200, '{"choices": [{"mess'), "a malformed answer: "),
         (reply(200, "<html>later</html>", content_type="text/html"), "a malformed answer: <html>later</html>"),
-        (completion(["no", "text"]), r"a malformed answer: content \['no', 'text'\]"),
+        (completion(["no", "text"]), "a malformed answer: content must be a text, got list"),
+        (reply(200, '{"choices": {"0": {"message": {"content": "a"}}}}'), 'a malformed answer: {"choices": {"0"'),
+        (reply(200, '{"choices": [{"message": "a"}]}'), "a malformed answer: "),
+        (reply(200, '{"choices": []}'), "a malformed answer: "),
+        (reply(200, "[" * 100_000), r"a malformed answer: \[\[\["),
+        (reply(200, '{"choices": ' + "9" * 5_000 + "}"), "a malformed answer: "),
+        (reply(200, "\x00\x00"), "a malformed answer: "),
+        (reply(200, " " * (5 << 20)), "an answer of more than 4 MiB"),
         (hang(0.0), "no connection: "),
     ],
 )
@@ -121,10 +128,32 @@ def test_a_server_that_hangs_is_given_up_and_asked_again() -> None:
     with Unruly(hang(9.0), hang(9.0)) as server:
         began = time.monotonic()
         assert client(server, timeout=0.3, retries=1, max_parallel=1).complete(say("ab")[:0]) == []
-        with pytest.raises(ChatError, match=r"no answer within 0\.3 s \(tries: 2\)"):
+        with pytest.raises(ChatError, match=r"no whole answer within 0\.3 s \(tries: 2\)"):
             client(server, timeout=0.3, retries=1).complete(say("ab"))
         assert time.monotonic() - began < 6
         assert client(server, timeout=0.3).complete(say("ab")) == ["ba"]
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nx: ", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 500 No\r\n\r\n"])
+def test_an_endpoint_that_trickles_is_given_up_in_time(begin: bytes) -> None:
+    """Each byte comes well within the time; all of them never come: of the headers, an answer, a refusal."""
+    stop, began = threading.Event(), time.monotonic()
+    with Unruly(trickle(begin, 0.01, stop)) as server:
+        with pytest.raises(ChatError, match=r"no whole answer within 0\.4 s \(tries: 1\)"):
+            client(server, timeout=0.4, retries=0).complete(say("ab"))
+        assert time.monotonic() - began < 6
+        stop.set()
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
+    def half(handler: Any) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+        handler.close_connection = True
+
+    with Unruly(half) as server:
+        assert client(server, retries=1).complete(say("ab")) == ["ba"]
+    with Unruly(half) as server, pytest.raises(ChatError, match=r"the answer broke off: .* \(tries: 1\)"):
+        client(server, retries=0).complete(say("ab"))
 
 
 def test_an_endpoint_that_is_not_there() -> None:
@@ -165,11 +194,34 @@ def test_a_failure_stops_the_rest_and_keeps_what_came(tmp_path: Path) -> None:
         assert len(server.bodies) == 6 + 15
 
 
-def test_odd_answers() -> None:
-    with Unruly(completion(None), completion("half \ud83d")) as server:
-        asking = client(server, max_parallel=1)
-        assert asking.complete(say("a")) == [""]
-        assert asking.complete(say("a")) == ["half ?"]
+def test_answers_are_valid_unicode_without_control_characters(tmp_path: Path) -> None:
+    odd = "half \ud83d, whole \ud83d\ude00, \x00\x1b[2J\x7f,\tand\n"
+    with Unruly(completion(odd)) as server:
+        first = client(server, cache=tmp_path / "c").complete(say("a"))
+        assert first == ["half \ufffd, whole \U0001f600, \ufffd\ufffd[2J\ufffd,\tand\n"]
+        assert client(server, cache=tmp_path / "c").complete(say("a")) == first
+        # What is asked is mended, too, or it could not be sent.
+        assert client(server).complete(say("\ud83d a")) == ["a \ufffd"]
+
+
+@pytest.mark.parametrize(
+    ("useless", "said"),
+    [
+        (completion(None), ""),
+        (completion(" \n"), " \n"),
+        (completion('{"action": "move', "length"), '{"action": "move'),
+        (completion("I must not", "content_filter"), "I must not"),
+        (reply(200, '{"choices": [{"message": {}}]}'), ""),
+    ],
+)
+def test_empty_answers_and_those_that_are_cut_off_are_handed_on_but_not_kept(
+    useless: Any, said: str, tmp_path: Path
+) -> None:
+    with Unruly(useless) as server:
+        assert client(server, cache=tmp_path / "c").complete(say("ab")) == [said]
+        assert client(server, cache=tmp_path / "c").complete(say("ab")) == ["ba"]
+        assert client(server, cache=tmp_path / "c").complete(say("ab")) == ["ba"]
+        assert len(server.bodies) == 2
 
 
 def test_the_pace_holds_for_repeated_requests_too() -> None:
@@ -193,6 +245,38 @@ def test_budgets() -> None:
         server.usage = None
         with pytest.raises(ChatError, match="budget_tokens needs an endpoint that tells"):
             client(server, budget_tokens=25, max_parallel=1).complete(say("a", "b"))
+
+
+@pytest.mark.parametrize("total", [-1_000_000, 0, 1.5, True, "10", [10], None, 10**12])
+def test_no_count_of_tokens_extends_a_budget(total: Any) -> None:
+    with Unruly() as server:
+        asking = client(server, budget_tokens=25, max_parallel=1)
+        asking.complete(say("a", "b"))
+        server.usage = {"total_tokens": total}
+        with pytest.raises(BudgetError, match=r"budget_tokens needs an endpoint that tells .*; 1 of 2 answers came$"):
+            asking.complete(say("c", "d"))
+        assert asking.spent() == {"requests": 3, "tokens": 20}
+
+
+def test_malformed_answers_cost_what_they_cost() -> None:
+    with Unruly(completion(3)) as server:
+        asking = client(server, budget_tokens=25)
+        assert asking.complete(say("a")) == ["a"]
+        assert asking.spent() == {"requests": 2, "tokens": 20}
+
+
+def test_clients_may_share_a_budget() -> None:
+    with Unruly() as server:
+        shared: dict[str, Any] = {"budget_requests": 3, "shared_budget": True}
+        one, other = client(server, **shared), client(server, temperature=0.5, **shared)
+        one.complete(say("a", "b"))
+        other.complete(say("a"))
+        with pytest.raises(BudgetError, match=r"budget of 3 requests .* is used up"):
+            other.complete(say("b"))
+        assert one.spent() == other.spent() == {"requests": 3, "tokens": 30}
+        assert client(server, budget_requests=3).complete(say("c")) == ["c"]
+        with pytest.raises(UserError, match=r"who shares a budget gives the same limits: one client has .*requests=3"):
+            client(server, budget_requests=4, shared_budget=True)
 
 
 def test_a_repeated_run_costs_nothing(tmp_path: Path) -> None:
@@ -284,14 +368,28 @@ def test_descriptions_hold_what_matters_and_no_secret() -> None:
     ("settings", "message"),
     [
         ({"model": ""}, "model must be"),
+        ({"model": 3}, "model must be the name of a chat model at the endpoint, got 3"),
+        (
+            {"base_url": "localhost:8000/v1"},
+            r"base_url must be an address such as http://localhost:8000/v1, got 'local",
+        ),
+        ({"base_url": "http://[1/v1"}, "base_url must be an address"),
+        ({"base_url": "http://host:70000/v1"}, "base_url must be an address"),
+        ({"timeout": "long"}, "timeout must be a finite number, above 0, got 'long'"),
+        ({"timeout": None}, "timeout must be a number of seconds, got None"),
+        ({"timeout": float("inf")}, "timeout must be a finite number, above 0, got inf"),
+        ({"retries": 1.5}, "retries must be a whole number, got 1.5"),
+        ({"max_parallel": True}, "max_parallel must be a whole number, got True"),
+        ({"budget_requests": "many"}, "budget_requests must be a finite number, above 0, got 'many'"),
+        ({"extra": 5}, "extra must be names and values, such as extra.top_p=0.5, got 5"),
         ({"temperature": -0.1}, r"temperature must be at least 0, got -0\.1"),
         ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
-        ({"timeout": 0}, "timeout must be at least"),
+        ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"retries": -1}, "retries must be at least 0, got -1"),
         ({"max_parallel": 0}, "max_parallel must be at least 1, got 0"),
-        ({"requests_per_minute": 0}, "requests_per_minute must be more than 0"),
-        ({"budget_requests": 0}, "budget_requests must be more than 0"),
-        ({"budget_tokens": float("nan")}, "budget_tokens must be more than 0"),
+        ({"requests_per_minute": 0}, "requests_per_minute must be above 0"),
+        ({"budget_requests": 0}, "budget_requests must be above 0"),
+        ({"budget_tokens": float("nan")}, "budget_tokens must be a finite number, above 0"),
     ],
 )
 def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
@@ -302,7 +400,7 @@ def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
 def test_a_missing_package_is_named() -> None:
     code = (
         "import sys; sys.modules['openai'] = None\n"
-        "from lmrl.errors import UserError; from lmrl.models.chat import ChatClient\n"
+        "from lmrl.errors import BudgetError, UserError; from lmrl.models.chat import ChatClient\n"
         "assert 'torch' not in sys.modules\n"
         "try: ChatClient('tiny', base_url='http://localhost/v1', cache=False)\n"
         "except UserError as error: print(error)"

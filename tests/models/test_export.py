@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
-from lmrl.models.export import VALUES_FILE, export, exported_values, load_values
+from lmrl.errors import UserError
+from lmrl.models.export import MANIFEST, VALUES_FILE, export, exported_values, load_values
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import build_lm, trunk_of
 from lmrl.models.tokenizer import load_tokenizer
@@ -63,23 +64,32 @@ def test_one_that_breaks_off_leaves_the_last(tmp_path: Path, monkeypatch: pytest
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
 
-def test_one_that_is_killed_between_two_names_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_else_is_ever_replaced(tmp_path: Path) -> None:
+    """Not a model of somebody else, and not an export to which somebody has added something."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    theirs.mkdir()
+    (theirs / "config.json").write_text("{}")
+    write(ours, 0)
+    (ours / "notes.txt").write_text("mine")
+    for folder, name in ((theirs, "config.json"), (ours, "notes.txt")):
+        before = sorted(folder.iterdir())
+        with pytest.raises(UserError, match=f"{folder.name} holds {name}, which no export has made"):
+            write(folder, 1)
+        assert sorted(folder.iterdir()) == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="not a folder"):
+        write(tmp_path / "file", 1)
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "empty", 1)
+    assert holds(tmp_path / "empty", 1)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"files": 3}'])
+def test_a_damaged_manifest_is_told(tmp_path: Path, text: str) -> None:
     write(tmp_path / "best", 0)
-    rename = Path.rename
-
-    def killed(self: Path, target: Path) -> Path:
-        if self.name == ".best.new":
-            raise KeyboardInterrupt
-        return rename(self, target)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Path, "rename", killed)
+    (tmp_path / "best" / MANIFEST).write_text(text)
+    with pytest.raises(UserError, match=f"{MANIFEST}: (not|must)"):
         write(tmp_path / "best", 1)
-    assert holds(tmp_path / ".best.old", 0)
-    assert holds(tmp_path / ".best.new", 1)
-    write(tmp_path / "best", 2)
-    assert holds(tmp_path / "best", 2)
-    assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
 
 def test_values_come_back_ready_to_be_read(tmp_path: Path) -> None:

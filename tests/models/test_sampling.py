@@ -105,8 +105,8 @@ def test_no_global_generator_is_touched() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"temperature": -0.1}, "temperature must be finite and not negative, got -0.1"),
-        ({"top_k": -1}, "top_k must be 0"),
+        ({"temperature": -0.1}, "temperature must be at least 0, got -0.1"),
+        ({"top_k": -1}, "top_k must be at least 0"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
     ],

@@ -10,7 +10,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from lmrl.errors import UserError
-from lmrl.models.checkpoint import check_checkpoint, in_one_file, is_checkpoint, read_checkpoint
+from lmrl.models.checkpoint import check_checkpoint, is_checkpoint, read_checkpoint
 from lmrl.models.runs import resolve_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -42,8 +42,7 @@ def test_shards_are_read_as_one_file(tmp_path: Path) -> None:
     check_checkpoint(folder, allow_pickle=False)
     assert read_checkpoint(folder) == {"lmrl": {"class": "x"}, "rest": [1, "two"]}
     for allowed in (False, True):
-        with in_one_file(folder, allow_pickle=allowed) as file:
-            found = torch.load(file, weights_only=True)
+        found = read_checkpoint(folder, allowed, weights=True)
         assert found["rest"] == [1, "two"] and found["state_dict"].keys() == WEIGHTS.keys()
         assert all(torch.equal(found["state_dict"][name], tensor) for name, tensor in WEIGHTS.items())
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["last.ckpt"]
@@ -68,7 +67,7 @@ def test_objects_are_not_read_unless_that_is_allowed(place: str, tmp_path: Path)
     with pytest.raises(UserError, match="holds pickled objects, which can run any code"):
         check_checkpoint(folder, allow_pickle=False)
     if place != "value":  # belongs to the optimizer, which only a run that goes on reads
-        with pytest.raises(UserError, match="holds pickled objects"), in_one_file(folder):
-            pass
+        with pytest.raises(UserError, match="holds pickled objects"):
+            read_checkpoint(folder, weights=True)
     assert not mark.exists()
     check_checkpoint(folder, allow_pickle=True)

@@ -17,7 +17,7 @@ from lmrl.envs.registration import task
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.losses import gae
+from lmrl.losses import bc_loss, gae
 from lmrl.modules import PPO, load_module
 from lmrl.tokens import Encoder, Segment, Window, segments
 from tests.online import ENV, fit, rounds, trainer
@@ -38,8 +38,8 @@ class Recording(OnlineDataModule):
         self.rounds: list[list[Episode]] = []
         self.batches: list[TokenBatch] = []
 
-    def _batch(self, runs: Any) -> TokenBatch:
-        self.batches.append(super()._batch(runs))
+    def _batch(self, runs: Any, *expected: Any) -> TokenBatch:
+        self.batches.append(super()._batch(runs, *expected))
         return self.batches[-1]
 
     def _next_round(self) -> None:
@@ -177,6 +177,21 @@ def test_a_minibatch_weighs_as_its_parts(bc_run: str, tmp_path: Path) -> None:
     halves = gradients(module, [collate(parts[:3]), collate(parts[3:])])
     for one, two in zip(whole, halves, strict=True):
         torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+
+
+def test_played_and_recorded_tokens_have_divisors_of_their_own(
+    bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, data = ppo(bc_run), Recording(batch_size=16)
+    played = prepared(module, data, tmp_path)[0]
+    recorded = collate([data.played[index] for index in range(3)], expected=(1000.0, 1.0))
+    module.bc_weight = 2.0
+    for name in ("log", "_log_terms"):
+        monkeypatch.setattr(module, name, lambda *_, **__: None)
+    found = module.training_step({"round": played, "bc": recorded}, 0)
+    imitation = bc_loss(module.scores(recorded)[0], recorded.state, recorded.token).loss * recorded.n_tokens
+    expected = module.losses(played).loss * played.n_tokens / played.expected_tokens + 2.0 * imitation / 1000.0
+    assert found.item() == pytest.approx(expected.item())
 
 
 def test_recorded_episodes_can_hold_it_back(bc_run: str, data_path: Path, tmp_path: Path) -> None:

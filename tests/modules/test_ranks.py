@@ -23,7 +23,7 @@ from lmrl.batch import TokenBatch, collate
 from lmrl.callbacks import KeepLast
 from lmrl.cli import main
 from lmrl.errors import UserError
-from lmrl.models.checkpoint import check_checkpoint, in_one_file
+from lmrl.models.checkpoint import check_checkpoint, read_checkpoint
 from lmrl.models.export import exported_values
 from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import BC, ILQL, MC, LanguageModule
@@ -67,7 +67,9 @@ class Data(L.LightningDataModule):
     def train_dataloader(self) -> DataLoader[TokenBatch]:
         (rank, world), parts = place(), segments()
         order = DistributedSampler(parts, world, rank, shuffle=False)  # type: ignore[arg-type]
-        return DataLoader(parts, 16 // world, sampler=order, collate_fn=partial(collate, pad=0))  # type: ignore[arg-type]
+        expected = (sum(len(part.col) for part in parts) / 2 / world, 1.0)  # of the two steps of an epoch
+        together = partial(collate, pad=0, expected=expected)
+        return DataLoader(parts, 16 // world, sampler=order, collate_fn=together)  # type: ignore[arg-type]
 
 
 def run(
@@ -111,8 +113,7 @@ def saving(root: Path, steps: int, more: dict[str, Any]) -> list[dict[str, float
 
 
 def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:
-    with in_one_file(checkpoint) as file:
-        found: dict[str, torch.Tensor] = torch.load(file, weights_only=True)["state_dict"]
+    found: dict[str, torch.Tensor] = read_checkpoint(checkpoint, weights=True)["state_dict"]
     return found
 
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from lmrl.callbacks import KeepLast
 from lmrl.cli import main
-from lmrl.models.checkpoint import in_one_file
+from lmrl.models.checkpoint import read_checkpoint
 from lmrl.modules import BC, ILQL, MC, PPO, LanguageModule
 from tests.modules.test_gradients import TINY
 from tests.modules.test_ranks import Losses, assert_same, run
@@ -98,7 +98,11 @@ def test_two_processes_learn_what_one_does(case: str, learned: Any) -> None:
         if CASES[case][2] == EXACT:
             assert_same([ours], rows)
         for row, right in zip(ours, rows, strict=True):
-            assert row == pytest.approx(right, rel=ROUNDED, abs=ROUNDED)
+            # In half precision each process rounds its share of a gradient to eight bits.
+            assert row.keys() == right.keys()
+            for key, value in row.items():
+                half = key == "train/grad_norm" and CASES[case][2] == ROUNDED
+                assert value == pytest.approx(right[key], rel=0.03 if half else ROUNDED, abs=ROUNDED), key
         assert 0.49 * held < mine < 0.51 * held  # also of what copies share
         assert theirs == kinds
     whole = {name for name in kinds if "lora_" in name or "q_heads" in name or "v_head" in name}
@@ -137,8 +141,7 @@ def test_a_run_with_adapters_in_shards_goes_on(start: str, learned: Any, tmp_pat
     assert found[0] == both[0][[*CASES].index("ilql")][0][2:]
     ends = []
     for path in (last, root / "two" / "ilql" / "last.ckpt"):
-        with in_one_file(path) as file:
-            ends.append(torch.load(file, weights_only=True)["state_dict"])
+        ends.append(read_checkpoint(path, weights=True)["state_dict"])
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
 
 

@@ -68,8 +68,8 @@ def assert_same(root: Path, whole: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "more", "data"),
-    [(BC, {}, {}), (BC, {"lora": LORA}, {}), (ILQL, {"lora": LORA, "polyak": 0.5}, {"pool": 3})],
-    ids=["bc", "adapters", "ilql, by length"],
+    [(BC, {}, {}), (BC, {"lora": LORA}, {}), (ILQL, {"lora": LORA, "polyak": 0.5}, {})],
+    ids=["bc", "adapters", "ilql"],
 )
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
     kind: type[LanguageModule], more: dict[str, Any], data: dict[str, Any], bc_run: str, data_path: Path, tmp_path: Path
@@ -102,7 +102,7 @@ def test_a_terminated_run_is_kept_where_it_ended(bc_run: str, data_path: Path, t
 
 
 def together(bc_run: str, data_path: Path, root: Path, steps: int) -> None:
-    learn(BC, bc_run, {"path": str(data_path), "pool": 2}, root, steps, world=2)
+    learn(BC, bc_run, {"path": str(data_path)}, root, steps, world=2)
 
 
 def test_so_do_two_processes(bc_run: str, data_path: Path, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_export_writes_the_folder_of_a_run_anywhere(
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.tex").touch()
     assert main(["export", str(run), "--to", str(tmp_path / "precious")]) == 2
-    assert "to must be a new folder" in capsys.readouterr().err
+    assert "precious holds thesis.tex, which no export has made" in capsys.readouterr().err
     assert (tmp_path / "precious" / "thesis.tex").exists()
 
 

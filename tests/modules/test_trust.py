@@ -1,6 +1,8 @@
 """Reading a file that somebody made runs nothing that is in it, unless it was asked for."""
 
 import os
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,11 @@ import torch
 from lmrl.cli import main
 from lmrl.envs.registration import task
 from lmrl.errors import UserError
+from lmrl.models.checkpoint import check_checkpoint
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, load_module, load_policy
+from lmrl.symbolic import SymbolicDQN
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
 
@@ -68,14 +72,119 @@ def test_a_plain_checkpoint_needs_no_trust(tmp_path: Path) -> None:
     assert isinstance(load_module(checkpoint(tmp_path / "plain.ckpt")), BC)
 
 
-@pytest.mark.parametrize("name", ["os.system", "collections.OrderedDict", "no_such_module.Thing", "nonsense"])
-def test_only_modules_are_built_from_a_checkpoint(name: str, tmp_path: Path) -> None:
-    file = checkpoint(tmp_path / "other.ckpt")
+def changed(file: Path, **entries: dict[str, object]) -> Path:
+    """A checkpoint with other values in its entries."""
     saved = torch.load(file, weights_only=True)
-    saved["lmrl"]["class"] = name
+    for name, values in entries.items():
+        saved[name] = {**saved[name], **values}
     torch.save(saved, file)
-    with pytest.raises(UserError, match=r"cannot be imported|no LightningModule with a policy"):
+    return file
+
+
+@pytest.mark.parametrize("name", ["os.system", "collections.OrderedDict", "no_such_module.Thing", "nonsense", "", 3])
+def test_only_modules_are_built_from_a_checkpoint(name: object, tmp_path: Path) -> None:
+    file = changed(checkpoint(tmp_path / "other.ckpt"), lmrl={"class": name})
+    for load in (load_module, lambda file: load_policy(file, task("maze_fo"))):
+        with pytest.raises(
+            UserError, match=r"which is none of lmrl|no LightningModule with a policy|must be a text"
+        ) as error:
+            load(file)
+        assert str(file) in str(error.value)
+
+
+def test_a_checkpoint_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_somebody.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom lmrl.modules import BC\nclass Mine(BC):\n    name = 'mine'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = changed(checkpoint(tmp_path / "other.ckpt"), lmrl={"class": "of_somebody.Mine"})
+    with pytest.raises(UserError, match=r"of_somebody\.Mine.*if you trust that class, import its module"):
         load_module(file)
+    assert not (tmp_path / "ran").exists() and "of_somebody" not in sys.modules
+    monkeypatch.setenv("LMRL_MODULES", "no_such_module")
+    with pytest.raises(UserError, match="LMRL_MODULES lists 'no_such_module', which cannot be imported"):
+        load_module(file)
+    monkeypatch.setenv("LMRL_MODULES", "of_somebody")  # the user's own word
+    assert type(load_module(file)).__name__ == "Mine"
+    monkeypatch.delitem(sys.modules, "of_somebody")
+
+
+def test_a_checkpoint_chooses_neither_maker_nor_path(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    makers = {"_instantiator": "os.makedirs", "_class_path": "subprocess.Popen"}
+    assert isinstance(load_module(changed(checkpoint(tmp_path / "a.ckpt"), hyper_parameters=makers)), BC)
+    folder = tmp_path / "model"
+    build_lm(None, TINY, len(load_tokenizer())).save_pretrained(folder)
+    load_tokenizer().save_pretrained(folder)
+    for hyper_parameters, message in (
+        ({"pretrained": str(folder)}, "names a model to start from"),
+        ({"pretrained": "somebody/model"}, "names a model to start from"),
+        ({"tokenizer": str(folder)}, r"was trained with the tokenizer '.*model', which a checkpoint alone cannot load"),
+        ({"tokenizer": "gpt2"}, "keep the folder b beside it"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_module(changed(checkpoint(tmp_path / "b.ckpt"), hyper_parameters=hyper_parameters))
+    # The folder that a run keeps beside its checkpoint is part of what the user named.
+    load_tokenizer().save_pretrained(tmp_path / "b")
+    assert isinstance(load_module(tmp_path / "b.ckpt"), BC)
+    assert not ran.exists()
+
+
+def test_a_checkpoint_chooses_no_code_for_its_model(tmp_path: Path) -> None:
+    file = checkpoint(tmp_path / "a.ckpt")
+    shape = torch.load(file, weights_only=True)["hyper_parameters"]["architecture"]
+    code = {
+        "attn_implementation": "somebody/kernel",
+        "_attn_implementation": "somebody/kernel",
+        "auto_map": {"x": "y.Z"},
+    }
+    made = load_module(changed(file, hyper_parameters={"architecture": {**shape, **code}}))
+    assert not {*code} & {*made.hparams["architecture"]}
+    assert made.model.config._attn_implementation != "somebody/kernel"
+
+
+def test_a_checkpoint_of_the_grid_names_no_layout_file(tmp_path: Path) -> None:
+    (tmp_path / "maze.txt").write_text("#####\n# G##\n#####\n")
+    module = SymbolicDQN(layout="umaze", hidden=4)
+    saved = {"state_dict": module.state_dict(), "hyper_parameters": {"layout": "umaze", "hidden": 4}}
+    module.on_save_checkpoint(saved)
+    torch.save(saved, tmp_path / "last.ckpt")
+    assert load_policy(tmp_path, task("maze_fo")) is not None
+    torch.save({**saved, "hyper_parameters": {"layout": str(tmp_path / "maze.txt")}}, tmp_path / "last.ckpt")
+    with pytest.raises(UserError, match=r"names the layout '.*maze\.txt'; a checkpoint may name double_t_maze, umaze"):
+        load_policy(tmp_path, task("maze_fo"))
+
+
+def test_damage_that_torch_overlooks_shows(tmp_path: Path) -> None:
+    file = checkpoint(tmp_path / "a.ckpt")
+    with zipfile.ZipFile(file) as archive:
+        part = max(archive.infolist(), key=lambda info: info.file_size)
+    data = bytearray(file.read_bytes())
+    data[part.header_offset + part.file_size // 2] ^= 4
+    file.write_bytes(data)
+    torch.load(file, weights_only=True)
+    with pytest.raises(UserError, match=rf"a\.ckpt is damaged: its part '{part.filename}' is not what was written"):
+        load_module(file)
+    with pytest.raises(UserError, match="is damaged"):
+        check_checkpoint(file, allow_pickle=False)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"lmrl": 7}, "its entry 'lmrl' must be a dict"),
+        ({"hyper_parameters": []}, "is damaged, or not of BC"),
+        ({"hyper_parameters": {"colour": 1}}, "is damaged, or not of BC: TypeError: .*colour"),
+        ({"hyper_parameters": {"architecture": {"n_embd": "x"}}}, "is damaged, or not of BC"),
+        ({"state_dict": {}}, "is damaged, or not of BC: RuntimeError: Error.s. in loading state_dict"),
+    ],
+)
+def test_a_checkpoint_with_odd_entries_is_refused_in_one_line(
+    tmp_path: Path, entry: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        load_module(checkpoint(tmp_path / "a.ckpt", **entry))
+    assert "\n" not in str(error.value) and len(str(error.value)) < 600
 
 
 @pytest.fixture

@@ -1,0 +1,161 @@
+"""What a person sees of a training: steps, loss and return."""
+
+import sys
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+import lightning as L
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from lmrl.errors import check_range
+
+__all__ = ["TrainingProgress", "say"]
+
+_REFRESH = 0.1  # seconds between two readings of the metrics, which cost time on a GPU
+_RETURN = "/return_mean"
+
+
+class TrainingProgress(ProgressBar):
+    """A bar of optimizer steps with loss, newest return and round; lines of the same where the output is no terminal.
+
+    The count goes on where a checkpoint ended. It is written to standard error, by the first process alone.
+    """
+
+    def __init__(self, seconds: float = 30.0) -> None:
+        """Say how often lines are written.
+
+        Args:
+            seconds: between two lines where the output is no terminal; each evaluation writes one too.
+
+        Raises:
+            UserError: for a number that is not positive.
+        """
+        super().__init__()
+        check_range("(0, inf)", seconds=seconds)
+        self.seconds = seconds
+        #: Whether a step was begun: a run may have none left.
+        self.started = False
+        self._enabled = True
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._began = self._looked = self._written = 0.0
+        self._first, self._total = 0, 0
+        self._returns: list[float] = []
+        self._line: list[str] = []
+
+    def enable(self) -> None:
+        """Show."""
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Show nothing: this process is not the first."""
+        self._enabled = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Find out how many steps there will be, and show that none is done yet."""
+        self.started = True
+        if not self._enabled:
+            return
+        steps = trainer.estimated_stepping_batches
+        self._total = int(steps) if 0 < steps < float("inf") else 0
+        self._first = trainer.global_step
+        self._began = self._looked = self._written = monotonic()
+        console = Console(stderr=True)
+        if console.is_terminal:
+            ends = (TimeElapsedColumn(), TextColumn("<"), TimeRemainingColumn())
+            columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[told]}"), *ends)
+            self._bar = Progress(*columns, console=console)
+            self._task = self._bar.add_task(
+                self._steps(trainer), total=self._total or None, completed=self._first, told=""
+            )
+            self._bar.start()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
+        """Show where it is, if there is news."""
+        self._show(trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Say why steps do not go on."""
+        self.say("validating")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Show the steps again."""
+        self._show(trainer, always=True)
+
+    def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Show the end."""
+        self._close(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Leave the terminal as it was."""
+        self._close(trainer)
+
+    def teardown(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Leave the terminal as it was, whatever happened."""
+        self._stop()
+
+    def say(self, what: str) -> None:
+        """Show what takes the time between two steps; on a terminal alone."""
+        if self._bar is not None:
+            self._bar.update(self._task, told=what, refresh=True)
+
+    def _close(self, trainer: Trainer) -> None:
+        if self._began and self._enabled:
+            self._show(trainer, always=True)
+        self._stop()
+
+    def _stop(self) -> None:
+        self._began = 0.0
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _show(self, trainer: Trainer, always: bool = False) -> None:
+        now = monotonic()
+        if not self._enabled or not self._began or (not always and now - self._looked < _REFRESH):
+            return
+        self._looked = now
+        told, played = self._told(trainer)
+        if self._bar is not None:
+            step = trainer.global_step
+            self._bar.update(self._task, completed=step, description=self._steps(trainer), told=", ".join(told))
+        elif self._line != (line := [self._steps(trainer), *told]):
+            if always or played or now - self._written >= self.seconds:
+                self._line, self._written = line, now
+                print(", ".join([*line, *self._pace(trainer, now)]), file=sys.stderr, flush=True)
+
+    def _steps(self, trainer: Trainer) -> str:
+        return f"step {trainer.global_step}" + (f"/{self._total}" if self._total else "")
+
+    def _told(self, trainer: Trainer) -> tuple[list[str], bool]:
+        """Round, loss and return, as far as there are; and whether the return is a new one."""
+        metrics = trainer.callback_metrics
+        number = getattr(getattr(trainer, "datamodule", None), "round", None)
+        returns = [
+            float(value) for name, value in metrics.items() if name.startswith("eval/") and name.endswith(_RETURN)
+        ]
+        told = [f"round {number}"] if number is not None else []
+        if "train/loss" in metrics:
+            told.append(f"loss {float(metrics['train/loss']):.4g}")
+        told += [f"return {value:.2f}" for value in returns]
+        new, self._returns = returns != self._returns, returns
+        return told, new
+
+    def _pace(self, trainer: Trainer, now: float) -> list[str]:
+        """Steps per second of this process, and the time that the rest will take."""
+        done, took = trainer.global_step - self._first, now - self._began
+        if not done or not took:
+            return []
+        left = timedelta(seconds=round(max(0, self._total - trainer.global_step) * took / done))
+        return [f"{done / took:.3g} steps/s"] + ([f"{left} left"] if left else [])
+
+
+def say(trainer: Trainer, what: str) -> None:
+    """Have the progress bar of a training say what takes the time until the next step."""
+    bar = trainer.progress_bar_callback
+    if isinstance(bar, TrainingProgress):
+        bar.say(what)

@@ -1,0 +1,100 @@
+"""What is seen of a training: lines where the output is no terminal, a bar where it is one."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from lmrl.callbacks import TrainingProgress
+from lmrl.callbacks import progress as progress_module
+from lmrl.modules.rounds import log_now
+
+
+class Line(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        self.log("train/loss", torch.tensor(0.25 * (self.global_step + 1)))
+        return self.layer(batch).mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(torch.ones(4, 1), batch_size=1)
+
+
+class Evaluation(Callback):
+    """Has a return at the third step."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        if trainer.global_step == 3:
+            log_now(trainer, {"eval/maze_fo/return_mean": -12.5})
+
+
+def fit(root: Path, steps: int, epochs: int = -1, **more: Any) -> TrainingProgress:
+    shown = TrainingProgress(seconds=1e9)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    callbacks: list[Callback] = [Evaluation(), shown]
+    trainer = L.Trainer(
+        accelerator="cpu", max_steps=steps, max_epochs=epochs, callbacks=callbacks, default_root_dir=root, **quiet
+    )
+    trainer.fit(Line(), **more)
+    trainer.save_checkpoint(root / "last.ckpt")
+    return shown
+
+
+@pytest.mark.parametrize(("steps", "epochs", "total"), [(6, -1, 6), (6, 1, 4), (-1, 2, 8)])
+def test_lines_name_step_loss_and_return(
+    steps: int,
+    epochs: int,
+    total: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress_module, "_REFRESH", 0.0)
+    fit(tmp_path, steps, epochs)
+    said = [line.rpartition(" steps/s")[0].rpartition(", ")[0] for line in capsys.readouterr().err.splitlines()]
+    told = [line for line in said if line.startswith("step ")]
+    assert told == [
+        f"step 3/{total}, loss 0.75, return -12.50",
+        f"step {total}/{total}, loss {total / 4:g}, return -12.50",
+    ]
+
+
+def test_a_run_that_goes_on_counts_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit(tmp_path, 4).started
+    fit(tmp_path, 6, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+    assert "step 6/6, loss 1.5" in capsys.readouterr().err.splitlines()[-1]
+    assert not fit(tmp_path, 6, ckpt_path=tmp_path / "last.ckpt", weights_only=True).started
+
+
+def test_a_terminal_sees_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = progress_module.Console(force_terminal=True, record=True, width=80, file=(tmp_path / "tty").open("w"))
+    monkeypatch.setattr(progress_module, "Console", lambda stderr: console)
+    fit(tmp_path, 6)
+    frames = console.export_text().rstrip().split("step ")
+    assert frames[-1].startswith("6/6 ━")
+    assert "loss 1.5, return -12.50" in frames[-1]
+    assert len(f"step {frames[-1]}") <= 80
+
+
+class Interrupted(Line):
+    def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        raise ValueError("in a step")
+
+
+def test_a_failure_leaves_the_terminal_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = progress_module.Console(force_terminal=True, width=80, file=(tmp_path / "tty").open("w"))
+    monkeypatch.setattr(progress_module, "Console", lambda stderr: console)
+    shown = TrainingProgress()
+    trainer = L.Trainer(accelerator="cpu", max_steps=2, callbacks=[shown], default_root_dir=tmp_path, logger=False)
+    with pytest.raises(ValueError, match="in a step"):
+        trainer.fit(Interrupted())
+    assert console._live_stack == []
