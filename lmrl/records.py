@@ -8,6 +8,9 @@ from lmrl.errors import UserError
 
 __all__ = ["episode_from_record", "record_from_episode"]
 
+_LARGEST_REWARD = 3.4e38  # of float32, in which is trained
+_INT32, _INT64 = 2**31, 2**63
+
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -21,8 +24,28 @@ def _list_of(is_element: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, (list, tuple)) and all(map(is_element, value))
 
 
+def _is_reward(value: Any) -> bool:
+    return _is_number(value) and abs(value) <= _LARGEST_REWARD  # which NaN is not
+
+
+def _is_seed(value: Any) -> bool:
+    return _is_int(value) and -_INT64 <= value < _INT64
+
+
+def _is_id(value: Any) -> bool:
+    return _is_int(value) and 0 <= value < _INT32
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 # What each field must be, and that rule in words.
@@ -30,20 +53,37 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task": (_is_text, "a text"),
     "observations": (_list_of(_is_text), "a list of texts"),
     "actions": (_list_of(_is_text), "a list of texts"),
-    "rewards": (_list_of(_is_number), "a list of numbers"),
-    "terminated": (lambda value: isinstance(value, bool), "true or false"),
-    "truncated": (lambda value: isinstance(value, bool), "true or false"),
-    "seed": (_is_int, "a whole number"),
-    "info": (lambda value: isinstance(value, dict), "an object"),
-    "action_ids": (_list_of(_list_of(_is_int)), "a list of lists of whole numbers"),
+    "rewards": (_list_of(_is_reward), "a list of finite numbers (of float32)"),
+    "terminated": (_is_bool, "true or false"),
+    "truncated": (_is_bool, "true or false"),
+    "seed": (_is_seed, "a whole number of at most 64 bits"),
+    "info": (_is_object, "an object"),
+    "action_ids": (_list_of(_list_of(_is_id)), "a list of lists of whole numbers from 0 (of 32 bits)"),
     "action_logprobs": (_list_of(_list_of(_is_number)), "a list of lists of numbers"),
     "action_values": (_list_of(_list_of(_is_number)), "a list of lists of numbers"),
+}
+# What is read out of ``info``, where it is there.
+_INFO_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "success": (_is_bool, "true or false"),
+    "illegal": (lambda value: _is_int(value) and 0 <= value < _INT64, "a whole number from 0"),
+    "start": (_is_object, "an object"),
+    "replies": (_list_of(_is_text), "a list of texts"),
 }
 _OPTIONAL = frozenset({"seed", "info", "action_ids", "action_logprobs", "action_values"})
 
 
 def record_from_episode(episode: Episode) -> dict[str, Any]:
-    """The fields of an episode by name; what belongs to sampled ids is None where nothing was sampled."""
+    """The fields of an episode by name; what belongs to sampled ids is None where nothing was sampled.
+
+    Raises:
+        UserError: a reward is no finite number, which no reader would take.
+    """
+    if not all(map(_is_reward, episode.rewards)):
+        turn = [_is_reward(reward) for reward in episode.rewards].index(False)
+        raise UserError(
+            f"the reward of turn {turn} in the episode of seed {episode.seed} must be a finite number (of float32), "
+            f"got {episode.rewards[turn]!r}"
+        )
     return {
         "task": episode.task,
         "observations": list(episode.observations),
@@ -77,6 +117,9 @@ def episode_from_record(record: Any, where: str) -> Episode:
         is_right, rule = _RULES[name]
         if not is_right(value):
             raise UserError(f"{where}: column {name!r} must be {rule}, got {_shortened(value)}")
+    for name, (is_right, rule) in _INFO_RULES.items():
+        if name in (info := present.get("info", {})) and not is_right(info[name]):
+            raise UserError(f"{where}: {name!r} of column 'info' must be {rule}, got {_shortened(info[name])}")
     try:
         return _episode(present)
     except UserError as error:
@@ -87,7 +130,7 @@ def _check_names(present: Mapping[str, Any], record: Mapping[str, Any], where: s
     known = ", ".join(_RULES)
     for name in record:
         if name not in _RULES:
-            raise UserError(f"{where}: unknown column {name!r}; known: {known}")
+            raise UserError(f"{where}: unknown column {_shortened(name)}; known: {known}")
     for name in _RULES:
         if name not in present and name not in _OPTIONAL:
             raise UserError(f"{where}: column {name!r} is missing; an episode has: {known}")

@@ -3,7 +3,8 @@
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,13 +14,15 @@ import pyarrow.parquet as pq
 from lmrl.atomic import replacing
 from lmrl.columns import SCHEMA, episode_from_row, table_of
 from lmrl.episode import Episode
-from lmrl.errors import UserError
+from lmrl.errors import UserError, in_one_line
+from lmrl.json_text import parse_json
 from lmrl.records import episode_from_record, record_from_episode
 
-__all__ = ["read_episodes", "read_metadata", "write_episodes"]
+__all__ = ["checked_suffix", "read_episodes", "read_metadata", "write_episodes"]
 
 _METADATA_KEY = b"lmrl"
 _HEADER = "lmrl_metadata"
+_COUNT = "episodes"
 _ROW_GROUP = 512
 
 
@@ -36,10 +39,10 @@ def write_episodes(
         metadata: JSON-like facts about the whole file, for `read_metadata`.
 
     Raises:
-        UserError: for another suffix, or a text that is not valid Unicode.
+        UserError: for another suffix, a text that is not valid Unicode, or a reward that is not finite.
     """
     path = Path(path)
-    write = {".parquet": _write_parquet, ".jsonl": _write_jsonl}[_suffix(path)]
+    write = {".parquet": _write_parquet, ".jsonl": _write_jsonl}[checked_suffix(path)]
     with replacing(path) as file:
         return write(file, episodes, dict(metadata or {}))
 
@@ -49,10 +52,11 @@ def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
 
     Raises:
         UserError: for a missing file, another suffix, a missing or unknown column, or a broken line or row; it
-            names the file and the line (Parquet: the row, from 1).
+            names the file and the line (Parquet: the row, from 1). Damage to a Parquet file that `write_episodes`
+            wrote shows in the checksums of its pages, the end of a JSON Lines file in the count of its first line.
     """
     path = _existing(path)
-    return {".parquet": _parquet_episodes, ".jsonl": _jsonl_episodes}[_suffix(path)](path)
+    return {".parquet": _parquet_episodes, ".jsonl": _jsonl_episodes}[checked_suffix(path)](path)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -62,16 +66,24 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
         UserError: for a missing file, another suffix, or a file that is not what its suffix says.
     """
     path = _existing(path)
-    if _suffix(path) == ".parquet":
-        with _parquet(path) as file:
-            found = (file.schema_arrow.metadata or {}).get(_METADATA_KEY, b"{}")
-        return dict(json.loads(found))
-    for _, record in _jsonl_lines(path):
-        return dict(record[_HEADER]) if _is_header(record) else {}
-    return {}
+    if checked_suffix(path) == ".parquet":
+        with _parquet(path) as file, _damaged(f"{path}: not a Parquet file"):
+            text = (file.schema_arrow.metadata or {}).get(_METADATA_KEY, b"{}")
+        found = parse_json(text, f"{path}, metadata {_METADATA_KEY.decode()!r}")
+    else:
+        first: Any = next((record for _, record in _jsonl_lines(path)), {})
+        found = first[_HEADER] if _is_header(first) else {}
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: its metadata must be an object, got {found!r:.60}")
+    return found
 
 
-def _suffix(path: Path) -> str:
+def checked_suffix(path: Path) -> str:
+    """The suffix of a file of episodes.
+
+    Raises:
+        UserError: for another one.
+    """
     if path.suffix not in (".parquet", ".jsonl"):
         raise UserError(f"{path}: episodes are kept in .parquet or .jsonl files, got the suffix {path.suffix!r}")
     return path.suffix
@@ -87,7 +99,7 @@ def _existing(path: str | os.PathLike[str]) -> Path:
 def _write_parquet(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[str, Any]) -> int:
     schema = SCHEMA.with_metadata({_METADATA_KEY: json.dumps(metadata).encode()} if metadata else None)
     count, source = 0, iter(episodes)
-    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
         while block := [*islice(source, _ROW_GROUP)]:
             writer.write_table(table_of(block, count))
             count += len(block)
@@ -95,49 +107,85 @@ def _write_parquet(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[s
 
 
 def _write_jsonl(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[str, Any]) -> int:
-    count = 0
-    header = [{_HEADER: metadata}] if metadata else []
-    for record in chain(header, map(record_from_episode, episodes)):
-        file.write(json.dumps(record).encode() + b"\n")
+    count, begin = 0, b""
+    if metadata:
+        begin = json.dumps({_HEADER: metadata}).encode()[:-1] + b", " + json.dumps(_COUNT).encode() + b": "
+        file.write(_counted(begin, count))
+    for episode in episodes:
+        record = json.dumps(record_from_episode(episode), ensure_ascii=False)
+        try:
+            file.write(record.encode() + b"\n")
+        except UnicodeEncodeError as error:
+            raise UserError(f"a text of episode {count} is not valid Unicode: {error}") from error
         count += 1
-    return count - len(header)
+    if metadata:
+        file.seek(0)
+        file.write(_counted(begin, count))
+    return count
 
 
-def _parquet(path: Path) -> pq.ParquetFile:
+def _counted(begin: bytes, count: int) -> bytes:
+    """The first line of a JSON Lines file, as long for every count."""
+    return begin + f"{count:>12}}}\n".encode()
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    with _damaged(f"{path}: not a Parquet file"):
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+    with file:
+        yield file
+
+
+@contextmanager
+def _damaged(what: str) -> Iterator[None]:
+    """What pyarrow raises over a file as one line; what the system raises (no permission, too many files) as it is."""
     try:
-        return pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: not a Parquet file ({error})") from error
+        yield
+    except (pa.ArrowException, ValueError, OverflowError, OSError) as error:
+        if isinstance(error, (UserError, MemoryError)) or getattr(error, "errno", None) is not None:
+            raise
+        raise UserError(f"{what} ({in_one_line(error)})") from error
 
 
 def _parquet_episodes(path: Path) -> Iterator[Episode]:
     row = 0
     with _parquet(path) as file:
-        try:
-            for batch in file.iter_batches(batch_size=_ROW_GROUP):
-                for record in batch.to_pylist():
-                    row += 1
-                    yield episode_from_row(record, f"{path}, row {row}")
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{path}: damaged after row {row} ({error})") from error
+        batches = file.iter_batches(batch_size=_ROW_GROUP)
+        while True:
+            with _damaged(f"{path}: damaged after row {row}"):
+                batch = next(batches, None)
+                records = [] if batch is None else batch.to_pylist()
+            if batch is None:
+                break
+            for record in records:
+                row += 1
+                yield episode_from_row(record, f"{path}, row {row}")
+        if row != file.metadata.num_rows:
+            raise UserError(f"{path}: damaged: holds {row} rows, and says that it has {file.metadata.num_rows}")
 
 
 def _jsonl_episodes(path: Path) -> Iterator[Episode]:
+    count, expected = 0, None
     for number, record in _jsonl_lines(path):
-        if not (number == 1 and _is_header(record)):
-            yield episode_from_record(record, f"{path}, line {number}")
+        if number == 1 and _is_header(record):
+            expected = record.get(_COUNT)
+            continue
+        count += 1
+        yield episode_from_record(record, f"{path}, line {number}")
+    if expected is not None and count != expected:
+        raise UserError(
+            f"{path}: ends after {count} episodes, its first line says {expected!r:.20}: it was cut off or changed (if "
+            "you changed it, remove the first line)"
+        )
 
 
 def _jsonl_lines(path: Path) -> Iterator[tuple[int, Any]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield number, json.loads(line)
-            except (json.JSONDecodeError, UnicodeDecodeError) as error:
-                raise UserError(f"{path}, line {number}: not valid JSON ({error})") from error
+            if line.strip():
+                yield number, parse_json(line, f"{path}, line {number}")
 
 
 def _is_header(record: Any) -> bool:
-    return isinstance(record, dict) and set(record) == {_HEADER} and isinstance(record[_HEADER], dict)
+    return isinstance(record, dict) and _HEADER in record and {*record} <= {_HEADER, _COUNT}

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -120,7 +121,7 @@ def test_files_of_other_tools_are_read(tmp_path: Path) -> None:
         ({"actions": [3]}, r"column 'actions' must be a list of texts, got \[3\]"),
         ({"observations": "ab"}, "column 'observations' must be a list of texts, got 'ab'"),
         ({"terminated": 1}, "column 'terminated' must be true or false, got 1"),
-        ({"seed": 1.5}, "column 'seed' must be a whole number, got 1.5"),
+        ({"seed": 1.5}, "column 'seed' must be a whole number of at most 64 bits, got 1.5"),
         ({"rewards": [1.0, 2.0]}, "an episode of 1 actions needs 2 observations and 1 rewards, got 2 and 2"),
     ],
 )
@@ -156,7 +157,7 @@ def test_broken_json_lines(tmp_path: Path) -> None:
 
 def test_info_of_a_parquet_file_must_be_json(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([{**RECORD, "info": "{"}]), tmp_path / "e.parquet")
-    with pytest.raises(UserError, match="row 1: column 'info' must be JSON"):
+    with pytest.raises(UserError, match="row 1, column 'info': not valid JSON"):
         list(read_episodes(tmp_path / "e.parquet"))
     pq.write_table(pa.Table.from_pylist([{**RECORD, "info": "[]"}]), tmp_path / "e.parquet")
     with pytest.raises(UserError, match="column 'info' must be an object"):
@@ -189,3 +190,125 @@ def test_text_that_is_no_unicode(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a text of episodes 0 to 0 is not valid Unicode"):
         write_episodes(tmp_path / "e.parquet", [replace(PLAIN, actions=("\ud800",))])
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rewards": [float("nan")]}, r"column 'rewards' must be a list of finite numbers \(of float32\), got \[nan\]"),
+        ({"rewards": [float("-inf")]}, "column 'rewards' must be a list of finite numbers"),
+        ({"rewards": [1e39]}, "column 'rewards' must be a list of finite numbers"),
+        ({"info": {"illegal": "2"}}, "'illegal' of column 'info' must be a whole number from 0, got '2'"),
+        ({"info": {"illegal": -1}}, "'illegal' of column 'info' must be a whole number from 0"),
+        ({"info": {"success": "no"}}, "'success' of column 'info' must be true or false, got 'no'"),
+        ({"info": {"start": [1]}}, "'start' of column 'info' must be an object"),
+        ({"info": {"replies": [None]}}, "'replies' of column 'info' must be a list of texts"),
+        ({"action_ids": [[-1]]}, "column 'action_ids' must be a list of lists of whole numbers from 0"),
+    ],
+)
+def test_values_that_nothing_can_be_done_with_are_named(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    rows = [RECORD, {**RECORD, **change}]
+    (tmp_path / "e.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match=f"line 2: {message}"):
+        list(read_episodes(tmp_path / "e.jsonl"))
+    plain = [{"action_ids": [[1]], **row, "info": json.dumps(row.get("info", {}))} for row in rows]
+    pq.write_table(pa.Table.from_pylist(plain), tmp_path / "e.parquet")
+    with pytest.raises(UserError, match=f"row 2: {message}"):
+        list(read_episodes(tmp_path / "e.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[" * 5000 + "]" * 5000, r"line 1: not valid JSON \(nested more than 100 deep\)"),
+        ('{"info": ' + '{"a": ' * 200 + "1" + "}" * 201, r"line 1: not valid JSON \(nested more than 100 deep\)"),
+        ('{"seed": ' + "1" * 5000 + "}", r"line 1: not valid JSON \(Exceeds the limit \(4300 digits\)"),
+        ('{"task": "\\ud83d"}', r"line 1: not valid JSON \(holds half a character"),
+        (json.dumps({**RECORD, "seed": 10**30}), "line 1: column 'seed' must be a whole number of at most 64 bits"),
+        (json.dumps({**RECORD, "rewards": [10**400]}), "line 1: column 'rewards' must be a list of finite numbers"),
+        (json.dumps({**RECORD, "\x1b]2;x\n": 1}), r"line 1: unknown column '\\x1b]2;x\\n'"),
+    ],
+)
+def test_odd_json_is_refused_by_line(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(UserError, match=message):
+        list(read_episodes(path))
+
+
+@pytest.mark.parametrize("info", ["[" * 5000 + "]" * 5000, "1" * 5000, '"\\ud83d"', "{"])
+def test_odd_json_in_a_column_is_refused_by_row(tmp_path: Path, info: str) -> None:
+    pq.write_table(pa.Table.from_pylist([{**RECORD, "info": info}]), tmp_path / "e.parquet")
+    with pytest.raises(UserError, match="row 1, column 'info': not valid JSON"):
+        list(read_episodes(tmp_path / "e.parquet"))
+
+
+def test_pairs_of_halves_are_a_character(tmp_path: Path) -> None:
+    (tmp_path / "e.jsonl").write_text(json.dumps({**RECORD, "actions": ["\U0001f600"]}) + "\n")
+    assert "\\ud83d\\ude00" in (tmp_path / "e.jsonl").read_text()
+    assert next(read_episodes(tmp_path / "e.jsonl")).actions == ("\U0001f600",)
+
+
+@FORMATS
+def test_what_no_reader_would_take_is_not_written(tmp_path: Path, suffix: str) -> None:
+    for odd, message in (
+        (
+            replace(PLAIN, rewards=(float("nan"),), seed=7),
+            "the reward of turn 0 in the episode of seed 7 must be a finite",
+        ),
+        (replace(PLAIN, info={"note": "\ud800"}), "not valid Unicode"),
+        (replace(PLAIN, actions=("\ud800",)), "not valid Unicode"),
+    ):
+        with pytest.raises(UserError, match=message):
+            write_episodes(tmp_path / f"e{suffix}", [odd])
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("place", range(12))
+def test_a_flipped_bit_in_a_page_shows(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "e.parquet"
+    write_episodes(path, [replace(SAMPLED, actions=(f"{i} go\n", ""), seed=i) for i in range(300)])
+    columns = pq.ParquetFile(path).metadata.row_group(0)
+    pages = [columns.column(i) for i in range(columns.num_columns) if columns.column(i).total_compressed_size > 60]
+    page = pages[place % len(pages)]
+    data = bytearray(path.read_bytes())
+    data[(page.dictionary_page_offset or page.data_page_offset) + page.total_compressed_size - 5] ^= 1 << place % 8
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"e\.parquet: damaged after row 0 \("):
+        list(read_episodes(path))
+
+
+def test_lines_that_were_cut_off_show_in_the_count(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    write_episodes(path, [replace(PLAIN, seed=i) for i in range(40)], {"task": "maze_fo"})
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    with pytest.raises(UserError, match=r"e\.jsonl: ends after 39 episodes, its first line says 40: it was cut off"):
+        list(read_episodes(path))
+    path.write_text("".join(lines[1:20]))
+    assert len(list(read_episodes(path))) == 19
+
+
+@pytest.mark.parametrize("found", ["[]", "7", "{", "[" * 5000, '"\\ud800"', b"\xff\xfe"])
+def test_metadata_that_are_no_object(tmp_path: Path, found: str | bytes) -> None:
+    table = pa.Table.from_pylist([RECORD]).replace_schema_metadata({"lmrl": found})
+    pq.write_table(table, tmp_path / "e.parquet")
+    with pytest.raises(
+        UserError, match=r"e\.parquet(: its metadata must be an object|, metadata 'lmrl': not valid JSON)"
+    ):
+        read_metadata(tmp_path / "e.parquet")
+
+
+def test_what_the_system_refuses_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "e.parquet"
+    write_episodes(path, [PLAIN])
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    monkeypatch.setattr(pq, "ParquetFile", refused)
+    with pytest.raises(OSError, match="Too many open files") as error:
+        list(read_episodes(path))
+    assert not isinstance(error.value, UserError)

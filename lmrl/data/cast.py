@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
+from lmrl import policies  # a scripted player needs no torch: each is imported when it is named
 from lmrl.behaviours.recording import Recording
 from lmrl.behaviours.registry import make_policy, recording
 from lmrl.envs.base import TextEnv
@@ -56,9 +56,4 @@ def _player(task_name: str, name: str, env: Mapping[str, Any]) -> Policy:
     if not path:
         raise UserError(f"behaviour must be lm:PATH or the name of a scripted player, got {name!r}")
     row = task(task_name)
-    # Imported when it is asked for: a scripted player needs no torch.
-    load = import_module(_LM).load_lm_policy
-    return cast(Policy, load(path, row.last_texts, row.max_action_tokens, temperature=1.0, slots=_SLOTS))
-
-
-_LM = "lmrl.policies.lm"
+    return policies.load_lm_policy(path, row.last_texts, row.max_action_tokens, temperature=1.0, slots=_SLOTS)

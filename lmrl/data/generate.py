@@ -3,9 +3,12 @@
 import hashlib
 import json
 import os
+import secrets
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
@@ -19,14 +22,18 @@ from lmrl.envs.registration import task
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.rollout import in_order, rollout
-from lmrl.storage import write_episodes
+from lmrl.storage import checked_suffix, write_episodes
 
 __all__ = ["dataset_path", "generate"]
 
 _Played: TypeAlias = tuple[list[Episode], UserError | None]
 """What was finished, and what stopped the rest."""
 
+_Chunk: TypeAlias = tuple[str, int, int, int, Mapping[str, Any], "str | None"]
+"""Task, seed, first episode, the one after the last, arguments of the environment, player."""
+
 _CHUNK = 128
+_DEATHS = 3
 _MAX_SEED = 2**53
 
 
@@ -77,16 +84,19 @@ def generate(
         The path of the file, which takes its name in one step when all is done.
 
     Raises:
-        UserError: for an unknown task or player, or a number out of range; and if a second speaker or an opponent gives
-            up. What was finished by then is kept in a file beside, whose name the message tells.
+        UserError: for an unknown task or player, or a number out of range; if a second speaker or an opponent gives up;
+            and if processes that play die over the same episodes again and again (what one that dies was at is played
+            anew). What was finished by then is kept in a file beside, whose name the message tells.
     """
     row, env = task(task_name), dict(env or {})
     size = row.dataset_size if size is None else size
     for name, value, least in (("size", size, 1), ("workers", workers, 1), ("seed", seed, 0)):
         if not least <= value < _MAX_SEED:
             raise UserError(f"{name} must be a whole number from {least}, got {value}")
+    _check_budget(env.get("partner"), workers)
     first, last = _part_of(size, shard)
     path = dataset_path(task_name, size, seed, env, behaviour) if out is None else Path(out)
+    checked_suffix(path)
     if shard is not None and out is None:
         path = path.with_name(f"{path.stem}-{shard[0]}of{shard[1]}{path.suffix}")
     metadata = {
@@ -102,6 +112,13 @@ def generate(
     return _write(path, _shown(played, task_name, last - first, progress), metadata)
 
 
+def _check_budget(partner: Any, workers: int) -> None:
+    limits = [] if not isinstance(partner, Mapping) else [name for name in partner if name.startswith("budget_")]
+    if limits and workers > 1:
+        # Each would have the whole of it. A chat partner is asked side by side in any case.
+        raise UserError(f"workers must be 1 where the partner has a budget ({', '.join(limits)}), got {workers}")
+
+
 def _part_of(size: int, shard: tuple[int, int] | None) -> tuple[int, int]:
     """The first episode of a part, and the one after its last."""
     part, parts = shard or (0, 1)
@@ -111,17 +128,24 @@ def _part_of(size: int, shard: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -> Path:
-    """Write a file under its name when it is complete, and what there is under another if the play breaks off."""
+    """Write a file under its name when it is complete, and what there is under another if the play breaks off.
+
+    Until then it has a name of its own: whoever records the same dataset at the same time writes the same file.
+    """
     failed: list[UserError] = []
-    partial = path.with_name(f"{path.stem}.partial{path.suffix}")
-    count = write_episodes(partial, _until_error(played, failed), metadata)
-    if not failed:
-        partial.replace(path)
-        return path
-    if count == 0:
-        partial.unlink()
-        raise failed[0]
-    raise UserError(f"{failed[0]}; the {count} episodes that were finished are in {partial}") from failed[0]
+    own = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
+    try:
+        count = write_episodes(own, _until_error(played, failed), metadata)
+        if not failed:
+            own.replace(path)
+            return path
+        if count == 0:
+            raise failed[0]
+        kept = path.with_name(f"{path.stem}.partial{path.suffix}")
+        own.replace(kept)
+    finally:
+        own.unlink(missing_ok=True)
+    raise UserError(f"{failed[0]}; the {count} episodes that were finished are in {kept}") from failed[0]
 
 
 def _until_error(played: Iterable[Episode], failed: list[UserError]) -> Iterator[Episode]:
@@ -137,20 +161,60 @@ def _episodes(
     """Episodes ``begin`` to ``end - 1`` in the order of their indices."""
     firsts = range(begin, end, _CHUNK)
     chunks = [(task_name, seed, first, min(first + _CHUNK, end), env, behaviour) for first in firsts]
-    if workers == 1 or len(chunks) == 1:
-        for chunk in chunks:
-            yield from _finished(_play(*chunk))
-        return
-    # New interpreters rather than forks: forking a process that has threads (a progress bar) may hang.
-    with ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent) as pool:
-        running: deque[Future[_Played]] = deque()
-        for chunk in chunks:
-            running.append(pool.submit(_play, *chunk))
-            # A bounded queue: results wait for the file, not in memory.
-            if len(running) > 2 * workers:
-                yield from _finished(running.popleft().result())
-        while running:
-            yield from _finished(running.popleft().result())
+    for played in map(_play_chunk, chunks) if workers == 1 or len(chunks) == 1 else _in_processes(chunks, workers):
+        yield from _finished(played)
+
+
+def _in_processes(chunks: Sequence[_Chunk], workers: int) -> Iterator[_Played]:
+    """What each chunk becomes, in order.
+
+    A process that dies (killed, out of memory) takes the pool with it, but not what was finished: a new pool plays the
+    chunks that were not.
+
+    Raises:
+        UserError: processes die over the first of the chunks again and again.
+    """
+    waiting, running, deaths = deque(chunks), deque[tuple[_Chunk, Future[_Played]]](), 0
+    while waiting or running:
+        try:
+            with closing(_Pool(workers)) as pool:
+                running = deque((chunk, pool.again(chunk, future)) for chunk, future in running)
+                while waiting or running:
+                    # A bounded queue: results wait for the file, not in memory.
+                    while waiting and len(running) <= 2 * workers:
+                        running.append((waiting[0], pool.submit(waiting[0])))
+                        waiting.popleft()
+                    played = running[0][1].result()
+                    running.popleft()
+                    deaths = 0
+                    yield played
+        except BrokenProcessPool as error:
+            deaths += 1
+            if deaths == _DEATHS:
+                first, last = (running[0][0] if running else waiting[0])[2:4]
+                raise UserError(
+                    f"a process that recorded died {deaths} times over episodes {first} to {last - 1} or those after: "
+                    "it was killed, or memory ran out, of which fewer workers need less"
+                ) from error
+
+
+class _Pool:
+    """Processes that play chunks, each with an interpreter of its own: a fork of what has threads may hang."""
+
+    def __init__(self, workers: int) -> None:
+        self._pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent)
+
+    def submit(self, chunk: _Chunk) -> Future[_Played]:
+        return self._pool.submit(_play_chunk, chunk)
+
+    def again(self, chunk: _Chunk, future: Future[_Played]) -> Future[_Played]:
+        """A finished chunk as it is; another one from the beginning."""
+        finished = future.done() and not future.cancelled() and future.exception() is None
+        return future if finished else self.submit(chunk)
+
+    def close(self) -> None:
+        """End without those that nobody waits for any more."""
+        self._pool.shutdown(cancel_futures=True)
 
 
 def _finished(played: _Played) -> Iterator[Episode]:
@@ -160,8 +224,9 @@ def _finished(played: _Played) -> Iterator[Episode]:
         raise error
 
 
-def _play(task_name: str, seed: int, first: int, last: int, env: Mapping[str, Any], behaviour: str | None) -> _Played:
+def _play_chunk(chunk: _Chunk) -> _Played:
     """Episodes ``first`` to ``last - 1``, or those that were finished when a second speaker or a player gave up."""
+    task_name, seed, first, last, env, behaviour = chunk
     recipe, make_env = cast_of(task_name, env, behaviour)
     starts = (recipe.start(seed, index) for index in range(first, last))
     played: list[tuple[int, Episode]] = []

@@ -1,6 +1,5 @@
 """Read the files of the original benchmark into episodes."""
 
-import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from lmrl.data.official_layout import Layout
 from lmrl.envs.registration import Task, make, task
 from lmrl.episode import Episode
 from lmrl.errors import UserError, unknown
+from lmrl.json_text import parse_json
 from lmrl.storage import write_episodes
 
 __all__ = ["import_official"]
@@ -110,9 +110,10 @@ def _episodes(row: Task, path: Path, left_out: list[str], arguments: Mapping[str
 
 def _records(path: Path, list_begins: str) -> Iterator[tuple[str, Any]]:
     try:
-        yield from _list(path) if _beginning(path, len(list_begins)) == list_begins else _lines(path)
+        begins = _beginning(path, len(list_begins))
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is not UTF-8 text ({error})") from error
+    yield from _list(path) if begins == list_begins else _lines(path)
 
 
 def _beginning(path: Path, length: int) -> str:
@@ -125,21 +126,13 @@ def _beginning(path: Path, length: int) -> str:
 
 
 def _list(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        records = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {error.lineno}: not valid JSON ({error})") from error
+    records = parse_json(path.read_bytes(), str(path))
     for number, record in enumerate(records, start=1):
         yield f"record {number}", record
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path}, line {number}: not valid JSON ({error})") from error
-            yield f"line {number}", record
+            if line.strip():
+                yield f"line {number}", parse_json(line, f"{path}, line {number}")

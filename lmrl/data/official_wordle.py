@@ -47,9 +47,8 @@ def _check(texts: list[str], game: Game) -> None:
         answer = word_of(text)
         if answer and (len(answer) != LENGTH or not set(answer) <= set("gyb")):
             raise UserError(f"answer {place} must be five of g, y and b or an empty line, got {text!r:.60}")
-        if answer and (
-            len(guess := word_of(game.actions[place])) != LENGTH or not guess.isascii() or not guess.islower()
-        ):
+        guess = word_of(game.actions[place]) if answer else ""
+        if answer and not (len(guess) == LENGTH and guess.isascii() and guess.isalpha() and guess.islower()):
             raise UserError(f"guess {place} has an answer but is not five letters from a to z, got {guess!r:.60}")
 
 

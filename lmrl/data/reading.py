@@ -3,9 +3,9 @@
 import os
 from collections.abc import Iterator
 
-from lmrl.envs.registration import task
+from lmrl.envs.registration import task, tasks
 from lmrl.episode import Episode
-from lmrl.errors import UserError
+from lmrl.errors import UserError, unknown
 from lmrl.storage import read_episodes
 
 __all__ = ["read_dataset"]
@@ -24,9 +24,11 @@ def read_dataset(path: str | os.PathLike[str], task_name: str | None = None) -> 
     expected = None if task_name is None else task(task_name).name
     empty = True
     for number, episode in enumerate(read_episodes(path), start=1):
-        expected = task(episode.task).name if expected is None else expected
+        if expected is None and episode.task not in tasks():
+            raise unknown(f"task in episode {number} of {path}:", episode.task[:80], tasks())
+        expected = episode.task if expected is None else expected
         if episode.task != expected:
-            raise UserError(f"{path}: episode {number} is of task {episode.task!r}, expected {expected!r}")
+            raise UserError(f"{path}: episode {number} is of task {episode.task!r:.80}, expected {expected!r}")
         empty = False
         yield episode
     if empty:

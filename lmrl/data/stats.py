@@ -35,14 +35,20 @@ class DatasetStats:
     """Share of the actions that the rules did not know."""
     actions: dict[str, float]
     """The ten most frequent actions and their shares."""
-    published: PublishedData
+    published: PublishedData | None
+    """None where nothing was published."""
 
-    def compared(self) -> dict[str, tuple[float, float, float]]:
-        """By column of the paper's Table 1: ours, the published one, and ours / published - 1."""
+    def compared(self) -> dict[str, tuple[float, float | None, float | None]]:
+        """By column of the paper's Table 1: ours, the published one, and ours / published - 1.
+
+        The published one is None where there is none, and the last also where the published one is 0.
+        """
         ours = {"size": self.episodes, **{name: getattr(self, name) for name in _COLUMNS}}
-        return {
-            name: (value, (other := getattr(self.published, name)), value / other - 1) for name, value in ours.items()
-        }
+        compared = {}
+        for name, value in ours.items():
+            other = None if self.published is None else getattr(self.published, name)
+            compared[name] = (value, other, value / other - 1 if other else None)
+        return compared
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-like values, with ``relative_difference`` to the published figures."""
@@ -107,7 +113,8 @@ def stats_table(stats: DatasetStats) -> Table:
     """The figures beside the published ones, for a terminal."""
     table = Table("", "here", "published", "difference", title=f"{stats.task}: {stats.episodes} episodes")
     for name, (ours, published, difference) in stats.compared().items():
-        table.add_row(name.replace("_", " "), f"{ours:.4g}", f"{published:.4g}", f"{difference:+.1%}")
+        shown = "" if published is None else f"{published:.4g}"
+        table.add_row(name.replace("_", " "), f"{ours:.4g}", shown, "" if difference is None else f"{difference:+.1%}")
     table.add_section()
     table.add_row("terminated", f"{stats.terminated:.4g}")
     table.add_row("illegal actions", f"{stats.illegal_rate:.4g}")

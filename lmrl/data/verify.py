@@ -9,9 +9,8 @@ from lmrl.data.reading import read_dataset
 from lmrl.data.replies import RecordedPartner
 from lmrl.envs.base import TextEnv
 from lmrl.envs.dialogue import DialogueEnv
-from lmrl.envs.registration import Task, make, task
+from lmrl.envs.registration import Task, make, recorded_arguments, task
 from lmrl.episode import Episode
-from lmrl.errors import UserError
 from lmrl.storage import read_metadata
 
 __all__ = ["Mismatch", "Report", "verify"]
@@ -68,20 +67,21 @@ def verify(
     Args:
         path: a file of episodes.
         task_name: the task that it must be of; None: any.
-        env_arguments: of the environment; None: those that the file was recorded with, as its metadata says.
+        env_arguments: of the environment, over those that the file was recorded with.
 
     Raises:
-        UserError: see `read_dataset`.
+        UserError: see `read_dataset`; and if the file was recorded with a path or a program, which its metadata names
+            and only ``env_arguments`` can choose: see `lmrl.envs.registration.recorded_arguments`.
     """
     name, episodes, turns = "", 0, 0
     wrong: list[Mismatch] = []
     mismatched = 0
     env: TextEnv | None = None
-    arguments = dict(read_metadata(path).get("env", {}) if env_arguments is None else env_arguments)
+    recorded = read_metadata(path).get("env", {})
     for index, episode in enumerate(read_dataset(path, task_name)):
         name = episode.task
-        env = _environment(name, arguments) if env is None else env
-        if isinstance(env, DialogueEnv) and "partner" in arguments:
+        env = _environment(name, recorded, env_arguments, str(path)) if env is None else env
+        if isinstance(env, DialogueEnv) and "partner" in {**recorded, **(env_arguments or {})}:
             env.partner = RecordedPartner(episode)
         found = _mismatch(env, task(name), index, episode)
         episodes, turns = episodes + 1, turns + len(episode)
@@ -93,7 +93,8 @@ def verify(
     return Report(name, episodes, turns, mismatched, tuple(wrong))
 
 
-def _environment(name: str, arguments: Mapping[str, Any]) -> TextEnv:
+def _environment(name: str, recorded: Any, given: Mapping[str, Any] | None, where: str) -> TextEnv:
+    arguments = recorded_arguments(name, recorded, given, where)
     return make(name, **{key: value for key, value in arguments.items() if key != "partner"})
 
 
@@ -115,8 +116,8 @@ def _replay(env: TextEnv, start: Mapping[str, Any], index: int, episode: Episode
 
     try:
         text, _ = env.reset(seed=episode.seed, options=start)
-    except UserError as error:
-        return Mismatch(index, -1, "reset", str(dict(start)), str(error))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # a start from a file may be anything
+        return Mismatch(index, -1, "reset", f"{start!r:.200}", str(error))
     if text != episode.observations[0]:
         return differs(-1, "observation", episode.observations[0], text)
     last = len(episode) - 1

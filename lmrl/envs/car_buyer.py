@@ -9,7 +9,7 @@ from lmrl.envs.car_lines import HINTS, MANNERS, SENTENCES, TERSE, a_car, listed,
 from lmrl.envs.car_talk import LEAST_MSRP, Talk, listen
 from lmrl.envs.car_utility import accepts, by_discount, leaves, limit
 from lmrl.envs.car_words import Line, amounts, read
-from lmrl.errors import UserError
+from lmrl.errors import check_range
 from lmrl.protocols import PartnerRequest
 
 __all__ = ["ScriptedBuyer", "decision"]
@@ -32,8 +32,7 @@ class ScriptedBuyer:
     """
 
     def __init__(self, noise: float = 0.1) -> None:
-        if not 0 <= noise < 1:
-            raise UserError(f"noise must be at least 0 and below 1, got {noise}")
+        check_range("[0, 1)", noise=noise)
         self.noise = float(noise)
 
     def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:

@@ -20,13 +20,17 @@ _EPISODES = 8
 _ILLEGAL_TURNS = 1_000
 
 
-def check_env(env: TextEnv | Callable[[], TextEnv], texts: int = 200, seed: int = 0) -> list[str]:
+def check_env(
+    env: TextEnv | Callable[[], TextEnv], texts: int = 200, seed: int = 0, last_texts: int | None = None
+) -> list[str]:
     """Put an environment to all laws.
 
     Args:
         env: an environment that was not reset yet (copies of it are tried), or a function that makes a fresh one.
         texts: how many odd texts (empty, huge, control characters, other scripts, near misses) it must answer.
         seed: of the episodes and texts.
+        last_texts: how many texts a policy reads, as `Task.last_texts`; of one that reads the last alone none may be
+            empty. Else only the first may not.
 
     Returns:
         The names of the laws, all obeyed.
@@ -36,9 +40,9 @@ def check_env(env: TextEnv | Callable[[], TextEnv], texts: int = 200, seed: int 
     """
     if isinstance(env, TextEnv):
         model = env
-        return check_env(lambda: copy.deepcopy(model), texts, seed)
+        return check_env(lambda: copy.deepcopy(model), texts, seed, last_texts)
     for name, law in _LAWS.items():
-        law(Trial(name, env, seed, texts))
+        law(Trial(name, env, seed, texts, last_texts))
     return list(_LAWS)
 
 
@@ -52,6 +56,17 @@ def _form(trial: Trial) -> None:
     trial.require("reward" not in info, "reset must not give a reward")
     for index in range(_EPISODES):
         trial.play(index)
+
+
+def _something_to_read(trial: Trial) -> None:
+    for index in range(_EPISODES):
+        first, *turns = trial.play(index).answers
+        told = f"seed {trial.seed + index}"
+        trial.require(first[0] != "", f"the first observation of {told} is an empty text: a policy has nothing to read")
+        for number, (text, _, terminated, _, info) in enumerate(turns, start=1):
+            # Learners go on from where an episode was cut.
+            read = info.get("final_observation", text) != "" or terminated or trial.last_texts != 1
+            trial.require(read, f"observation {number} of {told} is an empty text, and a policy reads nothing else")
 
 
 def _same_seed(trial: Trial) -> None:
@@ -143,6 +158,7 @@ def _pickling(trial: Trial) -> None:
 
 _LAWS: dict[str, Callable[[Trial], None]] = {
     "reward only on turns, values of the right types": _form,
+    "something to read before every action": _something_to_read,
     "same seed, same actions, same episode": _same_seed,
     "info repeats the start": _start_repeats,
     "instances do not influence each other": _interleaved,

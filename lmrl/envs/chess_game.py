@@ -8,7 +8,7 @@ import chess
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.chess_opponents import make_opponent
 from lmrl.envs.chess_text import plain_san, spaced_fen, spaced_san
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 
 __all__ = ["Chess"]
 
@@ -56,8 +56,7 @@ class Chess(TextEnv):
         render_mode: str | None = "ansi",
     ) -> None:
         super().__init__(render_mode)
-        if max_moves < 1:
-            raise UserError(f"max_moves must be at least 1, got {max_moves}")
+        check_range("[1, inf)", max_moves=max_moves)
         self.max_moves = max_moves
         self.return_range = (-float(max_moves + 1), 1.0)
         self.opponent = make_opponent(opponent, depth=depth, nodes=nodes, elo=elo, skill=skill, engine_path=engine_path)

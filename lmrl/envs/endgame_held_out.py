@@ -1,4 +1,4 @@
-"""The fixed positions that evaluation plays and training never sees: hard ones of all four sets."""
+"""The fixed positions that evaluation plays and training never begins at: hard ones of all four sets."""
 
 import operator
 from functools import lru_cache
@@ -12,7 +12,7 @@ from lmrl.envs.endgame_positions import PIECE_SETS, draw_position
 from lmrl.envs.endgame_table import mate_plies
 from lmrl.errors import UserError
 
-__all__ = ["choose_held_out", "held_out_position", "held_out_positions"]
+__all__ = ["choose_held_out", "held_out_positions", "position_of", "selection_positions"]
 
 _HARD = {"kQK": 15, "kRK": 15, "kQRK": 7, "kRRK": 9}  # plies to mate, at least
 _CHOICE = 645  # seed
@@ -38,23 +38,37 @@ def choose_held_out(number: int) -> list[str]:
 @lru_cache(maxsize=1)
 def held_out_positions() -> tuple[str, ...]:
     """The 645 positions of evaluation in FEN; `choose_held_out` gives the same."""
-    return tuple((files("lmrl") / "assets" / "endgames.txt").read_text(encoding="utf-8").splitlines())
+    return _read("endgames.txt")
 
 
-def held_out_position(index: Any) -> str:
-    """The held-out position of that index, from 0.
+@lru_cache(maxsize=1)
+def selection_positions() -> tuple[str, ...]:
+    """128 more, on which checkpoints are chosen in training: the next ones of `choose_held_out`."""
+    return _read("endgames_selection.txt")
+
+
+def position_of(option: str, index: Any) -> str:
+    """The position of a reset option and an index from 0.
+
+    Args:
+        option: ``test``: of `held_out_positions`; ``selection``: of `selection_positions`.
+        index: its number.
 
     Raises:
         UserError: if there is none.
     """
-    positions = held_out_positions()
+    positions = held_out_positions() if option == "test" else selection_positions()
     try:
         number = operator.index(index)
     except TypeError:
         number = -1
     if not 0 <= number < len(positions) or isinstance(index, bool):
-        raise UserError(f"test must be the index of a held-out position, 0 to {len(positions) - 1}, got {index!r}")
+        raise UserError(f"{option} must be the index of a held-out position, 0 to {len(positions) - 1}, got {index!r}")
     return positions[number]
+
+
+def _read(name: str) -> tuple[str, ...]:
+    return tuple((files("lmrl") / "assets" / name).read_text(encoding="utf-8").splitlines())
 
 
 def _any_side_up(board: chess.Board) -> str:

@@ -7,7 +7,7 @@ import chess
 import numpy as np
 
 from lmrl.envs.chess_game import Chess
-from lmrl.envs.endgame_held_out import held_out_position, held_out_positions
+from lmrl.envs.endgame_held_out import held_out_positions, position_of
 from lmrl.envs.endgame_positions import PIECE_SETS, draw_position, parse_piece_sets
 from lmrl.errors import UserError
 
@@ -17,9 +17,10 @@ __all__ = ["Endgames"]
 class Endgames(Chess):
     """Chess from positions in which Black has the king alone, and White queen, rook, or two of them.
 
-    ``reset(options={"test": 7})`` begins at a position of the held-out set (0 to 644), ``{"fen": ...}`` at any legal
-    one; otherwise the seed draws a set and then squares, all alike, but no held-out position. All else is as in
-    `Chess`. Source: LMRL-Gym, section 4 and appendix C.5.
+    ``reset(options={"test": 7})`` begins at a position of the held-out set (0 to 644), ``{"selection": 7}`` at one of
+    128 more, on which checkpoints are chosen, ``{"fen": ...}`` at any legal one; otherwise the seed draws a set and
+    then squares, all alike, but no position of the held-out set. All else is as in `Chess`. Source: LMRL-Gym, section 4
+    and appendix C.5.
 
     Args:
         piece_sets: the sets that are drawn from: one or more of ``kQK``, ``kRK``, ``kQRK``, ``kRRK``, with spaces
@@ -37,7 +38,7 @@ class Endgames(Chess):
         UserError: for an unknown piece set, and as `Chess`.
     """
 
-    reset_options: ClassVar[tuple[str, ...]] = (*Chess.reset_options, "test")
+    reset_options: ClassVar[tuple[str, ...]] = (*Chess.reset_options, "test", "selection")
 
     def __init__(
         self,
@@ -57,12 +58,12 @@ class Endgames(Chess):
     def _start_board(self, options: Mapping[str, Any]) -> tuple[chess.Board, str]:
         # Drawn in any case, so that what is random afterwards does not depend on whether the position was.
         chance = np.random.default_rng(int(self.np_random.integers(2**53)))
-        if "test" in options and "fen" in options:
-            raise UserError("reset options test and fen both name a position: give one of them")
-        if "fen" in options:
+        named = [name for name in ("test", "selection", "fen") if name in options]
+        if len(named) > 1:
+            raise UserError(f"reset options {' and '.join(named)} both name a position: give one of them")
+        if "fen" in named:
             return super()._start_board(options)
-        fen = held_out_position(options["test"]) if "test" in options else self._drawn(chance)
-        return super()._start_board({"fen": fen})
+        return super()._start_board({"fen": position_of(named[0], options[named[0]]) if named else self._drawn(chance)})
 
     def _drawn(self, chance: np.random.Generator) -> str:
         pieces = self.piece_sets[int(chance.integers(len(self.piece_sets)))]

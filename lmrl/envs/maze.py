@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.layouts import MOVES, Cell, Layout, find_layout
-from lmrl.errors import UserError, unknown
+from lmrl.errors import UserError, check_range, unknown
 
 __all__ = ["OBSERVE", "REWARDS", "Maze"]
 
@@ -85,8 +85,7 @@ class Maze(TextEnv):
             raise unknown("maze observation", observe, OBSERVE)
         if reward not in REWARDS:
             raise unknown("maze reward", reward, REWARDS)
-        if max_steps < 1:
-            raise UserError(f"max_steps must be at least 1, got {max_steps}")
+        check_range("[1, inf)", max_steps=max_steps)
         self.layout = layout if isinstance(layout, Layout) else find_layout(layout)
         self.max_steps = max_steps
         self._observe, self._rewards = observe, REWARDS[reward]

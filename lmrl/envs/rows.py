@@ -7,6 +7,12 @@ from lmrl.envs.task import Task
 __all__ = ["ROWS"]
 
 _MAZE = LAYOUTS["double_t_maze"]
+_MAZE_CHOICES = {
+    "layout": tuple(LAYOUTS),
+    "observe": ("position", "walls", "goal"),
+    "reward": ("standard", "illegal_penalty", "illegal_penalty_diff_scale"),
+}
+_OPPONENTS = ("alphabeta", "random")  # those without a program of their own
 _MAZE_STARTS = tuple({"init_position": cell} for cell in _MAZE.free if cell != _MAZE.goal)
 
 # A new game adds its rows here; the order is that of the results tables.
@@ -17,6 +23,7 @@ ROWS = (
         env_id="lmrl/MazeFO-v0",
         entry_point="lmrl.envs.maze:Maze",
         kwargs={"observe": "position"},
+        choices=_MAZE_CHOICES,
         last_texts=1,
         max_action_tokens=8,
         actions=tuple(MOVES),
@@ -31,6 +38,7 @@ ROWS = (
         env_id="lmrl/MazePO-v0",
         entry_point="lmrl.envs.maze:Maze",
         kwargs={"observe": "walls"},
+        choices=_MAZE_CHOICES,
         last_texts=40,
         max_action_tokens=8,
         actions=tuple(MOVES),
@@ -45,6 +53,7 @@ ROWS = (
         env_id="lmrl/TextNavFO-v0",
         entry_point="lmrl.envs.text_nav:TextNav",
         kwargs={"observe": "full"},
+        choices={"observe": ("full", "partial")},
         last_texts=1,
         max_action_tokens=24,
         dataset_size=2_500,
@@ -57,6 +66,7 @@ ROWS = (
         env_id="lmrl/TextNavPO-v0",
         entry_point="lmrl.envs.text_nav:TextNav",
         kwargs={"observe": "partial"},
+        choices={"observe": ("full", "partial")},
         max_action_tokens=24,
         dataset_size=2_500,
         paper_filter="success",
@@ -77,6 +87,7 @@ ROWS = (
         description="win a game of chess as White",
         env_id="lmrl/Chess-v0",
         entry_point="lmrl.envs.chess_game:Chess",
+        choices={"opponent": _OPPONENTS},
         last_texts=1,
         max_action_tokens=12,
         dataset_size=1_000,
@@ -89,11 +100,13 @@ ROWS = (
         description="mate the lone black king with queen, rook, or both",
         env_id="lmrl/Endgames-v0",
         entry_point="lmrl.envs.endgames:Endgames",
+        choices={"opponent": _OPPONENTS, "piece_sets": ("kQK", "kRK", "kQRK", "kRRK")},
         last_texts=1,
         max_action_tokens=12,
         dataset_size=40_000,
         paper_filter="success",
         starts=tuple({"test": number} for number in range(645)),
+        selection=tuple({"selection": number} for number in range(128)),
         scores=PUBLISHED["endgames"],
     ),
     Task(
@@ -122,6 +135,7 @@ ROWS = (
         description="sell a car to a buyer whose wishes, budget and weakness show only in what they say",
         env_id="lmrl/CarDealer-v0",
         entry_point="lmrl.envs.car_dealer:CarDealer",
+        choices={"reward": ("revenue", "fancy")},
         max_action_tokens=48,
         dataset_size=10_000,
         paper_filter="top 10 % by return",

@@ -42,7 +42,8 @@ class Scores:
     """Mean return by algorithm."""
     normalized: Mapping[str, float]
     """The printed normalised score by algorithm."""
-    data: PublishedData
+    data: PublishedData | None = None
+    """None where no dataset was published."""
     note: str = ""
     """What is wrong with the numbers above."""
 

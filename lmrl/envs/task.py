@@ -30,6 +30,9 @@ class Task:
     """How many of the newest texts (observations and actions) a policy reads; None: all."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the environment that make it this task."""
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Texts that a data file may choose for an argument of the environment: never a path, nor what runs a program. See
+    `lmrl.envs.registration.recorded_arguments`."""
     actions: tuple[str, ...] = ()
     """All legal actions where they can be listed."""
     behaviour: str = "behaviour"
@@ -38,3 +41,5 @@ class Task:
     """Goes up whenever the same size and seed give other episodes."""
     starts: tuple[Mapping[str, Any], ...] = ()
     """Reset options that evaluation cycles through; empty: seeds decide."""
+    selection: tuple[Mapping[str, Any], ...] = ()
+    """Likewise where checkpoints are chosen in training; empty: `starts`, which then are all that there is."""

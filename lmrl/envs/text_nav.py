@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.house import ROOMS, State, begin, commands, obey
 from lmrl.envs.house_prose import OBJECTIVE, carried, described, refusal, told
-from lmrl.errors import UserError, unknown
+from lmrl.errors import check_range, unknown
 
 __all__ = ["TextNav"]
 
@@ -51,8 +51,7 @@ class TextNav(TextEnv):
         super().__init__(render_mode)
         if observe not in ("full", "partial"):
             raise unknown("observe", observe, ("full", "partial"))
-        if max_steps < 1:
-            raise UserError(f"max_steps must be at least 1, got {max_steps}")
+        check_range("[1, inf)", max_steps=max_steps)
         self.observe, self.show_commands = observe, show_commands
         self.prose_seed, self.max_steps = prose_seed, max_steps
         self._named = observe == "full"

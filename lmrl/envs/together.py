@@ -8,6 +8,7 @@ from typing import Any, SupportsFloat, TypeAlias
 import gymnasium
 
 from lmrl.envs.dialogue import DialogueEnv, Outcome
+from lmrl.errors import BudgetError
 from lmrl.protocols import PartnerRequest
 
 __all__ = ["Failure", "Move", "Step", "step_together"]
@@ -38,6 +39,9 @@ def step_together(moves: Sequence[Move], failures: dict[int, Failure] | None = N
 
     Returns:
         The turns in the order of the moves.
+
+    Raises:
+        BudgetError: a second speaker's budget is used up, whatever ``failures`` is.
     """
     return _Together(moves, failures).turns()
 
@@ -77,6 +81,8 @@ class _Together:
         partner = next(iter(asked.values()))[0].partner
         try:
             return [*partner.reply([request for _, request in asked.values()])]
+        except BudgetError:
+            raise
         except Exception:
             if self._failures is None:
                 raise
@@ -87,6 +93,8 @@ class _Together:
     def _guarded(self, place: int, call: Callable[[], Any], by_partner: bool = False) -> Any:
         try:
             return call()
+        except BudgetError:
+            raise
         except Exception as error:
             if self._failures is None:
                 raise

@@ -29,10 +29,13 @@ class Trial:
         make: makes an environment.
         seed: of the first episode.
         texts: how many odd texts the environment must answer.
+        last_texts: how many texts a policy reads; None: all.
     """
 
-    def __init__(self, law: str, make: Callable[[], TextEnv], seed: int, texts: int) -> None:
-        self.law, self.make, self.seed, self.texts = law, make, seed, texts
+    def __init__(
+        self, law: str, make: Callable[[], TextEnv], seed: int, texts: int, last_texts: int | None = None
+    ) -> None:
+        self.law, self.make, self.seed, self.texts, self.last_texts = law, make, seed, texts, last_texts
 
     def require(self, condition: bool, what: str) -> None:
         """The law is broken unless ``condition``."""

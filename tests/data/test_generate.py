@@ -1,14 +1,19 @@
+import importlib
+import multiprocessing
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lmrl.data import dataset_path, generate, read_dataset, verify
 from lmrl.envs.oracle import ScriptedOracle
+from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.protocols import PartnerRequest
 from lmrl.storage import read_metadata, write_episodes
@@ -64,8 +69,8 @@ def test_another_environment_is_another_dataset(tmp_path: Path, monkeypatch: pyt
     assert path == dataset_path("maze_fo", 5, 2, dict(reversed(env.items()))) != dataset_path("maze_fo", 5, 2)
     assert read_metadata(path)["env"] == env
     assert max(len(episode) for episode in read_dataset(path)) <= 4
-    assert verify(path).ok  # in the environment that the metadata names
-    assert not verify(path, env_arguments={}).ok
+    assert verify(path).ok  # in the environment that the metadata describes
+    assert not verify(path, env_arguments={"max_steps": 100}).ok
     with pytest.raises(UserError, match="unknown argument of task maze_fo 'colour'"):
         generate("maze_fo", 5, progress=False, env={"colour": 1})
 
@@ -121,6 +126,49 @@ def test_a_killed_run_leaves_no_file(tmp_path: Path, workers: int) -> None:
         process.communicate(timeout=20)
     assert not path.exists()
     assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_a_worker_that_dies_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("lmrl.data.generate")
+    whole = generate("maze_fo", 500, out=tmp_path / "whole.parquet", progress=False)
+    taken, finished = list[int](), module._finished
+
+    def kill_them(played: tuple[list[Episode], UserError | None]) -> Iterator[Episode]:
+        taken.append(len(played[0]))
+        if len(taken) == 1:
+            workers = multiprocessing.active_children()
+            assert workers
+            for worker in workers:
+                os.kill(worker.pid or 0, signal.SIGKILL)
+        return finished(played)
+
+    monkeypatch.setattr(module, "_finished", kill_them)
+    path = generate("maze_fo", 500, out=tmp_path / "e.parquet", workers=2, progress=False)
+    assert path.read_bytes() == whole.read_bytes()
+    assert sum(taken) == 500  # each chunk once
+
+
+def test_workers_that_die_again_and_again_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("lmrl.data.generate"), "_end_with_parent", os.abort)
+    with pytest.raises(UserError, match="a process that recorded died 3 times over episodes 0 to 127 or those after"):
+        generate("maze_fo", 300, out=tmp_path / "e.parquet", workers=2, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_at_once_write_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, out = importlib.import_module("lmrl.data.generate"), tmp_path / "e.parquet"
+    one = generate("maze_fo", 5, out=tmp_path / "one.parquet", progress=False).read_bytes()
+
+    def meanwhile(*arguments: Any) -> int:
+        """Before the first takes its name, a second one is finished."""
+        monkeypatch.setattr(module, "write_episodes", write_episodes)
+        count = write_episodes(*arguments)
+        assert generate("maze_fo", 5, out=out, progress=False).read_bytes() == one
+        return count
+
+    monkeypatch.setattr(module, "write_episodes", meanwhile)
+    assert generate("maze_fo", 5, out=out, progress=False).read_bytes() == one
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["e.parquet", "one.parquet"]
 
 
 def test_read_dataset_refuses_other_tasks_and_nothing(tmp_path: Path) -> None:

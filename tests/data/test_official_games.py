@@ -85,7 +85,7 @@ def test_wordle_with_the_vocabulary_of_the_file(tmp_path: Path) -> None:
     path.write_text("zzzzz\nyyyyy\nxxxxx\n")
     episodes = played("wordle", "random", 5, vocab=str(path))
     imported(tmp_path, "wordle", [word(episode) for episode in episodes], vocab=str(path))
-    assert verify(tmp_path / "out.parquet").ok
+    assert verify(tmp_path / "out.parquet", env_arguments={"vocab": str(path)}).ok
 
 
 @pytest.mark.parametrize("task", ["chess", "endgames"])

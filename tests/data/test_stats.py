@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lmrl.cli import main
 from lmrl.data import dataset_stats, stats_table
+from lmrl.envs import registration
+from lmrl.envs.scores import PublishedData
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.storage import write_episodes
@@ -58,10 +61,25 @@ def test_json_and_table_show_the_published_figures(tmp_path: Path) -> None:
     assert r"'move left\n'" in shown
 
 
+@pytest.mark.parametrize("data", [None, PublishedData(0, 0.0, 0.0, 0.0, 0.0, 0.0)])
+def test_a_task_of_which_no_dataset_was_published(
+    data: PublishedData | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = registration.task("maze_fo")
+    mine = replace(row, scores=replace(row.scores, data=data))
+    monkeypatch.setattr("lmrl.data.stats.task", lambda name: mine)
+    file = write(tmp_path, THREE, ONE)
+    assert set(dataset_stats(file).to_dict()["relative_difference"].values()) == {None}
+    assert main(["data", "stats", str(file)]) == 0
+    shown = capsys.readouterr().out
+    line = next(line for line in shown.splitlines() if "length mean" in line)
+    assert [cell.strip() for cell in line.strip("│").split("│")] == ["length mean", "2", "0" if data else "", ""]
+
+
 def test_files_that_have_no_statistics(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no episodes"):
         dataset_stats(write(tmp_path))
-    with pytest.raises(UserError, match="unknown task 'go'"):
+    with pytest.raises(UserError, match=r"unknown task in episode 1 of .*'go'"):
         dataset_stats(write(tmp_path, replace(ONE, task="go")))
     with pytest.raises(UserError, match="expected 'maze_po'"):
         dataset_stats(write(tmp_path, ONE), "maze_po")

@@ -6,6 +6,7 @@ import pytest
 
 import lmrl
 from lmrl.data import generate, read_dataset, verify
+from lmrl.envs.registration import recorded_arguments
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.rollout import Start, in_order, rollout
@@ -110,8 +111,105 @@ def test_a_start_against_the_rules(tmp_path: Path) -> None:
     assert "free cell" in found[0]
 
 
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program that leaves a trace when it is run."""
+    path = tmp_path / "engine"
+    path.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    path.chmod(0o755)
+    return path
+
+
+def told(path: Path, task: str, env: object) -> str:
+    """What is said about a file with these arguments in its metadata."""
+    write_episodes(path, [replace(WON, task=task)], {"task": task, "env": env})
+    with pytest.raises(UserError) as error:
+        verify(path)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("task", ["chess", "endgames"])
+@pytest.mark.parametrize("opponent", [{"opponent": "stockfish"}, {}])
+def test_a_file_runs_no_program(tmp_path: Path, program: Path, task: str, opponent: dict[str, str]) -> None:
+    path = tmp_path / "e.jsonl"
+    assert f"{path}: its metadata sets " in told(path, task, {"engine_path": str(program), **opponent})
+    assert "only you can: --env opponent=" in told(path, task, {"opponent": "stockfish"})
+    assert not (tmp_path / "ran").exists()
+    # The user's own words count: the program is started, and is no engine.
+    with pytest.raises(UserError, match="must be a UCI engine"):
+        verify(path, env_arguments={"opponent": "stockfish", "engine_path": str(program)})
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_file_opens_no_path(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("secret words\n")
+    (tmp_path / "maze.txt").write_text("#####\n# G##\n#####\n")
+    said = told(tmp_path / "e.jsonl", "wordle", {"vocab": str(tmp_path / "words.txt")})
+    assert "only you can: --env vocab=..." in said
+    assert "secret" not in said
+    assert "--env layout=..." in told(tmp_path / "e.jsonl", "maze_fo", {"layout": str(tmp_path / "maze.txt")})
+    given = {"layout": str(tmp_path / "maze.txt")}
+    assert verify(tmp_path / "e.jsonl", env_arguments=given).mismatched == 1  # another maze, and the user's choice
+
+
+@pytest.mark.parametrize(
+    ("task", "env"),
+    [
+        ("maze_fo", []),
+        ("maze_fo", "layout"),
+        ("maze_fo", {"__class__": "x"}),
+        ("maze_fo", {"layout": ["umaze"]}),
+        ("maze_fo", {"layout": 3}),
+        ("maze_fo", {"layout": "umaze\n/etc/passwd"}),
+        ("maze_fo", {"max_steps": "7"}),
+        ("maze_fo", {"max_steps": 1.5}),
+        ("maze_fo", {"max_steps": 10**30}),
+        ("wordle", {"vocab": 0}),
+        ("wordle", {"vocab": True}),
+        ("wordle", {"bad_word_reward": float("-inf")}),
+        ("chess", {"engine_path": {"class_path": "os.system"}}),
+        ("chess", {"opponent": None}),
+        ("car_dealer", {"reward": "os.system"}),
+        ("text_nav_fo", {"render_mode": "/tmp"}),
+    ],
+)
+def test_a_file_chooses_plain_values_of_the_right_kind_alone(tmp_path: Path, task: str, env: object) -> None:
+    assert f"{tmp_path / 'e.jsonl'}: " in told(tmp_path / "e.jsonl", task, env)
+
+
+def test_what_a_file_may_choose_is_what_the_environments_know() -> None:
+    plain = {
+        "maze_fo": {"layout": "umaze", "observe": "goal", "reward": "illegal_penalty_diff_scale", "max_steps": 5},
+        "text_nav_po": {"observe": "full", "show_commands": False, "prose_seed": 3},
+        "wordle": {"vocab": None, "counted": True, "bad_word_reward": -10},
+        "endgames": {"opponent": "random", "piece_sets": "kQK kRRK", "depth": None, "max_moves": 7},
+        "car_dealer": {"reward": "fancy", "noise": 0.5, "partner": "lm:/some/model"},
+    }
+    for task, env in plain.items():
+        chosen = recorded_arguments(task, env, None, "file")
+        assert chosen == {name: value for name, value in env.items() if name != "partner"}
+        lmrl.make(task, **chosen).close()
+    for task, row in lmrl.tasks().items():
+        for name, values in row.choices.items():
+            for value in values:
+                lmrl.make(task, **{name: value}).close()
+
+
+@pytest.mark.parametrize("start", [{"init_position": "ab"}, {"init_position": {}}, {"goal": [1, [2]]}, {"x": 1}])
+def test_odd_starts_are_mismatches(tmp_path: Path, start: object) -> None:
+    assert "turn -1: reset" in verified(tmp_path, replace(WON, info={"start": start}))[0]
+
+
+@pytest.mark.parametrize(
+    ("task", "start"), [("wordle", {"word": []}), ("twenty_questions", {"word": {}}), ("chess", {"fen": 7})]
+)
+def test_odd_starts_of_other_games(tmp_path: Path, task: str, start: object) -> None:
+    assert "turn -1: reset" in verified(tmp_path, replace(WON, task=task, info={"start": start}))[0]
+
+
 def test_files_that_cannot_be_verified(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no episodes"):
         verified(tmp_path)
-    with pytest.raises(UserError, match="unknown task 'go'"):
+    with pytest.raises(UserError, match=r"unknown task in episode 1 of .*: 'go'"):
         verified(tmp_path, replace(WON, task="go"))

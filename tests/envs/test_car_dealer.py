@@ -180,7 +180,7 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
     [
         ({"reward": "profit"}, "reward must be revenue or fancy, got 'profit'"),
         ({"max_texts": 7}, "max_texts must be an even number from 2, got 7"),
-        ({"noise": 1.0}, "noise must be at least 0 and below 1, got 1.0"),
+        ({"noise": 1.0}, "noise must be in \\[0, 1\\), got 1.0"),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], message: str) -> None:

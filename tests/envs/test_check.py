@@ -13,6 +13,7 @@ from lmrl.envs.base import Turn
 from lmrl.envs.odd_texts import odd_texts
 
 FORM = "reward only on turns, values of the right types"
+READ = "something to read before every action"
 SAME = "same seed, same actions, same episode"
 START = "info repeats the start"
 APART = "instances do not influence each other"
@@ -147,6 +148,23 @@ class ClosesOnce(Count):
         del self.observation_space
 
 
+class SilentAtFirst(Count):
+    def _begin(self, options: dict[str, Any]) -> Any:
+        return ("", *super()._begin(options)[1:])
+
+
+class SilentLater(Count):
+    def _turn(self, action: str) -> Turn:
+        text, *rest = super()._turn(action)
+        return ("" if self.left == 2 else text, *rest)  # type: ignore[return-value]
+
+
+class SilentAtTheEnd(Count):
+    def _turn(self, action: str) -> Turn:
+        text, *rest = super()._turn(action)
+        return ("" if self.left == 0 else text, *rest)  # type: ignore[return-value]
+
+
 class Unpicklable(Count):
     def _begin(self, options: dict[str, Any]) -> Any:
         self.helper = lambda: None
@@ -160,13 +178,13 @@ class Forgetful(Count):
 
 @pytest.mark.parametrize("name", lmrl.tasks())
 def test_the_tasks_obey(name: str) -> None:
-    laws = check_env(lambda: lmrl.make(name))
-    assert laws == [FORM, SAME, START, APART, GLOBAL, RANGE, ENDINGS, TEXTS, CLOSE, PICKLE]
+    laws = check_env(lambda: lmrl.make(name), last_texts=lmrl.task(name).last_texts)
+    assert laws == [FORM, READ, SAME, START, APART, GLOBAL, RANGE, ENDINGS, TEXTS, CLOSE, PICKLE]
     assert check_env(lmrl.make(name), texts=30, seed=5) == laws
 
 
 def test_an_honest_game_obeys() -> None:
-    assert len(check_env(Count)) == 10
+    assert len(check_env(Count)) == 11
 
 
 @pytest.mark.parametrize(
@@ -176,6 +194,7 @@ def test_an_honest_game_obeys() -> None:
         (IntegerReward, FORM, "finite float, got -1"),
         (NoSuccess, FORM, r"info\['success'\] must be a bool"),
         (Endless, FORM, "episodes must end"),
+        (SilentAtFirst, READ, "the first observation of seed 0 is an empty text"),
         (Unseeded, SAME, "differ"),
         (StartForgotten, START, "does not repeat the start"),
         (Shared, APART, "influence each other"),
@@ -196,6 +215,14 @@ def test_each_law_is_found_broken(liar: type[Count], law: str, what: str) -> Non
     with pytest.raises(LawBroken, match=what) as caught:
         check_env(liar)
     assert caught.value.law == law
+
+
+def test_only_who_reads_a_single_text_is_left_with_nothing_by_silence() -> None:
+    assert len(check_env(SilentLater)) == 11
+    assert len(check_env(SilentLater, last_texts=2)) == 11
+    with pytest.raises(LawBroken, match="observation 4 of seed 0 is an empty text, and a policy reads nothing else"):
+        check_env(SilentLater, last_texts=1)
+    assert len(check_env(SilentAtTheEnd, last_texts=1)) == 11
 
 
 def test_torch_is_watched_where_it_is_loaded() -> None:

@@ -9,11 +9,12 @@ import lmrl
 from lmrl.behaviours import make_policy
 from lmrl.envs.check import check_env
 from lmrl.envs.chess_text import plain_fen
-from lmrl.envs.endgame_held_out import choose_held_out, held_out_position, held_out_positions
+from lmrl.envs.endgame_held_out import choose_held_out, held_out_positions, selection_positions
 from lmrl.envs.endgame_positions import PIECE_SETS
 from lmrl.envs.endgame_table import best_move, mate_plies
 from lmrl.envs.endgames import Endgames
 from lmrl.errors import UserError
+from lmrl.evaluation.evaluate import evaluate
 from lmrl.rollout import Start, in_order, rollout
 
 FARTHEST = "8/8/8/8/8/2k5/1R6/K7 w - - 0 1"  # 16 moves from mate, as far as it gets with a rook
@@ -61,8 +62,8 @@ def test_a_drawn_position_is_not_held_out(monkeypatch: pytest.MonkeyPatch) -> No
     assert positions(Endgames("kQK"), 1) != first
 
 
-def test_the_held_out_set_is_what_its_recipe_gives() -> None:
-    assert list(held_out_positions()) == choose_held_out(645)
+def test_the_held_out_sets_are_what_their_recipe_gives() -> None:
+    assert [*held_out_positions(), *selection_positions()] == choose_held_out(645 + 128)
     text = (files("lmrl") / "assets" / "endgames.txt").read_text(encoding="utf-8")
     assert text.count("\n") == 645 and text.endswith("0 1\n")
 
@@ -80,6 +81,25 @@ def test_the_held_out_positions_are_hard_and_all_different() -> None:
     assert len(names) == 645
 
 
+def test_checkpoints_are_chosen_on_positions_that_are_not_reported() -> None:
+    """Nor on mirror images of them; and they are as hard."""
+    reported, chosen = ([chess.Board(fen) for fen in fens] for fens in (held_out_positions(), selection_positions()))
+    names, others = ({frozenset(mirrored(board)) for board in boards} for boards in (reported, chosen))
+    assert (len(names), len(others), len(names | others)) == (645, 128, 773)
+    assert Counter(pieces(board.fen()) for board in chosen) == dict.fromkeys(PIECE_SETS, 32)
+    played = {
+        selection: [
+            e.info["task_id"]
+            for e in evaluate(
+                make_policy("endgames", "random"), "endgames", 130, selection=selection, env={"max_moves": 1}
+            ).episodes
+        ]
+        for selection in (False, True)
+    }
+    assert played[False] == list(held_out_positions()[:130])
+    assert played[True] == [*selection_positions(), *selection_positions()[:2]]
+
+
 def mirrored(board: chess.Board) -> list[str]:
     """The position in all eight directions."""
     found = [board]
@@ -94,7 +114,7 @@ def test_evaluation_plays_the_held_out_positions_in_order() -> None:
     env = Endgames(piece_sets="kQK")  # whatever is drawn
     for index in (0, 1, 644):
         text, info = env.reset(seed=9, options={"test": index})
-        assert plain_fen(text) == info["task_id"] == info["start"]["fen"] == held_out_position(index)
+        assert plain_fen(text) == info["task_id"] == info["start"]["fen"] == held_out_positions()[index]
 
 
 @pytest.mark.parametrize("options", [{}, {"fen": "8/8/8/2k5/8/8/8/K2QR3 w - - 0 1"}, {"test": 3}])
@@ -136,7 +156,7 @@ def test_the_optimal_player_wins_held_out_games_in_time() -> None:
     episodes = in_order(rollout(make_policy("endgames", "optimal"), Endgames, starts, task="endgames"))
     for index, episode in enumerate(episodes):
         assert episode.success and episode.total_reward == 1
-        assert len(episode) <= ((mate_plies(chess.Board(held_out_position(index))) or 0) + 1) // 2
+        assert len(episode) <= ((mate_plies(chess.Board(held_out_positions()[index])) or 0) + 1) // 2
 
 
 def test_laws() -> None:
@@ -166,10 +186,12 @@ def test_wrong_piece_sets(sets: str, message: str) -> None:
         ({"test": True}, "0 to 644, got True"),
         ({"test": 1.0}, "0 to 644, got 1.0"),
         ({"test": 0, "fen": FARTHEST}, "test and fen both name a position"),
+        ({"test": 0, "selection": 0}, "test and selection both name a position"),
+        ({"selection": 128}, "selection must be the index of a held-out position, 0 to 127, got 128"),
         ({"fen": "no position"}, "fen must be a position in FEN, got 'no position'"),
         ({"fen": FARTHEST.replace(" w ", " b ")}, "fen must be a legal position with White to move"),
         ({"fen": "8/8/8/8/8/8/1k6/K7 w - - 0 1"}, "fen must be a legal position with White to move"),
-        ({"position": 3}, "unknown reset option 'position'; known: fen, replies, test"),
+        ({"position": 3}, "unknown reset option 'position'; known: fen, replies, selection, test"),
     ],
 )
 def test_wrong_reset_options(options: dict[str, object], message: str) -> None:
