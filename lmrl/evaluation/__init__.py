@@ -1,9 +1,8 @@
 """Playing, summing up and reporting: scores with intervals, beside the published ones."""
 
-from lmrl.evaluation.evaluate import Evaluation, evaluate
+from lmrl.evaluation.evaluate import Evaluation, default_episodes, evaluate
 from lmrl.evaluation.intervals import Interval, bootstrap_difference, bootstrap_mean, wilson
 from lmrl.evaluation.maze_probe import MazeProbe, probe_maze
-from lmrl.evaluation.report import write_report
 from lmrl.evaluation.results import Result, read_results, write_evaluation
 
 __all__ = [
@@ -13,10 +12,10 @@ __all__ = [
     "Result",
     "bootstrap_difference",
     "bootstrap_mean",
+    "default_episodes",
     "evaluate",
     "probe_maze",
     "read_results",
     "wilson",
     "write_evaluation",
-    "write_report",
 ]

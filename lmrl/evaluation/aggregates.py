@@ -11,9 +11,12 @@ from lmrl.evaluation.intervals import Interval
 from lmrl.evaluation.score import Score
 from lmrl.evaluation.stratified import (
     FloatArray,
+    Resampled,
+    Sample,
     improvement,
     improvement_interval,
     interquartile_mean,
+    pooled_interquartile_mean,
     stratified_interval,
 )
 
@@ -30,7 +33,7 @@ class Aggregate(NamedTuple):
     iqm: float
     over_episodes: Interval
     over_seeds: Interval | None
-    """Strata are the tasks; None if some task has a single seed."""
+    """The seeds of each task are resampled; None if some task has a single one."""
     beats_bc: float | None
     """Mean over the tasks of the probability that a seed's score is above one of BC; None for BC itself."""
     beats_bc_over_seeds: Interval | None
@@ -62,47 +65,47 @@ def aggregates(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) 
 def improvements(scores: Mapping[str, Score], names: Sequence[str], base: str = _BASE) -> list[Improvement]:
     """The probability that an episode of a player returns more than one of the base with the same training seed.
 
-    Intervals are over episodes; where the seeds of both differ, all pairs of seeds count.
+    Where the seeds of both differ, all pairs of seeds count. Intervals are over episodes: of these very runs, had they
+    played others. What other runs would have been like they do not say, and cannot where a player has one run.
     """
     found = []
     for name in names:
         if name in scores and base in scores and name != base:
-            pairs = _pairs(scores[name], scores[base])
-            found.append(Improvement(name, improvement(pairs), improvement_interval(pairs)))
+            ours, theirs = scores[name], scores[base]
+            compared = ours.samples, theirs.samples, _pairs(ours, theirs)
+            found.append(Improvement(name, improvement(*compared), improvement_interval(*compared)))
     return found
 
 
-def _pairs(ours: Score, base: Score) -> list[tuple[Sequence[float], Sequence[float]]]:
+def _pairs(ours: Score, base: Score) -> list[tuple[int, int]]:
     if ours.seeds == base.seeds:
-        return list(zip(ours.returns, base.returns, strict=True))
-    return [(a, b) for a in ours.returns for b in base.returns]
+        return [(run, run) for run in range(len(ours.returns))]
+    return [(a, b) for a in range(len(ours.returns)) for b in range(len(base.returns))]
 
 
 def _aggregate(name: str, scores: Sequence[Score], bases: Sequence[Score]) -> Aggregate:
-    by_task = [score.by_seed for score in scores]
-    several = min(map(len, by_task)) > 1
-    over_seeds = stratified_interval(by_task, lambda parts: interquartile_mean(np.concatenate(parts, axis=1)))
-    pairs = [(ours.by_seed, base.by_seed) for ours, base in zip(scores, bases, strict=bool(bases))]
+    by_task = [Sample(score.by_seed) for score in scores]
+    several = min(len(score.by_seed) for score in scores) > 1
+    compared = by_task, [Sample(base.by_seed) for base in bases], [(task, task) for task in range(len(bases))]
     return Aggregate(
         name,
         len(scores),
-        float(interquartile_mean(np.concatenate(by_task))),
+        float(interquartile_mean(np.concatenate([score.by_seed for score in scores]))),
         _over_episodes(scores),
-        over_seeds if several else None,
-        improvement(pairs) if pairs else None,
-        improvement_interval(pairs) if pairs and several else None,
+        stratified_interval(by_task, pooled_interquartile_mean) if several else None,
+        improvement(*compared) if bases else None,
+        improvement_interval(*compared) if bases and several else None,
     )
 
 
 def _over_episodes(scores: Sequence[Score]) -> Interval:
-    """Every run of every task is a stratum, of its episodes."""
+    """Every run of every task is a sample, of its episodes."""
     owners = [registration.task(score.task).scores for score in scores for _ in score.returns]
 
-    def statistic(parts: list[FloatArray]) -> FloatArray:
+    def statistic(parts: list[Resampled]) -> FloatArray:
         means = [
-            [normalize(float(value), owner) for value in part.mean(axis=1)]
-            for part, owner in zip(parts, owners, strict=True)
+            [normalize(float(value), owner) for value in part.mean()] for part, owner in zip(parts, owners, strict=True)
         ]
         return interquartile_mean(np.array(means).T)
 
-    return stratified_interval([returns for score in scores for returns in score.returns], statistic)
+    return stratified_interval([sample for score in scores for sample in score.samples], statistic)

@@ -1,9 +1,13 @@
 """Learning curves out of the CSV file that Lightning's logger writes."""
 
 import csv
+from collections.abc import Iterator
+from io import StringIO
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
+
+from lmrl.errors import UserError, in_one_line
 
 __all__ = ["Curve", "Curves", "find_metrics", "read_curves"]
 
@@ -29,21 +33,48 @@ def read_curves(path: Path) -> Curves:
     """Every numeric column of a ``metrics.csv`` against its ``step`` column, without the gaps.
 
     Lightning leaves cells empty where a quantity was not logged at that step; such cells, NaN, infinities
-    and a last line that is still being written are passed over.
+    and a last line that is still being written (without its line end) are passed over.
+
+    Raises:
+        UserError: for a cell that is no number; it names the file, the line and the column.
     """
     curves: Curves = {}
-    with path.open(newline="", encoding="utf-8", errors="replace") as lines:
-        for row in csv.DictReader(lines):
-            step = _number(row.get("step"))
-            if step is None:
-                continue
-            for name, cell in row.items():
-                value = _number(cell)
-                if isinstance(name, str) and name not in ("step", "epoch") and value is not None:
-                    curve = curves.setdefault(name, Curve([], []))
-                    curve.steps.append(int(step))
-                    curve.values.append(value)
+    for where, row in _rows(path):
+        step = _number(row["step"], f"{where}, column 'step'") if row.get("step") else None
+        if step is None:
+            continue
+        for name, cell in row.items():
+            value = _number(cell, f"{where}, column {name!r}") if cell else None
+            if name not in ("step", "epoch") and value is not None:
+                curve = curves.setdefault(name, Curve([], []))
+                curve.steps.append(int(step))
+                curve.values.append(value)
     return {name: _sorted(curve) for name, curve in curves.items()}
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The complete lines as column to cell, each with its place."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text ({error})") from error
+    lines = csv.reader(StringIO(text[: text.rfind("\n") + 1], newline=""))
+    names: list[str] = []
+    try:
+        for cells in lines:
+            where = f"{path}, line {lines.line_num}"
+            if cells and not names:
+                names = cells
+                if "step" not in names or len({*names}) < len(names):
+                    raise UserError(
+                        f"{where}: must name each column once, one of them step, got {in_one_line(str(names))}"
+                    )
+            elif cells:
+                if len(cells) != len(names):
+                    raise UserError(f"{where}: {len(cells)} cells, but {len(names)} columns")
+                yield where, dict(zip(names, cells, strict=True))
+    except csv.Error as error:
+        raise UserError(f"{path}, line {lines.line_num}: {in_one_line(error)}") from error
 
 
 def _sorted(curve: Curve) -> Curve:
@@ -51,9 +82,9 @@ def _sorted(curve: Curve) -> Curve:
     return Curve([step for step, _ in pairs], [value for _, value in pairs])
 
 
-def _number(cell: object) -> float | None:
+def _number(cell: str, where: str) -> float | None:
     try:
-        value = float(str(cell))
-    except ValueError:
-        return None
+        value = float(cell)
+    except ValueError as error:
+        raise UserError(f"{where}: must be a number, got {in_one_line(repr(cell), 60)}") from error
     return value if isfinite(value) else None

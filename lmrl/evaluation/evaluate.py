@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,21 @@ import numpy as np
 from lmrl.envs import registration
 from lmrl.envs.scores import Scores, normalize
 from lmrl.episode import Episode
-from lmrl.errors import UserError
+from lmrl.errors import check_range
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.partners import environment
+from lmrl.players import named_policy, played_task
 from lmrl.protocols import Described, Policy
 from lmrl.ranks import shared_out
 from lmrl.rollout import Start, episode_seed, in_order, rollout
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "default_episodes", "evaluate"]
+
+_LEAST = 256
+"""Episodes that are played where nobody says how many, at least."""
+
+_SELECTION = 2
+"""Last word of the keys of the seeds by which checkpoints are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +38,24 @@ class Evaluation:
     episodes: tuple[Episode, ...]
     """In the order of their starts, whatever the order in which they ended."""
     seed: int
+    starts: int = 0
+    """How many starts were taken in turn; 0: seeds decided how episodes begin."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """What the result was made with: decoding settings, dataset, opponent, versions. JSON-like."""
 
     def scores(self) -> dict[str, Any]:
         """The content of ``scores.json``.
 
-        ``return_mean`` is undiscounted; ``return_ci`` is its 95 % percentile bootstrap interval over episodes and
-        ``normalized_ci`` the same interval on the normalised scale; ``success_ci`` is Wilson's. ``illegal_rate``
-        is the share of actions that the rules did not know. ``warnings`` names values outside of the task's
-        constants; nothing is clipped.
+        ``return_mean`` is undiscounted; ``return_ci`` is its 95 % percentile bootstrap interval over episodes, each
+        resampled among those of its start where ``starts`` were taken in turn, and ``normalized_ci`` the same interval
+        on the normalised scale; ``success_ci`` is Wilson's, as if starts were drawn too. ``illegal_rate`` is the share
+        of actions that the rules did not know. ``warnings`` names values outside of the task's constants (nothing is
+        clipped), and fixed starts that were not played equally often.
         """
         published = registration.task(self.task).scores
         returns = [episode.total_reward for episode in self.episodes]
-        mean, interval = float(np.mean(returns)), bootstrap_mean(returns)
+        strata = [place % self.starts for place in range(len(returns))] if self.starts else None
+        mean, interval = float(np.mean(returns)), bootstrap_mean(returns, strata=strata)
         successes, actions = sum(episode.success for episode in self.episodes), sum(map(len, self.episodes))
         return {
             "task": self.task,
@@ -58,15 +70,16 @@ class Evaluation:
             "length_mean": actions / len(self.episodes),
             "illegal_rate": sum(episode.illegal for episode in self.episodes) / max(1, actions),
             "seed": self.seed,
-            "warnings": _warnings(returns, published),
+            "starts": self.starts,
+            "warnings": [*_warnings(returns, published), *_uneven(len(returns), self.starts)],
             "provenance": dict(self.provenance),
         }
 
 
 def evaluate(
-    policy: Policy,
-    task: str,
-    episodes: int,
+    policy: Policy | str | PathLike[str],
+    task: str | None = None,
+    episodes: int | None = None,
     seed: int = 0,
     slots: int = 32,
     on_episode: Callable[[Episode], None] | None = None,
@@ -75,33 +88,53 @@ def evaluate(
     provenance: Mapping[str, Any] | None = None,
     env: Mapping[str, Any] | None = None,
     together: bool = False,
+    selection: bool = False,
+    allow_other_task: bool = False,
 ) -> Evaluation:
     """Play `episodes` episodes and return them with their scores.
+
+    Example::
+
+        evaluate("runs/maze_fo/ilql").scores()["return_mean"]
+        evaluate("random", "wordle", episodes=1000)
 
     Episode ``i`` begins at the task's start ``i`` (cyclically, where the task declares starts) with a seed that
     follows from `seed` and ``i`` alone, so that the result does not depend on `slots`.
 
     Args:
-        policy: whoever plays.
-        task: name of a task, one of `lmrl.tasks()`.
-        episodes: how many, at least one.
+        policy: whoever plays, or a name as of ``lmrl evaluate --policy``: a run folder, a checkpoint, ``random``, ...
+        task: name of a task, one of `lmrl.tasks()`; None: the one that a run or checkpoint was trained on.
+        episodes: how many, at least one; None: `default_episodes`.
         seed: of the whole evaluation.
         slots: how many environments play side by side.
         on_episode: called with each episode as it ends (for progress bars).
-        name: how the policy is called in tables; its class name if left out.
+        name: how the policy is called in tables; its name or that of its class if left out.
         provenance: what else belongs to the identity of the result, JSON-like.
         env: arguments of the environment, as for `lmrl.make`; ``partner`` may be a name (see `lmrl.partners`).
         together: share the episodes among the processes that train together; all of them have to call, and all get
             the whole result, which is that of one process.
+        selection: checkpoints will be chosen by it: it plays starts that the task keeps for that (`Task.selection`) and
+            seeds that no other evaluation has, so that none is chosen by what is reported.
+        allow_other_task: let a run or checkpoint play another task than the one that it was trained on.
 
     Raises:
-        UserError: an unknown task, fewer than one episode or slot, or a negative seed.
+        UserError: an unknown task or policy, none named, a run of another task, fewer than one episode or slot, or a
+            negative seed.
     """
-    record = registration.task(task)
-    for argument, value, least in (("episodes", episodes, 1), ("slots", slots, 1), ("seed", seed, 0)):
-        if value < least:
-            raise UserError(f"{argument} must be at least {least}, got {value}")
-    starts = [Start(episode_seed(seed, i), _options(record.starts, i)) for i in range(episodes)]
+    if isinstance(policy, str | PathLike):
+        path = fspath(policy)
+        task = played_task(task, path).name
+        settings: dict[str, Any] = {"allow_other_task": True} if allow_other_task else {}
+        provenance = {"policy": path, **(provenance or {})}
+        policy, name = named_policy(path, registration.task(task), env, **settings), name or path
+    record = played_task(task)
+    task, episodes = record.name, default_episodes(record.name) if episodes is None else episodes
+    check_range("[1, inf)", episodes=episodes, slots=slots)
+    check_range("[0, inf)", seed=seed)
+    fixed = record.selection or record.starts if selection else record.starts
+    # Trailing zeros of a key do not count, and the last word of training's rounds is 1.
+    apart = (0, _SELECTION) if selection else ()
+    starts = [Start(episode_seed(seed, i, *apart), _options(fixed, i)) for i in range(episodes)]
     make = environment(task, env)
 
     def play(mine: Sequence[Start]) -> list[Episode]:
@@ -114,8 +147,25 @@ def evaluate(
 
     played = shared_out(starts, play) if together else play(starts)
     player = {"player": policy.describe()} if isinstance(policy, Described) else {}
+    weights = getattr(policy, "weights", None)  # of those that `lmrl.load_policy` made
     made_with = {"versions": _versions(), "env": dict(env or {}), **player, **_opponent(played[0])}
-    return Evaluation(task, name or type(policy).__name__, tuple(played), seed, {**made_with, **(provenance or {})})
+    made_with |= {} if weights is None else {"weights": weights}
+    made_with |= {"selection": True} if selection else {}
+    whole = {**made_with, **(provenance or {})}
+    return Evaluation(task, name or type(policy).__name__, tuple(played), seed, len(fixed), whole)
+
+
+def default_episodes(task: str) -> int:
+    """How many episodes an evaluation plays: at least 256, so that the starts of the task come equally often.
+
+    Args:
+        task: its name.
+
+    Raises:
+        UserError: for an unknown task.
+    """
+    starts = max(1, len(registration.task(task).starts))
+    return starts * -(-_LEAST // starts)
 
 
 def _opponent(episode: Episode) -> dict[str, Any]:
@@ -147,3 +197,12 @@ def _warnings(returns: list[float], published: Scores) -> list[str]:
     if below := sum(value < low for value in returns):
         found.append(f"{below} of {len(returns)} returns lie below the constants' minimum {low:g}")
     return found
+
+
+def _uneven(episodes: int, starts: int) -> list[str]:
+    """What to say where fixed starts, which are taken in turn, were not played equally often."""
+    if starts == 0 or episodes % starts == 0:
+        return []
+    which = f"only the first {episodes}" if episodes < starts else "some more often than others"
+    told = f"of the {starts} fixed starts the {episodes} episodes play {which}, and the mean is theirs"
+    return [f"{told}; play a multiple of {starts}"]

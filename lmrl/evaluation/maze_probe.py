@@ -1,6 +1,7 @@
 """What a policy would do, and what it thinks it will earn, in every cell of a maze."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +12,8 @@ from lmrl.atomic import replacing
 from lmrl.envs import registration
 from lmrl.envs.layouts import MOVES, Cell, Layout
 from lmrl.envs.maze import Maze
-from lmrl.errors import UserError
+from lmrl.errors import UserError, in_one_line
+from lmrl.json_text import json_of_file
 from lmrl.protocols import Policy, Request
 
 __all__ = ["MazeProbe", "probe_maze", "read_probe", "write_probe"]
@@ -108,10 +110,29 @@ def read_probe(path: Path) -> MazeProbe:
     Raises:
         UserError: naming the file, if it holds something else.
     """
+    record = json_of_file(path)
     try:
-        return _probe(json.loads(path.read_bytes()))
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}: not a maze probe ({type(error).__name__}: {error})") from error
+        probe = _probe(record)
+        _check(probe)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise UserError(f"{path}: not a maze probe ({type(error).__name__}: {in_one_line(error)})") from error
+    return probe
+
+
+def _check(probe: MazeProbe) -> None:
+    """Raise a `UserError` where the parts do not belong together."""
+    layout = Layout(probe.rows, probe.goal)
+    for place, cell in enumerate(probe.positions):
+        if cell not in layout.free:
+            raise UserError(f"positions[{place}] must be a free cell, got {cell}")
+    for name in ("values", "moves", "optimal"):
+        found = getattr(probe, name)
+        if found is not None and len(found) != len(probe.positions):
+            raise UserError(f"{name} must be as many as positions ({len(probe.positions)}), got {len(found)}")
+    if probe.values is not None and not all(map(math.isfinite, probe.values)):
+        raise UserError("values must be finite")
+    if not 0 <= probe.best_possible <= len(probe.positions):
+        raise UserError(f"best_possible must be from 0 to {len(probe.positions)}, got {probe.best_possible}")
 
 
 def _probe(record: dict[str, Any]) -> MazeProbe:

@@ -7,10 +7,12 @@ from typing import Any
 from lmrl.envs import registration
 from lmrl.envs.maze import Maze
 from lmrl.episode import Episode
+from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import evaluate
 from lmrl.evaluation.maze_probe import MazeProbe, probe_maze
-from lmrl.evaluation.results import write_evaluation
+from lmrl.evaluation.results import check_evaluation_folder, write_evaluation
 from lmrl.protocols import Policy
+from lmrl.storage import write_episodes
 
 __all__ = ["record_evaluation"]
 
@@ -29,7 +31,7 @@ def record_evaluation(
     on_episode: Callable[[Episode], None] | None = None,
     env: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Evaluate and write ``episodes.parquet``, ``scores.json`` and, for a maze, ``probe.json``.
+    """Evaluate and write ``episodes.parquet``, ``scores.json`` and, for a maze, ``probe.json``: all of them at once.
 
     Args:
         policy: whoever plays.
@@ -48,15 +50,37 @@ def record_evaluation(
         The content of ``scores.json``.
 
     Raises:
-        UserError: as `evaluate`.
+        UserError: the folder holds something else than an evaluation; as `evaluate`, and then the episodes that were
+            finished are kept in ``episodes.partial.parquet``, in the order in which they ended; the message says so.
     """
-    played = evaluate(policy, task, episodes, seed, slots, on_episode, name=name, provenance=provenance, env=env)
-    return write_evaluation(played, directory, _probe(greedy, task, env or {}))
+    check_evaluation_folder(directory)
+    finished: list[Episode] = []
+
+    def note(episode: Episode) -> None:
+        finished.append(episode)
+        if on_episode is not None:
+            on_episode(episode)
+
+    partial = Path(directory) / "episodes.partial.parquet"
+    try:
+        played = evaluate(policy, task, episodes, seed, slots, note, name=name, provenance=provenance, env=env)
+    except UserError as error:
+        if not finished:
+            raise
+        write_episodes(partial, finished, {"task": task, "policy": name or type(policy).__name__, "seed": seed})
+        raise UserError(f"{error}; the {len(finished)} episodes that were finished are in {partial}") from error
+    return write_evaluation(played, directory, _probe(policy, greedy, task, env or {}))
 
 
-def _probe(greedy: Callable[[], Policy] | None, task: str, arguments: Mapping[str, Any]) -> MazeProbe | None:
+def _probe(
+    policy: Policy, greedy: Callable[[], Policy] | None, task: str, arguments: Mapping[str, Any]
+) -> MazeProbe | None:
     if greedy is None:
         return None
     env = registration.make(task, **arguments)
     env.close()
-    return probe_maze(greedy(), task, arguments) if isinstance(env.unwrapped, Maze) else None
+    if not isinstance(env.unwrapped, Maze):
+        return None
+    asked = greedy()
+    same = getattr(asked, "weights", None) == getattr(policy, "weights", None)  # a training may have replaced them
+    return probe_maze(asked, task, arguments) if same else None

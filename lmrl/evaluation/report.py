@@ -17,6 +17,7 @@ from lmrl.evaluation.score import DATA, Score, data_score, score
 from lmrl.evaluation.seeds import read_seeds
 from lmrl.evaluation.table_files import write_table
 from lmrl.evaluation.tables import task_words
+from lmrl.locks import locked
 
 __all__ = ["write_report"]
 
@@ -44,9 +45,11 @@ _WORDS: dict[str, Any] = {
         "maximum, straight lines between; values outside of this range are not clipped. The average need not be that "
         "of the recorded episodes: in the mazes it is the return of a player who draws actions as often as the data "
         "has them, and the line data is far above 50. A score over several training seeds is the mean of theirs.",
-        "Two kinds of interval, never mixed. Over episodes: the training runs are given and the episodes of each are "
-        "resampled within it (2,000 resamples, 95 % percentiles). Over seeds: the training runs are resampled; with a "
-        "few of them it is hardly more than their range. Success rates have Wilson's interval.",
+        "Two kinds of interval, never mixed. Over episodes: the training runs are given, and so are the starts where a "
+        "task has fixed ones (mazes, endgames); each run's episodes are resampled, among those of their start where "
+        "every start was played several times (2,000 resamples, 95 % percentiles). Over seeds: for further training "
+        "runs, Student's interval, wide for a few of them. Success rates have Wilson's interval, as if starts were "
+        "drawn too.",
         "IQM is the interquartile mean, here over tasks and seeds; its interval over seeds resamples the seeds of each "
         "task within it (Agarwal et al. 2021). Tasks without constants do not enter it.",
         "Scores are those of the best checkpoint by return in play while training, with seeds that the final "
@@ -60,6 +63,10 @@ _WORDS: dict[str, Any] = {
         "episodes are those of all seeds.",
     ),
 }
+
+
+_WAIT = 60.0
+"""Seconds for another process that writes a report into the same folder."""
 
 
 def write_report(
@@ -81,12 +88,25 @@ def write_report(
         The path of ``report.html``, which needs no other file.
 
     Raises:
-        UserError: an unknown task, no results at all, or a broken result file.
+        UserError: an unknown task, no results at all, a broken result file, or a folder into which another process has
+            been writing for a minute.
     """
     runs, out = Path(runs), Path(out)
     found = _found(runs, tasks)
     scores = {task: _scores(runs, task, players) for task, players in found.items()}
     made = _made(runs, found)
+    with locked(out, "report folder", wait=_WAIT):
+        return _write(runs, out, found, scores, made, algorithms)
+
+
+def _write(
+    runs: Path,
+    out: Path,
+    found: Found,
+    scores: Mapping[str, Mapping[str, Score]],
+    made: dict[str, Any],
+    algorithms: Sequence[str] | None,
+) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     pictures = draw(found, scores, out)
     write_table(scores, out, made)

@@ -9,9 +9,17 @@ import numpy as np
 
 from lmrl.envs import registration
 from lmrl.envs.scores import Scores, normalize
-from lmrl.evaluation.intervals import Interval, bootstrap_mean, wilson
+from lmrl.errors import UserError
+from lmrl.evaluation.intervals import Interval, student_mean, wilson
 from lmrl.evaluation.results import Result, read_json
-from lmrl.evaluation.stratified import FloatArray, interquartile_mean, stratified_interval
+from lmrl.evaluation.stratified import (
+    FloatArray,
+    Resampled,
+    Sample,
+    interquartile_mean,
+    pooled_interquartile_mean,
+    stratified_interval,
+)
 
 __all__ = ["DATA", "Score", "data_score", "score"]
 
@@ -32,9 +40,9 @@ class Score:
     normalized: float
     """Mean over the seeds of each one's normalised mean return."""
     over_episodes: Interval
-    """Of `normalized`: the training runs are given, their episodes drawn anew."""
+    """Of `normalized`: the training runs are given, and their starts where they are fixed; episodes are drawn anew."""
     over_seeds: Interval | None
-    """Of `normalized`: the seeds drawn anew; None of a single one."""
+    """Of `normalized`, as one of further training seeds (Student's interval); None of a single one."""
     return_mean: float
     return_over_episodes: Interval
     iqm: float
@@ -56,6 +64,13 @@ class Score:
     """Of all episodes, in turns."""
     by_seed: tuple[float, ...] = ()
     """Normalised mean return of each seed."""
+    starts: int = 0
+    """How many starts the episodes of each seed took in turn; 0: seeds decided how they begin."""
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The returns of each seed, for intervals over episodes."""
+        return [Sample(values, self.starts) for values in self.returns]
 
 
 def score(task: str, name: str, results: Mapping[int, Result]) -> Score:
@@ -65,19 +80,27 @@ def score(task: str, name: str, results: Mapping[int, Result]) -> Score:
     returns = [[episode.total_reward for episode in episodes] for episodes in played]
     everything = [episode for episodes in played for episode in episodes]
     by_seed = [normalize(mean(values), published) for values in returns]
+    starts = {int(run.scores.get("starts", 0)) for run in runs}
+    fixed = starts.pop() if len(starts) == 1 else 0
+    samples = [Sample(values, fixed) for values in returns]
     actions, won = sum(map(len, everything)), sum(episode.success for episode in everything)
+    over_episodes = stratified_interval(samples, lambda parts: _mean_of_normalized(parts, published))
+    return_over_episodes = stratified_interval(samples, _mean_of_means)
+    if len(runs) == 1:  # what its scores.json says, as the terminal and the model card do
+        over_episodes = Interval(*runs[0].scores["normalized_ci"])
+        return_over_episodes = Interval(*runs[0].scores["return_ci"])
     return Score(
         task,
         name,
         seeds=tuple(sorted(results)),
         episodes=min(map(len, played)),
         normalized=mean(by_seed),
-        over_episodes=stratified_interval(returns, lambda parts: _mean_of_normalized(parts, published)),
-        over_seeds=bootstrap_mean(by_seed) if len(by_seed) > 1 else None,
+        over_episodes=over_episodes,
+        over_seeds=student_mean(by_seed) if len(by_seed) > 1 else None,
         return_mean=mean(map(mean, returns)),
-        return_over_episodes=stratified_interval(returns, _mean_of_means),
+        return_over_episodes=return_over_episodes,
         iqm=normalize(float(interquartile_mean(np.concatenate(returns))), published),
-        iqm_over_episodes=stratified_interval(returns, lambda parts: _normalized_iqm(parts, published)),
+        iqm_over_episodes=stratified_interval(samples, lambda parts: _normalized_iqm(parts, published)),
         success_rate=won / len(everything),
         success_ci=wilson(won, len(everything)),
         length_mean=actions / len(everything),
@@ -88,14 +111,18 @@ def score(task: str, name: str, results: Mapping[int, Result]) -> Score:
         returns=tuple(map(tuple, returns)),
         lengths=tuple(map(len, everything)),
         by_seed=tuple(by_seed),
+        starts=fixed,
     )
 
 
 def data_score(runs: Path, task: str) -> Score | None:
     """The dataset's own returns, from ``runs/<task>/data/cell.json``; None if nobody looked at them."""
-    record = read_json(runs / task / DATA / "cell.json")
+    path = runs / task / DATA / "cell.json"
+    record = read_json(path)
     if not record:
         return None
+    if lacking := [name for name in ("scores", "returns") if not record.get(name)]:
+        raise UserError(f"{path}: lacks {', '.join(lacking)}")
     scores, quantiles = record["scores"], record["returns"]
     interval, published = Interval(*scores["normalized_ci"]), registration.task(task).scores
     middle = normalize(float(interquartile_mean(quantiles)), published)
@@ -123,18 +150,18 @@ def _normalized(raw: FloatArray, published: Scores) -> FloatArray:
     return np.array([normalize(float(value), published) for value in raw])
 
 
-def _mean_of_means(parts: list[FloatArray]) -> FloatArray:
-    means: FloatArray = np.mean([part.mean(axis=1) for part in parts], axis=0)
+def _mean_of_means(parts: list[Resampled]) -> FloatArray:
+    means: FloatArray = np.mean([part.mean() for part in parts], axis=0)
     return means
 
 
-def _mean_of_normalized(parts: list[FloatArray], published: Scores) -> FloatArray:
-    means: FloatArray = np.mean([_normalized(part.mean(axis=1), published) for part in parts], axis=0)
+def _mean_of_normalized(parts: list[Resampled], published: Scores) -> FloatArray:
+    means: FloatArray = np.mean([_normalized(part.mean(), published) for part in parts], axis=0)
     return means
 
 
-def _normalized_iqm(parts: list[FloatArray], published: Scores) -> FloatArray:
-    return _normalized(interquartile_mean(np.concatenate(parts, axis=1)), published)
+def _normalized_iqm(parts: list[Resampled], published: Scores) -> FloatArray:
+    return _normalized(pooled_interquartile_mean(parts), published)
 
 
 def _seconds(run: Result) -> float | None:

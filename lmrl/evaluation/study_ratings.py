@@ -67,7 +67,7 @@ def read_ratings(key: Path, files: Sequence[Path]) -> Ratings:
         if returned["study"] != record["study"]:
             raise UserError(f"{path}: ratings of study {returned['study']!r}, but {key} is of {record['study']!r}")
         _enter(raters, returned["rater"], path)
-        for name, rating in _checked(returned["ratings"], places, path).items():
+        for name, rating in _checked(returned["ratings"], places, path, key).items():
             scores[row, places[name]] = rating
     names = tuple(name for name, _ in raters.values())
     return Ratings(record["study"], names, tuple(places), _conditions(record["samples"], key), scores)
@@ -95,11 +95,11 @@ def _enter(raters: dict[str, tuple[str, Path]], name: str, path: Path) -> None:
     raters[shown.casefold()] = shown, path
 
 
-def _checked(ratings: Mapping[str, Any], known: Mapping[str, int], path: Path) -> Mapping[str, int]:
+def _checked(ratings: Mapping[str, Any], known: Mapping[str, int], path: Path, key: Path) -> Mapping[str, int]:
     if not ratings:
         raise UserError(f"{path}: holds no rating")
     if strange := [name for name in ratings if name not in known]:
-        raise UserError(f"{path}: no sample of this study has the id {', '.join(map(repr, strange[:5]))}")
+        raise UserError(f"{path}: no sample of {key} has the id {', '.join(map(repr, strange[:5]))}")
     for name, rating in ratings.items():
         if type(rating) is not int or not 1 <= rating <= _BEST:  # True is an int, too
             raise UserError(f"{path}: sample {name!r} must be rated 1 to {_BEST}, got {rating!r}")

@@ -11,7 +11,7 @@ from lmrl.envs.scores import Scores, normalize
 from lmrl.evaluation.naming import label, ordered
 from lmrl.evaluation.results import Result
 from lmrl.evaluation.score import DATA, Score
-from lmrl.evaluation.stratified import FloatArray, stratified_interval
+from lmrl.evaluation.stratified import FloatArray, Resampled, stratified_interval
 from lmrl.evaluation.transcripts import commands, transcript
 from lmrl.evaluation.wording import MINUS, UNKNOWN, count, duration, number, percent, with_interval
 
@@ -20,6 +20,7 @@ __all__ = ["Table", "follows", "task_words"]
 _COMPARED = ("filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc")
 """Algorithms whose difference from BC is of interest."""
 _FOLLOWS = 0.5
+_ROUNDING = 1e-9  # of means; a difference has to be larger
 """Points by which a printed normalised score may differ from what its raw score gives; rounding explains less."""
 
 
@@ -110,7 +111,7 @@ def _differences(scores: Mapping[str, Score], published: Scores) -> Table:
     rows = []
     for name in compared:
         ours, base, printed = scores[name], scores["bc"], published.normalized
-        both = [*ours.returns, *base.returns]
+        both = [*ours.samples, *base.samples]
         points = stratified_interval(both, partial(_gap, count=len(ours.returns), published=published))
         raw = stratified_interval(both, partial(_gap, count=len(ours.returns)))
         rows.append(
@@ -119,15 +120,15 @@ def _differences(scores: Mapping[str, Score], published: Scores) -> Table:
                 with_interval(ours.normalized - base.normalized, points),
                 number(printed[name] - printed["bc"] if {name, "bc"} <= printed.keys() else None),
                 with_interval(ours.return_mean - base.return_mean, raw, 2),
-                "higher" if raw.low > 0 else "lower" if raw.high < 0 else "not told apart",
+                "higher" if raw.low > _ROUNDING else "lower" if raw.high < -_ROUNDING else "not told apart",
             )
         )
     return Table(heads, rows, note_last=True)
 
 
-def _gap(parts: list[FloatArray], count: int, published: Scores | None = None) -> FloatArray:
-    """(R,): mean of the first `count` strata minus that of the others."""
-    means = np.array([part.mean(axis=1) for part in parts])
+def _gap(parts: list[Resampled], count: int, published: Scores | None = None) -> FloatArray:
+    """(R,): mean of the first `count` samples minus that of the others."""
+    means = np.array([part.mean() for part in parts])
     if published is not None:
         means = np.vectorize(partial(normalize, scores=published))(means)
     gap: FloatArray = means[:count].mean(axis=0) - means[count:].mean(axis=0)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 
 from lmrl.batch import TokenBatch, collate
@@ -42,7 +43,7 @@ def token_values(module: LanguageModule, episodes: Iterable[Episode]) -> Iterato
     for episode in episodes:
         batch = collate(list(segments(episode, encoder, window)))
         with torch.inference_mode():
-            numbers = _numbers(module, batch._replace(**_on(module.device, batch)), encoder.end)
+            numbers = _numbers(module, move_data_to_device(batch, module.device), encoder.end)
         said = iter(zip(*(column.tolist() for column in numbers), strict=True))
         yield [[_value(encoder, token, next(said)) for token in ids] for ids in action_ids(episode, encoder)]
 
@@ -53,10 +54,6 @@ def _value(encoder: Encoder, token: int, numbers: tuple[float, float, float]) ->
     return TokenValue(encoder.decode((token,)), probability, v if known else None, q if known else None)
 
 
-def _on(device: torch.device, batch: TokenBatch) -> dict[str, Tensor]:
-    return {name: value.to(device) for name, value in batch._asdict().items() if isinstance(value, Tensor)}
-
-
 def _numbers(module: LanguageModule, batch: TokenBatch, end: int | None) -> tuple[Tensor, Tensor, Tensor]:
     """Probability, V and Q, ``(N,)`` each; the last two not a number for a module without values."""
     logits = head_of(module.model)(hidden_states(trunk_of(module.model), batch)).float()
@@ -64,8 +61,9 @@ def _numbers(module: LanguageModule, batch: TokenBatch, end: int | None) -> tupl
     if not isinstance(module, ValueModule):
         p = logits.masked_fill(invalid, -torch.inf).softmax(-1)[batch.state, batch.token]
         return p, torch.full_like(p, torch.nan), torch.full_like(p, torch.nan)
-    hidden = hidden_states(module.trunk, batch)
-    q = lowest(list(module.q_heads), hidden)
+    trunk, q_heads, v_head = module.played
+    hidden = hidden_states(trunk, batch)
+    q = lowest(list(q_heads), hidden)
     p = combine(logits, q, module.beta).masked_fill(invalid, -torch.inf).softmax(-1)
-    v = (p * q).sum(-1) if module.v_head is None else module.v_head(hidden).squeeze(-1).float()
+    v = (p * q).sum(-1) if v_head is None else v_head(hidden).squeeze(-1).float()
     return p[batch.state, batch.token], v[batch.state], q[batch.state, batch.token]

@@ -37,6 +37,7 @@ def view_data(
     values: Sequence[Sequence[Sequence[TokenValue]]] = (),
     run: str = "",
     env: Mapping[str, Any] | None = None,
+    recorded: Any = None,
 ) -> dict[str, Any]:
     """What the page shows, JSON-like.
 
@@ -45,13 +46,15 @@ def view_data(
         values: of the first episodes, see `lmrl.evaluation.token_values`.
         run: whose values they are.
         env: arguments of the environment that was played, for the map of a maze.
+        recorded: those that the file names, as far as a file may choose them (see
+            `lmrl.envs.registration.recorded_arguments`); else a maze has no map.
     """
     texts, tasks, columns = _Texts(), dict[str, dict[str, Any]](), dict[str, list[Any]]()
     layouts: dict[str, Layout | None] = {}
     for episode in episodes:
         task = printable(episode.task)
         if task not in tasks:
-            layouts[task] = layout = _layout(task, env or {})
+            layouts[task] = layout = _layout(task, recorded or {}, env)
             tasks[task] = picture_facts(task, layout)
         for name, value in {"task": task, **_row(episode, texts, layouts[task])}.items():
             columns.setdefault(name, []).append(value)
@@ -113,12 +116,12 @@ def picture_facts(name: str, layout: Layout | None) -> dict[str, Any]:
     return {"kind": "maze", "rows": list(layout.rows), "goal": list(layout.goal)}
 
 
-def _layout(name: str, env: Mapping[str, Any]) -> Layout | None:
+def _layout(name: str, recorded: Any, env: Mapping[str, Any] | None) -> Layout | None:
     """The map, if the task is a maze; files may be of tasks that nobody knows."""
     if not name.startswith("maze"):
         return None
     try:
-        made = registration.make(name, **env)
+        made = registration.make(name, **registration.recorded_arguments(name, recorded, env, "the file"))
     except (ValueError, TypeError):  # arguments from a file may be anything
         return None
     made.close()

@@ -10,7 +10,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.rendering import embedded, render_page, script
 from lmrl.evaluation.token_values import token_values
 from lmrl.evaluation.view_data import view_data
-from lmrl.modules import load_module
+from lmrl.modules import LanguageModule, load_module
 from lmrl.storage import read_episodes, read_metadata
 
 __all__ = ["write_view"]
@@ -26,6 +26,7 @@ def write_view(
     episodes: int | None = None,
     valued: int = 100,
     env: Mapping[str, Any] | None = None,
+    allow_other_task: bool = False,
 ) -> int:
     """Write the page and return how many episodes it holds.
 
@@ -37,20 +38,24 @@ def write_view(
         run: run folder or checkpoint whose values colour the words.
         episodes: only so many, from the first on; None: all.
         valued: so many episodes, from the first on, get values.
-        env: arguments of the environment that was played; None: those that the file names.
+        env: arguments of the environment that was played, over those that the file names.
+        allow_other_task: also take a run that was trained on another task than that of the episodes.
 
     Raises:
-        UserError: for another suffix, a number below 1, a broken file, or a run without a checkpoint.
+        UserError: for another suffix, a number below 1, a broken file, or a run that has no checkpoint or another task.
     """
     if out.suffix != ".html":
         raise UserError(f"out must be an .html file, got {str(out)!r}")
     for name, value in (("episodes", 1 if episodes is None else episodes), ("valued", valued)):
         if value < 1:
             raise UserError(f"{name} must be at least 1, got {value}")
-    given = read_metadata(source).get("env", {}) if env is None else env
+    recorded = read_metadata(source).get("env")
     shown = 0 if run is None else valued if episodes is None else min(valued, episodes)
-    values = [] if run is None else list(token_values(load_module(run), islice(read_episodes(source), shown)))
-    data = view_data(islice(read_episodes(source), episodes), values, run="" if run is None else str(run), env=given)
+    values = []
+    if run is not None:
+        values = list(token_values(_module(run, source, allow_other_task), islice(read_episodes(source), shown)))
+    name = "" if run is None else str(run)
+    data = view_data(islice(read_episodes(source), episodes), values, name, env, recorded)
     words = {
         "title": source.name if run is None else f"{source.name}, {run}",
         "ranges": _RANGES,
@@ -60,3 +65,13 @@ def write_view(
     with replacing(out) as file:
         file.write(render_page("view.html.j2", words).encode())
     return len(data["episodes"]["return"])
+
+
+def _module(run: Path, source: Path, allow_other_task: bool) -> LanguageModule:
+    """The module of a run, if it was trained on what the episodes are of."""
+    module = load_module(run)
+    own, played = module.made_with.get("task"), next((episode.task for episode in read_episodes(source)), None)
+    if None not in (own, played) and own != played and not allow_other_task:
+        told = f"{run} was trained on {own}, the episodes of {source} are of {played}"
+        raise UserError(f"{told}; if that is meant: --allow_other_task")
+    return module

@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Any
 
 from lmrl.models.chat import ChatClient
-from lmrl.models.chat_thoughts import without_thoughts
+from lmrl.models.chat_text import without_thoughts
 from lmrl.partners.chat_prompts import PROMPTS_VERSION, conversation
 from lmrl.protocols import PartnerRequest
 
@@ -16,6 +16,7 @@ _SPEAKER = re.compile(r"(?:buyer|oracle|resident|answer|reply|assistant|you): *"
 _OTHER = re.compile(r"(?:seller|dealer|player|user|question): ", re.IGNORECASE)
 _QUOTES = "\"'*`\u201c\u201d "
 _CONCLUSION = "Output:"
+_READ, _LONGEST = 65_536, 4_096  # characters of an answer that are read, and of a line that is said
 
 
 class ChatPartner:
@@ -53,11 +54,11 @@ def _line(answer: str, begin: str) -> str:
 
     Thoughts, the name of the speaker, quotation marks around it and what the model made the other one say are left out.
     """
-    lines = [text for line in without_thoughts(answer).splitlines() if (text := line.strip(_QUOTES))]
+    lines = [text for line in without_thoughts(answer)[:_READ].splitlines() if (text := line.strip(_QUOTES))]
     own = [_SPEAKER.sub("", line, count=1) if _SPEAKER.match(line) else line for line in _until_other(lines)]
     wanted = [line for line in own if begin and begin in line] or own[:1]
     wanted += [line for line in own[1:] if line.startswith(_CONCLUSION) and line not in wanted][:1]
-    return " ".join(wanted).strip(_QUOTES) + "\n"
+    return " ".join(wanted)[:_LONGEST].strip(_QUOTES) + "\n"
 
 
 def _until_other(lines: Sequence[str]) -> list[str]:

@@ -1,13 +1,16 @@
 """Environments whose second speaker is named on the command line or in a configuration."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registration import make
-from lmrl.errors import UserError
+from lmrl.errors import UserError, unknown
+from lmrl.models.chat import ChatClient
 from lmrl.protocols import Partner
 
 __all__ = ["environment", "make_partner"]
@@ -17,18 +20,21 @@ _KINDS = {"lm": ("lmrl.partners.lm", "LMPartner"), "chat": ("lmrl.partners.chat"
 _TEMPERATURE = {"car_dealer": 1.0}  # the published buyer is sampled, the oracles are greedy
 
 
-def make_partner(name: str, task: str) -> Partner | None:
+def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
     """The second speaker of that name: ``scripted`` (None: the game's own), ``lm:PATH`` or ``chat:MODEL``.
 
     Args:
-        name: of the partner.
+        name: of the partner, or a mapping with its ``name`` and settings: those of `lmrl.partners.lm.LMPartner` or
+            `lmrl.models.chat.ChatClient`, for example ``{"name": "chat:gpt-4o", "budget_tokens": 1_000_000}``.
         task: name of the game.
 
     Raises:
-        UserError: for another name, a model that is not there, or a missing package.
+        UserError: for another name or setting, a model that is not there, or a missing package.
     """
+    settings = {"name": name} if isinstance(name, str) else dict(name)
+    name = str(settings.pop("name", ""))
     kind, _, what = name.partition(":")
-    if name == "scripted":
+    if name == "scripted" and not settings:
         return None
     if kind not in _KINDS or not what:
         raise UserError(
@@ -36,8 +42,23 @@ def make_partner(name: str, task: str) -> Partner | None:
             f"OpenAI-compatible endpoint), got {name!r:.80}"
         )
     module, speaker = _KINDS[kind]
-    found = getattr(import_module(module), speaker)(what, temperature=_TEMPERATURE.get(task, 0.0))
-    return cast(Partner, found)
+    found = getattr(import_module(module), speaker)
+    _check_settings(kind, settings, ChatClient if kind == "chat" else found)
+    return cast(Partner, found(what, **{"temperature": _TEMPERATURE.get(task, 0.0), **settings}))
+
+
+def _check_settings(kind: str, settings: Mapping[str, Any], taker: Callable[..., object]) -> None:
+    known = [name for name in inspect.signature(taker).parameters if name not in ("model", "path", "api_key")]
+    for name in settings:
+        # Arguments of an environment are written into datasets and scores, where no secret may be.
+        if name == "api_key" and kind == "chat":
+            raise UserError("api_key is no setting of a partner, for those are written into files: set $OPENAI_API_KEY")
+        if name not in known:
+            raise unknown(f"setting of {kind} partners", name, known)
+    if "@" in urlsplit(str(settings.get("base_url", ""))).netloc:
+        raise UserError(
+            "base_url of a partner must hold no password, for it is written into files: set $OPENAI_BASE_URL"
+        )
 
 
 def environment(task: str, arguments: Mapping[str, Any] | None = None) -> Callable[[], TextEnv]:
@@ -45,12 +66,13 @@ def environment(task: str, arguments: Mapping[str, Any] | None = None) -> Callab
 
     Args:
         task: name of the task.
-        arguments: of the environment, as for `lmrl.make`; ``partner`` may be a name (see `make_partner`).
+        arguments: of the environment, as for `lmrl.make`; ``partner`` may be a name, or a mapping of a name and
+            settings (see `make_partner`).
 
     Raises:
         UserError: see `make_partner` and `lmrl.make`.
     """
     given = dict(arguments or {})
-    if isinstance(given.get("partner"), str):
+    if isinstance(given.get("partner"), str | Mapping):
         given["partner"] = make_partner(given["partner"], task)
     return partial(make, task, **given)

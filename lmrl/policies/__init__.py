@@ -1,8 +1,27 @@
-"""Players: language models, language models weighed by values, rerankers, people."""
+"""Players: language models, language models weighed by values, rerankers, people.
 
-from lmrl.policies.lm import LMPolicy, load_lm_policy
-from lmrl.policies.logits_processor import ValueGuidedLogitsProcessor
-from lmrl.policies.rerank import RerankPolicy
-from lmrl.policies.value_guided import ValueGuidedPolicy
+A person and a chat model at an endpoint need no torch, so that each player is imported when it is first named.
+"""
+
+from typing import TYPE_CHECKING
+
+from lmrl.lazy import exports
+
+if TYPE_CHECKING:
+    from lmrl.policies.lm import LMPolicy, load_lm_policy
+    from lmrl.policies.logits_processor import ValueGuidedLogitsProcessor
+    from lmrl.policies.rerank import RerankPolicy
+    from lmrl.policies.value_guided import ValueGuidedPolicy
 
 __all__ = ["LMPolicy", "RerankPolicy", "ValueGuidedLogitsProcessor", "ValueGuidedPolicy", "load_lm_policy"]
+
+__getattr__, __dir__ = exports(
+    __name__,
+    {
+        "LMPolicy": "lmrl.policies.lm",
+        "RerankPolicy": "lmrl.policies.rerank",
+        "ValueGuidedLogitsProcessor": "lmrl.policies.logits_processor",
+        "ValueGuidedPolicy": "lmrl.policies.value_guided",
+        "load_lm_policy": "lmrl.policies.lm",
+    },
+)

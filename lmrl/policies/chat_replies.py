@@ -3,7 +3,7 @@
 import json
 import re
 
-from lmrl.models.chat_thoughts import without_thoughts
+from lmrl.models.chat_text import mended, without_thoughts
 
 __all__ = ["REPLIES", "action_of"]
 
@@ -12,10 +12,12 @@ REPLIES = ("json", "plain")
 
 _SPEAKER = re.compile(r"(?:action|answer|assistant|guess|move|seller|you): *", re.IGNORECASE)
 _QUOTES = "\"'*`\u201c\u201d "
+_READ = 65_536  # characters of an answer, without thoughts; more are not read
+_LONGEST = 4_096  # characters of an action; what is longer is none
 
 
 def action_of(answer: str, form: str, key: str) -> str | None:
-    """The action in an answer, on one line and without a line end; None if there is none.
+    """The action in an answer, on one line, without a line end and valid Unicode; None if there is none.
 
     Args:
         answer: of the model.
@@ -23,9 +25,11 @@ def action_of(answer: str, form: str, key: str) -> str | None:
             says something, without quotation marks and the name of the speaker.
         key: of the action in an object.
     """
-    said = without_thoughts(answer)
+    said = without_thoughts(answer)[:_READ]
     found = _in_object(said, key) if form == "json" else _first_line(said)
-    return " ".join(found.split()) or None if found else None
+    # Mended here, too: an object may spell in ASCII what is no valid Unicode.
+    action = " ".join(mended(found or "").split())
+    return action if 0 < len(action) <= _LONGEST else None
 
 
 def _in_object(said: str, key: str) -> str | None:

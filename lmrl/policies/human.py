@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from lmrl.errors import UserError
+from lmrl.models.chat_text import mended
 from lmrl.protocols import Reply, Request
 
 __all__ = ["HumanPolicy"]
@@ -35,6 +36,7 @@ class HumanPolicy:
     def _reply(self, request: Request) -> Reply:
         self._show(request)
         try:
-            return Reply(f"{self._ask('> ')}\n")
+            # Bytes of a terminal that are no UTF-8 come as lone surrogates, which no file of episodes can hold.
+            return Reply(f"{mended(self._ask('> '))}\n")
         except EOFError as error:
             raise UserError(f"the input ended on turn {request.turn}, before the episode did") from error

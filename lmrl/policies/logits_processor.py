@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LogitsProcessor, PreTrainedModel
 
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 from lmrl.models.export import load_values
 from lmrl.models.guidance import Head, combine, lowest
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.models.weights import Weights
 from lmrl.policies.prompts import invalid_ids
 from lmrl.rendering import encoder_for
 from lmrl.tokens import Window
@@ -48,10 +49,10 @@ class ValueGuidedLogitsProcessor(LogitsProcessor):
     ) -> None:
         if not q_heads:
             raise UserError("q_heads must have at least one head, got none")
-        if not 0.0 <= beta < float("inf"):
-            raise UserError(f"beta must be finite and not negative, got {beta}")
+        check_range("[0, inf)", beta=beta)
         self.value_model, self.q_heads, self.beta = value_model, tuple(q_heads), beta
         self.invalid, self.pad_token_id = invalid, pad_token_id
+        self._weights = Weights(value_model)
         self._read = torch.empty(0, 0, dtype=torch.long)
         self._cache = DynamicCache()
 
@@ -91,8 +92,9 @@ class ValueGuidedLogitsProcessor(LogitsProcessor):
     def _hidden(self, ids: Tensor) -> Tensor:
         """``(rows, width)`` after the last token; only what was not read before is read."""
         before = self._read.shape[1]
-        # Else it is another text, or beams have changed places.
-        if not (before < ids.shape[1] and torch.equal(ids[:, :before], self._read)):
+        # Else it is another text, beams have changed places, or the model has learned in between.
+        goes_on = before < ids.shape[1] and torch.equal(ids[:, :before], self._read)
+        if self._weights.changed() or not goes_on:
             self._cache, before = DynamicCache(), 0
         seen = torch.ones_like(ids) if self.pad_token_id is None else (ids != self.pad_token_id).cumsum(1).clamp(max=1)
         hidden: Tensor = self.value_model(

@@ -39,8 +39,17 @@ class Prompter:
         self.window = window
 
     def contexts(self, requests: Sequence[Request]) -> list[list[int]]:
-        """The ids that come before the next action of each request."""
-        return [context(self.encoder, self.window, r.observations, r.actions, r.action_ids) for r in requests]
+        """The ids that come before the next action of each request.
+
+        Raises:
+            UserError: naming the episode, where there is nothing to read.
+        """
+        return [
+            context(
+                self.encoder, self.window, r.observations, r.actions, r.action_ids, f"the episode with seed {r.seed}"
+            )
+            for r in requests
+        ]
 
     def stop_ids(self) -> frozenset[int]:
         """Every id with which an action is complete; raises as `stop_ids`."""

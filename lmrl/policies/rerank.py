@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lmrl.errors import UserError, unknown
+from lmrl.errors import UserError, check_range, unknown
 from lmrl.models.engine import Engine
 from lmrl.models.guidance import Head
 from lmrl.models.sampling import SamplingSettings, draw, process_logits, uniforms
@@ -65,6 +65,7 @@ class RerankPolicy:
         temperature: float = 0.0,
         slots: int = 32,
     ) -> None:
+        check_range("[0, inf)", logit_weight=logit_weight)
         encoder = encoder_for(tokenizer, window)
         self._proposals, self._ids = tuple(proposals), [encoder.action(text) for text in proposals]
         if not self._ids or not all(self._ids):

@@ -1,16 +1,18 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from lmrl.behaviours import make_policy
 from lmrl.envs.registration import task
 from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
-from lmrl.evaluation.results import SCORE_KEYS, read_results, write_evaluation
+from lmrl.evaluation.results import SCORE_KEYS, notes_on_weights, read_results, write_evaluation
 from lmrl.protocols import Request
 
 KEYS = (
@@ -34,7 +36,7 @@ def test_the_scores_by_hand() -> None:
     scores = three().scores()
     returns = [-5.0, -101.0, -16.0]
     assert set(SCORE_KEYS) == set(KEYS.split())
-    assert set(scores) == {*KEYS.split(), "warnings", "provenance"}
+    assert set(scores) == {*KEYS.split(), "starts", "warnings", "provenance"}
     assert (scores["task"], scores["policy"], scores["episodes"], scores["seed"]) == ("maze_fo", "mine", 3, 7)
     assert scores["return_mean"] == pytest.approx(-122 / 3)
     assert scores["return_ci"] == list(bootstrap_mean(returns))
@@ -71,15 +73,55 @@ def test_the_optimal_player_scores_what_the_search_says(seer: Any) -> None:
     assert result.scores()["success_rate"] == 1.0
 
 
+def test_what_is_certain_has_no_interval(seer: Any) -> None:
+    """Moves of the best player follow from the start, and every start is played: nothing is left to chance."""
+    scores = evaluate(seer, "maze_fo", 275).scores()
+    assert scores["starts"] == 25
+    assert scores["return_ci"] == pytest.approx([scores["return_mean"]] * 2)
+    assert scores["normalized_ci"] == pytest.approx([100.0, 100.0])
+
+
 def test_starts_are_taken_in_turn(seer: Any) -> None:
     starts = [start["init_position"] for start in task("maze_fo").starts]
     positions = [tuple(e.info["start"]["init_position"]) for e in evaluate(seer, "maze_fo", 30).episodes]
     assert positions == starts + starts[:5]
 
 
+def test_scores_say_where_starts_were_not_played_equally_often(seer: Any) -> None:
+    few, more, even = (evaluate(seer, "maze_fo", count).scores() for count in (3, 30, 50))
+    assert few["return_mean"] == -10.0  # where the mean over all starts is -6.84
+    assert "the 3 episodes play only the first 3, and the mean is theirs" in few["warnings"][-1]
+    assert "the 30 episodes play some more often than others" in more["warnings"][-1]
+    assert even["warnings"] == []
+    assert evaluate("random", "wordle", 1).scores()["warnings"] == []  # which has no fixed starts
+
+
+def test_a_player_may_be_named() -> None:
+    named, made = evaluate("random", "maze_fo"), evaluate(make_policy("maze_fo", "random"), "maze_fo", 275)
+    assert named.episodes == made.episodes
+    assert (named.policy, named.provenance["policy"]) == ("random", "random")
+    for policy, message in (
+        ("random", "name a task; random does not say which it plays"),
+        ("clever", "no policy 'clever'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            evaluate(policy)
+    with pytest.raises(UserError, match="name a task; known: "):
+        evaluate(make_policy("maze_fo", "random"))
+
+
 def test_seeds_differ_by_episode_and_by_evaluation(seer: Any) -> None:
     seeds = [{e.seed for e in evaluate(seer, "maze_fo", 40, seed=seed).episodes} for seed in (0, 1)]
     assert len(seeds[0] | seeds[1]) == 80
+
+
+def test_what_checkpoints_are_chosen_by_is_never_reported(seer: Any) -> None:
+    """Not with the same seed either; where a task keeps no starts for it, they are the same."""
+    chosen = evaluate(seer, "maze_fo", 40, seed=3, selection=True)
+    reported = {e.seed for seed in range(5) for e in evaluate(seer, "maze_fo", 40, seed=seed).episodes}
+    assert not {e.seed for e in chosen.episodes} & reported
+    assert (chosen.starts, chosen.provenance["selection"]) == (25, True)
+    assert "selection" not in evaluate(seer, "maze_fo", 1).provenance
 
 
 def test_the_number_of_slots_changes_nothing(player: Any) -> None:
@@ -127,12 +169,26 @@ def test_written_and_read_back(tmp_path: Path) -> None:
     assert result.curves == {} and result.timing == {} and result.probe is None
 
 
-def test_a_failed_write_leaves_no_scores_of_the_evaluation_before(tmp_path: Path) -> None:
-    write_evaluation(three(), tmp_path)
+def test_a_failed_write_leaves_the_evaluation_before(tmp_path: Path) -> None:
+    """As a full disk would have it."""
+    folder = tmp_path / "evaluation"
+    write_evaluation(three(), folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
     broken = Evaluation("maze_fo", "mine", (Episode("maze_fo", ("\ud800",), (), (), True, False),), 0)
     with pytest.raises(UserError):
-        write_evaluation(broken, tmp_path)
-    assert not (tmp_path / "scores.json").exists()
+        write_evaluation(broken, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["evaluation"]
+
+
+def test_nothing_but_an_evaluation_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "run" / "notes").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds notes, which is no part of an evaluation"):
+        write_evaluation(three(), tmp_path / "run")
+    write_evaluation(three(), tmp_path / "run" / "evaluation")
+    (tmp_path / "run" / "evaluation" / "episodes.html").touch()
+    write_evaluation(three(), tmp_path / "run" / "evaluation")
+    assert not (tmp_path / "run" / "evaluation" / "episodes.html").exists()  # it showed the episodes before
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"task": "maze_fo"}'])
@@ -142,3 +198,18 @@ def test_broken_scores_name_their_file(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(UserError, match=r"scores\.json"):
         read_results(tmp_path, "maze_fo")
+
+
+def test_scores_of_weights_that_a_run_no_longer_has_are_left_out(tmp_path: Path) -> None:
+    run = tmp_path / "maze_fo" / "bc"
+    write_evaluation(replace(three(), provenance={"weights": "one"}), run / "evaluation")
+    (run / "best").mkdir()
+    for weights, found, note in (
+        ("one", ["bc"], []),
+        ("two", [], [f"{run / 'evaluation'} is of weights that the run no longer has: left out; play again"]),
+    ):
+        (run / "best" / "lmrl.json").write_text(json.dumps({"files": [], "made_with": {"weights": weights}}))
+        assert [*read_results(tmp_path, "maze_fo")] == found and notes_on_weights(tmp_path, "maze_fo") == note
+    write_evaluation(three(), run / "evaluation")
+    assert [*read_results(tmp_path, "maze_fo")] == ["bc"]
+    assert notes_on_weights(tmp_path, "maze_fo") == ["maze_fo: scores of bc do not say which weights played"]

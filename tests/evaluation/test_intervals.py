@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lmrl.errors import UserError
-from lmrl.evaluation.intervals import Interval, bootstrap_difference, bootstrap_mean, wilson
+from lmrl.evaluation.intervals import Interval, bootstrap_difference, bootstrap_mean, student_mean, wilson
 
 
 def test_wilson_exact_numbers() -> None:
@@ -17,10 +17,35 @@ def test_wilson_at_the_ends_is_not_certain() -> None:
     assert wilson(20, 20) == pytest.approx((20 / (20 + z2), 1.0), abs=1e-12)
 
 
-def test_bootstrap_of_two_values_counts_coin_flips() -> None:
-    # Means of two draws from {0, 1}: 0, 1/2, 1 with probability 1/4, 1/2, 1/4.
-    assert bootstrap_mean([0.0, 1.0], level=0.95) == Interval(0.0, 1.0)
-    assert bootstrap_mean([0.0, 1.0], level=0.40) == Interval(0.5, 0.5)
+def test_bootstrap_of_three_values_counts_coin_flips() -> None:
+    # Means of two draws from {0, 1, 2}: 0, 1/2, 1, 3/2, 2 with probabilities 1, 2, 3, 2, 1 in 9.
+    assert bootstrap_mean([0.0, 1.0, 2.0], level=0.95) == Interval(0.0, 2.0)
+    assert bootstrap_mean([0.0, 1.0, 2.0], level=0.70) == Interval(0.5, 1.5)
+    assert bootstrap_mean([0.0, 1.0, 2.0], level=0.25) == Interval(1.0, 1.0)
+
+
+def test_a_bootstrap_within_strata() -> None:
+    """Four ways from each of two starts: nothing varies but within them, and a start of one is no start of its own."""
+    strata = [0, 1] * 4
+    assert bootstrap_mean([3.0, 9.0] * 4, strata=strata) == Interval(6.0, 6.0)
+    values = np.random.default_rng(0).normal(size=8) + np.tile([0.0, 100.0], 4)
+    low, high = bootstrap_mean(values.tolist(), strata=strata)
+    assert values.mean() - 1.5 < low < values.mean() < high < values.mean() + 1.5
+    assert bootstrap_mean(values.tolist(), strata=range(8)) == bootstrap_mean(values.tolist())
+
+
+def test_students_interval_of_a_few_seeds() -> None:
+    # Quantiles of the tables: t(.975) = 12.706, 4.303, 2.262 for 1, 2, 9 degrees of freedom; t(.95) = 2.920 for 2.
+    assert student_mean([0.0, 2.0]) == pytest.approx((1 - 12.7062, 1 + 12.7062), abs=1e-3)
+    assert student_mean([0.0, 1.0, 2.0]) == pytest.approx((1 - 4.30265 / 3**0.5, 1 + 4.30265 / 3**0.5), abs=1e-4)
+    assert student_mean([0.0, 1.0, 2.0], level=0.9) == pytest.approx(
+        (1 - 2.91999 / 3**0.5, 1 + 2.91999 / 3**0.5), abs=1e-4
+    )
+    ten = np.arange(10.0)
+    assert student_mean(ten.tolist()).high == pytest.approx(4.5 + 2.26216 * ten.std(ddof=1) / 10**0.5, abs=1e-4)
+    assert student_mean([7.0, 7.0]) == Interval(7.0, 7.0)
+    with pytest.raises(UserError, match="two values or more"):
+        student_mean([1.0])
 
 
 def test_bootstrap_agrees_with_the_normal_interval() -> None:

@@ -1,25 +1,32 @@
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from lmrl.episode import Episode
 from lmrl.evaluation.aggregates import aggregates, improvements
 from lmrl.evaluation.evaluate import Evaluation
+from lmrl.evaluation.intervals import student_mean
 from lmrl.evaluation.report import write_report
 from lmrl.evaluation.results import write_evaluation, write_json
 from lmrl.evaluation.score import Score, data_score, score
 from lmrl.evaluation.seeds import read_seeds, seed_folder, seed_folders
+from lmrl.evaluation.wording import MINUS, with_interval
+from lmrl.reproduce.summary import summary
 
 Lay = Callable[..., None]
 
 
-def lay(runs: Path, returns: Sequence[float], name: str = "bc", task: str = "text_nav_fo", seed: int = 0) -> None:
+def lay(
+    runs: Path, returns: Sequence[float], name: str = "bc", task: str = "text_nav_fo", seed: int = 0, starts: int = 0
+) -> None:
     """A finished run whose episodes have these returns; Text-Nav's 0 is 0 points, .26 is 50, 1 is 100."""
     episodes = tuple(Episode(task, ("a\n", "b\n"), ("c\n",), (value,), True, False) for value in returns)
     folder = seed_folder(runs, seed) / task / name
-    write_evaluation(Evaluation(task, name, episodes, seed), folder / "evaluation")
+    write_evaluation(Evaluation(task, name, episodes, seed, starts), folder / "evaluation")
 
 
 def scores_of(runs: Path, task: str = "text_nav_fo") -> dict[str, Score]:
@@ -41,11 +48,44 @@ def test_the_two_kinds_of_interval_are_kept_apart(tmp_path: Path) -> None:
         lay(tmp_path, [0.0, 0.26, 0.0, 0.26], "mc", seed=seed)
     found = scores_of(tmp_path)
     assert found["bc"].by_seed == (0.0, 50.0, 100.0) and found["bc"].normalized == 50.0
-    assert found["bc"].over_episodes == (50.0, 50.0) and found["bc"].over_seeds == (0.0, 100.0)
+    assert found["bc"].over_episodes == (50.0, 50.0) and found["bc"].over_seeds == student_mean([0.0, 50.0, 100.0])
     assert found["mc"].over_seeds == (25.0, 25.0)
     low, high = found["mc"].over_episodes
     assert 5 < low < 20 and 30 < high < 45
     assert found["bc"].return_mean == pytest.approx(0.42) and found["bc"].seeds == (0, 1, 2)
+
+
+def test_fixed_starts_are_given_everywhere(tmp_path: Path) -> None:
+    """Returns that follow from the start alone: no interval over episodes has any width."""
+    for name, values in (("bc", [0.0, 0.5] * 6), ("mc", [0.2, 0.9] * 6)):
+        for seed in (0, 1):
+            lay(tmp_path, values, name, seed=seed, starts=2)
+            lay(tmp_path, values, name, "text_nav_po", seed, starts=2)
+    found = scores_of(tmp_path)
+    for one in found.values():
+        for interval in (one.over_episodes, one.return_over_episodes, one.iqm_over_episodes):
+            assert interval.low == pytest.approx(interval.high)
+    assert found["mc"].return_over_episodes == pytest.approx((0.55, 0.55))
+    assert improvements(found, ["mc"])[0].interval == pytest.approx((0.75, 0.75))
+    both = {task: scores_of(tmp_path, task) for task in ("text_nav_fo", "text_nav_po")}
+    assert aggregates(both, ["bc"])[0].over_episodes == pytest.approx([aggregates(both, ["bc"])[0].iqm] * 2)
+    page = write_report(tmp_path, tmp_path / "report").with_suffix(".md").read_text()
+    assert f"| MC {MINUS} BC | 21.5 [21.5, 21.5] |" in page
+    lay(tmp_path, [0.2, 0.9] * 6, "mc", seed=1)  # a run of another design: then nothing is taken for fixed
+    low, high = scores_of(tmp_path)["mc"].return_over_episodes
+    assert low < 0.5 and high > 0.6
+
+
+def test_a_run_is_resampled_once_for_all_that_it_is_compared_with(tmp_path: Path) -> None:
+    for seed in range(3):
+        lay(tmp_path, [0.5] * 4, seed=seed)
+    lay(tmp_path, [0.0, 1.0] * 8, "mc")
+    (against_three,) = improvements(scores_of(tmp_path), ["mc"])
+    lay(tmp_path / "one", [0.5] * 4)
+    lay(tmp_path / "one", [0.0, 1.0] * 8, "mc")
+    (against_one,) = improvements(scores_of(tmp_path / "one"), ["mc"])
+    assert against_three == against_one and against_one.probability == 0.5
+    assert against_one.interval.high - against_one.interval.low > 0.4
 
 
 def test_one_seed_has_no_interval_over_seeds(tmp_path: Path) -> None:
@@ -54,6 +94,19 @@ def test_one_seed_has_no_interval_over_seeds(tmp_path: Path) -> None:
     assert found.over_seeds is None and found.iqm == 100.0 and found.return_mean == 0.75
     # The mean is normalised, not every episode, which would give 75.
     assert found.normalized == pytest.approx(50 + 50 * (0.75 - 0.26) / 0.74)
+
+
+def test_one_run_has_one_interval_wherever_it_is_shown(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    lay(tmp_path, chance.normal(0.5, 0.2, 64).round(3).tolist())
+    found, (run,) = scores_of(tmp_path)["bc"], read_seeds(tmp_path, "text_nav_fo")["bc"].values()
+    assert list(found.over_episodes) == run.scores["normalized_ci"]
+    assert list(found.return_over_episodes) == run.scores["return_ci"]
+    shown = with_interval(run.scores["normalized"], run.scores["normalized_ci"])
+    page = write_report(tmp_path, tmp_path / "report").with_suffix(".md").read_text()
+    terminal = Console(width=200, file=(said := io.StringIO()))
+    terminal.print(summary(tmp_path, ["text_nav_fo"]))
+    assert shown in page and shown in said.getvalue()
 
 
 def test_the_interquartile_mean_over_tasks_and_seeds(tmp_path: Path) -> None:

@@ -1,10 +1,19 @@
 from itertools import product
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
 from lmrl.errors import UserError
-from lmrl.evaluation.stratified import improvement, improvement_interval, interquartile_mean, stratified_interval
+from lmrl.evaluation.stratified import (
+    Resampled,
+    Sample,
+    improvement,
+    improvement_interval,
+    interquartile_mean,
+    pooled_interquartile_mean,
+    stratified_interval,
+)
 
 
 def test_interquartile_mean_by_hand() -> None:
@@ -16,69 +25,130 @@ def test_interquartile_mean_by_hand() -> None:
     assert interquartile_mean(rows).tolist() == [1.5, 5.0]
 
 
-def test_strata_are_resampled_within_themselves() -> None:
-    """The first stratum never lends its values to the second, and each keeps its size."""
-    seen = []
+def test_a_pooled_interquartile_mean_counts_values_as_often_as_they_were_drawn() -> None:
+    generator = np.random.default_rng(0)
+    counts = np.array([[1, 0, 2, 1], [2, 1, 1, 0], [1, 1, 1, 1]], float)
+    first, second = Resampled(generator.normal(size=4), counts), Resampled(generator.normal(size=4), counts[::-1])
+    values = np.concatenate([first.values, second.values])
+    expected = [
+        interquartile_mean(np.repeat(values, np.concatenate([a, b]).astype(int)))
+        for a, b in zip(first.weights, second.weights, strict=True)
+    ]
+    assert pooled_interquartile_mean([first, second]) == pytest.approx(expected)
 
-    def mean(parts: list[np.ndarray]) -> np.ndarray:
+
+def mean(parts: list[Resampled]) -> np.ndarray:
+    """Over samples of one size."""
+    return np.mean([part.mean() for part in parts], axis=0)
+
+
+def test_samples_are_resampled_within_themselves() -> None:
+    """The first never lends its values to the second; every value counts once on average."""
+    seen: list[Resampled] = []
+
+    def spying(parts: list[Resampled]) -> np.ndarray:
         seen.extend(parts)
-        return np.mean([part.mean(axis=1) for part in parts], axis=0)
+        return mean(parts)
 
-    assert stratified_interval([[1.0], [5.0, 5.0]], mean) == (3.0, 3.0)
-    assert [part.shape for part in seen] == [(2000, 1), (2000, 2)]
+    assert stratified_interval([Sample([1.0]), Sample([5.0, 5.0])], spying) == (3.0, 3.0)
+    assert [part.weights.shape for part in seen] == [(2000, 1), (2000, 2)]
+    assert all((part.weights.sum(axis=1) == part.values.size).all() for part in seen)
+    assert seen[1].weights.mean(axis=0) == pytest.approx([1.0, 1.0], abs=0.1)
 
 
-def test_the_bootstrap_of_small_strata_is_the_exact_distribution() -> None:
-    """Two strata of two values: sixteen equally likely resamples, all of which can be written down."""
-    strata = [[0.0, 1.0], [0.0, 10.0]]
-    exact = [(a + b + c + d) / 4 for a, b in product(strata[0], repeat=2) for c, d in product(strata[1], repeat=2)]
-
-    def mean(parts: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate(parts, axis=1).mean(axis=1)
-
+def test_the_bootstrap_of_small_samples_is_the_exact_distribution() -> None:
+    """Two samples of three values, two of which are drawn: 81 equally likely resamples."""
+    samples = [[0.0, 1.0, 4.0], [0.0, 10.0, 12.0]]
+    exact = [np.mean(draw) for draw in product(samples[0], samples[0], samples[1], samples[1])]
     for level in (0.95, 0.8, 0.45):
         tail = (1 - level) / 2
-        low, high = stratified_interval(strata, mean, level=level, resamples=40_000)
-        assert low == np.quantile(exact, tail, method="inverted_cdf")
-        assert high == np.quantile(exact, 1 - tail, method="inverted_cdf")
+        low, high = stratified_interval([Sample(values) for values in samples], mean, level=level, resamples=40_000)
+        assert low == pytest.approx(np.quantile(exact, tail, method="inverted_cdf"))
+        assert high == pytest.approx(np.quantile(exact, 1 - tail, method="inverted_cdf"))
+
+
+def test_resampled_means_vary_as_the_mean_does() -> None:
+    """The variance is that of the textbook, s^2 / n, for three values as for 25 starts of eleven."""
+    generator, found = np.random.default_rng(0), []
+
+    def spying(parts: list[Resampled]) -> np.ndarray:
+        found.append(parts[0].mean().var())
+        return parts[0].mean()
+
+    three, cells = generator.normal(size=3), generator.normal(size=(11, 25)) + 9 * generator.normal(size=25)
+    stratified_interval([Sample(three.tolist())], spying, resamples=40_000)
+    stratified_interval([Sample(cells.ravel().tolist(), starts=25)], spying, resamples=40_000)
+    expected = three.var(ddof=1) / 3, (cells.var(axis=0, ddof=1) / 11).sum() / 25**2
+    assert found == pytest.approx(expected, rel=0.03)
+
+
+def test_fixed_starts_are_no_chance() -> None:
+    every = [-float(start) for start in range(25)]
+    assert stratified_interval([Sample(every * 11, starts=25)], mean) == pytest.approx((-12.0, -12.0))
+    low, high = stratified_interval([Sample(every, starts=25)], mean)  # once each: who knows how they vary
+    assert low < -14 and high > -10
+    low, high = stratified_interval([Sample([*every, 5.0], starts=25)], mean)  # the first one twice, by 5 apart
+    assert low < -13 and high > -10
 
 
 def test_improvement_by_hand() -> None:
-    assert improvement([([1.0, 3.0], [0.0, 3.0])]) == (1 + 0 + 1 + 0.5) / 4
-    assert improvement([([2.0], [1.0]), ([0.0], [1.0]), ([1.0], [1.0])]) == 0.5
-    assert improvement([([5.0, 6.0], [1.0, 2.0, 3.0])]) == 1.0
+    def of(*pairs: tuple[list[float], list[float]]) -> float:
+        ours, base = zip(*((Sample(a), Sample(b)) for a, b in pairs), strict=True)
+        return improvement(ours, base, [(i, i) for i in range(len(pairs))])
+
+    assert of(([1.0, 3.0], [0.0, 3.0])) == (1 + 0 + 1 + 0.5) / 4
+    assert of(([2.0], [1.0]), ([0.0], [1.0]), ([1.0], [1.0])) == 0.5
+    assert of(([5.0, 6.0], [1.0, 2.0, 3.0])) == 1.0
 
 
 def test_improvement_is_the_count_of_all_comparisons() -> None:
     generator = np.random.default_rng(0)
-    a, b = generator.integers(0, 9, 40).tolist(), generator.integers(2, 11, 30).tolist()
-    counted = np.mean([(x > y) + 0.5 * (x == y) for x in a for y in b])
-    assert improvement([(a, b)]) == pytest.approx(counted)
-    assert improvement([(b, a)]) == pytest.approx(1 - counted)
+    a, b = Sample(generator.integers(0, 9, 40).tolist()), Sample(generator.integers(2, 11, 30).tolist())
+    counted = np.mean([(x > y) + 0.5 * (x == y) for x in a.values for y in b.values])
+    assert improvement([a], [b], [(0, 0)]) == pytest.approx(counted)
+    assert improvement([b], [a], [(0, 0)]) == pytest.approx(1 - counted)
 
 
 def test_improvement_interval_of_coin_flips() -> None:
-    """One value against two of which it beats one: the resampled share of wins is 0, 1/2 or 1 with 1/4, 1/2, 1/4."""
-    assert improvement_interval([([1.0], [0.0, 2.0])]) == (0.0, 1.0)
-    assert improvement_interval([([1.0], [0.0, 2.0])], level=0.4) == (0.5, 0.5)
-    assert improvement_interval([([1.0, 1.0], [0.0])]) == (1.0, 1.0)
+    """One value against two of which it beats one, and one of which is drawn."""
+    lone, two = [Sample([1.0])], [Sample([0.0, 2.0])]
+    assert improvement_interval(lone, two, [(0, 0)]) == (0.0, 1.0)
+    assert improvement_interval([Sample([1.0, 1.0])], [Sample([0.0])], [(0, 0)]) == (1.0, 1.0)
+    # A base that is the same run twice is resampled twice; ours is resampled once for both pairs.
+    assert improvement_interval(two, [*lone, *lone], [(0, 0), (0, 1)], level=0.4) == (0.0, 1.0)
+    assert improvement_interval(lone, [*two, *two], [(0, 0), (0, 1)], level=0.4) == (0.5, 0.5)
 
 
 def test_improvement_interval_agrees_with_the_normal_one() -> None:
     generator = np.random.default_rng(1)
     a, b = generator.normal(0.3, 1, 300), generator.normal(0.0, 1, 300)
-    low, high = improvement_interval([(a.tolist(), b.tolist())])
-    value = improvement([(a.tolist(), b.tolist())])
+    compared = [Sample(a.tolist())], [Sample(b.tolist())], [(0, 0)]
+    low, high = improvement_interval(*compared)
+    value = improvement(*compared)
     wins = (a[:, None] > b[None, :]).astype(float)
     reach = 1.96 * np.sqrt(wins.mean(1).var() / 300 + wins.mean(0).var() / 300)
     assert (low, high) == pytest.approx((value - reach, value + reach), abs=0.01)
 
 
+@pytest.mark.parametrize("ours", [(0.5,), (0.2, 0.5, 0.8)])
+def test_improvement_intervals_hold_the_truth_as_often_as_they_say(ours: tuple[float, ...]) -> None:
+    """One run and three against three of the base, each with a level of its own; 200 evaluations of each."""
+    base, generator = (0.0, 0.2, -0.2), np.random.default_rng(0)
+    pairs = [(i, i) if len(ours) == 3 else (0, i) for i in range(3)]
+    truth = np.mean([NormalDist().cdf((ours[a] - base[b]) / 2**0.5) for a, b in pairs])
+    held = 0
+    for _ in range(200):
+        runs = [[Sample(generator.normal(level, 1.0, 40)) for level in side] for side in (ours, base)]
+        low, high = improvement_interval(runs[0], runs[1], pairs, resamples=300)
+        held += low <= truth <= high
+    assert 0.9 <= held / 200 <= 0.985
+
+
 def test_nothing_to_resample() -> None:
     with pytest.raises(UserError, match="at least one value"):
         interquartile_mean([])
-    for strata in ([], [[1.0], []]):
-        with pytest.raises(UserError, match="every stratum"):
-            stratified_interval(strata, lambda parts: parts[0][:, 0])
-    with pytest.raises(UserError, match="every stratum"):
-        improvement([])
+    for samples in ([], [Sample([1.0]), Sample([])]):
+        with pytest.raises(UserError, match="every sample"):
+            stratified_interval(samples, mean)
+    with pytest.raises(UserError, match="every sample"):
+        improvement([Sample([1.0])], [Sample([1.0])], [])

@@ -20,7 +20,7 @@ EVIL = (
     "</script><script>window.pwned=1</script>",
     "<img src=x onerror='window.pwned=1'><svg onload=window.pwned=1>",
     '"><input name=x checked></span></li></ol></article><h1>{{ 7*7 }}</h1>',
-    "&lt;b&gt; \x00\x1b[31m\u202e\ud800 <!--",
+    "&lt;b&gt; \x00\x1b[31m\u202e\u2066 <!--",
 )
 
 

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,14 +120,24 @@ def test_the_environment_is_the_one_asked_for_else_the_one_of_the_file(tmp_path:
     source, page = tmp_path / "walk.parquet", tmp_path / "page.html"
     write_episodes(source, [maze("move down\n", start=(1, 1))], {"env": {"layout": "umaze"}})
     goals = []
-    for env in (None, {}):
+    for env in (None, {}, {"layout": "double_t_maze"}):
         write_view(source, page, env=env)
         goals.append(held_by(page)["tasks"]["maze_po"]["goal"])
-    assert goals == [[3, 3], [8, 6]]
+    assert goals == [[3, 3], [3, 3], [8, 6]]
+
+
+def test_a_map_that_only_the_file_names_is_not_read(tmp_path: Path) -> None:
+    layout, source, page = tmp_path / "maze.txt", tmp_path / "walk.parquet", tmp_path / "page.html"
+    layout.write_text("#####\n# G##\n#####\n")
+    write_episodes(source, [maze("move down\n", start=(1, 1))], {"env": {"layout": str(layout)}})
+    write_view(source, page)
+    assert held_by(page)["tasks"]["maze_po"] == {"kind": ""}
+    write_view(source, page, env={"layout": str(layout)})
+    assert held_by(page)["tasks"]["maze_po"]["goal"] == [1, 2]
 
 
 def test_values_are_those_of_the_first_episodes_that_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmrl.evaluation.view_page.load_module", lambda run: None)
+    monkeypatch.setattr("lmrl.evaluation.view_page.load_module", lambda run: SimpleNamespace(made_with={}))
     value = [[TokenValue("move up\n", 0.5, None, None)]]
     monkeypatch.setattr("lmrl.evaluation.view_page.token_values", lambda module, episodes: (value for _ in episodes))
     write_episodes(tmp_path / "walks.parquet", [maze("move up\n")] * 4)
@@ -269,7 +280,7 @@ def minus(text: str) -> str:
 
 def test_the_words_are_coloured_by_what_the_model_thinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [[[TokenValue("move", 0.25, -2.0, -3.0), TokenValue(" up\n", 1.0, -2.0, -1.0)]]]
-    monkeypatch.setattr("lmrl.evaluation.view_page.load_module", lambda run: None)
+    monkeypatch.setattr("lmrl.evaluation.view_page.load_module", lambda run: SimpleNamespace(made_with={}))
     monkeypatch.setattr("lmrl.evaluation.view_page.token_values", lambda module, episodes: values)
     write_episodes(tmp_path / "one.parquet", [maze("move up\n")])
     write_view(tmp_path / "one.parquet", tmp_path / "page.html", run=tmp_path)

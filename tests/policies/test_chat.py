@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from lmrl.cli import main
-from lmrl.commands.chat_players import chat_player
 from lmrl.envs.layouts import LAYOUTS, MOVES
 from lmrl.envs.registration import make, task, tasks
 from lmrl.episode import Episode
@@ -18,10 +17,12 @@ from lmrl.evaluation.results import read_json
 from lmrl.models.chat import Messages
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.players import chat_player
 from lmrl.policies.chat import ChatPolicy
 from lmrl.policies.chat_replies import action_of
 from lmrl.policies.chat_tasks import CHAT_TASKS
 from lmrl.protocols import Reply, Request
+from lmrl.storage import read_episodes
 from tests.endpoints import Unruly, completion, reply
 from tests.serving import MISSING, transformers_serve
 
@@ -152,6 +153,12 @@ def test_the_vocabulary_is_the_one_that_is_played(tmp_path: Path) -> None:
         ('{"action": ""} {"action": 7} {"action": ["move up"]}', None),
         ('{"action": "move up"', None),
         ("{" * 30_000, None),
+        ('{"a":' * 30_000, None),
+        ('{"action": "up \\ud83d\\u0000!"}', "up \ufffd\ufffd!"),
+        ('{"action": "' + "x" * 5_000 + '"}', None),
+        ('{"action": ' + "9" * 5_000 + "}", None),
+        (" " * 70_000 + '{"action": "move up"}', None),
+        ("<think>" + "x" * 70_000 + '</think>{"action": "move up"}', "move up"),
         ("move up", None),
         ("", None),
     ],
@@ -170,6 +177,8 @@ def test_json_replies(answer: str, action: str | None) -> None:
         ("You:\nmove up", "move up"),
         ("<think>I never stop", None),
         ("``` \n'' ", None),
+        ("up \ud83d", "up \ufffd"),
+        ("x" * 5_000, None),
     ],
 )
 def test_plain_replies(answer: str, action: str | None) -> None:
@@ -260,6 +269,20 @@ def test_a_budget_ends_an_evaluation_in_one_line(here: Path, capsys: pytest.Capt
         assert error.startswith("error: chat model 'tiny' at http")
         assert "budget of 30 requests (budget_requests) is used up" in error
         assert not (here / "out" / "scores.json").exists()
+        partial = Path("out") / "episodes.partial.parquet"
+        kept = [*read_episodes(partial)]
+        assert error.endswith(f"; the {len(kept)} episodes that were finished are in {partial}")
+        assert 0 < len(kept) < 25 and all(episode.success for episode in kept)
+        assert evaluated(server) == 0
+        assert not partial.exists()
+
+
+def test_half_a_character_is_no_obstacle_to_writing_what_was_played(here: Path) -> None:
+    for action in ('{"action": "up \\ud83d"}', '{"action": "up \ud83d"}'):
+        with Unruly(*[completion(action)] * 3) as server:
+            assert evaluated(server, "--episodes", "1", "--env", "max_steps=2") == 0
+        (episode,) = read_episodes(here / "out" / "episodes.parquet")
+        assert episode.actions == ("up \ufffd\n",) * 3
 
 
 @pytest.mark.parametrize(

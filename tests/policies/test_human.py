@@ -19,3 +19,8 @@ def test_the_end_of_the_input_is_said_with_its_turn() -> None:
 
     with pytest.raises(UserError, match="ended on turn 1"):
         HumanPolicy(ask=nobody, show=str).act([Request(slot=0, seed=0, observations=["a\n", "b\n"], actions=["x\n"])])
+
+
+def test_bytes_that_are_no_text_can_be_written() -> None:
+    policy = HumanPolicy(ask=lambda prompt: "move \udcff", show=str)
+    assert policy.act([Request(slot=0, seed=0, observations=["a\n"])]) == [Reply("move \ufffd\n")]

@@ -94,8 +94,9 @@ def said(policy: Policy, *requests: Request) -> list[str]:
 
 @pytest.mark.parametrize("make", [lm, guided])
 def test_episodes_do_not_depend_on_the_number_of_slots(make: type) -> None:
-    for temperature in (0.0, 1.0):
-        ids = [[e.action_ids for e in play(make(temperature=temperature), slots)] for slots in (1, 3, 64)]
+    # Batches of other sizes round otherwise, by about 1e-6: among few likely tokens no draw is that near to a border.
+    for settings in ({"temperature": 0.0}, {"temperature": 1.0, "top_k": 16}):
+        ids = [[e.action_ids for e in play(make(**settings), slots)] for slots in (1, 3, 64)]
         assert ids[0] == ids[1] == ids[2]
 
 
@@ -235,6 +236,13 @@ def test_sampled_proposals_follow_the_softmax_of_large_scores() -> None:
             assert len(reply.ids) == len(reply.logprobs)
             assert sum(reply.logprobs) == pytest.approx(math.log(weight), abs=1e-2)
     assert replies[7].text == said(policy, prompts[7])[0]
+
+
+def test_nothing_to_read_is_refused_by_name() -> None:
+    silent = Request(slot=0, seed=5, observations=("No walls.\n", ""), actions=("move up\n",))
+    with pytest.raises(UserError, match="observation 1 of the episode with seed 5 is an empty text"):
+        LMPolicy(MODEL, TOKENIZER, Window(texts=1, tokens=200), max_new_tokens=10).act([silent])
+    assert len(lm().act([silent])) == 1
 
 
 def test_no_requests_no_replies() -> None:

@@ -1,13 +1,14 @@
 // The page: what is to be played is asked of the server, turn by turn; what has been played can be looked at again.
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent), find = (id) => document.getElementById(id);
-  let game = null, views = [], shown = 0, playing = false, busy = false, timer = 0, open = 0;
+  const find = (id) => document.getElementById(id), SESSION = "lmrl";
+  let data = null, game = null, views = [], shown = 0, playing = false, busy = false, timer = 0, open = 0;
 
   const ask = async (path, body) => {
     let answer;
     document.body.classList.toggle("busy", ++open > 0);
     try {
-      answer = await fetch(path + location.search, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+      const headers = { "content-type": "application/json", "x-lmrl-session": sessionStorage.getItem(SESSION) || "" };
+      answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
     } catch {
       throw new Error("no answer: is lmrl web still running?");
     } finally { document.body.classList.toggle("busy", --open > 0); }
@@ -110,10 +111,10 @@
   };
   const pause = () => { playing = false; };
 
-  find("order").addEventListener("change", fields);
+  find("order").addEventListener("change", () => { if (data) fields(); });
   find("task").addEventListener("change", () => { for (const id of ["advisor", "left", "right", "env"]) find(id).value = ""; });
-  find("order").addEventListener("submit", (event) => { event.preventDefault(); begin(); });
-  find("another").addEventListener("click", () => { find("seed").valueAsNumber = (find("seed").valueAsNumber || 0) + 1; begin(); });
+  find("order").addEventListener("submit", (event) => { event.preventDefault(); if (data) begin(); });
+  find("another").addEventListener("click", () => { if (!data) return; find("seed").valueAsNumber = (find("seed").valueAsNumber || 0) + 1; begin(); });
   find("play").addEventListener("click", () => { playing = !playing; show(shown); later(); });
   find("back").addEventListener("click", () => { pause(); show(shown - 1); });
   find("on").addEventListener("click", () => { pause(); forward(); });
@@ -126,15 +127,26 @@
     if (act) { event.preventDefault(); act(); }
   });
 
-  const { task, policies, seed, advisor, env } = data.first;
-  const [left, right] = policies;
-  find("task").value = task;
-  document.querySelector(`[value=${policies.length === 2 ? "compare" : left === "human" ? "play" : "watch"}]`).checked = true;
-  Object.assign(find("left"), { value: left === "human" && !right ? "" : left });
-  find("right").value = right || "";
-  find("seed").value = seed;
-  find("advisor").value = advisor;
-  find("env").value = env.join(" ");
-  fields();
-  begin();
+  // The key of the address opens a session of this tab, and is worthless from then on.
+  const enter = async () => {
+    const key = location.hash.slice(1);
+    history.replaceState(null, "", location.pathname);
+    try {
+      if (key) sessionStorage.setItem(SESSION, (await ask("open", { key })).session);
+      data = await ask("offer", {});
+    } catch (error) { return problem(error.message); }
+    const { task, policies, seed, advisor, env } = data.first;
+    const [left, right] = policies;
+    find("task").value = task;
+    document.querySelector(`[value=${policies.length === 2 ? "compare" : left === "human" ? "play" : "watch"}]`).checked = true;
+    Object.assign(find("left"), { value: left === "human" && !right ? "" : left });
+    find("right").value = right || "";
+    find("seed").value = seed;
+    find("advisor").value = advisor;
+    find("env").value = env.join(" ");
+    fields();
+    begin();
+  };
+  addEventListener("hashchange", () => { if (location.hash) enter(); });
+  enter();
 })();
