@@ -8,12 +8,13 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from lmrl import __version__
 from lmrl.commands.arguments import call
-from lmrl.errors import UserError
+from lmrl.commands.libraries import explain_library
+from lmrl.errors import UserError, system_error, user_error_in
+from lmrl.lazy import load
 
 __all__ = ["VERBS", "Verb", "main"]
 
@@ -26,21 +27,47 @@ class Verb:
     help: str
     raw: bool = False
     """The function takes the words after the verb as they are and returns an exit code."""
+    page: str = ""
+    """What ``--help`` alone prints, of a verb whose parser takes seconds to load."""
 
     def run(self, argv: Sequence[str], name: str) -> int:
         """Import the function and call it."""
+        if self.page and list(argv) in (["-h"], ["--help"]):
+            print(self.page)
+            return 0
         target = self.load()
         return int(target(argv)) if self.raw else call(target, argv, f"lmrl {name}")
 
     def load(self) -> Callable[..., Any]:
         """Import the function."""
         module, function = self.target.split(":")
-        found: Callable[..., Any] = getattr(import_module(f"lmrl.commands.{module}"), function)
+        found: Callable[..., Any] = getattr(load(f"lmrl.commands.{module}"), function)
         return found
 
 
+_FIT = """\
+usage: lmrl fit --config configs/<task>/<algorithm>.yaml [--config OVERLAY.yaml] [--KEY=VALUE ...]
+
+Several files are merged in their order, options come last. Shipped files are found from anywhere.
+
+options:
+  --config FILE                  a configuration, e.g. configs/maze_fo/ilql.yaml or configs/logger/wandb.yaml
+  --trainer.KEY=VALUE            of Lightning's Trainer, e.g. --trainer.max_steps=1000 or --trainer.accelerator=gpu;
+                                 --trainer.default_root_dir is the run's folder
+  --model.init_args.KEY=VALUE    of the algorithm, e.g. --model.init_args.lr=3e-4
+  --data.init_args.KEY=VALUE     of the data, e.g. --data.init_args.path=data/maze.parquet
+  --seed_everything SEED         decides everything that is random about the training
+  --ckpt_path FILE               a checkpoint to go on from, e.g. runs/maze_fo/ilql/last.ckpt
+  --overwrite                    begin anew where there is a run; it is moved to .earlier/NAME-1 beside its folder
+  --allow_pickle true            read one with pickled objects; that can run any code in it
+  --print_config                 show the merged configuration and end
+
+All of the trainer's options:    lmrl fit --config FILE --help
+All of an algorithm's:           lmrl fit --model.help lmrl.modules.ILQL
+All of the data's:               lmrl fit --data.help lmrl.datamodules.MazeDataModule"""
+
 VERBS = {
-    "fit": Verb("fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True),
+    "fit": Verb("fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True, page=_FIT),
     "evaluate": Verb("evaluate:evaluate_command", "let a policy play and write its episodes and scores"),
     "export": Verb("export:export_command", "write a run's model as a folder for transformers"),
     "reproduce": Verb("reproduce:reproduce_command", "data, training, evaluation and report for whole tasks"),
@@ -69,11 +96,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(words)
-    except UserError as error:
-        if os.environ.get("LMRL_DEBUG") == "1":
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:  # whoever read the output has enough of it
@@ -83,6 +105,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(end.__context__, KeyboardInterrupt):
             return _interrupted()
         return end.code if isinstance(end.code, int) else 0
+    except Exception as error:
+        told = user_error_in(error) or explain_library(error) or system_error(error)
+        if told is None or os.environ.get("LMRL_DEBUG") == "1":
+            raise
+        print(f"error: {' '.join(str(told).split())}", file=sys.stderr)
+        return 2
 
 
 def _interrupted() -> int:

@@ -1,14 +1,126 @@
-"""The one exception that users meet: it says what to do next and is shown without a traceback."""
+"""The exceptions that users meet: they say what to do next and are shown without a traceback."""
 
+import errno
+import math
+import os
+import re
 from collections.abc import Iterable
 
-__all__ = ["UserError", "unknown"]
+__all__ = ["BudgetError", "UserError", "check_range", "in_one_line", "system_error", "unknown", "user_error_in"]
+
+_INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
+# In a traceback that another process sent as text.
+_SENT = re.compile(r"^(?:\w+\.)+(?:UserError|BudgetError|ChatError|ChatBudgetError): (.+)$", re.MULTILINE)
+
+_ELSEWHERE = "choose another folder (--out, --trainer.default_root_dir, $LMRL_DATA)"
+_SPACE = f"free some space, or {_ELSEWHERE}"
+_RIGHTS = f"change its permissions, or {_ELSEWHERE}"
+_FEWER = "use fewer processes (--workers, num_workers)"
+_WAYS_OUT = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EFBIG: _SPACE,
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: _ELSEWHERE,
+    errno.ENOENT: "check the path",
+    errno.EEXIST: "remove it, or choose another name",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENOTDIR: "a part of the path is a file: check the path",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EMFILE: f"raise the limit (ulimit -n), or {_FEWER}",
+    errno.ENFILE: f"too much is open on this machine: {_FEWER}",
+    errno.EAGAIN: f"the machine is at its limit: {_FEWER}",
+    errno.ENOMEM: f"memory ran out: {_FEWER}",
+    errno.EIO: "the disk, or the way to it, is failing: try again, or " + _ELSEWHERE,
+    errno.EADDRINUSE: "choose another port",
+    errno.ECONNREFUSED: "nothing listens there: is it running?",
+}
+# What torch says where others raise an OSError.
+_NOT_WRITTEN = ("PytorchStreamWriter failed", "file write failed")
 
 
 class UserError(ValueError):
     """A wrong argument, file or setting. The message names the argument, the rule and what came."""
 
 
+class BudgetError(UserError):
+    """A budget is used up: asking again helps nothing, so whatever needs an answer ends here."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """An error for a name that is not among the known ones: ``unknown task 'x'; known: a, b``."""
     return UserError(f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}")
+
+
+def check_range(interval: str, **numbers: float | None) -> None:
+    """Refuse numbers outside of an interval: ``check_range("[0, 1]", gamma=gamma, polyak=polyak)``.
+
+    Args:
+        interval: as in mathematics, ``[`` and ``]`` for ends that belong to it: ``"(0, 1]"``, ``"[0, inf)"``.
+        **numbers: by the names of the arguments; None is left alone.
+
+    Raises:
+        UserError: a value is outside, not finite, or no number.
+    """
+    found = _INTERVAL.fullmatch(interval)
+    assert found is not None, interval
+    low, high = float(found[2]), float(found[3])
+    for name, value in numbers.items():
+        if value is None:
+            continue
+        number = isinstance(value, (int, float)) and math.isfinite(value)
+        above = number and (value >= low if found[1] == "[" else value > low)
+        if not (above and (value <= high if found[4] == "]" else value < high)):
+            least = f"at least {found[2]}" if found[1] == "[" else f"above {found[2]}"
+            rules = ["" if number else "a finite number", f"in {interval}" if high < math.inf else least]
+            rule = ", ".join(filter(None, rules if interval != "(-inf, inf)" else rules[:1]))
+            raise UserError(f"{name} must be {rule}, got {value!r}")
+
+
+def in_one_line(error: BaseException | str, limit: int = 300) -> str:
+    """What an error says, without line breaks and what a terminal would obey, and not endless."""
+    text = "".join(sign if sign.isprintable() else "?" for sign in " ".join(str(error).split()))
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def system_error(error: BaseException) -> str | None:
+    """What to say where the machine refused: disk, permissions, descriptors, memory, network; None for other errors."""
+    said = in_one_line(error)
+    if isinstance(error, RuntimeError) and any(part in said for part in _NOT_WRITTEN):
+        return f"a file could not be written ({said}): {_SPACE}"
+    if isinstance(error, MemoryError):
+        return (
+            f"memory ran out ({said or 'MemoryError'}): smaller batches, a smaller model or fewer processes need less"
+        )
+    if not isinstance(error, OSError):
+        return None
+    if error.errno is None or error.strerror is None:
+        return said or type(error).__name__
+    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
+    what = in_one_line(f"{' to '.join(names)}: {error.strerror}" if names else error.strerror)
+    way_out = _WAYS_OUT.get(error.errno)
+    return what if way_out is None else f"{what}; {way_out}"
+
+
+def user_error_in(error: BaseException) -> UserError | None:
+    """The `UserError` that an exception comes from, wherever it was raised; None if there is none.
+
+    Libraries raise it again as another exception: jsonargparse where a constructor raised it, torch from a worker of
+    a data loader or another process (as text), `torch.compile` from within a graph.
+    """
+    seen: set[int] = set()
+    pending: list[BaseException] = [error]
+    while pending:
+        at = pending.pop(0)
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
+        if "Traceback" in str(at) and (sent := _SENT.findall(str(at))):
+            return UserError(sent[-1])
+        if isinstance(at, UserError):
+            return at
+        earlier = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+        inner = [arg for arg in at.args if isinstance(arg, BaseException)]
+        pending += [*getattr(at, "exceptions", ()), *inner, *([earlier] if earlier is not None else [])]
+    return None

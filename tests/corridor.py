@@ -8,7 +8,7 @@ import gymnasium
 
 from lmrl.envs import registration
 from lmrl.envs.base import TextEnv, Turn
-from lmrl.envs.scores import PublishedData, Scores
+from lmrl.envs.scores import Scores
 from lmrl.envs.task import Task
 
 GOAL = 3
@@ -50,7 +50,7 @@ def corridor_task() -> Iterator[None]:
         max_action_tokens=1,
         dataset_size=24,
         paper_filter="",
-        scores=Scores(-3.0, None, None, {}, {}, PublishedData(24, 0.0, 0.0, 0.0, 0.0, 0.0)),
+        scores=Scores(-3.0, None, None, {}, {}),
         last_texts=1,
         starts=STARTS,
     )

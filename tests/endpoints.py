@@ -3,8 +3,10 @@
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
+from itertools import chain, islice, repeat
+from threading import Event, Lock, Thread
 from typing import Any
 
 
@@ -73,7 +75,7 @@ def reply(status: int, body: str, **headers: str) -> Callable[[BaseHTTPRequestHa
     return send
 
 
-def completion(content: Any) -> Callable[[BaseHTTPRequestHandler], None]:
+def completion(content: Any, finish_reason: str = "stop") -> Callable[[BaseHTTPRequestHandler], None]:
     """What a well-behaved endpoint sends."""
 
     def send(handler: Any) -> None:
@@ -83,7 +85,7 @@ def completion(content: Any) -> Callable[[BaseHTTPRequestHandler], None]:
             "object": "chat.completion",
             "created": 0,
             "model": "tiny",
-            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+            "choices": [{"index": 0, "finish_reason": finish_reason, "message": message}],
             "usage": handler.server.usage,
         }
         reply(200, json.dumps(body))(handler)
@@ -107,5 +109,19 @@ def late(seconds: float, content: str) -> Callable[[BaseHTTPRequestHandler], Non
     def send(handler: BaseHTTPRequestHandler) -> None:
         time.sleep(seconds)
         completion(content)(handler)
+
+    return send
+
+
+def trickle(data: bytes, every: float, stop: Event) -> Callable[[BaseHTTPRequestHandler], None]:
+    """Sends a byte now and then, so that no time between two bytes is long: 500 of them, or until it is hung up."""
+
+    def send(handler: BaseHTTPRequestHandler) -> None:
+        handler.close_connection = True
+        with suppress(OSError):
+            for byte in islice(chain(data, repeat(ord(" "))), 500):
+                if stop.wait(every):
+                    return
+                handler.wfile.write(bytes([byte]))
 
     return send

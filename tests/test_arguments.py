@@ -42,7 +42,7 @@ def test_the_signature_is_the_parser() -> None:
         ("a", "out"),
         ("--out x", "names"),
         ("a --out x --cuont 3", "unknown key 'cuont'; did you mean 'count'? known: count, loud, out, settings"),
-        ("a --out x --count many", "count: "),
+        ("a --out x --count many", "count must be a whole number, got 'many'"),
     ],
 )
 def test_what_does_not_fit_is_named(words: str, message: str) -> None:

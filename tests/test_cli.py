@@ -68,7 +68,7 @@ def test_an_unknown_verb_names_the_known_ones(capsys: pytest.CaptureFixture[str]
         ("check-env maze", "unknown task 'maze'; known: car_dealer, chess, endgames, guess_city"),
         ("data generate maze --size 3", "unknown task 'maze'; known: car_dealer, chess, endgames, guess_city"),
         ("data generate maze_fo --sice 3", "unknown key 'sice'; did you mean 'size'?"),
-        ("data generate maze_fo --size three", "size: "),
+        ("data generate maze_fo --size three", "size must be a whole number, got 'three'"),
         ("data generate", "arguments are required: task"),
         ("data generate maze_fo --out episodes.csv", "suffix '.csv'"),
         ("data stats nowhere.parquet", "nowhere.parquet: no such file"),
@@ -258,12 +258,27 @@ def test_an_interrupted_training_is_130(toy: Path, capsys: pytest.CaptureFixture
         assert main(["fit", "--config", "toy.yaml", "--model.class_path=toy_run.Impatient"]) == 130
     finally:
         signal.signal(signal.SIGINT, handler)  # Lightning leaves it ignored
-    assert capsys.readouterr().err.endswith("interrupted\n")
+    assert "\ninterrupted at step 0; there is no run/last.ckpt" in f"\n{capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize(("kind", "code"), [("Impatient", 130), ("Evicted", 143)])
+def test_a_training_that_ended_early_says_how_to_go_on(
+    kind: str, code: int, toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", "--config", "toy.yaml"]) == 0
+    (toy / "run" / "last.ckpt").write_bytes(next(toy.glob("run/checkpoints/*.ckpt")).read_bytes())
+    handler = signal.getsignal(signal.SIGINT)
+    words = ["fit", "--config", "toy.yaml", f"--model.class_path=toy_run.{kind}", "--trainer.max_steps=9"]
+    try:
+        assert main([*words, "--ckpt_path", "run/last.ckpt"]) == code
+    finally:
+        signal.signal(signal.SIGINT, handler)  # Lightning leaves it ignored
+    assert capsys.readouterr().err.endswith(f"go on with: lmrl {' '.join(words)} --ckpt_path=run/last.ckpt\n")
 
 
 def test_a_terminated_training_is_143(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--config", "toy.yaml", "--model.class_path=toy_run.Evicted"]) == 143
-    assert capsys.readouterr().err.endswith("terminated\n")
+    assert "terminated at step 1; there is no run/last.ckpt" in capsys.readouterr().err
 
 
 def test_fit_prints_its_configuration(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,8 +296,8 @@ def test_fit_prints_its_configuration(toy: Path, capsys: pytest.CaptureFixture[s
         ),
         ("--model.init_args.rat=3", "unknown key 'rat' of toy_run.Line; did you mean 'rate'? known: rate, width"),
         ("--data.init_args.size=3", "unknown key 'size' of toy_run.Numbers; known: count"),
-        ("--model.init_args.rate=fast", "model: toy_run.Line: rate: Expected a float. Got value: fast"),
-        ("--model.class_path=toy_run.Lime", "unknown class 'Lime' of toy_run; did you mean 'Line'?"),
+        ("--model.init_args.rate=fast", "model.init_args.rate must be a number, got 'fast'"),
+        ("--model.class_path=toy_run.Lime", "unknown name 'Lime' of toy_run; did you mean 'Line'?"),
         (
             "--ckpt_path gone.ckpt",
             "ckpt_path must be a checkpoint file or a folder of shards, there is none at 'gone.ckpt'",
@@ -292,7 +307,7 @@ def test_fit_prints_its_configuration(toy: Path, capsys: pytest.CaptureFixture[s
             "--config bad_key.yaml",
             "unknown key 'modle'; did you mean 'model'? known: allow_pickle, ckpt_path, config, data",
         ),
-        ("--config bad_yaml.yaml", "line 1"),
+        ("--config bad_yaml.yaml", "bad_yaml.yaml, line 2: no YAML: "),
     ],
 )
 def test_fit_names_what_is_wrong(toy: Path, words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

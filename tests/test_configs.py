@@ -151,7 +151,21 @@ def test_an_overlay_fits_over_the_configurations(path: Path, capsys: pytest.Capt
 
 def _contains(whole: Any, part: Any) -> bool:
     if isinstance(part, dict):
-        return isinstance(whole, dict) and all(_contains(whole.get(key), value) for key, value in part.items())
+        added = {key[:-1]: value for key, value in part.items() if key.endswith("+")}
+        others = {key: value for key, value in part.items() if not key.endswith("+")}
+        return (
+            isinstance(whole, dict)
+            and all(_contains(whole.get(key), value) for key, value in others.items())
+            and all(_contains(whole.get(key, [])[-len(value) :], value) for key, value in added.items())
+        )
     if isinstance(part, list):
         return isinstance(whole, list) and len(whole) >= len(part) and all(map(_contains, whole, part))
     return bool(whole == part) or (isinstance(part, str) and "${" in part)
+
+
+def test_the_overlay_of_weights_and_biases_keeps_the_other_loggers(capsys: pytest.CaptureFixture[str]) -> None:
+    run, overlay = CONFIGS / "maze_fo" / "bc.yaml", CONFIGS / "logger" / "wandb.yaml"
+    assert main(["fit", "--config", str(run), "--config", str(overlay), "--print_config"]) == 0
+    loggers = yaml.safe_load(capsys.readouterr().out)["trainer"]["logger"]
+    names = [logger["class_path"].rpartition(".")[2] for logger in loggers]
+    assert names == ["CSVLogger", "TensorBoardLogger", "WandbLogger"]

@@ -10,6 +10,7 @@ import lmrl
 from lmrl.behaviours import make_policy
 from lmrl.envs import TextEnv
 from lmrl.episode import Episode
+from lmrl.errors import UserError
 from lmrl.protocols import PartnerRequest, Reply, Request
 from lmrl.rollout import Start, in_order, rollout
 
@@ -45,6 +46,19 @@ class Says:
 def play(fails: Callable[[int, int], bool], forgiving: bool = True, slots: int = 2) -> list[Episode]:
     starts = [Start(seed) for seed in range(4)]
     return in_order(rollout(Says(), lambda: Counter(fails), starts, task="toy", slots=slots, forgiving=forgiving))
+
+
+class Silent(Counter):
+    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+        return "", "0", {}, {}
+
+
+def test_an_episode_that_begins_with_nothing_to_read_is_refused_by_name() -> None:
+    starts = [Start(7)]
+    with pytest.raises(UserError, match=r"Silent begins the episode with seed 7 with an empty text"):
+        list(rollout(Says(), lambda: Silent(lambda *_: False), starts, task="toy"))
+    (found,) = in_order(rollout(Says(), lambda: Silent(lambda *_: False), starts, task="toy", forgiving=True))
+    assert len(found) == 0 and "Silent begins the episode with seed 7" in found.info["error"]
 
 
 class Once:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from lmrl.commands.parser_errors import explain
 from lmrl.errors import UserError
 
-__all__ = ["call", "env_arguments", "named_values", "parser_of"]
+__all__ = ["call", "env_arguments", "named_values", "parser_of", "partner_argument"]
 
 Function = Callable[..., "int | None"]
 
@@ -20,9 +20,9 @@ Function = Callable[..., "int | None"]
 def parser_of(function: Function, prog: str) -> ArgumentParser:
     """A parser for the parameters of a function.
 
-    Parameters before the ``*`` are positional arguments, those after it are options (required without a
-    default); ``list[str]`` takes one or more words or a comma-separated list, or none as an argument with a default;
-    a ``bool`` is a switch.
+    Parameters before the ``*`` are positional arguments, which may be left out if they have a default; those after it
+    are options (required without a default); ``list[str]`` takes one or more words or a comma-separated list; a
+    ``bool`` is a switch.
     """
     words = parse_docstring(function.__doc__ or "")
     parser = ArgumentParser(prog=prog, description=_description(words), exit_on_error=False)
@@ -69,6 +69,18 @@ def env_arguments(words: Sequence[str] | None) -> dict[str, Any]:
     return named_values(words, "env")
 
 
+def partner_argument(partner: str, chat: Sequence[str] | None) -> str | dict[str, Any]:
+    """A second speaker as environments take it: its name, or a mapping of the name and settings of a chat model.
+
+    Raises:
+        UserError: settings for a partner that is no chat model, or a word that is not ``name=value``.
+    """
+    settings = named_values(chat, "chat")
+    if settings and not partner.startswith("chat:"):
+        raise UserError(f"chat can be set for a chat model only (chat:MODEL), not for {partner!r:.80}")
+    return {"name": partner, **settings} if settings else partner
+
+
 def _description(words: Docstring) -> str:
     return "\n\n".join(part for part in (words.short_description, words.long_description) if part)
 
@@ -85,7 +97,7 @@ def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, about:
     spellings = dict.fromkeys((f"--{parameter.name}", f"--{parameter.name.replace('_', '-')}"))
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
         if parameter.default is not parameter.empty:
-            settings["nargs"] = "*"
+            settings |= {"nargs": "*"} if "nargs" in settings else {"nargs": "?", "default": parameter.default}
         parser.add_argument(parameter.name, **settings)
     elif parameter.default is parameter.empty:
         parser.add_argument(*spellings, required=True, **settings)

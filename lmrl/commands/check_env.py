@@ -12,7 +12,7 @@ __all__ = ["check_env_command"]
 def check_env_command(task: str, *, texts: int = 200, seed: int = 0, env: list[str] | None = None) -> int:
     """Test an environment; exit code 1 if it breaks a law.
 
-    Determinism, isolation, return range, endings, any text, closing, pickling.
+    Texts to read, determinism, isolation, return range, endings, any text, closing, pickling.
 
     Args:
         task: name of the task, e.g. maze_fo.
@@ -22,7 +22,7 @@ def check_env_command(task: str, *, texts: int = 200, seed: int = 0, env: list[s
     """
     row = registration.task(task)
     try:
-        laws = check_env(partial(make, row.name, **env_arguments(env)), texts, seed)
+        laws = check_env(partial(make, row.name, **env_arguments(env)), texts, seed, row.last_texts)
     except LawBroken as broken:
         print(f"failed: {broken}", file=sys.stderr)
         return 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lmrl.commands.arguments import env_arguments
+from lmrl.commands.arguments import env_arguments, partner_argument
 from lmrl.data import dataset_stats, generate, import_official, join_shards, stats_table, verify
 from lmrl.errors import UserError
 
@@ -24,6 +24,7 @@ def generate_command(
     behaviour: str | None = None,
     env: list[str] | None = None,
     shard: str | None = None,
+    chat: list[str] | None = None,
 ) -> None:
     """Record a dataset; the same seed gives the same file.
 
@@ -37,8 +38,11 @@ def generate_command(
         behaviour: who plays: lm:PATH or a scripted player (default: the task's own).
         env: arguments of the environment, e.g. opponent=stockfish nodes=100.
         shard: i/n, e.g. 0/8: record only part i, counted from 0, of n parts of the dataset (see data join).
+        chat: settings of a chat partner, e.g. budget_tokens=1000000 timeout=30 base_url=URL.
     """
-    arguments = {**env_arguments(env), **({} if partner is None else {"partner": partner})}
+    if chat and partner is None:
+        raise UserError("chat sets a chat partner: --partner chat:MODEL is missing")
+    arguments = {**env_arguments(env), **({} if partner is None else {"partner": partner_argument(partner, chat)})}
     shown, part = sys.stderr.isatty(), _part(shard)
     path = generate(task, size, seed, out, workers, shown, arguments, behaviour=behaviour, shard=part)
     print(f"written to {path}")
@@ -83,9 +87,10 @@ def verify_command(file: Path, *, env: list[str] | None = None) -> int:
 
     Args:
         file: a .parquet or .jsonl file of episodes.
-        env: arguments of the environment (default: those that the file was recorded with).
+        env: arguments of the environment, over those that the file was recorded with; a path or a program, such as
+            engine_path, is never taken from the file.
     """
-    report = verify(file, env_arguments=None if env is None else env_arguments(env))
+    report = verify(file, env_arguments=env_arguments(env))
     for mismatch in report.mismatches:
         print(mismatch, file=sys.stderr)
     right = report.episodes - report.mismatched

@@ -1,5 +1,7 @@
 """``lmrl evaluate``: let one policy play, and write what it played and how well."""
 
+import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,30 +10,33 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lmrl.commands.arguments import env_arguments, named_values
-from lmrl.commands.chat_players import is_chat
-from lmrl.commands.players import is_trained, named_policy
-from lmrl.envs import registration
+from lmrl.errors import check_range
+from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.record import record_evaluation
+from lmrl.locks import locked
+from lmrl.players import default_folder, is_chat, is_trained, named_policy, played_task
 from lmrl.policies.chat_tasks import CHAT_TASKS
 
 __all__ = ["evaluate_command"]
 
-_EPISODES = 200
+_ALIKE = ("allow_pickle", "device", "compile")
+"""Settings with which the same is played."""
 
 
 def evaluate_command(
-    task: str,
+    task: str | None = None,
     *,
     policy: str,
     episodes: int | None = None,
     seed: int = 0,
-    out: Path,
+    out: Path | None = None,
     slots: int = 32,
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     beta: float | None = None,
     rerank: bool = False,
+    allow_other_task: bool = False,
     allow_pickle: bool = False,
     device: str | None = None,
     compile: bool = False,
@@ -41,39 +46,46 @@ def evaluate_command(
     """Let a policy play and write ``episodes.parquet`` and ``scores.json``.
 
     Args:
-        task: name of the task, e.g. maze_fo.
+        task: name of the task, e.g. maze_fo (default: the one that the policy was trained on).
         policy: a run folder, a checkpoint, a scripted player (random, behaviour, optimal), human, chat:MODEL at an
             OpenAI-compatible endpoint, or local:PATH for a chat model on this machine.
-        episodes: how many; the task's starts are taken in turn (default: 200; of a chat model as many as published).
+        episodes: how many; the task's starts are taken in turn (default: 256 or more, so that
+            each comes equally often; of a chat model as many as published).
         seed: of the whole evaluation; the result does not depend on the number of slots.
-        out: folder for the two files.
+        out: folder for the two files (default: evaluation in the run's folder, or in runs/TASK/PLAYER; with other
+            settings than the policy's own, a folder beside it that names them).
         slots: how many episodes are played side by side.
         temperature: of sampling, 0 is greedy (default: the checkpoint's; of a chat model the published one).
         top_k: sample among the k most probable tokens only.
         top_p: sample among the most probable tokens with this total probability only.
         beta: weight of the learned values (MC, ILQL).
         rerank: score the task's actions as wholes and say the best; makes illegal actions impossible.
+        allow_other_task: let a policy play another task than the one that it was trained on.
         allow_pickle: read a checkpoint with pickled objects; that can run any code in it.
         device: where a trained policy computes, e.g. cuda (default: the CPU).
         compile: have torch.compile make the decode steps of a trained policy; pays where many episodes are played.
         env: arguments of the environment, e.g. opponent=stockfish nodes=100.
         chat: settings of a chat model, e.g. reply=plain max_tokens=64 budget_tokens=1000000 base_url=URL.
     """
-    row = registration.task(task)
-    arguments = env_arguments(env)
+    row, arguments = played_task(task, policy, allow_pickle=allow_pickle), env_arguments(env)
     chosen: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
     chosen |= {"rerank": rerank or None, "allow_pickle": allow_pickle or None, "device": device}
     chosen["compile"] = compile or None
     decoding: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    player = named_policy(policy, row, arguments, named_values(chat, "chat"), **decoding)
-    human, count = policy == "human", _default_episodes(policy, task) if episodes is None else episodes
-    greedy = partial(named_policy, policy, row, **{**decoding, "temperature": 0.0})
+    settings = decoding | ({"allow_other_task": True} if allow_other_task else {})
+    player = named_policy(policy, row, arguments, named_values(chat, "chat"), **settings)
+    out = default_folder(policy, row, _told(decoding | arguments), allow_pickle=allow_pickle) if out is None else out
+    human, count = policy == "human", _default_episodes(policy, row.name) if episodes is None else episodes
+    greedy = partial(named_policy, policy, row, **{**settings, "temperature": 0.0})
+    check_range("[1, inf)", episodes=count, slots=slots)  # before the folder is locked, which makes it
+    check_range("[0, inf)", seed=seed)
     columns = (TextColumn("playing {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=human) as bar:
-        shown = bar.add_task(task, total=count)
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=human)
+    with locked(out, "evaluation folder"), bar:
+        shown = bar.add_task(row.name, total=count)
         scores = record_evaluation(
             player,
-            task,
+            row.name,
             out,
             episodes=count,
             seed=seed,
@@ -90,7 +102,13 @@ def evaluate_command(
 
 
 def _default_episodes(policy: str, task: str) -> int:
-    return CHAT_TASKS[task].games if is_chat(policy) else _EPISODES
+    return CHAT_TASKS[task].games if is_chat(policy) else default_episodes(task)
+
+
+def _told(settings: Mapping[str, Any]) -> str:
+    """Settings as a part of a folder's name: ``temperature=0.0_beta=4.0``."""
+    told = (f"{name}={value}" for name, value in settings.items() if name not in _ALIKE)
+    return "_".join(re.sub(r"[^\w.=,+-]+", "-", word) for word in told)
 
 
 def _summary(scores: dict[str, Any]) -> list[str]:

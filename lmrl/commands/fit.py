@@ -1,28 +1,42 @@
 """``lmrl fit``: LightningCLI over any LightningModule and LightningDataModule, with errors that name what is known."""
 
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from omegaconf.errors import OmegaConfBaseException
 
-from lmrl.commands.metrics import continued_metrics
-from lmrl.commands.parser_errors import explain
-from lmrl.config_files import config_file
-from lmrl.errors import UserError
-from lmrl.models.checkpoint import check_checkpoint, unreadable
+from lmrl.callbacks import InteractiveEvaluation, TrainingProgress
+from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
+from lmrl.commands.parser_errors import PUBLIC, explain, public_classes
+from lmrl.commands.run_folder import check_run_folder, run_folder
+from lmrl.config_files import check_config, check_environment, config_file
+from lmrl.errors import UserError, check_range, user_error_in
+from lmrl.models.checkpoint import check_checkpoint, is_checkpoint, unreadable
 from lmrl.models.lm import weights_on_first_process
 
 __all__ = ["RunConfig", "TrainingCLI", "fit"]
 
 
-_TERMINATED = 128 + signal.SIGTERM
+_INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+#: Of settings that Lightning would take, and then fail or do nothing.
+_RANGES = {
+    "[0, 4294967295]": ("seed_everything",),
+    "[1, inf)": ("trainer.accumulate_grad_batches", "trainer.check_val_every_n_epoch", "trainer.num_nodes"),
+    "[0, inf)": ("trainer.gradient_clip_val", "trainer.log_every_n_steps"),
+}
 
 
 class RunConfig(SaveConfigCallback):
@@ -31,7 +45,9 @@ class RunConfig(SaveConfigCallback):
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         folder = Path(trainer.default_root_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        self.parser.save(self.config, folder / self.config_filename, skip_none=False, overwrite=True)
+        config = self.config.clone()
+        config.overwrite = False  # asked for once: who trains from this file again does not mean it
+        self.parser.save(config, folder / self.config_filename, skip_none=False, overwrite=True)
 
 
 class TrainingCLI(LightningCLI):
@@ -59,6 +75,11 @@ class TrainingCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--ckpt_path", type=str | None, default=None, help="a checkpoint to go on from")
         parser.add_argument(
+            "--overwrite",
+            action="store_true",
+            help="begin anew where there is a run; it is moved to .earlier/NAME-1 beside its folder",
+        )
+        parser.add_argument(
             "--allow_pickle",
             type=bool,
             default=False,
@@ -66,10 +87,27 @@ class TrainingCLI(LightningCLI):
         )
 
     def instantiate_classes(self) -> None:
-        """Build what is described; where the weights will be in shards, only the first process reads all of them."""
+        """Build what is described; where the weights will be in shards, only the first process reads all of them.
+
+        Raises:
+            UserError: a constructor does not take a value.
+        """
         strategy = getattr(self.config.trainer.strategy, "class_path", "")
-        with weights_on_first_process() if strategy.endswith(".ModelParallelStrategy") else nullcontext():
-            super().instantiate_classes()
+        try:
+            with weights_on_first_process() if strategy.endswith(".ModelParallelStrategy") else nullcontext():
+                super().instantiate_classes()
+        except Exception as error:
+            if user_error_in(error) or explain_library(error) or not is_refused_setting(error):
+                raise
+            raise UserError(f"a value in the configuration is not taken: {explain(str(error), self.parser)}") from error
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Add the progress bar, unless there is another one or none is wanted."""
+        settings = self.config_init.trainer
+        given = settings.callbacks if isinstance(settings.callbacks, list) else [settings.callbacks]
+        if settings.enable_progress_bar is not False and not any(isinstance(c, ProgressBar) for c in given):
+            settings.callbacks = [*filter(None, given), TrainingProgress()]
+        return super().instantiate_trainer(**kwargs)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the words that were handed in, whatever ``sys.argv`` holds.
@@ -81,10 +119,16 @@ class TrainingCLI(LightningCLI):
         try:
             self.config = parser.parse_args(self._words)
         except ArgumentError as error:
-            raise UserError(explain(str(error), parser)) from error
+            raise UserError(_told(str(error), parser)) from error
+        except OmegaConfBaseException as error:
+            raise UserError(f"the configuration cannot be put together: {error}") from error
+        _check_settings(self.config)
         checkpoint = self.config.ckpt_path
         if checkpoint is not None:
             check_checkpoint(Path(checkpoint), self.config.allow_pickle)
+        if getattr(rank_zero_only, "rank", 0) == 0:  # before anything is loaded
+            folder = Path(self.config.trainer.default_root_dir or ".")
+            check_run_folder(folder, None if checkpoint is None else Path(checkpoint), self.config.overwrite)
 
 
 def fit(argv: Sequence[str]) -> int:
@@ -96,28 +140,126 @@ def fit(argv: Sequence[str]) -> int:
     Raises:
         UserError: a missing configuration file, an unknown key, a missing dataset or checkpoint.
     """
-    words = _with_config_files(argv)
+    words = _with_class_names(_with_config_files(argv))
     if not words:
         raise UserError("nothing to train: lmrl fit --config configs/<task>/<algorithm>.yaml (see: lmrl fit --help)")
-    cli = TrainingCLI(words)
-    checkpoint = cli.config.ckpt_path
-    with continued_metrics(Path(cli.trainer.default_root_dir)) if checkpoint else nullcontext():
+    with quiet_libraries():
+        return _train(TrainingCLI(words), argv)
+
+
+def _train(cli: TrainingCLI, argv: Sequence[str]) -> int:
+    checkpoint, allow_pickle = cli.config.ckpt_path, cli.config.allow_pickle
+    with run_folder(cli.trainer, None if checkpoint is None else Path(checkpoint), cli.config.overwrite, allow_pickle):
         try:
-            cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=checkpoint, weights_only=not cli.config.allow_pickle)
+            cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=checkpoint, weights_only=not allow_pickle)
         except UnpicklingError as error:
             raise unreadable(checkpoint, error) from error
         except SIGTERMException:  # Lightning would have it end with 0, as if the training was finished
-            print("terminated", file=sys.stderr)
+            print(f"terminated{_how_to_go_on(cli.trainer, argv)}", file=sys.stderr)
             return _TERMINATED
+        except SystemExit as end:  # Lightning tidies up after Ctrl-C, and then exits with 1
+            if not isinstance(end.__context__, KeyboardInterrupt):
+                raise
+            print(f"interrupted{_how_to_go_on(cli.trainer, argv)}", file=sys.stderr)
+            return _INTERRUPTED
+    if cli.trainer.is_global_zero:
+        print(_ending(cli.trainer))
     return 0
 
 
+def _how_to_go_on(trainer: Trainer, argv: Sequence[str]) -> str:
+    """The command that goes on from ``last.ckpt``, if there is one."""
+    last = Path(trainer.default_root_dir) / "last.ckpt"
+    if not is_checkpoint(last):
+        return f" at step {trainer.global_step}; there is no {last} to go on from"
+    words = [w for i, w in enumerate(argv) if not w.startswith("--ckpt_path") and argv[i - 1] != "--ckpt_path"]
+    words = [word for word in words if word != "--overwrite"]
+    return f" at step {trainer.global_step}; go on with: {shlex.join(['lmrl', 'fit', *words, f'--ckpt_path={last}'])}"
+
+
+def _ending(trainer: Trainer) -> str:
+    """What a training came to: steps, best return, folder, next command."""
+    folder, steps = trainer.default_root_dir, trainer.global_step
+    played = [c for c in trainer.callbacks if isinstance(c, InteractiveEvaluation)]  # type: ignore[attr-defined]
+    bests = [f"best return {p.best:.2f} (step {p.best_step})" for p in played if p.best > float("-inf")]
+    started = not isinstance(bar := trainer.progress_bar_callback, TrainingProgress) or bar.started
+    done = (
+        f"trained {steps} steps"
+        if started
+        else f"nothing was left to train: {steps} steps are done, as many as asked for"
+    )
+    lines = ["; ".join([done, *bests]), f"the run is in {folder}"]
+    if played and is_checkpoint(Path(folder) / "best.ckpt"):
+        lines.append(f"next: lmrl evaluate --policy {folder}")
+    return "\n".join(lines)
+
+
 def _with_config_files(argv: Sequence[str]) -> list[str]:
-    """The same words with ``--config`` names resolved, so that shipped files are found from anywhere."""
+    """The same words with ``--config`` names resolved, so that shipped files are found from anywhere.
+
+    Raises:
+        UserError: a file is missing or no configuration, or the first word is no option.
+    """
     words = list(argv)
+    if words and not words[0].startswith("-"):
+        raise UserError(f"unexpected {words[0]!r}: a configuration is named by --config{_meant(words[:2])}")
     for index, word in enumerate(words):
-        if word.startswith("--config="):
-            words[index] = f"--config={config_file(word.removeprefix('--config='))}"
-        elif index and words[index - 1] == "--config":
-            words[index] = str(config_file(word))
+        check_environment(word, "a word of the command line")
+        if word.startswith("--config=") or (index and words[index - 1] in ("--config", "-c")):
+            path = config_file(word.removeprefix("--config="))
+            check_config(path)
+            words[index] = f"--config={path}" if word.startswith("--config=") else str(path)
     return words
+
+
+def _meant(words: Sequence[str]) -> str:
+    """The command that was meant by ``maze_fo bc``, ``maze_fo/bc`` or a path, if there is such a configuration."""
+    for name in ("/".join(words), words[0]):
+        try:
+            config_file(shipped := name if name.endswith(".yaml") else f"configs/{name}.yaml")
+        except UserError:
+            continue
+        return f": lmrl fit --config {shipped}"
+    return ": lmrl fit --config configs/<task>/<algorithm>.yaml"
+
+
+def _with_class_names(argv: Sequence[str]) -> list[str]:
+    """The same words; jsonargparse finds short names (``--model BC``) among the classes that are imported.
+
+    A datamodule may do without its last syllables: ``--data MazeData`` is `MazeDataModule`.
+    """
+    words = list(argv)
+    if {"-h", "--help"}.isdisjoint(words):
+        for package in PUBLIC.values():
+            import_module(package)
+    options = ("--data", "--data.class_path", "--data.help")
+    for index, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if not equals:
+            option, value = (words[index - 1] if index else ""), word
+        if option in options and (name := f"{value}Module") in public_classes(PUBLIC["data"]):
+            words[index] = f"{option}={name}" if equals else name
+    return words
+
+
+def _told(message: str, parser: LightningArgumentParser) -> str:
+    if "arguments are required" in message:
+        return "model and data must be given, as a configuration has them: --config configs/<task>/<algorithm>.yaml"
+    return explain(message, parser)
+
+
+def _check_settings(config: Namespace) -> None:
+    """Refuse what Lightning would take, and then fail or do nothing.
+
+    Raises:
+        UserError: a number is outside its range, or the run's folder is a file.
+    """
+    for interval, names in _RANGES.items():
+        check_range(interval, **{name: config.get(name) for name in names})
+    for name in ("max_steps", "max_epochs"):
+        value = config.trainer.get(name)
+        if value is not None and value < 1 and value != -1:
+            raise UserError(f"trainer.{name} must be at least 1, or -1 for no limit, got {value}")
+    folder = Path(config.trainer.default_root_dir or ".").absolute()
+    if (there := next(path for path in (folder, *folder.parents) if path.exists())) and not there.is_dir():
+        raise UserError(f"trainer.default_root_dir must be a folder, and {there} is a file")

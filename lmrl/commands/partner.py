@@ -5,6 +5,7 @@ import json as json_module
 from rich.console import Console
 from rich.table import Table
 
+from lmrl.commands.arguments import partner_argument
 from lmrl.errors import UserError
 from lmrl.evaluation.agreement import partner_agreement
 from lmrl.partners import make_partner
@@ -12,7 +13,9 @@ from lmrl.partners import make_partner
 __all__ = ["agreement_command"]
 
 
-def agreement_command(task: str, *, partner: str, size: int = 2_000, seed: int = 0, json: bool = False) -> None:
+def agreement_command(
+    task: str, *, partner: str, size: int = 2_000, seed: int = 0, json: bool = False, chat: list[str] | None = None
+) -> None:
     """Ask a second speaker and the scripted one the same questions, half of them in words that no data holds.
 
     Args:
@@ -21,8 +24,9 @@ def agreement_command(task: str, *, partner: str, size: int = 2_000, seed: int =
         size: questions in all.
         seed: of the questions.
         json: print JSON instead of a table.
+        chat: settings of a chat partner, e.g. budget_tokens=1000000 timeout=30 base_url=URL.
     """
-    tested = make_partner(partner, task)
+    tested = make_partner(partner_argument(partner, chat), task)
     if tested is None:
         raise UserError("partner must be lm:PATH or chat:MODEL: the scripted one always agrees with itself")
     found = [line.to_dict() for line in partner_agreement(tested, task, size, seed)]

@@ -8,12 +8,11 @@ from rich.text import Text
 
 from lmrl.commands.arguments import env_arguments
 from lmrl.commands.drawings import draw_board, draw_maze, draw_wordle
-from lmrl.commands.players import named_adviser
-from lmrl.envs import registration
 from lmrl.envs.layouts import find_layout
 from lmrl.episode import Episode
 from lmrl.evaluation.wording import number
 from lmrl.partners import environment
+from lmrl.players import named_adviser, played_task
 from lmrl.policies.advice import advise
 from lmrl.policies.human import HumanPolicy
 from lmrl.protocols import Policy, Request
@@ -22,16 +21,19 @@ from lmrl.rollout import Start, rollout
 __all__ = ["play_command"]
 
 
-def play_command(task: str, *, seed: int = 0, advisor: str | None = None, env: list[str] | None = None) -> None:
+def play_command(
+    task: str | None = None, *, seed: int = 0, advisor: str | None = None, env: list[str] | None = None
+) -> None:
     """Play one episode yourself: read the text, type an action, press enter.
 
     Args:
-        task: name of the task, e.g. maze_fo.
+        task: name of the task, e.g. maze_fo (default: that of the advisor, if it is a run).
         seed: decides what is random about the episode.
         advisor: a run folder, a checkpoint or another player whose move is shown each turn, and V if it has values.
         env: arguments of the environment, e.g. opponent=random or partner=lm:PATH.
     """
-    row, arguments = registration.task(task), env_arguments(env)
+    row, arguments = played_task(task, *([] if advisor is None else [advisor])), env_arguments(env)
+    task = row.name
     make, console = environment(task, arguments), Console(highlight=False)
     adviser = None if advisor is None else named_adviser(advisor, row, arguments)
     print(f"{row.name}: {row.description}.")

@@ -18,6 +18,9 @@ class _Verb(Protocol):
     @property
     def raw(self) -> bool: ...
 
+    @property
+    def page(self) -> str: ...
+
     def load(self) -> Callable[..., Any]: ...
 
 
@@ -30,7 +33,7 @@ def command_reference(verbs: Mapping[str, _Verb]) -> str:
     parts = ["# Command line", "`lmrl COMMAND --help` says the same. `LMRL_DEBUG=1` shows tracebacks."]
     for name, verb in verbs.items():
         parts += [f"## lmrl {name}", f"{verb.help[0].upper()}{verb.help[1:]}."]
-        parts += [_fit()] if verb.raw else _arguments(name, verb)
+        parts += [f"```text\n{verb.page}\n```"] if verb.raw else _arguments(name, verb)
     return "\n\n".join(parts) + "\n"
 
 
@@ -42,23 +45,15 @@ def _arguments(name: str, verb: _Verb) -> list[str]:
     for parameter in inspect.signature(called).parameters.values():
         positional = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         shown = parameter.name.upper() if positional else f"--{parameter.name}"
+        optional = positional and parameter.default is not parameter.empty
         default = "" if parameter.default in (parameter.empty, None, False) else f"`{_plain(parameter.default)}`"
         needed = parameter.default is parameter.empty
-        usage += [shown] if positional else [f"{shown} ..."] if needed else []
+        usage += [f"[{shown}]"] if optional else [shown] if positional else [f"{shown} ..."] if needed else []
         rows.append(f"| `{shown}` | {_kind(hints[parameter.name])} | {default} | {_cell(about[parameter.name])} |")
     long = words.long_description or ""
     head = "| argument | what | default | |\n|---|---|---|---|\n"
     table = head + "\n".join(rows)
     return [part for part in (f"    {' '.join(usage)}", words.short_description, long, table) if part]
-
-
-def _fit() -> str:
-    return (
-        "    lmrl fit --config configs/<task>/<algorithm>.yaml [--config OVERLAY.yaml] [--KEY=VALUE ...]\n\n"
-        "LightningCLI: `seed_everything`, `trainer.*`, `model.class_path` and `model.init_args.*`, `data.class_path` "
-        "and `data.init_args.*`, `ckpt_path`. Several files are merged in their order, options come last, "
-        "`--print_config` shows the result."
-    )
 
 
 def _kind(hint: Any) -> str:

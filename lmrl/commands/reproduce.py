@@ -8,7 +8,9 @@ from pathlib import Path
 from lmrl.commands.arguments import env_arguments
 from lmrl.envs import registration
 from lmrl.errors import UserError
-from lmrl.evaluation import write_report
+from lmrl.evaluation.report import write_report
+from lmrl.evaluation.results import notes_on_weights
+from lmrl.evaluation.seeds import seed_folders
 from lmrl.reproduce import OFFLINE, ONLINE, Order, reproduce, shortened
 from lmrl.reproduce.presets import preset_of
 
@@ -89,4 +91,9 @@ def report_command(
         runs: folder with <task>/<algorithm>/evaluation/scores.json.
         out: folder for the report.
     """
-    print(f"report: {write_report(runs, out, tasks, algorithms)}")
+    page = write_report(runs, out, tasks, algorithms)
+    for task in tasks or registration.tasks():
+        for folder in seed_folders(runs).values():
+            for note in notes_on_weights(folder, task):
+                print(f"note: {note}")
+    print(f"report: {page}")

@@ -18,6 +18,7 @@ def view_command(
     run: Path | None = None,
     episodes: int | None = None,
     valued: int = 100,
+    allow_other_task: bool = False,
     env: list[str] | None = None,
 ) -> None:
     """Write an HTML page of episodes: filter, sort, read, with boards, tiles and maps, and values over the words.
@@ -29,16 +30,16 @@ def view_command(
             that is shown).
         episodes: only so many, from the first on.
         valued: so many episodes, from the first on, get values.
-        env: arguments of the environment that was played, e.g. layout=umaze (default: as the file says).
+        allow_other_task: show what a run thinks of episodes of another task than the one that it was trained on.
+        env: arguments of the environment that was played, e.g. layout=umaze (default: as the file says; a
+            path is never taken from it).
     """
     file, trained = source, run
     if source.is_dir():
         file = source / _PLAYED
         trained = run or (source if any(source.glob("*.ckpt")) else None)
         if not file.is_file():
-            task = source.resolve().parent.name
-            made = f"lmrl evaluate {task} --policy {source} --out {source / _PLAYED.parent}"
-            raise UserError(f"{source} has no {_PLAYED}; make it with: {made}")
+            raise UserError(f"{source} has no {_PLAYED}; make it with: lmrl evaluate --policy {source}")
     page = file.with_suffix(".html") if out is None else out
-    count = write_view(file, page, trained, episodes, valued, env_arguments(env) if env else None)
+    count = write_view(file, page, trained, episodes, valued, env_arguments(env) if env else None, allow_other_task)
     print(f"{count} episodes written to {page}; open it in a browser")

@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmrl.commands.arguments import env_arguments
-from lmrl.commands.players import named_adviser, named_policy
 from lmrl.commands.web_seat import Seat
 from lmrl.envs import registration
 from lmrl.errors import UserError
 from lmrl.evaluation.view_data import rounded, shown_text
 from lmrl.partners import environment
+from lmrl.players import is_chat, named_adviser, named_policy
 from lmrl.policies.advice import advise
 
-__all__ = ["Game", "Order"]
+__all__ = ["PERSON", "Game", "Order"]
 
-_PERSON = "human"
+PERSON = "human"
 # What a page sends for each field of an order.
 _FORMS: Mapping[str, tuple[type, str]] = {
     "task": (str, "a text"),
@@ -31,7 +31,7 @@ class Order:
     """What is to be played. The fields are those of ``lmrl web``."""
 
     task: str
-    policies: Sequence[str] = (_PERSON,)
+    policies: Sequence[str] = (PERSON,)
     """One player, or two side by side; ``human`` is whoever sits at the page."""
     seed: int = 0
     advisor: str = ""
@@ -59,18 +59,22 @@ class Game:
 
     Args:
         order: what is played.
+        chat: settings of the chat models among the players, see `lmrl.players.chat_player`.
 
     Raises:
         UserError: for an unknown task or policy, a wrong seed or argument, three players, or two people.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, chat: Mapping[str, Any] | None = None) -> None:
         row, arguments = registration.task(order.task), env_arguments(order.env)
-        if len(order.policies) not in (1, 2) or list(order.policies).count(_PERSON) > 1:
+        if len(order.policies) not in (1, 2) or list(order.policies).count(PERSON) > 1:
             raise UserError(f"policy must be one player or two, at most one of them human, got {list(order.policies)}")
         self.order, self.actions = order, [action.strip() for action in row.actions]
-        self._adviser = named_adviser(order.advisor, row, arguments) if order.advisor else None
-        players = [None if name == _PERSON else named_policy(name, row, arguments) for name in order.policies]
+        told = {name: chat if is_chat(name) else None for name in (*order.policies, order.advisor)}
+        self._adviser = named_adviser(order.advisor, row, arguments, told[order.advisor]) if order.advisor else None
+        players = [
+            None if name == PERSON else named_policy(name, row, arguments, told[name]) for name in order.policies
+        ]
         make = environment(order.task, arguments)
         self.seats = [
             Seat(order.task, make, order.seed, name, player, place)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lmrl.errors import UserError
 from lmrl.evaluation.results import read_json
+from lmrl.models.runs import weights_of
 
 __all__ = ["DATA", "Cell", "Step", "digest", "is_done", "is_finished"]
 
@@ -62,7 +64,7 @@ def digest(*parts: Any) -> str:
 
 def is_done(cell: Cell, step: Step) -> bool:
     """Whether a step was finished before, from the very same recipe."""
-    if step.name.startswith("evaluate") and not (_out(step) / "scores.json").is_file():
+    if step.name.startswith("evaluate") and not _is_played(cell, step):
         return False
     record = read_json(cell.folder / "timing.json").get(step.name, {})
     return isinstance(record, dict) and record.get("recipe") == step.recipe and "seconds" in record
@@ -71,9 +73,21 @@ def is_done(cell: Cell, step: Step) -> bool:
 def is_finished(cell: Cell) -> bool:
     """Whether the whole cell was."""
     return read_json(cell.folder / "cell.json").get("recipe") == cell.recipe and all(
-        (_out(step) / "scores.json").is_file() for step in cell.steps if step.name == "evaluate"
+        _is_played(cell, step) for step in cell.steps if step.name == "evaluate"
     )
 
 
-def _out(step: Step) -> Path:
-    return Path(step.words[step.words.index("--out") + 1])
+def _is_played(cell: Cell, step: Step) -> bool:
+    """Whether the scores of an evaluation are there, and of the weights that the run has now."""
+    scores = read_json(Path(_after(step, "--out")) / "scores.json")
+    if cell.fit is None or not scores:
+        return bool(scores)
+    try:
+        weights = weights_of(_after(step, "--policy"))
+    except UserError:  # the checkpoints of a finished cell may be gone
+        return True
+    return weights is None or scores.get("provenance", {}).get("weights") == weights
+
+
+def _after(step: Step, option: str) -> str:
+    return step.words[step.words.index(option) + 1]

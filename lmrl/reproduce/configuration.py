@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lmrl.config_files import config_file
+from lmrl.config_files import check_config, config_file
 
 __all__ = ["base_of", "configuration", "differences", "max_steps_of", "value_at"]
 
@@ -22,9 +22,11 @@ def configuration(words: Sequence[str]) -> DictConfig:
     """The merged configuration of ``fit --config FILE ... --key=value ...``.
 
     Raises:
-        UserError: a file that is not there.
+        UserError: a file that is not there, or no configuration.
     """
     files = [config_file(after) for word, after in pairwise(words) if word == "--config"]
+    for file in files:
+        check_config(file)
     given = [word.removeprefix("--") for word in words if word.startswith("--") and "=" in word]
     merged = OmegaConf.merge(*(OmegaConf.load(file) for file in files), OmegaConf.from_dotlist(given))
     assert isinstance(merged, DictConfig)

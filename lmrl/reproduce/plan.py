@@ -10,16 +10,16 @@ from lmrl.behaviours import policy_names
 from lmrl.config_files import config_file
 from lmrl.data.generate import dataset_path
 from lmrl.envs import registration
+from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.seeds import seed_folder
 from lmrl.reproduce.cells import DATA, Cell, Step, digest
 from lmrl.reproduce.configuration import base_of, configuration, max_steps_of, value_at
 from lmrl.reproduce.presets import PRESETS, SCRATCH, Preset, check_weights
 
-__all__ = ["PLAYERS", "Order", "dataset_of", "default_episodes", "plan"]
+__all__ = ["PLAYERS", "Order", "dataset_of", "plan"]
 
 PLAYERS = ("random", "behaviour", "optimal")
 """Scripted players of the table, where a task has them."""
-_LEAST = 256
 _FEW_STEPS = 60
 _ROUNDS = "lmrl.callbacks.RolloutCollection"
 
@@ -33,9 +33,9 @@ class Order:
     """Names of configuration files in ``configs/<task>/``."""
     runs: Path
     seeds: Sequence[int] = (0,)
-    """Of training and evaluation; the dataset is always the default one."""
+    """Of training (weights, order of batches, rounds) and evaluation; dataset and split are always the default ones."""
     episodes: int | None = None
-    """Of each evaluation; None: `default_episodes`."""
+    """Of each evaluation; None: `lmrl.evaluation.default_episodes`."""
     overrides: Sequence[str] = ()
     """Further words for every ``fit``."""
     env: Mapping[str, Any] = field(default_factory=dict)
@@ -47,12 +47,6 @@ class Order:
     """Trainings take a few steps, and play so many games per round and none beside; None leaves them as they are."""
     data_size: int | None = None
     """Episodes in the datasets; None: as many as the task has."""
-
-
-def default_episodes(task: str) -> int:
-    """At least 256, so that the starts that the task declares come equally often."""
-    starts = max(1, len(registration.task(task).starts))
-    return starts * -(-_LEAST // starts)
 
 
 def plan(order: Order) -> list[Cell]:

@@ -45,7 +45,11 @@ def _of_play(cell: Cell) -> dict[str, Any]:
     tokens: dict[str, Any] = {"played": _said(best)}
     if cell.fit is not None:
         ends = {name: reached(cell.folder / f"{name}.ckpt") for name in ("best", "last")}
-        found["last"] = read_json(last / "scores.json") or scores
+        of_last = read_json(last / "scores.json")
+        weights = None if ends["last"] is None else ends["last"].weights
+        if weights is not None and of_last.get("provenance", {}).get("weights") != weights:
+            of_last = {}  # played before the training went on
+        found["last"] = of_last or scores
         found["steps"] = {name: end.step for name, end in ends.items() if end is not None}
         tokens |= {"trained": ends["last"].tokens if ends["last"] else None, "played_last": _said(last)}
     return {**found, "tokens": tokens}

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from lmrl.errors import UserError
+from lmrl.locks import locked
+from lmrl.models.runs import set_aside
 from lmrl.reproduce.cells import Cell, Step, is_done, is_finished
 from lmrl.reproduce.plan import Order, dataset_of
 from lmrl.reproduce.processes import CommandFailed, Processes
 from lmrl.reproduce.progress import Progress
 from lmrl.reproduce.record import finish
-from lmrl.reproduce.standing import Standing, adopt, reached, set_aside, standing
+from lmrl.reproduce.standing import Standing, adopt, reached, standing
 
 __all__ = ["run_cells"]
 
@@ -30,10 +33,17 @@ def run_cells(
 
     Returns:
         Why cells failed, by their name; empty if none did.
+
+    Raises:
+        UserError: another process works on one of the cells; nothing was begun.
     """
-    waiting = [cell for cell in cells if not is_finished(cell)]
-    progress.begin(cells, waiting)
-    return _Run(order, processes, jobs, progress, waiting).run()
+    with ExitStack() as locks:
+        for cell in cells:
+            if not is_finished(cell):
+                locks.enter_context(locked(cell.folder, "cell", "cell"))
+        waiting = [cell for cell in cells if not is_finished(cell)]  # another process may just have ended
+        progress.begin(cells, waiting)
+        return _Run(order, processes, jobs, progress, waiting).run()
 
 
 @dataclass(slots=True)
@@ -102,7 +112,8 @@ def _fit(cell: Cell, processes: Processes) -> None:
     elif found is Standing.RESUME:
         processes.run(cell.fit, cell.folder, "--ckpt_path", (cell.folder / "last.ckpt").as_posix())
     elif found is Standing.FRESH:
-        set_aside(cell.folder)
+        with locked(cell.folder, "run folder"):  # in which somebody may be training
+            set_aside(cell.folder)
         processes.run(cell.fit, cell.folder)
 
 

@@ -2,19 +2,20 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from lmrl.config_files import check_config
 from lmrl.errors import UserError
 from lmrl.evaluation.results import read_json, write_json
 from lmrl.models.checkpoint import read_checkpoint
+from lmrl.models.export import read_manifest
 from lmrl.reproduce.cells import Cell, Step, is_done
 from lmrl.reproduce.configuration import configuration, differences, max_steps_of
 
-__all__ = ["Reached", "Standing", "adopt", "reached", "set_aside", "standing"]
+__all__ = ["Reached", "Standing", "adopt", "reached", "standing"]
 
 
 class Standing(Enum):
@@ -34,6 +35,8 @@ class Reached:
     """Optimizer steps."""
     tokens: int | None
     """Action tokens learned from, each time anew; None if it was not counted."""
+    weights: str | None
+    """Hash of the weights; None if it does not say."""
 
 
 def reached(checkpoint: Path) -> Reached | None:
@@ -44,14 +47,16 @@ def reached(checkpoint: Path) -> Reached | None:
         return None
     if content is None:
         return None
-    return Reached(int(content["global_step"]), content["lmrl"].get("action_tokens"))
+    entry = content["lmrl"]
+    weights = entry.get("made_with", {}).get("weights")
+    return Reached(int(content["global_step"]), entry.get("action_tokens"), weights)
 
 
 def standing(cell: Cell, fit: Step) -> Standing:
     """What is to be done: a run of the same recipe goes on, one of another recipe does not count.
 
     A run without a recipe was made by ``lmrl fit``: it counts if it has reached its own last step, and goes on if it is
-    configured as planned.
+    configured as planned. One whose model folder is missing or older than its last checkpoint goes on, to write it.
     """
     if is_done(cell, fit):
         return Standing.DONE
@@ -61,7 +66,7 @@ def standing(cell: Cell, fit: Step) -> Standing:
         return Standing.FRESH
     ours = "recipe" in record
     wanted = cell.max_steps if ours else _own_max_steps(cell)
-    if wanted is not None and there.step >= wanted and (cell.folder / "last" / "config.json").is_file():
+    if wanted is not None and there.step >= wanted and _has_export(cell.folder / "last", there.weights):
         return Standing.ADOPT
     return Standing.RESUME if ours or not _differs(cell, fit) else Standing.FRESH
 
@@ -82,14 +87,10 @@ def _took(folder: Path, began: float | None) -> float:
     return max(0.0, (folder / "last.ckpt").stat().st_mtime - first) if first is not None else 0.0
 
 
-def set_aside(folder: Path) -> None:
-    """Move what an earlier run left (it may have taken hours) to ``runs/<task>/.earlier``: two must not mix."""
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    kept = folder.parent / ".earlier"
-    kept.mkdir(exist_ok=True)
-    free = next(name for number in count(1) if not (name := kept / f"{folder.name}-{number}").exists())
-    folder.rename(free)
+def _has_export(folder: Path, weights: str | None) -> bool:
+    """Whether the model folder beside a checkpoint is of its weights; where the checkpoint does not say, any is."""
+    found = read_manifest(folder).get("made_with", {}).get("weights")
+    return (folder / "config.json").is_file() and (weights is None or found == weights)
 
 
 def _own_max_steps(cell: Cell) -> int | None:
@@ -105,4 +106,7 @@ def _differs(cell: Cell, fit: Step) -> list[str]:
 def _own(cell: Cell) -> Any:
     """The configuration that a run was started with; an empty one if it did not leave it."""
     path = cell.folder / "config.yaml"
-    return OmegaConf.load(path) if path.is_file() else OmegaConf.create()
+    if not path.is_file():
+        return OmegaConf.create()
+    check_config(path)
+    return OmegaConf.load(path)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
 from lmrl.envs import registration
@@ -14,26 +15,34 @@ __all__ = ["summary"]
 
 
 def summary(runs: Path, tasks: Sequence[str]) -> Table:
-    """Scores of everything evaluated under ``runs``, beside the published ones; a line per training seed."""
-    table = Table(title="normalised scores: 0, 50, 100: published minimum, average, maximum", title_justify="left")
-    for head in ("task", "player"):
-        table.add_column(head)
-    for head in ("seed", "normalised [95 %]", "published", "return [95 %]", "published", "success"):
-        table.add_column(head.replace("[", r"\["), justify="right")
+    """Scores of everything evaluated under ``runs``, beside the published ones; a line per training seed.
+
+    It fits into 80 columns: the task stands above its players, and the intervals of returns are in the report.
+    """
+    table = Table(
+        title="normalised scores: 0, 50, 100: published minimum, average, maximum",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column("player", overflow="fold")
+    for head in ("seed", "normalised [95 %]", "paper", "return", "paper", "success"):
+        table.add_column(escape(head), justify="right", no_wrap=True)
     for task in tasks:
         published, results = registration.task(task).scores, read_seeds(runs, task)
+        if results:
+            table.add_row(f"[bold]{task}[/bold]")
         for name in ordered(results):
             for seed, result in results[name].items():
                 scores = result.scores
                 table.add_row(
-                    task,
-                    label(name).replace("[", r"\["),
+                    escape(label(name)),
                     str(seed),
-                    with_interval(scores["normalized"], scores["normalized_ci"]).replace("[", r"\["),
+                    escape(with_interval(scores["normalized"], scores["normalized_ci"])),
                     number(published.normalized.get(name)),
-                    with_interval(scores["return_mean"], scores["return_ci"], 2).replace("[", r"\["),
+                    number(scores["return_mean"], 2),
                     number(published.raw.get(name), 2),
                     f"{100 * scores['success_rate']:.1f} %",
                 )
-        table.add_section()
     return table

@@ -6,10 +6,11 @@ import pytest
 
 from lmrl.envs.registration import tasks
 from lmrl.errors import UserError
+from lmrl.evaluation import default_episodes
 from lmrl.reproduce import OFFLINE, ONLINE, Order, shortened
 from lmrl.reproduce.cells import Cell
 from lmrl.reproduce.configuration import configuration, value_at
-from lmrl.reproduce.plan import default_episodes, plan
+from lmrl.reproduce.plan import plan
 from lmrl.reproduce.presets import PRESETS
 
 Make = Callable[..., Order]

@@ -1,8 +1,15 @@
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
+from lmrl.errors import UserError
+from lmrl.locks import locked
+from lmrl.models.export import MANIFEST
 from lmrl.reproduce import Order
 
 Run = Callable[..., dict[str, str]]
@@ -109,3 +116,55 @@ def test_a_run_of_fit_that_was_killed_goes_on_if_it_is_the_planned_one(
     (other / "config.yaml").write_text(OWN.format(700))
     run(order("mc"))
     assert trained() == ["bc-again", "mc"] and (place / "runs/maze_fo/.earlier/mc-1/config.yaml").is_file()
+
+
+def marked(file: Path, weights: str, step: int = 70) -> None:
+    """A checkpoint that says of which weights it is."""
+    torch.save({"global_step": step, "lmrl": {"action_tokens": 1, "made_with": {"weights": weights}}}, file)
+
+
+def scores_of(folder: Path, weights: str) -> None:
+    path = folder / "evaluation" / "scores.json"
+    path.write_text(json.dumps({**read(path), "provenance": {"weights": weights}}))
+
+
+def test_scores_of_other_weights_do_not_finish_a_cell(place: Path, run: Run, order: Make, trained: Trained) -> None:
+    run(order("bc"))
+    cell = place / "runs/maze_fo/bc"
+    scores_of(cell, "one")
+    marked(cell / "last.ckpt", "one")
+    before = (cell / "evaluation/scores.json").stat().st_mtime_ns
+    run(order("bc"))
+    assert (cell / "evaluation/scores.json").stat().st_mtime_ns == before
+    marked(cell / "last.ckpt", "two")
+    run(order("bc"))
+    assert trained() == ["bc"] and (cell / "evaluation/scores.json").stat().st_mtime_ns > before
+
+
+def test_a_model_folder_from_before_the_last_step_is_written_again(
+    place: Path, run: Run, order: Make, trained: Trained
+) -> None:
+    """And one of the last step is adopted."""
+    for weights, again in (("two", ["bc-again"]), ("one", ["bc-again"])):
+        cell = place / "runs/maze_fo/bc"
+        shutil.rmtree(cell, ignore_errors=True)
+        (cell / "last").mkdir(parents=True)
+        (cell / "last" / "config.json").write_text("{}")
+        (cell / "last" / MANIFEST).write_text(json.dumps({"files": [], "made_with": {"weights": weights}}))
+        (cell / "config.yaml").write_text(OWN.format(70))
+        marked(cell / "last.ckpt", "one")
+        assert run(order("bc")) == {}
+        assert trained() == again
+
+
+def test_a_cell_that_somebody_works_on_is_not_begun(place: Path, run: Run, order: Make, trained: Trained) -> None:
+    with (
+        locked(place / "runs/maze_fo/bc", kind="cell"),
+        pytest.raises(UserError, match="cell runs/maze_fo/bc is in use"),
+    ):
+        run(order("mc"))
+    assert trained() == []
+    with locked(place / "runs/maze_fo/bc"):  # by lmrl fit
+        (place / "runs/maze_fo/bc").mkdir()
+        (place / "runs/maze_fo/bc/metrics.csv").touch()
+        assert "run folder runs/maze_fo/bc is in use by process" in run(order("bc"))["maze_fo/bc"]

@@ -1,0 +1,194 @@
+"""The one place where a name (``random``, ``behaviour``, ``runs/maze_fo/ilql``, ``chat:MODEL``) becomes a policy."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import lmrl  # for load_policy alone: a player without a model needs no torch
+from lmrl import models  # likewise: torch for LocalChat alone
+from lmrl.behaviours import make_policy, policy_names
+from lmrl.data.examples import first_episodes
+from lmrl.data.reading import read_dataset
+from lmrl.envs import registration
+from lmrl.envs.registration import Task
+from lmrl.errors import UserError, unknown
+from lmrl.policies.chat import ChatPolicy, Speaker
+from lmrl.policies.chat_tasks import CHAT_TASKS
+from lmrl.policies.human import HumanPolicy
+from lmrl.protocols import Policy
+
+__all__ = ["chat_player", "default_folder", "is_chat", "is_trained", "named_adviser", "named_policy", "played_task"]
+
+_SPEAKERS = {"chat": "ChatClient", "local": "LocalChat"}
+_KEPT = ("best", "last")
+_MAX_TOKENS = 512
+_POOL = 1_000
+"""Episodes of a given file among which the best are found."""
+
+
+def played_task(task: str | None, *names: str, allow_pickle: bool = False) -> Task:
+    """The task that players of those names play: the one that is named, or else the one that a trained one learned.
+
+    Args:
+        task: its name; None: that of the first player that is a run, a checkpoint or an exported folder.
+        names: of players.
+        allow_pickle: as of `lmrl.load_module`.
+
+    Raises:
+        UserError: an unknown task; or none is named, and no player tells.
+    """
+    if task is not None:
+        if Path(task).exists() and task not in registration.tasks():
+            raise UserError(f"the task must be the name of one, not a path: --policy {task} plays the task of that run")
+        return registration.task(task)
+    for name in names:
+        if not is_chat(name) and Path(name).exists():
+            own = lmrl.modules.trained_task(name, allow_pickle=allow_pickle)
+            if own is not None:
+                return registration.task(own)
+    for name in names:
+        if not (is_chat(name) or Path(name).exists() or name in _all_players()):
+            raise _no_policy(name, sorted(_all_players()))
+    told = f"; {', '.join(names)} does not say which it plays" if names else ""
+    raise UserError(f"name a task{told}; known: {', '.join(registration.tasks())}")
+
+
+def _all_players() -> set[str]:
+    return {"human"}.union(*map(policy_names, registration.tasks()))
+
+
+def named_policy(
+    name: str,
+    task: Task,
+    env: Mapping[str, Any] | None = None,
+    chat: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Policy:
+    """The policy of that name: a scripted player, ``human``, a chat model, or a run folder or checkpoint.
+
+    Args:
+        name: one of the task's players (``random``, ``behaviour``, ...), ``human``, ``chat:MODEL``, ``local:PATH``, or
+            a path.
+        task: what it will play.
+        env: arguments of the environment that it will play in.
+        chat: settings of a chat model, see `chat_player`.
+        settings: of a trained policy, those of `lmrl.load_policy`; of a chat model, ``temperature``.
+
+    Raises:
+        UserError: there is neither a player nor a file of that name; or a setting that this kind of player does not
+            have.
+    """
+    if chat and not is_chat(name):
+        raise UserError(f"chat can be set for a chat model only (chat:MODEL or local:PATH), not for {name!r}")
+    if is_trained(name, task):
+        return lmrl.load_policy(name, task, **settings)
+    refused = [setting for setting in settings if not (is_chat(name) and setting == "temperature")]
+    if refused:
+        raise UserError(f"{', '.join(refused)} can be set for a trained policy only, not for {name!r}")
+    if is_chat(name):
+        return chat_player(name, task, env, **settings, **(chat or {}))
+    return HumanPolicy() if name == "human" else make_policy(task.name, name, env)
+
+
+def named_adviser(
+    name: str, task: Task, env: Mapping[str, Any] | None = None, chat: Mapping[str, Any] | None = None
+) -> Policy:
+    """The policy of that name, greedy if it can be: the move that it finds best.
+
+    Raises:
+        UserError: see `named_policy`; a person cannot be asked.
+    """
+    if name == "human":
+        raise UserError("the advisor must be a policy, not 'human'")
+    settings: dict[str, Any] = {"temperature": 0.0} if is_trained(name, task) else {}
+    return named_policy(name, task, env, chat, **settings)
+
+
+def is_trained(name: str, task: Task) -> bool:
+    """Whether the name is that of a run folder or checkpoint, not of a player of the task.
+
+    Raises:
+        UserError: it is neither.
+    """
+    players = [*policy_names(task.name), "human"]
+    if is_chat(name):
+        return False
+    if name not in players and not Path(name).exists():
+        raise _no_policy(name, players)
+    return name not in players
+
+
+def _no_policy(name: str, players: Sequence[str]) -> UserError:
+    known = ", ".join([*players, "chat:MODEL", "local:PATH"])
+    return UserError(f"no policy {name!r}: there is no such run folder or checkpoint; known: {known}")
+
+
+def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: bool = False) -> Path:
+    """Where the evaluation of a player is written, and reports look for it, if nobody says otherwise.
+
+    ``RUN/evaluation`` for a run and its best checkpoint, ``RUN/evaluation_last`` for its last one;
+    ``runs/TASK/NAME/evaluation`` for other players, exported folders elsewhere, and runs that play another task than
+    their own (``runs/maze_po/ilql_of_maze_fo/evaluation``).
+
+    Args:
+        name: as of `named_policy`.
+        task: what it plays.
+        settings: what else is not as usual; becomes part of the folder's name.
+        allow_pickle: as of `lmrl.load_module`.
+    """
+    path, kept, runs = Path(name), "", Path("runs") / task.name
+    if is_trained(name, task):
+        if path.suffix == ".ckpt" or path.name in _KEPT:
+            path, kept = path.parent, path.stem.removeprefix("best")
+        own = lmrl.modules.trained_task(name, allow_pickle=allow_pickle)
+        if own not in (None, task.name):
+            folder = runs / f"{path.resolve().name}_of_{own}"
+        else:
+            folder = path if any(path.glob("*.ckpt")) else runs / path.resolve().name
+    else:
+        folder = runs / Path(name.partition(":")[2] or name).name
+    return folder / "_".join(filter(None, ("evaluation", kept, settings)))
+
+
+def is_chat(name: str) -> bool:
+    """Whether a policy of that name is a chat model."""
+    kind, _, model = name.partition(":")
+    return kind in _SPEAKERS and bool(model)
+
+
+def chat_player(
+    name: str,
+    task: Task,
+    env: Mapping[str, Any] | None = None,
+    *,
+    temperature: float | None = None,
+    reply: str = "json",
+    examples: str | None = None,
+    **settings: Any,
+) -> ChatPolicy:
+    """A chat model that plays, with the published settings of the task where nothing else is said.
+
+    Args:
+        name: ``chat:MODEL`` at an OpenAI-compatible endpoint, ``local:PATH`` on this machine.
+        task: what it will play.
+        env: arguments of the environment that it will play in.
+        temperature: of sampling; None: the task's.
+        reply: ``json`` or ``plain``.
+        examples: file of episodes from which the examples are taken; None: the task's dataset.
+        settings: of `lmrl.models.chat.ChatClient` or `lmrl.models.chat_local.LocalChat`.
+
+    Raises:
+        UserError: for an unknown setting, and as those.
+    """
+    kind, _, model = name.partition(":")
+    speaker: Callable[..., Speaker] = getattr(models, _SPEAKERS[kind])
+    known = [setting for setting in inspect.signature(speaker).parameters if setting not in ("model", "path")]
+    for setting in settings:
+        if setting not in known:
+            raise unknown(f"setting of {kind} players", setting, [*known, "reply", "examples"])
+    episodes = first_episodes(task.name) if examples is None else list(islice(read_dataset(examples, task.name), _POOL))
+    chosen = CHAT_TASKS[task.name].temperature if temperature is None else temperature
+    made = speaker(model, **{"max_tokens": _MAX_TOKENS, **settings, "temperature": chosen})
+    return ChatPolicy(made, task.name, episodes, reply, env)

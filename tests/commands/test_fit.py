@@ -1,0 +1,80 @@
+"""What ``lmrl fit`` says: names of classes in short, lines of progress, the end, how to go on."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lmrl.cli import main
+from lmrl.data import generate
+from tests.online import ENV, TINY
+
+
+@pytest.fixture
+def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with ``short.yaml``: BC in the maze for four steps."""
+    monkeypatch.chdir(tmp_path)
+    generate("maze_fo", 20, 0, Path("maze.parquet"), progress=False)
+    playing = {"task": "maze_fo", "every_n_steps": 2, "episodes": 2, "env": ENV, "decoding": {"max_new_tokens": 1}}
+    config = {
+        "model": {"class_path": "BC", "init_args": {"architecture": TINY}},
+        "data": {"class_path": "MazeDataModule", "init_args": {"path": "maze.parquet", "batch_size": 8}},
+        "trainer": {
+            "max_steps": 4,
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_model_summary": False,
+            "default_root_dir": "runs/maze_fo/bc",
+            "callbacks": [
+                {"class_path": "InteractiveEvaluation", "init_args": playing},
+                {"class_path": "KeepLast"},
+            ],
+        },
+    }
+    Path("short.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path
+
+
+def test_a_training_says_where_it_is_and_what_it_came_to(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--config", "short.yaml"]) == 0
+    said = capsys.readouterr()
+    lines = said.err.splitlines()
+    assert all(line.startswith("step ") for line in lines), said.err  # no library says anything
+    assert lines[-1].startswith("step 4/4, loss ")
+    assert (found := re.search(r", return (-[\d.]+), ", lines[-1]))
+    assert said.out.splitlines() == [
+        f"trained 4 steps; best return {found[1]} (step 2)",
+        "the run is in runs/maze_fo/bc",
+        "next: lmrl evaluate --policy runs/maze_fo/bc",
+    ]
+    assert main(["fit", "--config", "short.yaml", "--ckpt_path", "runs/maze_fo/bc/last.ckpt"]) == 0
+    assert capsys.readouterr().out.startswith("nothing was left to train: 4 steps are done")
+
+
+def test_a_run_without_a_bar_is_silent(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--config", "short.yaml", "--trainer.enable_progress_bar=false"]) == 0
+    assert "step 4/4" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "data"),
+    [
+        ("--model ILQL", "lmrl.modules.ILQL", "lmrl.datamodules.MazeDataModule"),
+        ("--model=FilteredBC --data WordleData", "lmrl.modules.FilteredBC", "lmrl.datamodules.WordleDataModule"),
+        ("--data=OnlineDataModule --data.task=maze_po", "lmrl.modules.BC", "lmrl.datamodules.OnlineDataModule"),
+    ],
+)
+def test_classes_may_be_named_in_short(
+    short: Path, words: str, model: str, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", "--config", "short.yaml", *words.split(), "--print_config"]) == 0
+    kept = yaml.safe_load(capsys.readouterr().out)
+    assert (kept["model"]["class_path"], kept["data"]["class_path"]) == (model, data)
+
+
+@pytest.mark.parametrize("words", [["--model.help", "ILQL"], ["--data.help=MazeData"]])
+def test_help_of_a_class_named_in_short(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", *words]) == 0
+    assert ("--model.expectile" if "ILQL" in words else "--data.consecutive") in capsys.readouterr().out

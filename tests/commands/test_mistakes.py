@@ -1,0 +1,253 @@
+"""Mistakes of people who are new to the commands: each is one line that names the way out, and not a traceback."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import lightning as L
+import pytest
+import yaml
+
+from lmrl.cli import main
+from lmrl.data import generate
+from lmrl.modules import BC
+from tests.online import TINY
+
+#: A configuration that would train, and what is changed in it.
+FIT = "fit --config short.yaml"
+BC_CONFIG, ILQL_CONFIG = (f"fit --config configs/maze_fo/{name}.yaml" for name in ("bc", "ilql"))
+
+#: Words after ``lmrl``, and the way out.
+MISTAKES = [
+    # The command and its words.
+    ("trian", "known: fit, evaluate"),
+    ("data make", "known: data generate, data join"),
+    ("fit", "lmrl fit --config configs/<task>/<algorithm>.yaml"),
+    ("fit configs/maze_fo/bc.yaml", "lmrl fit --config configs/maze_fo/bc.yaml"),
+    ("fit maze_fo/ilql", "lmrl fit --config configs/maze_fo/ilql.yaml"),
+    ("fit maze_fo bc", "lmrl fit --config configs/maze_fo/bc.yaml"),
+    ("fit maze_fo", "lmrl fit --config configs/<task>/<algorithm>.yaml"),
+    ("fit --confg configs/maze_fo/bc.yaml", "did you mean 'config'?"),
+    ("fit --config", "--config must be followed by a value"),
+    ("fit --trainer.max_steps=3", "--config configs/<task>/<algorithm>.yaml"),
+    # Configuration files.
+    ("fit --config configs/maze_fo/ilq.yaml", "known: configs/maze_fo/bc.yaml"),
+    ("fit --config configs/maze_of/ilql.yaml", "configs/maze_fo/ilql.yaml"),
+    ("fit --config folder", "'folder' is a folder, not a config file; known: configs/car_dealer/"),
+    ("fit --config empty.yaml", "empty.yaml must hold names and values (model: ..., data: ..., trainer: ...)"),
+    ("fit --config list.yaml", "it holds list"),
+    ("fit --config broken.yaml", "broken.yaml, line 2: no YAML: "),
+    ("fit --config binary.yaml", "binary.yaml is no text file with YAML"),
+    (f"{FIT} --config nowhere_to.yaml", "Interpolation key 'trainer.nope' not found"),
+    # Names and kinds of settings.
+    (f"{FIT} --trainer.max_stps=3", "did you mean 'trainer.max_steps'?"),
+    (f"{ILQL_CONFIG} --model.init_args.betta=3", "did you mean 'beta'?"),
+    (f"{ILQL_CONFIG} --model.init_args.warmup=3", "did you mean 'warmup_steps'?"),
+    (f"{FIT} --data.init_args.btch_size=3", "did you mean 'batch_size'?"),
+    (f"{FIT} --model ILQLL", "did you mean 'ILQL'?"),
+    (f"{FIT} --model.class_path=lmrl.modul.ILQL", "did you mean 'modules'?"),
+    (f"{FIT} --model=json.JSONDecoder", "known: BC, FilteredBC"),
+    (f"{FIT} --data Maze", "did you mean 'MazeDataModule'?"),
+    (f"{FIT} --trainer.callbacks+=KeepLst", "did you mean 'KeepLast'?"),
+    (f"{FIT} --trainer.callbacks+=KeepLast --trainer.callbacks.every=3", "known: every_n_steps"),
+    (f"{FIT} --trainer.logger=Wandb", "did you mean 'WandbLogger'?"),
+    (f"{FIT} --data.init_args.batch_size=abc", "data.init_args.batch_size must be a whole number, got 'abc'"),
+    (f"{FIT} --model.init_args.lr=fast", "model.init_args.lr must be a number, got 'fast'"),
+    (f"{FIT} --model.init_args.lora=8", "model.init_args.lora must be a mapping, got '8'"),
+    (f"{FIT} --trainer.max_steps=many", "trainer.max_steps must be a whole number, got 'many'"),
+    (f"{FIT} --trainer.precision=fp16", "trainer.precision must be one of "),
+    (f"{FIT} --seed_everything=-1", "seed_everything must be in [0, 4294967295], got -1"),
+    # Values.
+    (f"{FIT} --model.init_args.lr=-1", "lr must be at least 0, got -1.0"),
+    (f"{ILQL_CONFIG} --model.init_args.expectile=1.5", "expectile must be in [0.5, 1), got 1.5"),
+    (f"{FIT} --data.init_args.batch_size=0", "batch_size must be at least 1, got 0"),
+    (f"{FIT} --data.init_args.task=maze", "known: car_dealer, chess"),
+    (f"{FIT} --data.init_args.path=nowhere.parquet", "nowhere.parquet: no such file"),
+    (f"{FIT} --data.init_args.path=junk.parquet", "junk.parquet: not a Parquet file"),
+    (f"{FIT} --trainer.max_steps=0", "trainer.max_steps must be at least 1, or -1 for no limit, got 0"),
+    (f"{FIT} --trainer.max_steps=-5", "trainer.max_steps must be at least 1, or -1 for no limit, got -5"),
+    (f"{FIT} --trainer.accumulate_grad_batches=0", "trainer.accumulate_grad_batches must be at least 1, got 0"),
+    (f"{FIT} --trainer.check_val_every_n_epoch=0", "trainer.check_val_every_n_epoch must be at least 1, got 0"),
+    (f"{FIT} --trainer.devices=0", "trainer: `Trainer(devices='0')` value is not a valid input using cpu"),
+    (f"{FIT} --trainer.accelerator=quantum", "Available names are: "),
+    (f"{FIT} --trainer.strategy=fastest", "Example choices: auto, ddp"),
+    (f"{FIT} --trainer.max_time=soon", "Expected a string in the format DD:HH:MM:SS"),
+    (f"{FIT} --model.init_args.architecture.n_head=3", "`embed_dim` must be divisible by num_heads"),
+    (f"{FIT} --model.init_args.architecture.n_layer=many", "'n_layer' expected int"),
+    (f"{FIT} --trainer.callbacks+=RolloutCollection", "plays for lmrl.datamodules.OnlineDataModule"),
+    (f"{FIT} --trainer.callbacks+=InteractiveEvaluation --trainer.callbacks.task=maze", "known: car_dealer"),
+    # What is not there, or not on this machine.
+    (ILQL_CONFIG, "make it with: lmrl fit --config configs/maze_fo/bc.yaml"),
+    (f"{FIT} --model ILQL", "give model.init_args.pretrained"),
+    (f"{FIT} --model.init_args.tokenizer=./nowhere", "tokenizer must be 'lmrl', 'lmrl-chess'"),
+    (f"{FIT} --trainer.accelerator=gpu", "--trainer.accelerator=cpu"),
+    (f"{FIT} --trainer.accelerator=cuda --trainer.devices=2", "--trainer.accelerator=cpu"),
+    (f"{FIT} --config configs/logger/wandb.yaml", "run wandb login, or stay on this machine: WANDB_MODE=offline"),
+    (f"{FIT} --trainer.default_root_dir=junk.parquet", "trainer.default_root_dir must be a folder, and "),
+    (f"{FIT} --trainer.default_root_dir=/proc/runs", "check the path"),
+    (f"{FIT} --ckpt_path=folder", "ckpt_path must be a checkpoint file or a folder of shards, there is none"),
+    (f"{FIT} --ckpt_path=junk.ckpt", "junk.ckpt is not a checkpoint of lmrl"),
+    (f"{FIT} --model FilteredBC --ckpt_path=bc.ckpt", "give its run folder as model.init_args.pretrained instead"),
+    (f"{FIT} --model.init_args.architecture.n_embd=32 --ckpt_path=bc.ckpt", "give the model.init_args that it was"),
+    # Other commands.
+    ("evaluate maze --policy random --out x", "known: car_dealer, chess"),
+    ("evaluate maze_fo --policy clever --out x", "known: random, behaviour, optimal, human, chat:MODEL, local:PATH"),
+    ("evaluate maze_fo --policy folder --out x", "make them with: lmrl fit --config"),
+    ("evaluate maze_fo --policy random --output x", "did you mean 'out'?"),
+    ("evaluate maze_fo --policy random --out x --episodes 0", "episodes must be at least 1, got 0"),
+    ("evaluate maze_fo --policy random --out x --beta 3", "for a trained policy only"),
+    ("evaluate maze_fo --policy random --out x --env hole=3", "known: layout, max_steps"),
+    ("evaluate maze_fo --policy random --out x --env max_steps=many", "max_steps must be a finite number"),
+    ("evaluate maze_fo --policy random --out junk.parquet", "name a new one for the evaluation"),
+    ("evaluate maze_fo --policy chat:gpt-4o --out x", "$OPENAI_API_KEY"),
+    ("evaluate chess --policy random --env opponent=deepblue --out x", "known: alphabeta, random, stockfish"),
+    (
+        "evaluate chess --policy random --env opponent=stockfish engine_path=nowhere --out x",
+        "apt-get install stockfish",
+    ),
+    ("data generate maze_fo --sice 3", "did you mean 'size'?"),
+    ("data generate maze_fo --size three", "size must be a whole number, got 'three'"),
+    ("data generate maze_fo --size 0 --out x.parquet", "size must be a whole number from 1, got 0"),
+    ("data generate maze_fo --size 3 --out maze.csv", "maze.csv: episodes are kept in .parquet or .jsonl files"),
+    ("data generate maze_fo --size 3 --behaviour nobody --out x.parquet", "known: behaviour, optimal, random"),
+    ("data stats junk.parquet", "junk.parquet: not a Parquet file"),
+    ("data verify maze.parquet --env hole=3", "known: layout, max_steps"),
+    ("data import maze_fo junk.parquet --out x.parquet", "junk.parquet, line 1: not valid JSON"),
+    ("export folder --to exported", "make them with: lmrl fit --config"),
+    ("export bc.ckpt --to full", "export into a new folder"),
+    ("play maze", "known: car_dealer, chess"),
+    ("play maze_fo --advisor nowhere", "known: random, behaviour, optimal"),
+    ("view folder", "lmrl evaluate "),
+    ("web maze_fo --port 99999999", "--port 0 takes any free one"),
+    ("report --runs folder", "make some with: lmrl reproduce maze_fo"),
+    ("reproduce maze_fo --all", "name tasks, or all of them with --all, not both"),
+    ("reproduce maze_fo --algorithms dpo", "known: configs/maze_fo/bc.yaml"),
+    ("reproduce maze_fo --preset tpu", "known: cpu, gpu"),
+    ("symbolic --steps 0", "steps must be at least 1, got 0"),
+    ("check-env maze", "known: car_dealer, chess"),
+    ("study table nowhere", "ratings"),
+]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a dataset, a BC checkpoint, a short configuration, and files that are none of these."""
+    root = tmp_path_factory.mktemp("mistakes")
+    generate("maze_fo", 20, 0, root / "maze.parquet", progress=False)
+    config = {
+        "model": {"class_path": "BC", "init_args": {"architecture": TINY}},
+        "data": {"class_path": "MazeDataModule", "init_args": {"path": "maze.parquet", "batch_size": 8}},
+        "trainer": {
+            "max_steps": 1,
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_model_summary": False,
+            "default_root_dir": "run",
+        },
+    }
+    texts = {
+        "short.yaml": yaml.safe_dump(config),
+        "empty.yaml": "# nothing\n",
+        "list.yaml": "- model\n",
+        "broken.yaml": "model: {class_path: BC\ntrainer: 3\n",
+        "nowhere_to.yaml": 'trainer: {default_root_dir: "${trainer.nope}"}\n',
+        "junk.parquet": "not parquet",
+        "junk.ckpt": "not a checkpoint",
+        "full/letter.txt": "not a model",
+    }
+    for name, text in texts.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+    (root / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    (root / "folder").mkdir()
+    (root / "bc.ckpt").write_bytes(_checkpoint(root / "made"))
+    return root
+
+
+def _checkpoint(root: Path) -> bytes:
+    trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, default_root_dir=root)
+    trainer.strategy.connect(BC(architecture=TINY))
+    trainer.save_checkpoint(root / "bc.ckpt")
+    return (root / "bc.ckpt").read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def clean(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(prepared)
+    for name in ("OPENAI_API_KEY", "WANDB_API_KEY", "WANDB_MODE", "LMRL_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(prepared))  # where a login would be
+    monkeypatch.setenv("NETRC", str(prepared / "netrc"))
+
+
+def said(words: Sequence[str], capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line that is said; the exit code is that of a mistake."""
+    capfd.readouterr()
+    assert main(words) == 2
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.strip() and not line.startswith("wandb: ")]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    assert "Traceback" not in lines[0]
+    return lines[0]
+
+
+@pytest.mark.parametrize(("words", "way_out"), MISTAKES, ids=[words for words, _ in MISTAKES])
+def test_a_mistake_is_one_line_with_the_way_out(words: str, way_out: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert way_out in said(shlex.split(words), capfd)
+    assert not Path("x").exists() and not Path("run/last.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"),
+    [
+        ("peft", f"{FIT} --model.init_args.lora.r=4", "lmrl[lora]"),
+        ("openai", "evaluate maze_fo --policy chat:gpt-4o --out x", "lmrl[chat]"),
+        ("uvicorn", "web maze_fo --no-browser --port 0", "lmrl[web]"),
+    ],
+)
+def test_a_missing_package_is_named(
+    package: str, words: str, extra: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert extra in said(shlex.split(words), capfd)
+
+
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        ("trian", "known: fit, evaluate"),
+        ("evaluate maze_fo --policy clever --out x", "known: random, behaviour, optimal"),
+        ("data stats junk.parquet", "junk.parquet: not a Parquet file"),
+    ],
+)
+def test_a_mistake_in_a_process_of_its_own(words: str, way_out: str) -> None:
+    command = [sys.executable, "-m", "lmrl", *shlex.split(words)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ})
+    assert (result.returncode, result.stdout) == (2, "")
+    assert way_out in result.stderr
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+
+
+_FAULTY = """
+import lightning as L
+
+
+class Faulty(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = {}["missing"]
+"""
+
+
+def test_a_bug_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "faulty.py").write_text(_FAULTY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises((KeyError, ValueError), match="missing"):
+        main(["fit", "--config", "short.yaml", "--model=faulty.Faulty"])

@@ -1,0 +1,145 @@
+"""Names of players: what they play, who may play what, and where the result goes."""
+
+import io
+import json
+from pathlib import Path
+
+import lightning as L
+import pytest
+
+import lmrl
+from lmrl.cli import main
+from lmrl.envs.registration import task
+from lmrl.errors import UserError
+from lmrl.modules import BC, load_policy, trained_task
+from lmrl.players import default_folder
+from lmrl.storage import write_episodes
+from lmrl.tokens import Window
+
+TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """``runs/maze_fo/bc``, and ``runs/maze_fo/unknown`` of nobody knows which task; both untrained."""
+    monkeypatch.chdir(tmp_path)
+    for name, made_with in (("bc", {"task": "maze_fo"}), ("unknown", {})):
+        module = BC(architecture=TINY)
+        module.window, module.made_with = Window(texts=1, tokens=64), made_with
+        trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        trainer.strategy.connect(module)
+        for kept in ("best", "last"):
+            trainer.save_checkpoint(Path("runs") / "maze_fo" / name / f"{kept}.ckpt")
+    return Path("runs") / "maze_fo"
+
+
+def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that a wrong command prints."""
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    return line
+
+
+def test_the_task_of_a_run_is_its_default(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--policy", str(runs / "bc"), "--episodes", "1"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "written to runs/maze_fo/bc/evaluation/scores.json and runs/maze_fo/bc/evaluation/episodes.parquet\n"
+    )
+    scores = json.loads((runs / "bc" / "evaluation" / "scores.json").read_text())
+    assert scores["task"] == "maze_fo"
+    played = lmrl.evaluate(str(runs / "bc"), episodes=1)
+    assert played.task == "maze_fo"
+    written = lmrl.read_episodes(runs / "bc" / "evaluation" / "episodes.parquet")
+    assert [episode.actions for episode in played.episodes] == [episode.actions for episode in written]
+    assert lmrl.evaluate(lmrl.load_policy(runs / "bc"), "maze_fo", 1).episodes == played.episodes
+
+
+def test_a_run_of_another_task_is_refused_unless_that_is_meant(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(runs / "bc")
+    for words in (["evaluate", "wordle", "--policy", run], ["play", "wordle", "--advisor", run]):
+        line = failed(capsys, *words)
+        assert f"{run} was trained on maze_fo, not on wordle" in line
+        assert "--allow_other_task" in line
+    with pytest.raises(UserError, match="was trained on maze_fo, not on maze_po"):
+        load_policy(run, "maze_po")
+    with pytest.raises(UserError, match="was trained on maze_fo, not on maze_po"):
+        lmrl.evaluate(run, "maze_po", 1)
+    assert lmrl.evaluate(run, "maze_po", 1, allow_other_task=True).task == "maze_po"
+    assert main(["evaluate", "maze_po", "--policy", run, "--episodes", "1", "--allow_other_task"]) == 0
+    # Not among the run's own results: the report would take it for them.
+    assert Path("runs/maze_po/bc_of_maze_fo/evaluation/scores.json").is_file()
+    assert not (runs / "bc" / "evaluation").exists()
+
+
+def test_a_run_that_does_not_say_its_task_plays_the_one_that_is_named(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(runs / "unknown")
+    assert (trained_task(runs / "bc"), trained_task(run)) == ("maze_fo", None)
+    assert lmrl.evaluate(run, "maze_fo", 1).task == "maze_fo"
+    with pytest.raises(UserError, match="does not say on which task it was trained: name one"):
+        load_policy(run)
+    assert f"name a task; {run} does not say which it plays; known: " in failed(capsys, "evaluate", "--policy", run)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("evaluate --policy random", "name a task; random does not say which it plays; known: maze_fo, "),
+        ("evaluate --policy runs/maze_fo/ilq", "no policy 'runs/maze_fo/ilq': there is no such run folder"),
+        ("evaluate runs/maze_fo/bc --policy random", "not a path: --policy runs/maze_fo/bc plays the task of that run"),
+        ("play", "name a task; known: maze_fo, "),
+        ("web --policy random --no_browser", "name a task; random does not say which it plays"),
+    ],
+)
+def test_what_cannot_be_played_is_said_in_one_line(
+    words: str, message: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in failed(capsys, *words.split())
+
+
+def test_a_page_of_episodes_is_coloured_by_runs_of_their_task_alone(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, other = Path("maze.parquet"), Path("wordle.parquet")
+    for file, played in ((own, lmrl.evaluate("random", "maze_fo", 1)), (other, lmrl.evaluate("random", "wordle", 1))):
+        write_episodes(file, played.episodes)
+    line = failed(capsys, "view", str(other), "--run", str(runs / "bc"))
+    assert "was trained on maze_fo, the episodes of wordle.parquet are of wordle" in line
+    assert main(["view", str(other), "--run", str(runs / "bc"), "--allow_other_task"]) == 0
+    assert main(["view", str(own), "--run", str(runs / "bc")]) == 0
+
+
+def test_the_advisor_decides_what_is_played(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("move left\nmove left\n" + 3 * "move down\n"))
+    assert main(["play", "--advisor", str(runs / "bc")]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("maze_fo: ")
+    assert f"{runs / 'bc'} would say: " in out
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "folder"),
+    [
+        ("runs/maze_fo/bc", "", "runs/maze_fo/bc/evaluation"),
+        ("runs/maze_fo/bc/best.ckpt", "", "runs/maze_fo/bc/evaluation"),
+        ("runs/maze_fo/bc/last.ckpt", "", "runs/maze_fo/bc/evaluation_last"),
+        ("runs/maze_fo/bc", "temperature=0.0", "runs/maze_fo/bc/evaluation_temperature=0.0"),
+        ("random", "", "runs/maze_fo/random/evaluation"),
+        ("chat:meta/llama", "", "runs/maze_fo/llama/evaluation"),
+        ("local:models/qwen", "", "runs/maze_fo/qwen/evaluation"),
+    ],
+)
+def test_where_results_go_if_nobody_says(name: str, settings: str, folder: str, runs: Path) -> None:
+    assert default_folder(name, task("maze_fo"), settings) == Path(folder)
+
+
+def test_other_settings_do_not_replace_the_results_of_a_run(runs: Path) -> None:
+    words = ["evaluate", "--policy", str(runs / "bc"), "--episodes", "1", "--temperature", "0", "--device", "cpu"]
+    assert main([*words, "--env", "layout=umaze"]) == 0
+    assert [path.name for path in (runs / "bc").glob("evaluation*")] == ["evaluation_temperature=0.0_layout=umaze"]

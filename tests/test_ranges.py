@@ -1,0 +1,176 @@
+"""Numbers outside of their documented range are refused where they are given: every public class, every number."""
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+import lmrl.callbacks
+import lmrl.datamodules
+import lmrl.modules
+import lmrl.policies
+from lmrl.callbacks import InteractiveEvaluation, KeepLast, RolloutCollection, TrainingProgress
+from lmrl.datamodules import Filter, OfflineDataModule, OnlineDataModule
+from lmrl.errors import UserError
+from lmrl.models.engine import Engine
+from lmrl.models.lm import build_lm
+from lmrl.models.tokenizer import load_tokenizer
+from lmrl.modules import BC, ILQL, MC, PPO, FilteredBC, GuidedPPO, OnlineFilteredBC, ValueModule
+from lmrl.policies import LMPolicy, RerankPolicy, ValueGuidedLogitsProcessor, ValueGuidedPolicy
+from lmrl.tokens import Window
+from tests.online import TINY
+
+#: Values that are just outside of a range, or beyond it.
+NOT_NEGATIVE, POSITIVE, COUNT = (-1e-9, -1), (0, -1), (0, -1)
+SHARE, OPEN_SHARE, FRACTION = (-0.1, 1.1), (-0.1, 1.0), (0.0, 1.1)
+ANY: tuple[float, ...] = ()
+
+_LANGUAGE = {
+    "lr": NOT_NEGATIVE,
+    "warmup_steps": (-1,),
+    "final_lr": SHARE,
+    "weight_decay": NOT_NEGATIVE,
+    "adam_beta2": OPEN_SHARE,
+}
+_BC = {**_LANGUAGE, "read_weight": NOT_NEGATIVE}
+_FILTER = {"top_fraction": FRACTION, "min_return": ANY}
+_VALUES = {**_LANGUAGE, "beta": NOT_NEGATIVE, "head_bias": ANY, "q_rank": COUNT}
+_PPO = {
+    **_LANGUAGE,
+    "gamma": SHARE,
+    "gae_lambda": SHARE,
+    "clip": NOT_NEGATIVE,
+    "value_clip": NOT_NEGATIVE,
+    "value_weight": NOT_NEGATIVE,
+    "entropy_weight": NOT_NEGATIVE,
+    "kl_weight": NOT_NEGATIVE,
+    "kl_target": POSITIVE,
+    "kl_horizon": POSITIVE,
+    "bc_weight": NOT_NEGATIVE,
+    "head_bias": ANY,
+}
+_OFFLINE = {
+    "size": COUNT,
+    "data_seed": (-1,),
+    "seed": (-1,),
+    "batch_size": COUNT,
+    "consecutive": COUNT,
+    "val_fraction": OPEN_SHARE,
+    "max_tokens": COUNT,
+    "num_workers": (-1,),
+}
+_DECODING = {"temperature": NOT_NEGATIVE, "top_k": (-1,), "top_p": FRACTION, "max_new_tokens": COUNT, "slots": COUNT}
+_GUIDED = {**_DECODING, "beta": NOT_NEGATIVE, "support_top_k": (-1,), "support_top_p": FRACTION}
+
+#: The numbers of each class, with values that they must not have. What is not finite is refused for all of them.
+TABLE: dict[type, Mapping[str, tuple[float, ...]]] = {
+    BC: _BC,
+    FilteredBC: {**_BC, **_FILTER},
+    OnlineFilteredBC: {**_BC, **_FILTER},
+    MC: {**_VALUES, "gamma": SHARE, "cql_weight": NOT_NEGATIVE},
+    ILQL: {
+        **_VALUES,
+        "gamma": SHARE,
+        "expectile": (0.49, 1.0, 1.5),
+        "cql_weight": NOT_NEGATIVE,
+        "polyak": FRACTION,
+    },
+    PPO: _PPO,
+    GuidedPPO: {**_PPO, **_VALUES},
+    Filter: _FILTER,
+    OnlineDataModule: {**_OFFLINE, "epochs": COUNT, "batches": COUNT, "memory_mb": COUNT},
+    InteractiveEvaluation: {"every_n_steps": COUNT, "episodes": COUNT, "seed": (-1,), "slots": COUNT},
+    RolloutCollection: {"episodes": COUNT, "slots": COUNT},
+    KeepLast: {"every_n_steps": COUNT},
+    TrainingProgress: {"seconds": POSITIVE},
+    LMPolicy: _DECODING,
+    ValueGuidedPolicy: _GUIDED,
+    RerankPolicy: {"logit_weight": NOT_NEGATIVE, "temperature": NOT_NEGATIVE, "slots": COUNT},
+    ValueGuidedLogitsProcessor: {"beta": NOT_NEGATIVE},
+    Engine: {"slots": COUNT},
+} | {
+    kind: _OFFLINE
+    for name in lmrl.datamodules.__all__
+    if issubclass(kind := getattr(lmrl.datamodules, name), OfflineDataModule) and kind is not OnlineDataModule
+}
+
+CASES = [
+    pytest.param(kind, name, (*values, math.nan, -math.inf, math.inf), id=f"{kind.__name__}-{name}")
+    for kind, numbers in TABLE.items()
+    for name, values in numbers.items()
+]
+
+
+@pytest.fixture(scope="module")
+def needed() -> Mapping[type, dict[str, Any]]:
+    """Arguments without a default."""
+    tokenizer = load_tokenizer()
+    model = build_lm(None, TINY, len(tokenizer)).train(False)
+    heads = [torch.nn.Linear(16, len(tokenizer))]
+    player = {"model": model, "tokenizer": tokenizer, "window": Window(1, 32)}
+    return {
+        InteractiveEvaluation: {"task": "maze_fo"},
+        LMPolicy: player,
+        ValueGuidedPolicy: {"value_model": model, "q_heads": heads, "beta": 1.0, **player},
+        RerankPolicy: {"proposals": ["up\n"], **player},
+        ValueGuidedLogitsProcessor: {"value_model": model, "q_heads": heads, "beta": 1.0},
+        Engine: {"model": model},
+    }
+
+
+@pytest.mark.parametrize(("kind", "name", "values"), CASES)
+def test_a_number_outside_of_its_range_is_refused(
+    kind: type, name: str, values: tuple[float, ...], needed: Mapping[type, dict[str, Any]]
+) -> None:
+    arguments = dict(needed.get(kind, {}))
+    if issubclass(kind, lmrl.modules.LanguageModule):
+        arguments["architecture"] = TINY
+    if issubclass(kind, OfflineDataModule) and "task" in inspect.signature(kind).parameters:
+        arguments["task"] = "car_dealer"
+    for value in values:
+        with pytest.raises(UserError) as caught:
+            kind(**{**arguments, name: value})
+        said = str(caught.value)
+        # An endless action is refused for not fitting into the model.
+        assert (said.startswith(f"{name} must be ") and said.endswith(f", got {value}")) or "(inf tokens)" in said
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in _GUIDED.items() for v in values])
+@pytest.mark.parametrize("callback", [InteractiveEvaluation, RolloutCollection])
+def test_decoding_settings_are_checked_before_anything_is_played(callback: type, name: str, value: float) -> None:
+    task = {"task": "maze_fo"} if callback is InteractiveEvaluation else {}
+    with pytest.raises(UserError, match=f"{name} must be "):
+        callback(**task, decoding={name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [("r", 0), ("lora_alpha", 0), ("lora_dropout", 1.0)])
+def test_settings_of_adapters_are_checked(name: str, value: float) -> None:
+    with pytest.raises(UserError, match=f"lora.{name} must be "):
+        BC(architecture=TINY, lora={"r": 2, name: value})
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TABLE if kind is not Engine], ids=lambda kind: kind.__name__)
+def test_the_table_has_every_number(kind: type) -> None:
+    """Of a class and of those that it hands its other arguments on to."""
+    own = [base.__init__ for base in kind.__mro__ if "__init__" in vars(base) and base.__module__.startswith("lmrl")]
+    parameters = {p.name: p for init in own for p in inspect.signature(init).parameters.values()}
+    hints = {name: str(p.annotation) for name, p in parameters.items()}
+    numbers = {name for name, hint in hints.items() if "int" in hint or "float" in hint} - {"invalid", "pad_token_id"}
+    numbers -= {name for name in numbers if "Window" in hints[name]}
+    assert numbers == set(TABLE[kind])
+
+
+def test_the_table_has_every_class() -> None:
+    packages = (lmrl.modules, lmrl.datamodules, lmrl.callbacks, lmrl.policies)
+    public = {getattr(package, name) for package in packages for name in package.__all__}
+    classes = {found for found in public if inspect.isclass(found)}
+    with_numbers = {k for k in classes if any("int" in str(p.annotation) for p in _parameters(k))}
+    with_numbers |= {k for k in classes if any("float" in str(p.annotation) for p in _parameters(k))}
+    assert with_numbers - {ValueModule, lmrl.modules.LanguageModule} - set(TABLE) == set()
+
+
+def _parameters(kind: type) -> list[inspect.Parameter]:
+    return list(inspect.signature(kind).parameters.values())
