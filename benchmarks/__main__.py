@@ -17,6 +17,8 @@ from lmrl.errors import UserError
 
 #: What needs a GPU: together ``gpu``, and part of all where there is one.
 GPU = ("gpu_training", "gpu_decoding")
+#: What takes many minutes: run only where it is named.
+ON_REQUEST: tuple[str, ...] = ("robustness",)
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -54,7 +56,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"gpu, {', '.join(names())}; none: all")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"gpu, {', '.join(names())}; none: all{''.join(f', but {name}' for name in ON_REQUEST)}",
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results (benchmarks/results)")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="JSON of an earlier run; 1 if this one is worse")
     parser.add_argument("--device", default="cuda", help="of gpu")
@@ -71,7 +78,7 @@ def _wanted(options: argparse.Namespace) -> list[str]:
         raise UserError("gpu needs a GPU; --device cpu --tiny shows that it runs")
     if not (wanted or here):
         print("gpu: left out, since there is no GPU here")
-    return wanted or [name for name in names() if name not in GPU or here]
+    return wanted or [name for name in names() if name not in ON_REQUEST and (name not in GPU or here)]
 
 
 def _run(name: str, options: argparse.Namespace) -> Iterator[Row]:

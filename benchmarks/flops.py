@@ -28,13 +28,14 @@ _FORWARD, _BOTH = 1, 3  # a backward pass is as dear as two forward passes
 
 
 def _trunk(size: Size, data: TokenBatch, passes: int) -> int:
-    weights, columns = 12 * size.layers * size.width**2, data.input_ids.shape[1]
-    return passes * data.input_ids.numel() * (2 * weights + 4 * size.layers * size.width * columns)
+    weights, attention = 12 * size.layers * size.width**2, 4 * size.layers * size.width
+    return passes * sum(rows * columns * (2 * weights + attention * columns) for rows, columns in data.groups)
 
 
 def plain(size: Size, data: TokenBatch) -> int:
     """A step of a language model whose loss is on all tokens."""
-    return _trunk(size, data, _BOTH) + 6 * size.width * size.vocabulary * data.input_ids.numel()
+    whole = data._replace(groups=((data.input_ids.shape[0], data.input_ids.shape[1]),))
+    return _trunk(size, whole, _BOTH) + 6 * size.width * size.vocabulary * data.input_ids.numel()
 
 
 def bc(size: Size, data: TokenBatch) -> int:

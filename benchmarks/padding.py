@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-import torch
 import yaml
 
 import lmrl
@@ -36,8 +35,10 @@ def padding(task: str, folder: Path, episodes: int) -> float:
     data.setup("fit")
     shares = []
     for data.bootstrap in (False, True):
-        read = torch.cat([batch.input_ids.flatten() for batch in data.train_dataloader()])
-        shares.append(float((read == tokenizer.pad_token_id).float().mean()))  # no text has this id
+        batches = list(data.train_dataloader())
+        read = sum(rows * width for batch in batches for rows, width in batch.groups)
+        ids = sum(int((batch.input_ids != tokenizer.pad_token_id).sum()) for batch in batches)  # no text has this id
+        shares.append(1.0 - ids / read)
     return max(shares)
 
 

@@ -1,0 +1,115 @@
+"""How often the 95 % intervals of reports hold what they are about, in 1,000 simulated evaluations each.
+
+Over episodes, training runs are given: each has a distribution of returns of its own, and the truth is what it comes to
+over endless episodes. Over seeds, runs are drawn too. Returns are normal, or six steps with many ties.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.row import Row
+from lmrl.evaluation.intervals import Interval, bootstrap_mean, student_mean
+from lmrl.evaluation.stratified import (
+    Resampled,
+    Sample,
+    improvement_interval,
+    pooled_interquartile_mean,
+    stratified_interval,
+)
+
+SIMULATIONS, RESAMPLES, EPISODES = 1_000, 1_000, 256
+BASE = (0.0, 0.2, -0.3)  # levels of three runs of BC
+OURS = {"1 run against 3": (0.4,), "3 against 3": (0.1, 0.4, 0.7), "1 far better run against 3": (1.3,)}
+
+Chance = np.random.Generator
+Floats = NDArray[np.float64]
+
+
+def shares(level: float) -> Floats:
+    """Of six steps, in a run of that level."""
+    weights: Floats = np.exp(0.6 * level * np.arange(6.0))
+    share: Floats = weights / weights.sum()
+    return share
+
+
+def in_steps(level: float, size: int, chance: Chance) -> Floats:
+    """Returns of -6 to -1, as those of Wordle are."""
+    return chance.choice(np.arange(-6.0, 0.0), size, p=shares(level))
+
+
+def normal(level: float, size: int, chance: Chance) -> Floats:
+    """Returns without ties."""
+    return chance.normal(level, 1.0, size)
+
+
+def wins(draw: Callable[..., Floats], ours: float, base: float) -> float:
+    """How probably an episode of one run returns more than one of another; ties count half."""
+    if draw is normal:
+        return NormalDist().cdf((ours - base) / 2**0.5)
+    a, b = shares(ours), shares(base)
+    return float((a[:, None] * b[None, :] * (np.sign(np.subtract.outer(range(6), range(6))) + 1) / 2).sum())
+
+
+def improvement_held(draw: Callable[..., Floats], ours: Sequence[float], chance: Chance) -> bool:
+    """One comparison with BC as the report makes it: by seed where both have the same, else all with all."""
+    same = len(ours) == len(BASE)
+    pairs = [(a, b) for a in range(len(ours)) for b in range(len(BASE)) if a == b or not same]
+    truth = float(np.mean([wins(draw, ours[a], BASE[b]) for a, b in pairs]))
+    runs = [[Sample(draw(level, EPISODES, chance).tolist()) for level in side] for side in (ours, BASE)]
+    return _holds(improvement_interval(runs[0], runs[1], pairs, resamples=RESAMPLES), truth)
+
+
+def starts_held(chance: Chance) -> bool:
+    """The mean return from 25 starts, eleven times each, which lie far apart."""
+    levels = np.linspace(-30.0, 0.0, 25)
+    values = np.tile(levels, 11) + chance.normal(0.0, 2.0, 275)
+    strata = [place % 25 for place in range(275)]
+    return _holds(bootstrap_mean(values.tolist(), resamples=RESAMPLES, strata=strata), float(levels.mean()))
+
+
+def seeds_held(chance: Chance) -> bool:
+    """The mean of a task over three training seeds."""
+    return _holds(student_mean(chance.normal(50.0, 10.0, 3).tolist()), 50.0)
+
+
+def tasks_held(chance: Chance) -> bool:
+    """The interquartile mean over ten tasks of three seeds each, which lie no farther apart than seeds do."""
+    samples = [Sample(chance.normal(50.0, 10.0, 3).tolist()) for _ in range(10)]
+    return _holds(stratified_interval(samples, _pooled, resamples=RESAMPLES), 50.0)
+
+
+def beats_held(chance: Chance) -> bool:
+    """How probably a run is above one of BC, over ten tasks of three seeds each."""
+    gaps = np.linspace(-0.5, 1.5, 10)
+    truth = float(np.mean([wins(normal, gap, 0.0) for gap in gaps]))
+    ours, base = ([Sample(chance.normal(gap * side, 1.0, 3).tolist()) for gap in gaps] for side in (1, 0))
+    pairs = [(task, task) for task in range(10)]
+    return _holds(improvement_interval(ours, base, pairs, resamples=RESAMPLES), truth)
+
+
+def _pooled(samples: list[Resampled]) -> Floats:
+    return pooled_interquartile_mean(samples)
+
+
+def _holds(interval: Interval, truth: float) -> bool:
+    return interval.low <= truth <= interval.high
+
+
+def run(simulations: int = SIMULATIONS) -> Iterator[Row]:
+    """Rows for `python -m benchmarks`."""
+    held: dict[str, Callable[[Chance], bool]] = {
+        f"improvement over episodes, {name}, {kind}": partial(improvement_held, draw, ours)
+        for kind, draw in (("in steps", in_steps), ("normal", normal))
+        for name, ours in OURS.items()
+    }
+    held["mean over episodes, 25 fixed starts by 11"] = starts_held
+    held["mean over seeds, 3"] = seeds_held
+    held["interquartile mean over seeds, 10 tasks by 3"] = tasks_held
+    held["improvement over seeds, 10 tasks by 3 against 3"] = beats_held
+    for name, simulate in held.items():
+        share = sum(simulate(np.random.default_rng([number, len(name)])) for number in range(simulations)) / simulations
+        yield Row(name, 100 * share, "%", None, "93 to 97 %", 1)
