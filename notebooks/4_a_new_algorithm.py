@@ -10,8 +10,8 @@
 # the better things went after it than was to be expected there. What was to be expected is a V head that learns from
 # returns.
 #
-# An algorithm extends `LanguageModule`: it says what its losses are and hands out its policy. Optimizer, division by
-# the number of action tokens, checkpoints and export are there. `BC` already has the policy.
+# An algorithm extends `LanguageModule`: it says what its losses are and hands out its policy. Optimizer, gradients
+# in which all action tokens count alike, checkpoints and export are there. `BC` already has the policy.
 
 # %%
 import os

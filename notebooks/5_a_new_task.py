@@ -21,7 +21,7 @@ from lmrl.behaviours.chance import turn_chance
 from lmrl.datamodules import OfflineDataModule
 from lmrl.envs import TextEnv, check_env
 from lmrl.envs.registration import register
-from lmrl.envs.scores import PublishedData, Scores
+from lmrl.envs.scores import Scores
 from lmrl.envs.task import Task
 from lmrl.evaluation import evaluate
 from lmrl.modules import BC, FilteredBC
@@ -102,7 +102,7 @@ register(
         max_action_tokens=4,
         dataset_size=SIZE,
         paper_filter="top 40 % by return",
-        scores=Scores(-5.0, -2.4, -2.1, {}, {}, PublishedData(0, 0.0, 0.0, 0.0, 0.0, 0.0)),
+        scores=Scores(-5.0, -2.4, -2.1, {}, {}),
     )
 )
 path = Path("data/higher_lower.parquet")

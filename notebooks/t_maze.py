@@ -73,5 +73,5 @@ def train(name: str, *options: str) -> Path:
         words = [f"--trainer.default_root_dir={folder}", f"--trainer.max_steps={steps}"]
         words += ["--data.init_args.task=t_maze", f"--data.init_args.path={DATA}"]
         words.append(f"--trainer.callbacks=[{playing}, {{class_path: lmrl.callbacks.KeepLast}}]")
-        assert main(["fit", "--config", f"configs/maze_fo/{name}.yaml", *words, *options]) == 0
+        assert main(["fit", "--config", f"configs/maze_fo/{name}.yaml", "--overwrite", *words, *options]) == 0
     return folder

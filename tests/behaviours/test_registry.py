@@ -8,10 +8,10 @@ import gymnasium
 import pytest
 
 from lmrl.behaviours import make_policy, policy_names, recording
-from lmrl.commands.players import is_trained
 from lmrl.envs import registration
 from lmrl.envs.task import Task
 from lmrl.errors import UserError
+from lmrl.players import is_trained
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_a_row_that_is_no_episode_is_named() -> None:
     with pytest.raises(UserError, match="row 1 of the dataset: column 'actions' is missing"):
         next(episodes_from_dataset(rows.remove_columns("actions")))
     spoilt = [rows[0], {**rows[1], "info": "{"}]
-    with pytest.raises(UserError, match="row 2 of the dataset: column 'info' must be JSON"):
+    with pytest.raises(UserError, match="row 2 of the dataset, column 'info': not valid JSON"):
         list(episodes_from_dataset(spoilt))
 
 
