@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import lmrl
 from benchmarks.row import Row
-from lmrl.behaviours import make_policy
-from lmrl.rollout import Start, rollout
+from lmrl.envs.registry import make_policy
+from lmrl.rollout import rollout
+from lmrl.types import Start
 
 
 def conversations_per_second(player: str, count: int) -> tuple[float, float]:

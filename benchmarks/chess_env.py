@@ -11,7 +11,7 @@ import chess
 
 import lmrl
 from benchmarks.row import Row
-from lmrl.envs.chess_text import spaced_san
+from lmrl.envs.chess.env import spaced_san
 from lmrl.errors import UserError
 
 

@@ -28,20 +28,20 @@ from torch import Tensor
 import lmrl
 from benchmarks.damage import BYTES, CHECKPOINT, JSON, JSON_LINES, PARQUET, Damage
 from benchmarks.row import Row
-from lmrl.behaviours import make_policy
 from lmrl.data import dataset_stats, generate, import_official, read_dataset, verify
-from lmrl.episode import Episode
+from lmrl.data.storage import read_metadata
+from lmrl.envs.maze.probe import probe_maze
+from lmrl.envs.registry import make_policy
 from lmrl.errors import UserError, system_error
 from lmrl.evaluation.evaluate import evaluate
-from lmrl.evaluation.maze_probe import probe_maze
 from lmrl.evaluation.results import read_results, write_evaluation, write_json
-from lmrl.evaluation.score import data_score, score
-from lmrl.evaluation.study_ratings import read_ratings
-from lmrl.evaluation.view_data import view_data
+from lmrl.evaluation.scores import data_score, score
 from lmrl.models.export import load_values
 from lmrl.modules import BC, ILQL, load_module
-from lmrl.rollout import Start, in_order, rollout
-from lmrl.storage import read_metadata
+from lmrl.play.viewer import view_data
+from lmrl.rollout import in_order, rollout
+from lmrl.study.ratings import read_ratings
+from lmrl.types import Episode, Start
 
 __all__ = ["Kind", "Outcome", "kinds", "run", "try_files"]
 

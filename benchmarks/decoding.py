@@ -28,10 +28,10 @@ from benchmarks.size import CPU, Size
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies import LMPolicy
-from lmrl.policies.prompts import invalid_ids, stop_ids
-from lmrl.protocols import Policy, Request
-from lmrl.rollout import Start, rollout
-from lmrl.tokens import Encoder, Window
+from lmrl.policies.context import invalid_ids, stop_ids
+from lmrl.rollout import rollout
+from lmrl.tokens.encoding import Encoder, Window
+from lmrl.types import Policy, Request, Start
 
 __all__ = ["endless_lm", "run"]
 

@@ -11,10 +11,8 @@ import numpy as np
 
 import lmrl
 from benchmarks.row import Row
-from lmrl.envs.endgame_cache import load_table
-from lmrl.envs.endgame_positions import PIECE_SETS, draw_position
-from lmrl.envs.endgame_retrograde import lone_kings, solve
-from lmrl.envs.endgame_table import best_move
+from lmrl.envs.endgames.env import PIECE_SETS, draw_position
+from lmrl.envs.endgames.table import best_move, load_table, lone_kings, solve
 
 MOVES = 2_000
 STEPS = 3_000

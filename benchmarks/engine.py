@@ -18,11 +18,11 @@ import lmrl
 from benchmarks.row import Row
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.policies.context import Prompter
 from lmrl.policies.lm import LMPolicy
-from lmrl.policies.prompts import Prompter
-from lmrl.protocols import Policy, Reply, Request
-from lmrl.rollout import Start, rollout
-from lmrl.tokens import Window
+from lmrl.rollout import rollout
+from lmrl.tokens.encoding import Window
+from lmrl.types import Policy, Reply, Request, Start
 
 __all__ = ["measure", "run"]
 

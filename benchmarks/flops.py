@@ -20,7 +20,7 @@ optimizer, the move of the slow copies, and what is computed a second time in th
 """
 
 from benchmarks.size import Size
-from lmrl.batch import TokenBatch
+from lmrl.tokens.collate import TokenBatch
 
 __all__ = ["bc", "ilql", "plain"]
 

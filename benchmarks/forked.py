@@ -17,12 +17,6 @@ from typing import Any, TypeVar
 import torch
 import torch.utils.tensorboard
 
-import lmrl.callbacks
-import lmrl.commands.data
-import lmrl.commands.evaluate
-import lmrl.commands.export
-import lmrl.commands.fit
-import lmrl.commands.reproduce  # noqa: F401  # what children would each import
 from lmrl.cli import main
 
 __all__ = ["Running", "in_child", "launcher", "start"]

@@ -7,12 +7,12 @@ from tempfile import TemporaryDirectory
 
 import lmrl
 from benchmarks.row import Row
-from lmrl.behaviours import make_policy
 from lmrl.data import generate
-from lmrl.envs.cities import cities, topics
-from lmrl.envs.city_oracle import ScriptedResident
-from lmrl.protocols import PartnerRequest
-from lmrl.rollout import Start, rollout
+from lmrl.envs.guess_city.cities import cities, topics
+from lmrl.envs.guess_city.oracle import ScriptedResident
+from lmrl.envs.registry import make_policy
+from lmrl.rollout import rollout
+from lmrl.types import PartnerRequest, Start
 
 DIALOGUES = 2_000
 

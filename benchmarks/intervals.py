@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.row import Row
-from lmrl.evaluation.intervals import Interval, bootstrap_mean, student_mean
-from lmrl.evaluation.stratified import (
+from lmrl.evaluation.intervals import (
+    Interval,
     Resampled,
     Sample,
+    bootstrap_mean,
     improvement_interval,
     pooled_interquartile_mean,
     stratified_interval,
+    student_mean,
 )
 
 SIMULATIONS, RESAMPLES, EPISODES = 1_000, 1_000, 256

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import lmrl
 from benchmarks.row import Row
-from lmrl.envs.layouts import LAYOUTS, MOVES
+from lmrl.envs.maze.layouts import LAYOUTS, MOVES
 
 STEPS = 300_000
 ASKED = 250_000

@@ -12,11 +12,11 @@ import yaml
 
 import lmrl
 from benchmarks.row import Row
-from lmrl.config_files import configs_folder
+from lmrl.configuration import configs_folder
 from lmrl.data import generate
 from lmrl.datamodules import OfflineDataModule
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.tokens import Encoder
+from lmrl.tokens.encoding import Encoder
 
 EPISODES, CHESS = 400, 40  # chess is slow
 

@@ -23,11 +23,11 @@ from safetensors.torch import load_file
 
 from benchmarks import forked
 from benchmarks.row import Row
+from lmrl.data.storage import read_episodes
 from lmrl.errors import UserError
+from lmrl.models.checkpoints import has_run, weights_of
 from lmrl.models.export import read_manifest
-from lmrl.models.runs import has_run, weights_of
 from lmrl.reproduce import Order, reproduce
-from lmrl.storage import read_episodes
 
 __all__ = ["CASES", "Case", "kills", "pairs", "prepare", "run"]
 

@@ -20,17 +20,17 @@ from transformers import PreTrainedModel
 import lmrl
 from benchmarks.engine import Afresh, chatty_lm
 from benchmarks.row import Row
-from lmrl.behaviours import make_policy
-from lmrl.datamodules.replay import Outcome, ReplayBuffer
-from lmrl.episode import Episode
+from lmrl.datamodules.replay_buffer import Outcome, ReplayBuffer
+from lmrl.envs.registry import make_policy
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import trunk_of
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.modules.experience import judge
 from lmrl.policies import LMPolicy, ValueGuidedPolicy
-from lmrl.protocols import Policy, Reply, Request
-from lmrl.rollout import Start, rollout
-from lmrl.tokens import Encoder, Window, segments
+from lmrl.rollout import rollout
+from lmrl.tokens.encoding import Encoder, Window
+from lmrl.tokens.segments import segments
+from lmrl.training.rounds import judge
+from lmrl.types import Episode, Policy, Reply, Request, Start
 
 __all__ = ["memory", "run"]
 

@@ -24,9 +24,9 @@ from benchmarks.device import Stopwatch, Timing, peak
 from benchmarks.row import Row
 from benchmarks.size import CPU, Size
 from benchmarks.training_step import batch
-from lmrl.batch import TokenBatch
 from lmrl.models.lm import build_lm
 from lmrl.modules import BC, ILQL, LanguageModule
+from lmrl.tokens.collate import TokenBatch
 
 __all__ = ["run"]
 

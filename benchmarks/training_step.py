@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from benchmarks.row import Row
-from lmrl.batch import TokenBatch, collate
 from lmrl.modules import BC, ILQL, LanguageModule
-from lmrl.tokens import Segment
+from lmrl.tokens.collate import TokenBatch, collate
+from lmrl.tokens.segments import Segment
 
 ROWS, LENGTH, VOCABULARY = 32, 128, 512
 ARCHITECTURE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": LENGTH, "vocab_size": VOCABULARY}

@@ -5,14 +5,12 @@ from collections.abc import Iterator
 
 import lmrl
 from benchmarks.row import Row
-from lmrl.behaviours import make_policy
-from lmrl.behaviours.registry import recording
-from lmrl.envs.object_properties import properties
-from lmrl.envs.objects import things
-from lmrl.envs.oracle import scripted_oracle
-from lmrl.envs.question_meaning import meaning
-from lmrl.protocols import PartnerRequest
-from lmrl.rollout import Start, rollout
+from lmrl.envs.registry import make_policy, recording
+from lmrl.envs.twenty_questions.env import scripted_oracle
+from lmrl.envs.twenty_questions.meaning import meaning
+from lmrl.envs.twenty_questions.objects import properties, things
+from lmrl.rollout import rollout
+from lmrl.types import PartnerRequest, Start
 
 TASK = "twenty_questions"
 

@@ -10,7 +10,7 @@ from statistics import median
 
 from benchmarks.row import Row
 from lmrl.data import generate
-from lmrl.evaluation.view_page import write_view
+from lmrl.play.viewer import write_view
 
 EPISODES = 10_000
 _BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

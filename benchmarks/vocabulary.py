@@ -20,9 +20,9 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.row import Row
 from benchmarks.training_step import batch
-from lmrl.batch import TokenBatch
 from lmrl.losses import expectile_loss
 from lmrl.modules import ILQL
+from lmrl.tokens.collate import TokenBatch
 
 VOCABULARY, STEPS = 50_257, 3
 ARCHITECTURE = {"n_layer": 2, "n_head": 2, "n_embd": 128, "n_positions": 128, "vocab_size": VOCABULARY}

@@ -8,8 +8,9 @@ from tempfile import TemporaryDirectory
 
 import lmrl
 from benchmarks.row import Row
-from lmrl.behaviours.wordle import WordlePlayer, mixture
-from lmrl.rollout import Start, rollout
+from lmrl.envs.wordle.players import WordlePlayer, mixture
+from lmrl.rollout import rollout
+from lmrl.types import Start
 
 LONG = 12_972
 SHARE = 0.33

@@ -13,22 +13,12 @@ Example::
 from typing import TYPE_CHECKING
 
 from lmrl.envs import make, task, tasks
-from lmrl.episode import Episode
 from lmrl.lazy import exports
-
-if TYPE_CHECKING:
-    from lmrl import behaviours, callbacks, data, datamodules, evaluation, losses, models, modules, policies
-    from lmrl.behaviours import make_policy
-    from lmrl.evaluation import evaluate
-    from lmrl.modules import load_module, load_policy
-    from lmrl.storage import read_episodes
-
-__version__ = "0.1.0"
+from lmrl.types import Episode
 
 __all__ = [
     "Episode",
     "__version__",
-    "behaviours",
     "callbacks",
     "data",
     "datamodules",
@@ -47,17 +37,26 @@ __all__ = [
     "tasks",
 ]
 
+if TYPE_CHECKING:
+    from lmrl import callbacks, data, datamodules, evaluation, losses, models, modules, policies
+    from lmrl.data.storage import read_episodes
+    from lmrl.envs.registry import make_policy
+    from lmrl.evaluation import evaluate
+    from lmrl.modules import load_module, load_policy
+
+__version__ = "0.1.0"
+
+
 __getattr__, __dir__ = exports(
     __name__,
     {
         "evaluate": "lmrl.evaluation",
         "load_module": "lmrl.modules",
         "load_policy": "lmrl.modules",
-        "make_policy": "lmrl.behaviours",
-        "read_episodes": "lmrl.storage",
+        "make_policy": "lmrl.envs.registry",
+        "read_episodes": "lmrl.data.storage",
         **dict.fromkeys(
             (
-                "behaviours",
                 "callbacks",
                 "data",
                 "datamodules",

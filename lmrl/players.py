@@ -6,20 +6,45 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import lmrl  # for load_policy alone: a player without a model needs no torch
-from lmrl import models  # likewise: torch for LocalChat alone
-from lmrl.behaviours import make_policy, policy_names
-from lmrl.data.examples import first_episodes
-from lmrl.data.reading import read_dataset
-from lmrl.envs import registration
-from lmrl.envs.registration import Task
+from lmrl import chat, modules  # both load torch only when a name of theirs is used
+from lmrl.data.recording import dataset_path, generate
+from lmrl.data.storage import read_dataset, read_episodes
+from lmrl.envs import registry
+from lmrl.envs.chat_tasks import CHAT_TASKS
+from lmrl.envs.registry import make_policy, policy_names, task
+from lmrl.envs.task import Task
 from lmrl.errors import UserError, unknown
 from lmrl.policies.chat import ChatPolicy, Speaker
-from lmrl.policies.chat_tasks import CHAT_TASKS
 from lmrl.policies.human import HumanPolicy
-from lmrl.protocols import Policy
+from lmrl.types import Episode, Policy
 
-__all__ = ["chat_player", "default_folder", "is_chat", "is_trained", "named_adviser", "named_policy", "played_task"]
+__all__ = [
+    "chat_player",
+    "default_folder",
+    "first_episodes",
+    "is_chat",
+    "is_trained",
+    "named_adviser",
+    "named_policy",
+    "played_task",
+]
+
+_COUNT = 32
+
+
+def first_episodes(task_name: str, count: int = _COUNT) -> list[Episode]:
+    """Episodes 0 to ``count - 1`` of the default dataset.
+
+    They come from its file if that is there. Otherwise so many are recorded and kept: a longer dataset begins with the
+    same episodes.
+
+    Raises:
+        UserError: for an unknown task.
+    """
+    paths = [dataset_path(task_name, size, 0) for size in (task(task_name).dataset_size, count)]
+    found = next((path for path in paths if path.is_file()), None) or generate(task_name, count, progress=False)
+    return list(islice(read_episodes(found), count))
+
 
 _SPEAKERS = {"chat": "ChatClient", "local": "LocalChat"}
 _KEPT = ("best", "last")
@@ -40,23 +65,23 @@ def played_task(task: str | None, *names: str, allow_pickle: bool = False) -> Ta
         UserError: an unknown task; or none is named, and no player tells.
     """
     if task is not None:
-        if Path(task).exists() and task not in registration.tasks():
+        if Path(task).exists() and task not in registry.tasks():
             raise UserError(f"the task must be the name of one, not a path: --policy {task} plays the task of that run")
-        return registration.task(task)
+        return registry.task(task)
     for name in names:
         if not is_chat(name) and Path(name).exists():
-            own = lmrl.modules.trained_task(name, allow_pickle=allow_pickle)
+            own = modules.trained_task(name, allow_pickle=allow_pickle)
             if own is not None:
-                return registration.task(own)
+                return registry.task(own)
     for name in names:
         if not (is_chat(name) or Path(name).exists() or name in _all_players()):
             raise _no_policy(name, sorted(_all_players()))
     told = f"; {', '.join(names)} does not say which it plays" if names else ""
-    raise UserError(f"name a task{told}; known: {', '.join(registration.tasks())}")
+    raise UserError(f"name a task{told}; known: {', '.join(registry.tasks())}")
 
 
 def _all_players() -> set[str]:
-    return {"human"}.union(*map(policy_names, registration.tasks()))
+    return {"human"}.union(*map(policy_names, registry.tasks()))
 
 
 def named_policy(
@@ -83,7 +108,7 @@ def named_policy(
     if chat and not is_chat(name):
         raise UserError(f"chat can be set for a chat model only (chat:MODEL or local:PATH), not for {name!r}")
     if is_trained(name, task):
-        return lmrl.load_policy(name, task, **settings)
+        return modules.load_policy(name, task, **settings)
     refused = [setting for setting in settings if not (is_chat(name) and setting == "temperature")]
     if refused:
         raise UserError(f"{', '.join(refused)} can be set for a trained policy only, not for {name!r}")
@@ -142,7 +167,7 @@ def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: b
     if is_trained(name, task):
         if path.suffix == ".ckpt" or path.name in _KEPT:
             path, kept = path.parent, path.stem.removeprefix("best")
-        own = lmrl.modules.trained_task(name, allow_pickle=allow_pickle)
+        own = modules.trained_task(name, allow_pickle=allow_pickle)
         if own not in (None, task.name):
             folder = runs / f"{path.resolve().name}_of_{own}"
         else:
@@ -177,13 +202,13 @@ def chat_player(
         temperature: of sampling; None: the task's.
         reply: ``json`` or ``plain``.
         examples: file of episodes from which the examples are taken; None: the task's dataset.
-        settings: of `lmrl.models.chat.ChatClient` or `lmrl.models.chat_local.LocalChat`.
+        settings: of `lmrl.chat.client.ChatClient` or `lmrl.chat.local.LocalChat`.
 
     Raises:
         UserError: for an unknown setting, and as those.
     """
     kind, _, model = name.partition(":")
-    speaker: Callable[..., Speaker] = getattr(models, _SPEAKERS[kind])
+    speaker: Callable[..., Speaker] = getattr(chat, _SPEAKERS[kind])
     known = [setting for setting in inspect.signature(speaker).parameters if setting not in ("model", "path")]
     for setting in settings:
         if setting not in known:

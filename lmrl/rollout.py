@@ -1,15 +1,203 @@
 """The only loop in which a policy meets environments: many at once, each slot refilled as soon as it is free."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, SupportsFloat, TypeAlias
 
+import gymnasium
 import numpy as np
 
-from lmrl.envs.together import Failure, Step, step_together
-from lmrl.episode import Episode
-from lmrl.protocols import Policy, Reply, Request
-from lmrl.slot import MakeEnv, Slot, Start
+from lmrl.envs.base import DialogueEnv, Outcome
+from lmrl.errors import BudgetError, UserError
+from lmrl.types import Episode, PartnerRequest, Policy, Reply, Request, Start
 
-__all__ = ["Start", "episode_seed", "in_order", "rollout"]
+__all__ = [
+    "Failure",
+    "MakeEnv",
+    "Move",
+    "Slot",
+    "Start",
+    "Step",
+    "TextEnv",
+    "episode_seed",
+    "in_order",
+    "rollout",
+    "step_together",
+]
+
+Move: TypeAlias = tuple[int, "gymnasium.Env[str, str]", str]
+"""Number of the slot, environment and action."""
+
+Step: TypeAlias = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
+"""Gymnasium's idea of a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What came instead of a turn."""
+
+    error: Exception
+    by_partner: bool
+    """The second speaker failed twice; else the environment did, once."""
+
+
+def step_together(moves: Sequence[Move], failures: dict[int, Failure] | None = None) -> list[Step | None]:
+    """One step of each environment.
+
+    Args:
+        moves: what to do.
+        failures: if given, an environment that raises is noted here under its place, its turn is None, and the others
+            go on. A second speaker that raises is asked again, question by question.
+
+    Returns:
+        The turns in the order of the moves.
+
+    Raises:
+        BudgetError: a second speaker's budget is used up, whatever ``failures`` is.
+    """
+    return _Together(moves, failures).turns()
+
+
+class _Together:
+    def __init__(self, moves: Sequence[Move], failures: dict[int, Failure] | None) -> None:
+        self._moves, self._failures = moves, failures
+        self._turns: list[Step | None] = [None] * len(moves)
+        self._asked: dict[int, tuple[DialogueEnv, PartnerRequest]] = {}
+
+    def turns(self) -> list[Step | None]:
+        for place, (_, env, action) in enumerate(self._moves):
+            if isinstance(env, DialogueEnv):
+                self._half(place, env, env.say, action)
+            elif (turn := self._guarded(place, partial(env.step, action))) is not None:
+                self._turns[place] = turn
+        while self._asked:
+            partner = next(iter(self._asked.values()))[0].partner
+            now = {
+                place: self._asked.pop(place) for place in [*self._asked] if self._asked[place][0].partner is partner
+            }
+            for (place, (env, _)), reply in zip(now.items(), self._replies(now), strict=True):
+                if reply is not None:
+                    self._half(place, env, env.hear, reply)
+        return self._turns
+
+    def _half(self, place: int, env: DialogueEnv, half: Callable[[str], Outcome], text: str) -> None:
+        """Half a step: put its outcome to the finished turns, or to what is to be asked."""
+        outcome = self._guarded(place, partial(half, text))
+        if isinstance(outcome, PartnerRequest):
+            self._asked[place] = env, replace(outcome, slot=self._moves[place][0])
+        elif outcome is not None:
+            self._turns[place] = outcome
+
+    def _replies(self, asked: dict[int, tuple[DialogueEnv, PartnerRequest]]) -> list[str | None]:
+        """What the common partner of all these says; None where it fails twice."""
+        partner = next(iter(asked.values()))[0].partner
+        try:
+            return [*partner.reply([request for _, request in asked.values()])]
+        except BudgetError:
+            raise
+        except Exception:
+            if self._failures is None:
+                raise
+        # Perhaps one question is at fault; the others are not to suffer for it.
+        found = [self._guarded(n, partial(partner.reply, [asked[n][1]]), by_partner=True) for n in asked]
+        return [None if replies is None else replies[0] for replies in found]
+
+    def _guarded(self, place: int, call: Callable[[], Any], by_partner: bool = False) -> Any:
+        try:
+            return call()
+        except BudgetError:
+            raise
+        except Exception as error:
+            if self._failures is None:
+                raise
+            self._failures[place] = Failure(error, by_partner)
+            return None
+
+
+TextEnv: TypeAlias = "gymnasium.Env[str, str]"
+MakeEnv: TypeAlias = Callable[[], TextEnv]
+
+
+@dataclass(slots=True)
+class Slot:
+    """One environment and the episode that it is playing."""
+
+    env: TextEnv
+    index: int
+    order: int = 0
+    start: Start = field(default_factory=lambda: Start(0))
+    observations: list[str] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    info: dict[str, Any] = field(default_factory=dict)
+    illegal: int = 0
+
+    def begin(self, order: int, start: Start) -> None:
+        self.order, self.start, self.illegal = order, start, 0
+        self.observations, self.replies, self.rewards, self.info = [""], [], [], {}
+        self.observations[0], self.info = self._reset()
+
+    def _reset(self) -> tuple[str, dict[str, Any]]:
+        options, seed = self.start.options, self.start.seed
+        text, info = self.env.reset(seed=seed, options=None if options is None else dict(options))
+        if not text:
+            raise UserError(
+                f"{type(self.env).__name__} begins the episode with seed {seed} with an empty text: an environment has "
+                "to say something before the first action (lmrl check-env tests it)"
+            )
+        return text, info
+
+    def request(self) -> Request:
+        return Request(
+            slot=self.index,
+            seed=self.start.seed,
+            observations=self.observations,
+            actions=[reply.text for reply in self.replies],
+            action_ids=[reply.ids for reply in self.replies],
+            info=self.info,
+        )
+
+    def renew(self, make_env: MakeEnv) -> None:
+        """A new environment, brought to where the old one was.
+
+        Raises:
+            UserError: it does not say again what the old one said.
+        """
+        with suppress(Exception):  # it has failed already
+            self.env.close()
+        self.env = make_env()
+        text, self.info = self._reset()
+        for turn, reply in enumerate(self.replies):
+            if text != self.observations[turn]:
+                raise UserError(f"the environment does not repeat itself: turn {turn} of seed {self.start.seed}")
+            text, _, _, _, self.info = self.env.step(reply.text)
+        self.observations[-1] = text  # differs where there was none yet
+
+    def turned(self, reply: Reply, turn: Step) -> tuple[bool, bool]:
+        text, reward, terminated, truncated, self.info = turn
+        self.observations.append(text)
+        self.replies.append(reply)
+        self.rewards.append(float(reward))
+        self.illegal += bool(self.info.get("illegal", False))
+        return terminated, truncated
+
+    def episode(self, task: str, terminated: bool, truncated: bool) -> Episode:
+        sampled, valued = any(reply.ids for reply in self.replies), any(reply.values for reply in self.replies)
+        return Episode(
+            task=task,
+            observations=tuple(self.observations),
+            actions=tuple(reply.text for reply in self.replies),
+            rewards=tuple(self.rewards),
+            terminated=terminated,
+            truncated=truncated,
+            seed=self.start.seed,
+            info={**self.info, "illegal": self.illegal, "success": bool(self.info.get("success", False))},
+            action_ids=tuple(reply.ids for reply in self.replies) if sampled else (),
+            action_logprobs=tuple(reply.logprobs for reply in self.replies) if sampled else (),
+            action_values=tuple(reply.values for reply in self.replies) if valued else (),
+        )
 
 
 def episode_seed(*key: int) -> int:

@@ -14,12 +14,12 @@ import os
 import matplotlib.pyplot as plt
 
 import lmrl
-from lmrl.behaviours import make_policy, policy_names
 from lmrl.data import generate
-from lmrl.data.stats import dataset_stats
+from lmrl.data.inspection import dataset_stats
+from lmrl.data.storage import read_episodes
+from lmrl.envs.registry import make_policy, policy_names
 from lmrl.evaluation import evaluate
-from lmrl.evaluation.transcripts import transcript
-from lmrl.storage import read_episodes
+from lmrl.report.tables import transcript
 
 TINY = "LMRL_TINY" in os.environ  # a few episodes, to see that everything works
 EPISODES = 4 if TINY else 60

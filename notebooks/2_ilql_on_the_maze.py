@@ -17,13 +17,13 @@ from IPython.display import Image, display
 from t_maze import DATA, LAYOUT, PARTS, RUNS, TASK, TINY, record, train
 
 from lmrl.cli import main as lmrl
-from lmrl.data.stats import dataset_stats
+from lmrl.data.inspection import dataset_stats
+from lmrl.data.storage import read_episodes
+from lmrl.envs.maze.picture import draw_mazes
 from lmrl.evaluation import evaluate, probe_maze
 from lmrl.evaluation.curves import find_metrics, read_curves
-from lmrl.evaluation.maze_picture import draw_mazes
 from lmrl.evaluation.token_values import token_values
 from lmrl.modules import load_module, load_policy
-from lmrl.storage import read_episodes
 
 EPISODES = 2 if TINY else 90
 STEM = PARTS[0]

@@ -16,9 +16,9 @@ import matplotlib.pyplot as plt
 from IPython.display import Image, display
 from t_maze import LAYOUT, RUNS, TASK, TINY, train
 
-from lmrl.behaviours.maze import MazePlayer
+from lmrl.envs.maze.picture import draw_mazes
+from lmrl.envs.maze.players import MazePlayer
 from lmrl.evaluation import evaluate, probe_maze
-from lmrl.evaluation.maze_picture import draw_mazes
 from lmrl.evaluation.token_values import token_values
 from lmrl.modules import load_module, load_policy
 

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import lightning as L
 from torch import Tensor
 
-from lmrl.batch import TokenBatch
 from lmrl.datamodules import MazeDataModule
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.intervals import bootstrap_difference
@@ -28,6 +27,7 @@ from lmrl.losses import taken
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import head_of, hidden_states, trunk_of
 from lmrl.modules import BC
+from lmrl.tokens.collate import TokenBatch
 
 TINY = "LMRL_TINY" in os.environ
 STEPS, EPISODES = (3, 2) if TINY else (400, 200)

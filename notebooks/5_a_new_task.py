@@ -17,17 +17,15 @@ from pathlib import Path
 import lightning as L
 
 import lmrl
-from lmrl.behaviours.chance import turn_chance
+from lmrl.data.storage import write_episodes
 from lmrl.datamodules import OfflineDataModule
 from lmrl.envs import TextEnv, check_env
-from lmrl.envs.registration import register
-from lmrl.envs.scores import Scores
-from lmrl.envs.task import Task
+from lmrl.envs.registry import register
+from lmrl.envs.task import Scores, Task, turn_chance
 from lmrl.evaluation import evaluate
 from lmrl.modules import BC, FilteredBC
-from lmrl.protocols import Reply
-from lmrl.rollout import Start, in_order, rollout
-from lmrl.storage import write_episodes
+from lmrl.rollout import in_order, rollout
+from lmrl.types import Reply, Start
 
 TINY = "LMRL_TINY" in os.environ
 STEPS, EPISODES, SIZE = (3, 2, 40) if TINY else (600, 300, 4000)

@@ -11,13 +11,13 @@ from pathlib import Path
 from random import Random
 
 import lmrl
-from lmrl.behaviours.maze import MazePlayer
 from lmrl.cli import main
-from lmrl.envs.layouts import load_layout
-from lmrl.envs.registration import register, task
-from lmrl.protocols import Request
-from lmrl.rollout import Start, in_order, rollout
-from lmrl.storage import write_episodes
+from lmrl.data.storage import write_episodes
+from lmrl.envs.maze.layouts import load_layout
+from lmrl.envs.maze.players import MazePlayer
+from lmrl.envs.registry import register, task
+from lmrl.rollout import in_order, rollout
+from lmrl.types import Request, Start
 
 TINY = "LMRL_TINY" in os.environ  # a few steps, to see that everything works
 STEPS = {"bc": 4, "ilql": 4} if TINY else {"bc": 200, "ilql": 1400}

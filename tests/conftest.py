@@ -9,7 +9,7 @@ from lmrl.callbacks import KeepLast
 from lmrl.data import generate
 from lmrl.datamodules import MazeDataModule
 from lmrl.modules import BC
-from tests.online import TINY, trainer
+from tests.helpers.online import TINY, trainer
 
 
 @pytest.fixture(scope="module")

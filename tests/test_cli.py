@@ -13,7 +13,7 @@ import yaml
 
 from lmrl import __version__
 from lmrl.cli import VERBS, main
-from lmrl.storage import read_episodes, write_episodes
+from lmrl.data.storage import read_episodes, write_episodes
 
 
 def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from lmrl.cli import main
-from lmrl.config_files import configs_folder
+from lmrl.configuration import configs_folder
 from lmrl.data import generate
-from lmrl.envs.registration import tasks
-from tests.ranks import STRATEGIES, on_ranks
+from lmrl.envs.registry import tasks
+from tests.helpers.ranks import STRATEGIES, on_ranks
 
 CONFIGS = configs_folder()
 # Two games of an untrained model may well be equal, or won by nobody.

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import lmrl
-from lmrl import models, policies
+from lmrl import chat, policies
 from lmrl.cli import VERBS, main
 
 HEAVY = ("torch", "transformers", "lightning", "torchmetrics", "matplotlib", "scipy", "tensorboard", "wandb")
@@ -54,7 +54,7 @@ def test_the_top_level_loads_only_what_is_named(tmp_path: Path) -> None:
     assert "torch" in loaded("import lmrl\nlmrl.load_policy", tmp_path)
 
 
-@pytest.mark.parametrize("package", [lmrl, models, policies], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [lmrl, chat, policies], ids=lambda package: package.__name__)
 def test_every_public_name_is_there_and_listed(package: ModuleType) -> None:
     for name in package.__all__:
         assert getattr(package, name) is not None

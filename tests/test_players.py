@@ -9,12 +9,12 @@ import pytest
 
 import lmrl
 from lmrl.cli import main
-from lmrl.envs.registration import task
+from lmrl.data.storage import write_episodes
+from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.modules import BC, load_policy, trained_task
 from lmrl.players import default_folder
-from lmrl.storage import write_episodes
-from lmrl.tokens import Window
+from lmrl.tokens.encoding import Window
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
 

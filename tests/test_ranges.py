@@ -14,14 +14,14 @@ import lmrl.modules
 import lmrl.policies
 from lmrl.callbacks import InteractiveEvaluation, KeepLast, RolloutCollection, TrainingProgress
 from lmrl.datamodules import Filter, OfflineDataModule, OnlineDataModule
+from lmrl.decoding.engine import Engine
 from lmrl.errors import UserError
-from lmrl.models.engine import Engine
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, ILQL, MC, PPO, FilteredBC, GuidedPPO, OnlineFilteredBC, ValueModule
 from lmrl.policies import LMPolicy, RerankPolicy, ValueGuidedLogitsProcessor, ValueGuidedPolicy
-from lmrl.tokens import Window
-from tests.online import TINY
+from lmrl.tokens.encoding import Window
+from tests.helpers.online import TINY
 
 #: Values that are just outside of a range, or beyond it.
 NOT_NEGATIVE, POSITIVE, COUNT = (-1e-9, -1), (0, -1), (0, -1)

@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 import pytest
 
 import lmrl
-from lmrl.behaviours import make_policy
 from lmrl.envs import TextEnv
-from lmrl.episode import Episode
+from lmrl.envs.registry import make_policy
 from lmrl.errors import UserError
-from lmrl.protocols import PartnerRequest, Reply, Request
-from lmrl.rollout import Start, in_order, rollout
+from lmrl.rollout import in_order, rollout
+from lmrl.types import Episode, PartnerRequest, Reply, Request, Start
 
 
 class Counter(TextEnv):

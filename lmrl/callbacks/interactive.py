@@ -10,14 +10,14 @@ from lightning.pytorch import Callback, Trainer
 
 from lmrl.callbacks.progress import say
 from lmrl.callbacks.saving import save_run
-from lmrl.envs.registration import task as task_of
+from lmrl.decoding.sampling import check_decoding
+from lmrl.envs.registry import task as task_of
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation import evaluate
-from lmrl.models.sampling import check_decoding
 from lmrl.modules import LanguageModule
-from lmrl.modules.rounds import log_now
-from lmrl.modules.sharding import whole
-from lmrl.protocols import Policy
+from lmrl.training.rounds import log_now
+from lmrl.training.sharding import whole
+from lmrl.types import Policy
 
 __all__ = ["InteractiveEvaluation", "policy_of"]
 

@@ -10,12 +10,11 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from lmrl.atomic import remove, replace
 from lmrl.errors import check_range
+from lmrl.files import remove, replace
 from lmrl.modules import LanguageModule
-from lmrl.modules.saving import note_weights
-from lmrl.modules.sharding import is_sharded, whole, whole_weights
-from lmrl.modules.wrapped import wrapper_of
+from lmrl.training.saving import note_weights
+from lmrl.training.sharding import is_sharded, whole, whole_weights, wrapper_of
 
 __all__ = ["KeepLast", "save_run"]
 

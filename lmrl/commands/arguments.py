@@ -1,7 +1,12 @@
 """From a typed function to the arguments of a command: the signature is the parser, the docstring is the help."""
 
+import difflib
 import inspect
-from collections.abc import Callable, Sequence
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import Any, get_type_hints
 
 from docstring_parser import Docstring
@@ -9,10 +14,150 @@ from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
 from omegaconf import OmegaConf
 
-from lmrl.commands.parser_errors import explain
 from lmrl.errors import UserError
 
-__all__ = ["call", "env_arguments", "named_values", "parser_of", "partner_argument"]
+__all__ = [
+    "PUBLIC",
+    "call",
+    "env_arguments",
+    "explain",
+    "named_values",
+    "parser_of",
+    "partner_argument",
+    "public_classes",
+]
+
+#: Where the classes are that a key may name in short.
+PUBLIC = {
+    "model": "lmrl.modules",
+    "data": "lmrl.datamodules",
+    "trainer.callbacks": "lmrl.callbacks",
+    "trainer.logger": "lightning.pytorch.loggers",
+}
+
+_KEY = re.compile(r"Parser key \"([\w.]+)\":")
+# An alternative that names a class, and what is indented below it.
+_CLASS = re.compile(r"^( *)- Problem with given class_path '([\w.]+)':\n((?:\1 +.*\n?)+)", re.MULTILINE)
+_STRANGE = re.compile(r"(?:Option '|unrecognized arguments: --)([\w.]+)(?:' is not accepted|=| |$)", re.MULTILINE)
+_WORD = re.compile(r"unrecognized arguments: ([^-].*)")
+_GROUP = re.compile(r"Group '([\w.]+)' does not accept option '([\w.]+)'")
+_NO_SUCH_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
+_NO_SUCH_CLASS = re.compile(
+    r"Expected a dot import path string: (.*)|Import path ([\w.]*) ?does not correspond|No module named '([\w.]+)'"
+)
+_EXPECTED = re.compile(r"Expected an? (?:<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[(.*?)\](?=\.|$))", re.MULTILINE)
+_GIVEN = re.compile(r"(?:Got value|Given value): (.*)")
+_NO_VALUE = re.compile(r"argument (?:-\w/)?(--[\w.]+).*: expected one argument")
+# What the parser says around the point: the alternatives of a union, and the value once more.
+_NOISE = re.compile(r"^\s*(Does not validate|Subtypes:|Errors:|Given value|- Expected a <class 'NoneType'>)")
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "dict": "a mapping",
+    "list": "a list",
+}
+
+
+def explain(message: str, parser: ArgumentParser) -> str:
+    """One line for what went wrong in ``parser``: an unknown option, key or class, or a value of the wrong kind."""
+    message, path, owner = _innermost(message)
+    if found := _NO_SUCH_NAME.search(message):
+        return _unknown("name", found[2], _names(import_module(found[1]), found[2]), f" of {found[1]}")
+    if found := _NO_SUCH_CLASS.search(message):
+        given = [*filter(None, found.groups()), *_GIVEN.findall(message), ""]
+        return _no_such_class(path or "class_path", given[0])
+    if found := _GROUP.search(message):
+        key = f"{found[1]}.{found[2]}"
+        return _unknown("key", key, _siblings(key, parser))
+    if found := _STRANGE.search(message):
+        if owner is not None:
+            return _unknown("key", found[1], _arguments(owner), f" of {owner}")
+        return _unknown("key", found[1], _siblings(found[1], parser))
+    if found := _WORD.search(message):
+        return f"unexpected {found[1]!r}: settings are given as --name=value"
+    if found := _NO_VALUE.search(message):
+        return f"{found[1]} must be followed by a value"
+    if path and (rule := _rule(message)) and (given := _GIVEN.findall(message)):
+        return f"{path} must be {rule}, got {given[-1]!r}"
+    lines = [line.strip(" -") for line in message.splitlines() if line.strip() and not _NOISE.match(line)]
+    return _KEY.sub(lambda found: f"{found[1]}:", " ".join(lines))
+
+
+def _innermost(message: str) -> tuple[str, str, str | None]:
+    """What is wrong, the path of its key, and the class that the key is an argument of."""
+    path, owner = "", None
+    while found := _CLASS.search(message):
+        if key := _KEY.search(message[: found.start()]):
+            path = f"{path}.{key[1]}" if path else key[1]
+        message, owner = found[3], found[2]
+        path = f"{path}.init_args"
+    if key := _KEY.search(message):
+        path = f"{path}.{key[1]}" if path else key[1]
+    return message, path.removesuffix(".init_args"), owner
+
+
+def _rule(message: str) -> str:
+    """``a number``, ``one of a, b``: what the alternatives of a type are."""
+    found = _EXPECTED.findall(message)
+    choices = [choice.strip("'\" ") for _, literal in found for choice in literal.split(",") if literal]
+    if choices:
+        return f"one of {', '.join(dict.fromkeys(choices))}"
+    kinds = [kind for kind, _ in found if kind != "NoneType"]
+    if "float" in kinds and "int" in kinds:
+        kinds.remove("int")
+    return " or ".join(dict.fromkeys(_KINDS.get(kind, kind) for kind in kinds))
+
+
+def _no_such_class(key: str, name: str) -> str:
+    package = PUBLIC.get(key.partition(".init_args")[0])
+    if package is None:
+        return f"{key} must be the path of a class, package.Class, got {name!r}"
+    return f"{_unknown(key, name, public_classes(package))}, or the path of a class of your own"
+
+
+def public_classes(package: str) -> list[str]:
+    """Names of the classes that a package hands out."""
+    module = import_module(package)
+    return [name for name in module.__all__ if inspect.isclass(getattr(module, name))]
+
+
+def _names(module: ModuleType, wanted: str) -> list[str]:
+    """What may stand after a module in a path, where ``wanted`` stands: its classes, or the modules inside."""
+    if wanted[0].islower():
+        return [found.name for found in pkgutil.iter_modules(getattr(module, "__path__", ()))]
+    return [name for name in getattr(module, "__all__", dir(module)) if name[0].isupper()]
+
+
+def _unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1) or [n for n in names if n.lower().startswith(name.lower())][:1]
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"unknown {kind} {name!r}{where}; {hint}known: {', '.join(names)}"
+
+
+def _siblings(key: str, parser: ArgumentParser) -> set[str]:
+    """The keys with the same first part (``trainer.…``), or else all first parts."""
+    flags = (name[2:] for action in parser._actions for name in action.option_strings if name.startswith("--"))
+    keys = {flag for flag in flags if not flag.endswith(("+", "help", "print_config", "print_shtab"))}
+    same = {other for other in keys if "." in other and other.split(".")[0] == key.split(".")[0]}
+    return same or {other.split(".")[0] for other in keys}
+
+
+def _arguments(class_path: str) -> list[str]:
+    """Of a class, and of those that it hands its other arguments on to."""
+    module, _, name = class_path.rpartition(".")
+    names: list[str] = []
+    for base in getattr(import_module(module), name).__mro__:
+        if "__init__" in vars(base):
+            parameters = inspect.signature(base.__init__).parameters.values()
+            names += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    return [name for name in dict.fromkeys(names) if name != "self"]
+
 
 Function = Callable[..., "int | None"]
 

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lmrl.commands.arguments import env_arguments, named_values
+from lmrl.envs.chat_tasks import CHAT_TASKS
 from lmrl.errors import check_range
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.record import record_evaluation
-from lmrl.locks import locked
+from lmrl.files import locked
 from lmrl.players import default_folder, is_chat, is_trained, named_policy, played_task
-from lmrl.policies.chat_tasks import CHAT_TASKS
 
 __all__ = ["evaluate_command"]
 

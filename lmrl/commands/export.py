@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrl.evaluation.results import read_json
-from lmrl.locks import locked
+from lmrl.files import locked
 from lmrl.models.export import check_replaceable
 from lmrl.modules import load_module
 

@@ -1,24 +1,28 @@
-"""``lmrl play``: a person at the terminal plays one episode, with a drawing of the game and, if wanted, advice."""
+"""``lmrl play``, ``lmrl view`` and ``lmrl web``."""
 
-from collections.abc import Mapping
+import html
+import os
+import socket
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
-from lmrl.commands.arguments import env_arguments
-from lmrl.commands.drawings import draw_board, draw_maze, draw_wordle
-from lmrl.envs.layouts import find_layout
-from lmrl.episode import Episode
-from lmrl.evaluation.wording import number
+from lmrl.commands.arguments import env_arguments, named_values
+from lmrl.errors import UserError
 from lmrl.partners import environment
-from lmrl.players import named_adviser, played_task
-from lmrl.policies.advice import advise
+from lmrl.play.game import Game, Offer, Order
+from lmrl.play.terminal import _advice, _ended, _show
+from lmrl.play.viewer import write_view
+from lmrl.players import is_chat, named_adviser, played_task
 from lmrl.policies.human import HumanPolicy
-from lmrl.protocols import Policy, Request
-from lmrl.rollout import Start, rollout
+from lmrl.rollout import rollout
+from lmrl.types import Request, Start
 
-__all__ = ["play_command"]
+__all__ = ["play_command", "view_command", "web_command"]
 
 
 def play_command(
@@ -51,29 +55,147 @@ def play_command(
         print(f"{ending}: return {episode.total_reward:g} in {len(episode)} turns, {episode.illegal} illegal")
 
 
-def _advice(adviser: Policy, name: str, request: Request) -> str:
-    move, value = advise(adviser, request)
-    return f"{name} would say: {move}" + ("" if value is None else f"   V {number(value, 2)}")
+_PLAYED = Path("evaluation") / "episodes.parquet"
 
 
-def _show(console: Console, task: str, arguments: Mapping[str, Any], request: Request) -> None:
-    """The newest text, below a drawing if this is a terminal."""
-    drawing = _drawing(task, arguments, request) if console.is_terminal else None
-    if drawing is not None:
-        console.print(drawing)
-    console.print(request.observations[-1].rstrip("\n"), markup=False, soft_wrap=True)
+def view_command(
+    source: Path,
+    *,
+    out: Path | None = None,
+    run: Path | None = None,
+    episodes: int | None = None,
+    valued: int = 100,
+    allow_other_task: bool = False,
+    env: list[str] | None = None,
+) -> None:
+    """Write an HTML page of episodes: filter, sort, read, with boards, tiles and maps, and values over the words.
+
+    Args:
+        source: a .parquet or .jsonl file of episodes, or a run folder that was evaluated.
+        out: the page (default: beside the file, with the suffix .html).
+        run: a run folder or checkpoint whose V, Q, advantage and probability colour the words (default: the run folder
+            that is shown).
+        episodes: only so many, from the first on.
+        valued: so many episodes, from the first on, get values.
+        allow_other_task: show what a run thinks of episodes of another task than the one that it was trained on.
+        env: arguments of the environment that was played, e.g. layout=umaze (default: as the file says; a
+            path is never taken from it).
+    """
+    file, trained = source, run
+    if source.is_dir():
+        file = source / _PLAYED
+        trained = run or (source if any(source.glob("*.ckpt")) else None)
+        if not file.is_file():
+            raise UserError(f"{source} has no {_PLAYED}; make it with: lmrl evaluate --policy {source}")
+    page = file.with_suffix(".html") if out is None else out
+    count = write_view(file, page, trained, episodes, valued, env_arguments(env) if env else None, allow_other_task)
+    print(f"{count} episodes written to {page}; open it in a browser")
 
 
-def _drawing(task: str, arguments: Mapping[str, Any], request: Request) -> Text | None:
-    if task == "wordle":
-        return draw_wordle(request)
-    if task in ("chess", "endgames"):
-        return draw_board(request)
-    if task in ("maze_fo", "maze_po"):
-        return draw_maze(find_layout(arguments.get("layout", "double_t_maze")), request)
-    return None
+try:
+    import uvicorn
+
+    from lmrl.play.access import BoundedConnection, Keys
+    from lmrl.play.app import make_app
+except ImportError as error:
+    raise UserError(f"lmrl web needs starlette and uvicorn ({error}): pip install 'lmrl[web]'") from error
 
 
-def _ended(episode: Episode) -> Request:
-    """The end as if there were one more turn."""
-    return Request(0, episode.seed, episode.observations, episode.actions, info=episode.info)
+_LEADING = '<!doctype html><meta charset="utf-8"><title>lmrl</title><meta http-equiv="refresh" content="0; url={}">\n'
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def web_command(
+    task: str | None = None,
+    *,
+    policy: list[str] | None = None,
+    seed: int = 0,
+    advisor: str | None = None,
+    env: list[str] | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    no_browser: bool = False,
+    runs: Path = Path("runs"),
+    chat: list[str] | None = None,
+) -> None:
+    """Play in the browser, watch a policy play, or two side by side at the same episode.
+
+    The page also changes the task, the players and the seed. Players are the scripted ones, the runs of a task, and
+    those that are named here; a path, a program or a chat model is named here or nowhere. The address holds a key that
+    opens the page once.
+
+    Args:
+        task: name of the task, e.g. wordle (default: that of the first policy or advisor that is a run).
+        policy: one player to watch or two to compare, each as ``lmrl evaluate --policy`` takes them; human is you
+            (default: human).
+        seed: decides what is random about the episode.
+        advisor: a run folder, a checkpoint or another player whose move is shown to you each turn, and V if it has
+            values.
+        env: arguments of the environment, e.g. opponent=random or partner=lm:PATH.
+        host: address to listen at; others than your own machine can reach it only if you change this.
+        port: to listen at; 0 is any free one.
+        no_browser: only print the address.
+        runs: folder of the runs that the page offers, runs/TASK/NAME.
+        chat: settings of the chat models among the players, e.g. budget_tokens=100000; a budget is for all games.
+    """
+    task = played_task(task, *(policy or ()), *filter(None, [advisor])).name
+    first = Order(task, policy or ["human"], seed, advisor or "", env or [])
+    settings = _chat_settings(first, chat)
+    Game(first, settings).close()  # what cannot be played is said here, not on the page
+    with _listening(host, port) as listener:
+        place = _place(host, listener.getsockname()[1])
+        keys = Keys(lambda key: print(f"For another tab: {place}#{key}", flush=True))
+        print(f"{task} at {place}#{keys.new()}\nCtrl-C ends it.", flush=True)
+        if host not in _LOCAL:
+            print(
+                "note: whoever has this address can load your runs, and ask the chat models that you named", flush=True
+            )
+        app = make_app(Offer(first, runs, settings), keys, (host, socket.gethostname()))
+        server = uvicorn.Config(
+            app,
+            http=BoundedConnection,
+            ws="none",
+            lifespan="off",
+            log_level="error" if os.environ.get("LMRL_DEBUG") == "1" else "critical",
+            access_log=False,
+            proxy_headers=False,
+            h11_max_incomplete_event_size=16_384,
+            timeout_graceful_shutdown=1,
+        )
+        with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="lmrl-") as private:
+            if not no_browser:
+                webbrowser.open(_leading_to(f"{place}#{keys.new()}", Path(private)))
+            uvicorn.Server(server).run(sockets=[listener])
+
+
+def _chat_settings(first: Order, words: list[str] | None) -> dict[str, Any]:
+    """Each game has new players, but the budget is one."""
+    settings = named_values(words, "chat")
+    if settings and not any(map(is_chat, (*first.policies, first.advisor))):
+        raise UserError("chat can be set for a chat model only (chat:MODEL or local:PATH): none is among the players")
+    budget = {"shared_budget": True} if any(name.startswith("budget_") for name in settings) else {}
+    return {**budget, **settings}
+
+
+def _leading_to(address: str, private: Path) -> str:
+    """The address of a page that leads to another one. Command lines can be read by every user, this file by none."""
+    page = private / "lmrl.html"
+    page.touch(mode=0o600)
+    page.write_text(_LEADING.format(html.escape(address)), encoding="utf-8")
+    return page.as_uri()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"cannot listen at host {host!r}, port {port} ({error}); --port 0 takes any free one"
+        ) from error
+
+
+def _place(host: str, port: int) -> str:
+    """As a browser takes it: a machine that listens everywhere is called by its name."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}/"

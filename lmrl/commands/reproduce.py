@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lmrl.commands.arguments import env_arguments
-from lmrl.envs import registration
+from lmrl.envs import registry
 from lmrl.errors import UserError
-from lmrl.evaluation.report import write_report
 from lmrl.evaluation.results import notes_on_weights
-from lmrl.evaluation.seeds import seed_folders
+from lmrl.evaluation.scores import seed_folders
+from lmrl.report.report import write_report
 from lmrl.reproduce import OFFLINE, ONLINE, Order, reproduce, shortened
-from lmrl.reproduce.presets import preset_of
+from lmrl.reproduce.plan import preset_of
 
 __all__ = ["report_command", "reproduce_command"]
 
@@ -72,8 +72,8 @@ def reproduce_command(
 
 def _tasks(named: Sequence[str], all_of_them: bool) -> list[str]:
     if bool(named) == all_of_them:
-        raise UserError(f"name tasks, or all of them with --all, not both; known: {', '.join(registration.tasks())}")
-    return [*named] or [*registration.tasks()]
+        raise UserError(f"name tasks, or all of them with --all, not both; known: {', '.join(registry.tasks())}")
+    return [*named] or [*registry.tasks()]
 
 
 def report_command(
@@ -92,7 +92,7 @@ def report_command(
         out: folder for the report.
     """
     page = write_report(runs, out, tasks, algorithms)
-    for task in tasks or registration.tasks():
+    for task in tasks or registry.tasks():
         for folder in seed_folders(runs).values():
             for note in notes_on_weights(folder, task):
                 print(f"note: {note}")

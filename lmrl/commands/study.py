@@ -8,9 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from lmrl.errors import UserError
-from lmrl.evaluation.study_page import QUESTION, write_study
-from lmrl.evaluation.study_ratings import Ratings, read_ratings
-from lmrl.evaluation.study_table import study_table
+from lmrl.study.page import QUESTION, write_study
+from lmrl.study.ratings import Ratings, read_ratings, study_table
 
 __all__ = ["make_command", "table_command"]
 

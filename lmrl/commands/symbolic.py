@@ -11,15 +11,14 @@ from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 from rich.table import Table
 
-from lmrl.data.generate import dataset_path, generate
-from lmrl.data.reading import read_dataset
-from lmrl.envs.layouts import find_layout
-from lmrl.envs.registration import task
+from lmrl.data.recording import dataset_path, generate
+from lmrl.data.storage import read_dataset
+from lmrl.envs.maze.layouts import find_layout
+from lmrl.envs.registry import task
 from lmrl.errors import UserError, unknown
-from lmrl.evaluation.naming import label
 from lmrl.evaluation.record import record_evaluation
 from lmrl.evaluation.results import write_json
-from lmrl.evaluation.wording import duration, number
+from lmrl.report.wording import duration, label, number
 from lmrl.symbolic import (
     Grid,
     GridMaze,

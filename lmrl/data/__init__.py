@@ -1,11 +1,9 @@
 """Datasets: record them, describe them, replay them, and read the official ones."""
 
-from lmrl.data.generate import dataset_path, generate
-from lmrl.data.official import import_official
-from lmrl.data.reading import read_dataset
-from lmrl.data.shards import join_shards
-from lmrl.data.stats import DatasetStats, dataset_stats, stats_table
-from lmrl.data.verify import Mismatch, Report, verify
+from lmrl.data.importing import import_official
+from lmrl.data.inspection import DatasetStats, Mismatch, Report, dataset_stats, stats_table, verify
+from lmrl.data.recording import dataset_path, generate
+from lmrl.data.storage import join_shards, read_dataset
 
 __all__ = [
     "DatasetStats",

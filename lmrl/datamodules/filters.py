@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lmrl.episode import Episode
 from lmrl.errors import UserError, check_range
+from lmrl.types import Episode
 
 __all__ = ["Filter"]
 

@@ -9,13 +9,13 @@ import numpy as np
 from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 from torch.utils.data import DataLoader, IterableDataset
 
-from lmrl.batch import TokenBatch, collate
 from lmrl.datamodules.offline import OfflineDataModule
-from lmrl.datamodules.replay import Outcome, ReplayBuffer
-from lmrl.episode import Episode
+from lmrl.datamodules.replay_buffer import Outcome, ReplayBuffer
+from lmrl.distributed import place
 from lmrl.errors import UserError, check_range
-from lmrl.ranks import place
-from lmrl.tokens import Segment, segments
+from lmrl.tokens.collate import TokenBatch, collate
+from lmrl.tokens.segments import Segment, segments
+from lmrl.types import Episode
 
 __all__ = ["Digest", "OnlineDataModule"]
 

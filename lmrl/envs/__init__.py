@@ -1,8 +1,8 @@
 """The games, their registration, and the laws that every environment obeys."""
 
 from lmrl.envs.base import TextEnv
-from lmrl.envs.check import LawBroken, check_env
-from lmrl.envs.registration import Task, make, task, tasks
-from lmrl.envs.scores import Scores, normalize
+from lmrl.envs.checker import LawBroken, check_env
+from lmrl.envs.registry import make, task, tasks
+from lmrl.envs.task import Scores, Task, normalize
 
 __all__ = ["LawBroken", "Scores", "Task", "TextEnv", "check_env", "make", "normalize", "task", "tasks"]

@@ -1,8 +1,8 @@
 """Playing, summing up and reporting: scores with intervals, beside the published ones."""
 
+from lmrl.envs.maze.probe import MazeProbe, probe_maze
 from lmrl.evaluation.evaluate import Evaluation, default_episodes, evaluate
 from lmrl.evaluation.intervals import Interval, bootstrap_difference, bootstrap_mean, wilson
-from lmrl.evaluation.maze_probe import MazeProbe, probe_maze
 from lmrl.evaluation.results import Result, read_results, write_evaluation
 
 __all__ = [

@@ -6,16 +6,16 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
-from lmrl.envs.dialogue import DialogueEnv
-from lmrl.envs.registration import make, task
+from lmrl.envs.base import DialogueEnv
+from lmrl.envs.registry import make, task
 from lmrl.errors import UserError
 from lmrl.evaluation.intervals import wilson
-from lmrl.protocols import Partner, PartnerRequest
+from lmrl.types import Partner, PartnerRequest
 
 __all__ = ["Agreement", "partner_agreement"]
 
 # Games whose answers are yes or no, and where questions to both come from.
-_PROBES: Mapping[str, str] = {"twenty_questions": "lmrl.behaviours.twenty_questions_probe"}
+_PROBES: Mapping[str, str] = {"twenty_questions": "lmrl.envs.twenty_questions.players"}
 _BATCH = 256
 
 

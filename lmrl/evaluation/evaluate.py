@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from lmrl.envs import registration
-from lmrl.envs.scores import Scores, normalize
-from lmrl.episode import Episode
+from lmrl.distributed import shared_out
+from lmrl.envs import registry
+from lmrl.envs.task import Scores, normalize
 from lmrl.errors import check_range
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.partners import environment
 from lmrl.players import named_policy, played_task
-from lmrl.protocols import Described, Policy
-from lmrl.ranks import shared_out
-from lmrl.rollout import Start, episode_seed, in_order, rollout
+from lmrl.rollout import episode_seed, in_order, rollout
+from lmrl.types import Described, Episode, Policy, Start
 
 __all__ = ["Evaluation", "default_episodes", "evaluate"]
 
@@ -52,7 +51,7 @@ class Evaluation:
         of actions that the rules did not know. ``warnings`` names values outside of the task's constants (nothing is
         clipped), and fixed starts that were not played equally often.
         """
-        published = registration.task(self.task).scores
+        published = registry.task(self.task).scores
         returns = [episode.total_reward for episode in self.episodes]
         strata = [place % self.starts for place in range(len(returns))] if self.starts else None
         mean, interval = float(np.mean(returns)), bootstrap_mean(returns, strata=strata)
@@ -126,7 +125,7 @@ def evaluate(
         task = played_task(task, path).name
         settings: dict[str, Any] = {"allow_other_task": True} if allow_other_task else {}
         provenance = {"policy": path, **(provenance or {})}
-        policy, name = named_policy(path, registration.task(task), env, **settings), name or path
+        policy, name = named_policy(path, registry.task(task), env, **settings), name or path
     record = played_task(task)
     task, episodes = record.name, default_episodes(record.name) if episodes is None else episodes
     check_range("[1, inf)", episodes=episodes, slots=slots)
@@ -164,7 +163,7 @@ def default_episodes(task: str) -> int:
     Raises:
         UserError: for an unknown task.
     """
-    starts = max(1, len(registration.task(task).starts))
+    starts = max(1, len(registry.task(task).starts))
     return starts * -(-_LEAST // starts)
 
 

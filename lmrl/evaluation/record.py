@@ -4,15 +4,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lmrl.envs import registration
-from lmrl.envs.maze import Maze
-from lmrl.episode import Episode
+from lmrl.data.storage import write_episodes
+from lmrl.envs import registry
+from lmrl.envs.maze.env import Maze
+from lmrl.envs.maze.probe import MazeProbe, probe_maze
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import evaluate
-from lmrl.evaluation.maze_probe import MazeProbe, probe_maze
 from lmrl.evaluation.results import check_evaluation_folder, write_evaluation
-from lmrl.protocols import Policy
-from lmrl.storage import write_episodes
+from lmrl.types import Episode, Policy
 
 __all__ = ["record_evaluation"]
 
@@ -77,7 +76,7 @@ def _probe(
 ) -> MazeProbe | None:
     if greedy is None:
         return None
-    env = registration.make(task, **arguments)
+    env = registry.make(task, **arguments)
     env.close()
     if not isinstance(env.unwrapped, Maze):
         return None

@@ -7,15 +7,15 @@ import torch
 from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 
-from lmrl.batch import TokenBatch, collate
-from lmrl.episode import Episode
-from lmrl.models.guidance import combine, lowest
+from lmrl.decoding.sampling import combine, lowest
 from lmrl.models.lm import head_of, hidden_states, trunk_of
 from lmrl.modules import LanguageModule
 from lmrl.modules.values import ValueModule
-from lmrl.policies.prompts import invalid_ids
-from lmrl.rendering import encoder_for
-from lmrl.tokens import Encoder, action_ids, segments
+from lmrl.policies.context import invalid_ids
+from lmrl.tokens.collate import TokenBatch, collate
+from lmrl.tokens.encoding import Encoder, encoder_for
+from lmrl.tokens.segments import action_ids, segments
+from lmrl.types import Episode
 
 __all__ = ["TokenValue", "token_values"]
 

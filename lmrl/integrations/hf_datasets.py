@@ -1,5 +1,6 @@
-"""Episodes as a `datasets.Dataset`, and back."""
+"""Episodes as a `datasets.Dataset` and back, and as conversations for TRL's `GRPOTrainer` and `SFTTrainer`."""
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
@@ -8,16 +9,22 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from transformers.utils.chat_template_utils import get_json_schema
 
-from lmrl.columns import SCHEMA, episode_from_row, table_of
-from lmrl.episode import Episode
-from lmrl.errors import UserError
-from lmrl.storage import read_episodes
+from lmrl.data.records import SCHEMA, episode_from_row, table_of
+from lmrl.data.storage import read_episodes
+from lmrl.envs.chat_tasks import CHAT_TASKS
+from lmrl.errors import UserError, unknown
+from lmrl.integrations.trl import TaskEnvironment, answer, opening
+from lmrl.policies.chat import introduction
+from lmrl.rollout import episode_seed
+from lmrl.types import Episode
+
+__all__ = ["conversations_dataset", "datasets_package", "episodes_dataset", "episodes_from_dataset", "prompts_dataset"]
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["datasets_package", "episodes_dataset", "episodes_from_dataset"]
 
 _BLOCK = 512
 """Episodes that are turned into a table at once."""
@@ -45,10 +52,10 @@ def episodes_dataset(episodes: str | os.PathLike[str] | Iterable[Episode]) -> "D
     These are the columns of our Parquet files, so ``dataset.to_parquet`` writes a file that `read_episodes` reads.
 
     Args:
-        episodes: file as of `lmrl.storage.write_episodes`, or episodes.
+        episodes: file as of `lmrl.data.storage.write_episodes`, or episodes.
 
     Raises:
-        UserError: `datasets` is missing; for a file as `lmrl.storage.read_episodes`; a text is not valid Unicode.
+        UserError: `datasets` is missing; for a file as `lmrl.data.storage.read_episodes`; a text is not valid Unicode.
     """
     package = datasets_package()
     source = iter(read_episodes(episodes) if isinstance(episodes, (str, os.PathLike)) else episodes)
@@ -88,3 +95,80 @@ def datasets_package() -> ModuleType:
         return import_module("datasets")
     except ImportError as error:
         raise UserError(f"datasets of episodes need the package datasets ({error}): pip install 'lmrl[trl]'") from error
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+_CALL = 'Make each move by calling the tool "act", one move at a time, until the game is over.'
+_OF_PROMPTS = 2  # keeps these episodes apart from those of evaluations and rounds with the same seed
+
+
+def prompts_dataset(name: str, size: int, seed: int = 0, **env: Any) -> "Dataset":
+    """The ``train_dataset`` or ``eval_dataset`` of `GRPOTrainer` for a task.
+
+    Columns: ``prompt`` (a system message and a user message: the rules), ``seed`` (of the episode) and ``environment``
+    (the name of the task: with a dictionary of factories under those names, one run may mix tasks).
+
+    Args:
+        name: of the task.
+        size: number of rows.
+        seed: other seeds give other episodes, and so do evaluations with the same seed.
+        env: arguments of the environment, where the rules depend on them (Wordle's vocabulary).
+
+    Raises:
+        UserError: `datasets` is missing, for a task without prompts, or a size below 1.
+    """
+    if size < 1:
+        raise UserError(f"size must be at least 1, got {size}")
+    prompt = _prompt(name, env)
+    rows = [{"prompt": prompt, "seed": episode_seed(seed, i, _OF_PROMPTS), "environment": name} for i in range(size)]
+    dataset: Dataset = datasets_package().Dataset.from_list(rows)
+    return dataset
+
+
+def conversations_dataset(episodes: str | os.PathLike[str] | Iterable[Episode], **env: Any) -> "Dataset":
+    """A ``train_dataset`` of `SFTTrainer`: what was said as if `GRPOTrainer` had played it, to start GRPO from.
+
+    Columns: ``messages`` (those of `prompts_dataset`, then a call of ``act`` and the tool's answer for each turn, and
+    an empty message of the assistant, who has nothing to add) and ``tools`` (JSON). The last answer says that the game
+    is over, also where somebody else cut the episode.
+
+    Args:
+        episodes: file as of `lmrl.data.storage.write_episodes`, or episodes.
+        env: arguments of the environment, as in `prompts_dataset`.
+
+    Raises:
+        UserError: `datasets` is missing, for a task without prompts, for a file as `lmrl.data.storage.read_episodes`.
+    """
+    source = read_episodes(episodes) if isinstance(episodes, (str, os.PathLike)) else episodes
+    tools = json.dumps([get_json_schema(TaskEnvironment.act)])
+    rows = [{"messages": _conversation(episode, env), "tools": tools} for episode in source]
+    dataset: Dataset = datasets_package().Dataset.from_list(rows)
+    return dataset
+
+
+def _prompt(name: str, env: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if name not in CHAT_TASKS:
+        raise unknown("task with prompts", name, CHAT_TASKS)
+    chat = CHAT_TASKS[name]
+    rules = introduction(chat, chat.appendix(env), (), "plain")
+    return [
+        {"role": "system", "content": f"You are {chat.role}. {_CALL}"},
+        {"role": "user", "content": f"{rules}\n\nNow you play:\n"},
+    ]
+
+
+def _conversation(episode: Episode, env: Mapping[str, Any]) -> list[dict[str, Any]]:
+    system, user = _prompt(episode.task, env)
+    first, *later = episode.observations
+    messages = [system, {**user, "content": user["content"] + opening(episode.task, first)}]
+    for turn, (action, text) in enumerate(zip(episode.actions, later, strict=True), start=1):
+        said = CHAT_TASKS[episode.task].own_spelling(action)
+        call = {"type": "function", "function": {"name": "act", "arguments": {"action": said}}}
+        messages += [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "name": "act", "content": answer(episode.task, text, turn == len(episode))},
+        ]
+    return [*messages, {"role": "assistant", "content": ""}]

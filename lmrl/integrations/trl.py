@@ -5,14 +5,13 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from lmrl.envs.registration import make, task
-from lmrl.episode import Episode
+from lmrl.envs.chat_tasks import CHAT_TASKS
+from lmrl.envs.registry import make, task
+from lmrl.envs.task import ChatTask
 from lmrl.errors import UserError
-from lmrl.policies.chat_prompts import transcript
-from lmrl.policies.chat_tasks import CHAT_TASKS, ChatTask
-from lmrl.protocols import Reply
-from lmrl.rollout import Start
-from lmrl.slot import Slot
+from lmrl.policies.chat import transcript
+from lmrl.rollout import Slot
+from lmrl.types import Episode, Reply, Start
 
 __all__ = ["GAME_OVER", "TaskEnvironment", "answer", "environment_factory", "episode_return", "opening"]
 

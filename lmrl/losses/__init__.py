@@ -1,14 +1,22 @@
 """Losses as functions of tensors: nothing here knows of modules, trainers or text."""
 
-from lmrl.losses.advantages import explained_variance, gae, whiten
 from lmrl.losses.bc import BCLoss, bc_loss
-from lmrl.losses.gather import Taken, score_taken, taken
 from lmrl.losses.ilql import ILQLLoss, expectile_loss, ilql_loss
-from lmrl.losses.kl import KLController, k3, with_kl_penalty
-from lmrl.losses.mc import MCLoss, mc_loss
-from lmrl.losses.ppo import Experience, PPOLoss, Spoken, ppo_loss, spoken
-from lmrl.losses.returns import returns_to_go, td_target
-from lmrl.losses.vocabulary import LinearScores, linear_scores
+from lmrl.losses.mc import MCLoss, mc_loss, returns_to_go, td_target
+from lmrl.losses.ppo import (
+    Experience,
+    KLController,
+    PPOLoss,
+    Spoken,
+    explained_variance,
+    gae,
+    k3,
+    ppo_loss,
+    spoken,
+    whiten,
+    with_kl_penalty,
+)
+from lmrl.losses.token_scores import LinearScores, Taken, linear_scores, score_taken, taken
 
 __all__ = [
     "BCLoss",

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmrl.losses.gather import taken
-from lmrl.losses.vocabulary import LinearScores
+from lmrl.losses.token_scores import LinearScores, taken
 
 __all__ = ["BCLoss", "bc_loss"]
 

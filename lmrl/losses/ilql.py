@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmrl.losses.gather import Taken
-from lmrl.losses.returns import td_target
+from lmrl.losses.mc import td_target
+from lmrl.losses.token_scores import Taken
 
 __all__ = ["ILQLLoss", "expectile_loss", "ilql_loss"]
 

@@ -1,11 +1,129 @@
-"""Proximal policy optimisation (Schulman et al. 2017), token by token."""
+"""Proximal policy optimisation (Schulman et al. 2017), token by token.
 
+KL penalty and its controller, GAE, clipped losses.
+"""
+
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-__all__ = ["Experience", "PPOLoss", "Spoken", "ppo_loss", "spoken"]
+from lmrl.errors import UserError, check_range
+
+__all__ = [
+    "Experience",
+    "KLController",
+    "PPOLoss",
+    "Spoken",
+    "explained_variance",
+    "gae",
+    "k3",
+    "ppo_loss",
+    "spoken",
+    "whiten",
+    "with_kl_penalty",
+]
+
+
+def with_kl_penalty(
+    rewards: ArrayLike, logprob: ArrayLike, start_logprob: ArrayLike, weight: float
+) -> NDArray[np.float64]:
+    """``r_k - weight * (log pi(u_k) - log pi_start(u_k))``, per action token (Ziegler et al. 2019, section 2.1).
+
+    Args:
+        rewards: (T,) of the environment.
+        logprob: (T,) under the policy that sampled.
+        start_logprob: (T,) under the frozen policy.
+        weight: price of a nat.
+    """
+    ratio = np.asarray(logprob, dtype=np.float64) - np.asarray(start_logprob, dtype=np.float64)
+    return np.asarray(rewards, dtype=np.float64) - weight * ratio
+
+
+def k3(log_ratio: ArrayLike) -> NDArray[np.float64]:
+    """``e^x - 1 - x``, never negative (Schulman 2020, "Approximating KL divergence").
+
+    With ``x = log pi_start(u) - log pi(u)`` of tokens that ``pi`` sampled, its mean estimates ``KL(pi, pi_start)``
+    without bias; with the opposite sign, as in the reference implementation, it does not.
+    """
+    log_ratio = np.asarray(log_ratio, dtype=np.float64)
+    estimate: NDArray[np.float64] = np.expm1(log_ratio) - log_ratio
+    return estimate
+
+
+@dataclass(frozen=True, slots=True)
+class KLController:
+    """The price of a nat: fixed, or moved so that the KL approaches a target (Ziegler et al. 2019, section 2.2).
+
+    Raises:
+        UserError: only one of ``target`` and ``horizon``, or one that is not positive.
+    """
+
+    target: float | None = None
+    """Mean KL per action token to be held; None keeps the price."""
+    horizon: float | None = None
+    """How many samples it takes to change the price by a factor of about e."""
+
+    def __post_init__(self) -> None:
+        given = [value for value in (self.target, self.horizon) if value is not None]
+        check_range("(0, inf)", kl_target=self.target, kl_horizon=self.horizon)
+        if len(given) == 1:
+            raise UserError(
+                f"kl_target and kl_horizon must both be given or both be left out, got {self.target}, {self.horizon}"
+            )
+
+    def after(self, weight: float, kl: float, samples: int) -> float:
+        """The price after a round of so many samples with this mean KL."""
+        if self.target is None or self.horizon is None:
+            return weight
+        error = min(0.2, max(-0.2, kl / self.target - 1.0))
+        return weight * (1.0 + error * samples / self.horizon)
+
+
+def gae(
+    rewards: ArrayLike, values: ArrayLike, end_value: float, gamma: float, gae_lambda: float
+) -> NDArray[np.float64]:
+    """Generalised advantage estimates over the action tokens of one episode (Schulman et al. 2016, equation 16).
+
+    ``delta_k = r_k + gamma * V_{k+1} - V_k`` and ``A_k = delta_k + gamma * lambda * A_{k+1}``. What the environment
+    says between two turns is no step: the state after a turn's last token is that of the next turn's first.
+
+    Args:
+        rewards: (T,) one per action token.
+        values: (T,) V of the states in which the tokens were chosen.
+        end_value: V of the state after the last observation; 0 if the rules ended the episode.
+        gamma: discount per action token.
+        gae_lambda: 0 trusts V after one token, 1 trusts the rewards alone.
+
+    Returns:
+        (T,) float64; ``A + values`` are the targets of V.
+    """
+    rewards, values = np.asarray(rewards, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    advantages = np.empty_like(values)
+    following, tail = float(end_value), 0.0
+    for step in range(len(rewards) - 1, -1, -1):
+        tail = rewards[step] + gamma * following - values[step] + gamma * gae_lambda * tail
+        advantages[step], following = tail, values[step]
+    return advantages
+
+
+def whiten(advantages: ArrayLike, epsilon: float = 1e-8) -> NDArray[np.float64]:
+    """Shift and scale to mean 0 and population variance 1, over all action tokens of a round."""
+    advantages = np.asarray(advantages, dtype=np.float64)
+    if not advantages.size:
+        return advantages
+    whitened: NDArray[np.float64] = (advantages - advantages.mean()) / np.sqrt(advantages.var() + epsilon)
+    return whitened
+
+
+def explained_variance(values: ArrayLike, targets: ArrayLike) -> float:
+    """``1 - Var(targets - values) / Var(targets)``: 1 is perfect, 0 no better than a constant; NaN without variance."""
+    values, targets = np.asarray(values, dtype=np.float64), np.asarray(targets, dtype=np.float64)
+    variance = float(targets.var()) if targets.size else 0.0
+    return 1.0 - float((targets - values).var()) / variance if variance > 0.0 else float("nan")
 
 
 class Experience(NamedTuple):

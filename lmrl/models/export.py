@@ -11,9 +11,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from lmrl.atomic import replacing_folder
 from lmrl.errors import UserError
-from lmrl.json_text import json_of_file, parse_json
+from lmrl.files import json_of_file, parse_json, replacing_folder
 from lmrl.models.folders import check_folder, damaged, read_tensors, tensor_metadata
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import trunk_of

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from lmrl.errors import UserError, in_one_line
-from lmrl.json_text import json_of_file
+from lmrl.files import json_of_file
 
 __all__ = ["check_folder", "damaged", "read_tensors", "tensor_metadata"]
 

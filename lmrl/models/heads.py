@@ -1,13 +1,16 @@
-"""Value heads on a language model's hidden vectors. They stay in float32 whatever the trunk runs in."""
+"""Value heads on hidden vectors, in float32 whatever the trunk runs in; frozen copies and target networks."""
 
 import math
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from lmrl.losses import LinearScores, Taken, linear_scores, score_taken, taken
 
-__all__ = ["ValueHead"]
+__all__ = ["ValueHead", "follow", "frozen_copy", "sharing_copy"]
 
 
 class ValueHead(nn.Module):
@@ -59,3 +62,25 @@ class ValueHead(nn.Module):
 
     def _within(self, hidden: Tensor) -> Tensor:
         return torch.relu(self.inner(hidden.float()))
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def sharing_copy(module: M) -> M:
+    """A copy with modules of its own, which holds the very parameters that do not learn, and copies of the others."""
+    return deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
+
+
+def frozen_copy(module: M) -> M:
+    """A `sharing_copy` in eval mode without gradients."""
+    return sharing_copy(module).requires_grad_(False).eval()
+
+
+@torch.no_grad()
+def follow(slow: Iterable[Tensor], fast: Iterable[Tensor], rate: float) -> None:
+    """Move slow parameters towards fast ones: ``slow <- (1 - rate) * slow + rate * fast``.
+
+    The slow parameters must be float32: in bfloat16 steps this small round to nothing.
+    """
+    torch._foreach_lerp_(list(slow), list(fast), rate)

@@ -11,11 +11,11 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from lmrl.batch import TokenBatch
 from lmrl.errors import UserError, in_one_line
 from lmrl.losses import LinearScores, linear_scores
 from lmrl.models.folders import check_folder
 from lmrl.models.lora import adapter_base, merge_adapter
+from lmrl.tokens.collate import TokenBatch
 
 __all__ = [
     "RowReader",

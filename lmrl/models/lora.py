@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lmrl.errors import UserError, check_range
-from lmrl.json_text import json_of_file
+from lmrl.files import json_of_file
 
 __all__ = [
     "ADAPTER_CONFIG",

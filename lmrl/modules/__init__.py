@@ -1,15 +1,22 @@
-"""The algorithms, each a LightningModule: model, loss, optimizer, and `policy()`."""
+"""The algorithms, each a LightningModule: model, loss, optimizer, and `policy()`.
 
-from lmrl.modules.base import LanguageModule
-from lmrl.modules.bc import BC
-from lmrl.modules.filtered_bc import FilteredBC
-from lmrl.modules.guided_ppo import GuidedPPO
-from lmrl.modules.ilql import ILQL
-from lmrl.modules.load import load_module, load_policy, trained_task
-from lmrl.modules.mc import MC
-from lmrl.modules.online_filtered_bc import OnlineFilteredBC
-from lmrl.modules.ppo import PPO
-from lmrl.modules.values import ValueModule
+Each is imported when it is first named, so that players without a model need no torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from lmrl.lazy import exports
+
+if TYPE_CHECKING:
+    from lmrl.modules.base import LanguageModule
+    from lmrl.modules.bc import BC
+    from lmrl.modules.filtered_bc import FilteredBC, OnlineFilteredBC
+    from lmrl.modules.guided_ppo import GuidedPPO
+    from lmrl.modules.ilql import ILQL
+    from lmrl.modules.load import load_module, load_policy, trained_task
+    from lmrl.modules.mc import MC
+    from lmrl.modules.ppo import PPO
+    from lmrl.modules.values import ValueModule
 
 __all__ = [
     "BC",
@@ -25,3 +32,21 @@ __all__ = [
     "load_policy",
     "trained_task",
 ]
+
+__getattr__, __dir__ = exports(
+    __name__,
+    {
+        "BC": "lmrl.modules.bc",
+        "FilteredBC": "lmrl.modules.filtered_bc",
+        "GuidedPPO": "lmrl.modules.guided_ppo",
+        "ILQL": "lmrl.modules.ilql",
+        "LanguageModule": "lmrl.modules.base",
+        "MC": "lmrl.modules.mc",
+        "OnlineFilteredBC": "lmrl.modules.filtered_bc",
+        "PPO": "lmrl.modules.ppo",
+        "ValueModule": "lmrl.modules.values",
+        "load_module": "lmrl.modules.load",
+        "load_policy": "lmrl.modules.load",
+        "trained_task": "lmrl.modules.load",
+    },
+)

@@ -13,23 +13,20 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lmrl.batch import TokenBatch
+from lmrl.decoding.reader import backend_of
+from lmrl.distributed import place
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.models.compiled import backend_of
+from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.lm import RowReader, build_lm, checkpoint_activations, hidden_states, read_rows
 from lmrl.models.lora import add_lora
-from lmrl.models.runs import resolve_pretrained
 from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer
-from lmrl.modules.optimizer import SCHEDULES, adamw, schedule
-from lmrl.modules.precision import keep_values_whole
-from lmrl.modules.provenance import training_facts
-from lmrl.modules.saving import plain_arguments, read_entry, stand_alone, write_folder
-from lmrl.modules.sharding import is_sharded, shard, whole_tensor
-from lmrl.modules.wrapped import prepare, total_norm, wrapper_of
 from lmrl.policies import RerankPolicy
-from lmrl.protocols import Policy
-from lmrl.ranks import place
-from lmrl.tokens import Window
+from lmrl.tokens.collate import TokenBatch
+from lmrl.tokens.encoding import Window
+from lmrl.training.optimizer import SCHEDULES, adamw, keep_values_whole, schedule
+from lmrl.training.saving import plain_arguments, read_entry, stand_alone, training_facts, write_folder
+from lmrl.training.sharding import is_sharded, prepare, shard, total_norm, whole_tensor, wrapper_of
+from lmrl.types import Policy
 
 __all__ = ["LanguageModule"]
 

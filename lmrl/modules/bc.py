@@ -5,12 +5,12 @@ from typing import Any
 
 from torch import Tensor
 
-from lmrl.batch import TokenBatch
 from lmrl.errors import check_range
 from lmrl.losses import BCLoss, bc_loss
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy, RerankPolicy
+from lmrl.tokens.collate import TokenBatch
 
 __all__ = ["BC"]
 

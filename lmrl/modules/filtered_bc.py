@@ -1,11 +1,12 @@
-"""Filtered behavioural cloning (%BC)."""
+"""Filtered behavioural cloning (%BC), offline and online."""
 
 from typing import Any
 
 from lmrl.datamodules.filters import Filter
+from lmrl.errors import UserError
 from lmrl.modules.bc import BC
 
-__all__ = ["FilteredBC"]
+__all__ = ["FilteredBC", "OnlineFilteredBC"]
 
 
 class FilteredBC(BC):
@@ -24,3 +25,20 @@ class FilteredBC(BC):
         """Hand the filter to the datamodule."""
         super().setup(stage)
         self.ask(filter=self.filter)
+
+
+class OnlineFilteredBC(FilteredBC):
+    """BC on the best of what the policy plays itself: of this round, or, with ``data.init_args.history``, of all."""
+
+    name = "online_filtered_bc"
+    starts_from_bc = True
+
+    def setup(self, stage: str) -> None:
+        """Hand the filter to the datamodule.
+
+        Raises:
+            UserError: if the datamodule does not play rounds.
+        """
+        super().setup(stage)
+        if not hasattr(getattr(self.trainer, "datamodule", None), "collect"):
+            raise UserError("OnlineFilteredBC learns from what it plays: use lmrl.datamodules.OnlineDataModule")

@@ -5,13 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmrl.batch import TokenBatch
-from lmrl.models.copies import frozen_copy
-from lmrl.models.guidance import combine, lowest
-from lmrl.models.heads import ValueHead
+from lmrl.decoding.sampling import combine, lowest
+from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import head_of, trunk_of
 from lmrl.modules.ppo import PPO
 from lmrl.modules.values import ValueModule
+from lmrl.tokens.collate import TokenBatch
 
 __all__ = ["GuidedPPO"]
 

@@ -7,12 +7,11 @@ import torch
 from lightning.pytorch.plugins.precision import HalfPrecision
 from torch import Tensor, nn
 
-from lmrl.batch import TokenBatch
 from lmrl.errors import UserError, check_range
 from lmrl.losses import ILQLLoss, ilql_loss
-from lmrl.models.copies import follow, frozen_copy
-from lmrl.models.heads import ValueHead
+from lmrl.models.heads import ValueHead, follow, frozen_copy
 from lmrl.modules.values import Played, ValueModule
+from lmrl.tokens.collate import TokenBatch
 
 __all__ = ["ILQL"]
 

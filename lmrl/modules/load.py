@@ -8,16 +8,15 @@ from typing import Any, TypeVar, cast
 
 import lightning as L
 
-from lmrl.envs import registration
-from lmrl.envs.registration import Task
+from lmrl.envs import registry
+from lmrl.envs.task import Task
 from lmrl.errors import UserError, in_one_line
 from lmrl.lazy import load
-from lmrl.models.checkpoint import read_checkpoint
+from lmrl.models.checkpoints import read_checkpoint, resolve_run
 from lmrl.models.export import MANIFEST, read_manifest
-from lmrl.models.runs import resolve_run
 from lmrl.modules.base import LanguageModule
-from lmrl.modules.saving import CLASSES, read_folder
-from lmrl.protocols import Policy
+from lmrl.training.saving import CLASSES, read_folder
+from lmrl.types import Policy
 
 __all__ = ["load_module", "load_policy", "trained_task"]
 
@@ -135,8 +134,8 @@ def _task(path: str | Path, content: Mapping[str, Any], named: Task | str | None
     if named is None:
         if own is None:
             raise UserError(f"{path} does not say on which task it was trained: name one")
-        return registration.task(own)
-    task = registration.task(named) if isinstance(named, str) else named
+        return registry.task(own)
+    task = registry.task(named) if isinstance(named, str) else named
     if own not in (None, task.name) and not allow_other:
         raise UserError(
             f"{path} was trained on {own}, not on {task.name}; if that is meant: "

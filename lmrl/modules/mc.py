@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from lmrl.batch import TokenBatch
 from lmrl.errors import check_range
 from lmrl.losses import MCLoss, mc_loss
 from lmrl.modules.values import ValueModule
+from lmrl.tokens.collate import TokenBatch
 
 __all__ = ["MC"]
 

@@ -11,22 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from lmrl.batch import TokenBatch, collate
-from lmrl.episode import Episode
+from lmrl.distributed import gathered, place
 from lmrl.errors import UserError, check_range
 from lmrl.losses import Experience, KLController, PPOLoss, bc_loss, ppo_loss, spoken
-from lmrl.models.copies import frozen_copy
-from lmrl.models.heads import ValueHead
+from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import head_of, trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
-from lmrl.modules.experience import judge
-from lmrl.modules.rounds import log_now
 from lmrl.policies import LMPolicy, RerankPolicy
-from lmrl.policies.prompts import invalid_ids
-from lmrl.protocols import Policy
-from lmrl.ranks import gathered, place
-from lmrl.rendering import encoder_for
-from lmrl.tokens import Segment
+from lmrl.policies.context import invalid_ids
+from lmrl.tokens.collate import TokenBatch, collate
+from lmrl.tokens.encoding import encoder_for
+from lmrl.tokens.segments import Segment
+from lmrl.training.rounds import judge, log_now
+from lmrl.types import Episode, Policy
 
 __all__ = ["PPO"]
 

@@ -6,17 +6,16 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from lmrl.batch import TokenBatch
 from lmrl.errors import UserError, check_range
 from lmrl.losses import Taken
-from lmrl.models.copies import sharing_copy
+from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.export import exported_values
-from lmrl.models.heads import ValueHead
+from lmrl.models.heads import ValueHead, sharing_copy
 from lmrl.models.lm import trunk_of, vocabulary_of
 from lmrl.models.lora import adapter_weights, add_lora
-from lmrl.models.runs import resolve_pretrained
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import RerankPolicy, ValueGuidedPolicy
+from lmrl.tokens.collate import TokenBatch
 
 __all__ = ["Played", "ValueModule"]
 

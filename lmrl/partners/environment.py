@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from lmrl.chat.client import ChatClient
 from lmrl.envs.base import TextEnv
-from lmrl.envs.registration import make
+from lmrl.envs.registry import make
 from lmrl.errors import UserError, unknown
-from lmrl.models.chat import ChatClient
-from lmrl.protocols import Partner
+from lmrl.types import Partner
 
 __all__ = ["environment", "make_partner"]
 
@@ -25,7 +25,7 @@ def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
 
     Args:
         name: of the partner, or a mapping with its ``name`` and settings: those of `lmrl.partners.lm.LMPartner` or
-            `lmrl.models.chat.ChatClient`, for example ``{"name": "chat:gpt-4o", "budget_tokens": 1_000_000}``.
+            `lmrl.chat.client.ChatClient`, for example ``{"name": "chat:gpt-4o", "budget_tokens": 1_000_000}``.
         task: name of the game.
 
     Raises:

@@ -1,20 +1,97 @@
-"""A language model as the second speaker."""
+"""A language model as the second speaker, and what it reads.
+
+Source: LMRL-Gym, appendices C.6 to C.8, and its code: the oracles of Twenty Questions and Guess My City read one
+question without those before it; the buyer reads the whole dialogue behind a line that says whom they play.
+"""
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
 
-from lmrl.errors import UserError
-from lmrl.models.runs import resolve_pretrained
+from lmrl.errors import UserError, unknown
+from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.partners.prompts import spoken
 from lmrl.policies import LMPolicy, load_lm_policy
-from lmrl.protocols import PartnerRequest, Request
+from lmrl.types import Episode, PartnerRequest, Request
 
-__all__ = ["LMPartner"]
+__all__ = ["LMPartner", "partner_episodes", "spoken"]
+
+Spoken: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
+"""What a speaker has read, ``t + 1`` texts, and what they said in between, ``t`` texts."""
+
+
+def _object(facts: Mapping[str, Any], question: str) -> str:
+    names = ", ".join(facts["variants"])
+    return (
+        "Answer the question about the object truthfully.\n"
+        f"object: ({names})\nquestion: {question}\nanswer (yes or no): "
+    )
+
+
+def _city(facts: Mapping[str, Any], question: str) -> str:
+    place = f"{facts['city']},{facts['country']}".lower()
+    return f"Answer the question about the city truthfully.\nobject: {place}\nquestion: {question}\nanswer: "
+
+
+def _oracle(prompt: Callable[[Mapping[str, Any], str], str]) -> Callable[[PartnerRequest], Spoken]:
+    return lambda request: ((prompt(request.facts, request.heard[-1].strip()),), ())
+
+
+def _buyer(request: PartnerRequest) -> Spoken:
+    first = f"Start\n{request.facts['profile']}{request.heard[0]}"
+    heard = (first, *request.heard[1:])
+    if not request.begin:
+        return heard, tuple(request.said)
+    # Asked once more after what they said last: nothing was heard in between.
+    return (*heard, request.begin), tuple(request.said)
+
+
+_SPOKEN: Mapping[str, Callable[[PartnerRequest], Spoken]] = {
+    "twenty_questions": _oracle(_object),
+    "guess_city": _oracle(_city),
+    "car_dealer": _buyer,
+}
+
+
+def spoken(request: PartnerRequest) -> Spoken:
+    """The dialogue as the second speaker reads it; the reply comes next.
+
+    Raises:
+        UserError: for a task whose second speaker has no prompt.
+    """
+    if request.task not in _SPOKEN:
+        raise unknown("dialogue task", request.task, _SPOKEN)
+    return _SPOKEN[request.task](request)
+
+
+def partner_episodes(pairs: Sequence[tuple[PartnerRequest, str]]) -> list[Episode]:
+    """What a second speaker was asked in one episode and replied, as episodes in which they are the player.
+
+    Who reads the whole dialogue has one episode of many turns; who reads one question at a time has one for each. They
+    have no rewards; the last observation is empty.
+    """
+    found: list[Episode] = []
+    for index, (request, reply) in enumerate(pairs):
+        heard, said = spoken(request)
+        follows = index + 1 < len(pairs) and len(spoken(pairs[index + 1][0])[1]) > len(said)
+        if not follows:
+            actions = (*said, reply if reply.endswith("\n") else f"{reply}\n")
+            found.append(
+                Episode(
+                    task=request.task,
+                    observations=(*heard, ""),
+                    actions=actions,
+                    rewards=(0.0,) * len(actions),
+                    terminated=True,
+                    truncated=False,
+                    seed=request.seed,
+                )
+            )
+    return found
+
 
 _ROOM = 64  # tokens of a reply
 _READ = 512  # tokens that an encoder reads
@@ -58,7 +135,7 @@ class LMPartner:
         return [_line(reply.text) for reply in self._policy.act(asked)]
 
     def describe(self) -> dict[str, Any]:
-        """See `lmrl.protocols.Partner`; ``hash`` tells weights apart."""
+        """See `lmrl.types.Partner`; ``hash`` tells weights apart."""
         return {"name": "lm", "model": self.path, "hash": self._hash, "temperature": self.temperature}
 
     def _translate(self, requests: Sequence[PartnerRequest]) -> list[str]:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from lmrl.lazy import exports
 
+__all__ = ["LMPolicy", "RerankPolicy", "ValueGuidedLogitsProcessor", "ValueGuidedPolicy", "load_lm_policy"]
+
 if TYPE_CHECKING:
     from lmrl.policies.lm import LMPolicy, load_lm_policy
     from lmrl.policies.logits_processor import ValueGuidedLogitsProcessor
     from lmrl.policies.rerank import RerankPolicy
     from lmrl.policies.value_guided import ValueGuidedPolicy
 
-__all__ = ["LMPolicy", "RerankPolicy", "ValueGuidedLogitsProcessor", "ValueGuidedPolicy", "load_lm_policy"]
 
 __getattr__, __dir__ = exports(
     __name__,

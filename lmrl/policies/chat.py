@@ -1,18 +1,139 @@
-"""A chat model that plays: an endpoint, or a model on this machine."""
+"""A chat model that plays, at an endpoint or on this machine: its conversation, and the action found in its reply."""
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
-from lmrl.episode import Episode
+from lmrl.chat.client import Messages
+from lmrl.chat.endpoint import mended, without_thoughts
+from lmrl.envs.chat_tasks import CHAT_TASKS
+from lmrl.envs.task import ChatTask
 from lmrl.errors import unknown
-from lmrl.models.chat import Messages
-from lmrl.policies.chat_prompts import PROMPTS_VERSION, best_examples, conversation, introduction
-from lmrl.policies.chat_replies import REPLIES, action_of
-from lmrl.policies.chat_tasks import CHAT_TASKS
-from lmrl.protocols import Reply, Request
+from lmrl.types import Episode, Reply, Request
 
-__all__ = ["ChatPolicy", "Speaker"]
+__all__ = [
+    "PROMPTS_VERSION",
+    "REPLIES",
+    "ChatPolicy",
+    "Speaker",
+    "action_of",
+    "best_examples",
+    "conversation",
+    "introduction",
+    "transcript",
+]
+
+REPLIES = ("json", "plain")
+"""Forms of a reply: an object with the action under a key, or the action alone."""
+
+_SPEAKER = re.compile(r"(?:action|answer|assistant|guess|move|seller|you): *", re.IGNORECASE)
+_QUOTES = "\"'*`\u201c\u201d "
+_READ = 65_536  # characters of an answer, without thoughts; more are not read
+_LONGEST_REPLY = 4_096  # characters of an action; what is longer is none
+
+
+def action_of(answer: str, form: str, key: str) -> str | None:
+    """The action in an answer, on one line, without a line end and valid Unicode; None if there is none.
+
+    Args:
+        answer: of the model.
+        form: ``json``: the first object that has the key counts, wherever it stands; ``plain``: the first line that
+            says something, without quotation marks and the name of the speaker.
+        key: of the action in an object.
+    """
+    said = without_thoughts(answer)[:_READ]
+    found = _in_object(said, key) if form == "json" else _first_line(said)
+    # Mended here, too: an object may spell in ASCII what is no valid Unicode.
+    action = " ".join(mended(found or "").split())
+    return action if 0 < len(action) <= _LONGEST_REPLY else None
+
+
+def _in_object(said: str, key: str) -> str | None:
+    decoder, at = json.JSONDecoder(), said.find("{")
+    while at >= 0:
+        try:
+            record, _ = decoder.raw_decode(said, at)
+        except (ValueError, RecursionError):
+            record = {}
+        value = record.get(key)
+        if isinstance(value, str) and value.strip():
+            return value
+        at = said.find("{", at + 1)
+    return None
+
+
+def _first_line(said: str) -> str:
+    lines = (line.strip(_QUOTES) for line in said.splitlines())
+    return next((words for line in lines if (words := _SPEAKER.sub("", line, count=1).strip(_QUOTES))), "")
+
+
+PROMPTS_VERSION = 1
+"""Goes up whenever the same request gives another conversation."""
+
+_LEAST_TURNS = 3
+"""Of an episode that is shown as a whole: a lucky guess teaches nothing."""
+_JSON = 'Reply with nothing but a JSON object: {{{thought}"{key}": "..."}}'
+_PLAIN = "Reply with nothing but your {key}, on one line."
+
+
+def best_examples(episodes: Sequence[Episode], task: ChatTask) -> list[Episode]:
+    """The episodes worth showing: not over at once, solved, of the highest return; the first ones of equals."""
+    enough = [episode for episode in episodes if len(episode) >= (task.example_turns or _LEAST_TURNS)]
+    return sorted(enough, key=lambda episode: (-episode.success, -episode.total_reward))[: task.examples]
+
+
+def introduction(task: ChatTask, appendix: str, examples: Sequence[Episode], form: str) -> str:
+    """All that stays the same from turn to turn: rules and examples."""
+    parts = [task.rules, appendix]
+    for number, episode in enumerate(examples, start=1):
+        heading = "An example" if len(examples) == 1 else f"Example {number}"
+        texts = _said(episode.observations, episode.actions)
+        shown = texts if task.example_turns is None else texts[: 2 * task.example_turns]
+        parts.append("\n".join([f"{heading}:", *transcript(task, shown, 0, form)]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def conversation(task: ChatTask, introduced: str, request: Request, form: str) -> list[dict[str, str]]:
+    """The messages that ask for the next action.
+
+    Args:
+        task: how the task is put.
+        introduced: see `introduction`.
+        request: the episode so far.
+        form: ``json`` or ``plain``.
+    """
+    thought = '"thought": "...", ' if task.key == "guess" else ""
+    ask = _JSON.format(thought=thought, key=task.key) if form == "json" else _PLAIN.format(key=task.key)
+    texts = _said(request.observations, request.actions)
+    first = 0 if task.last_texts is None else max(0, len(texts) - task.last_texts)
+    before = ["..."] if first and task.last_texts != 1 else []
+    said = transcript(task, texts[first:], first, form)
+    now = "\n".join(["Now you play:", *before, *said])
+    return [
+        {"role": "system", "content": f"You are {task.role}. {ask}"},
+        {"role": "user", "content": "\n\n".join([introduced, now, f"What is your {task.key}? {ask}"])},
+    ]
+
+
+def _said(observations: Sequence[str], actions: Sequence[str]) -> list[str]:
+    """All texts in their order; one more observation than actions."""
+    both = zip(actions, observations[1:], strict=True)
+    return [observations[0], *(text for pair in both for text in pair)]
+
+
+def transcript(task: ChatTask, texts: Sequence[str], first: int, form: str) -> list[str]:
+    """The lines of an episode from text ``first`` on; actions look as they are to be said."""
+    lines = []
+    for number, text in enumerate(texts, start=first):
+        if number % 2:
+            said = task.own_spelling(text)
+            lines.append(f"{task.own}: {json.dumps({task.key: said}) if form == 'json' else said}")
+        elif not (number == 0 and text.strip() == task.header):
+            lines.append(f"{task.other}: {task.spelling(text)}")
+    return lines or ["(You begin.)"]
+
 
 _SHOWN = 3
 """Unreadable answers that a description shows, and how much of each."""
@@ -20,7 +141,7 @@ _LONGEST = 200
 
 
 class Speaker(Protocol):
-    """Whoever answers conversations: `lmrl.models.chat.ChatClient`, `lmrl.models.chat_local.LocalChat`."""
+    """Whoever answers conversations: `lmrl.chat.client.ChatClient`, `lmrl.chat.local.LocalChat`."""
 
     def complete(self, batch: Sequence[Messages], seeds: Sequence[int] | None = None) -> list[str]: ...
 
@@ -38,7 +159,7 @@ class ChatPolicy:
 
     Args:
         speaker: who is asked.
-        task: name of the task; see `lmrl.policies.chat_tasks` for what is told about it.
+        task: name of the task; see `lmrl.envs.chat_tasks` for what is told about it.
         episodes: of the task's dataset; the best of them are the examples.
         reply: ``json`` as published, or ``plain`` for models that cannot keep to it.
         env: arguments of the environment that is played, where the rules depend on them (Wordle's vocabulary).

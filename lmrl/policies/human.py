@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+from lmrl.chat.endpoint import mended
 from lmrl.errors import UserError
-from lmrl.models.chat_text import mended
-from lmrl.protocols import Reply, Request
+from lmrl.types import Reply, Request
 
 __all__ = ["HumanPolicy"]
 

@@ -4,16 +4,14 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lmrl.models.decoding import Decoder
-from lmrl.models.engine import Engine
-from lmrl.models.guidance import Head
+from lmrl.decoding.engine import Engine
+from lmrl.decoding.sampling import Decoder, Head, SamplingSettings
+from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.lm import build_lm
-from lmrl.models.runs import resolve_pretrained
-from lmrl.models.sampling import SamplingSettings
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.policies.prompts import Prompter, speak
-from lmrl.protocols import Reply, Request
-from lmrl.tokens import Window
+from lmrl.policies.context import Prompter, speak
+from lmrl.tokens.encoding import Window
+from lmrl.types import Reply, Request
 
 __all__ = ["LMPolicy", "load_lm_policy"]
 
@@ -31,7 +29,7 @@ class LMPolicy:
         max_new_tokens: an action without a line break ends here, as it is.
         slots: parallel episodes to make room for; more are possible.
         v_head: ``(n, width)`` hidden vectors to V of their states; if given, replies hold the values.
-        compile: have `torch.compile` make the decode steps, see `lmrl.models.engine.Engine`.
+        compile: have `torch.compile` make the decode steps, see `lmrl.decoding.engine.Engine`.
 
     Raises:
         UserError: a setting is outside its range, or window and action do not fit into the model.

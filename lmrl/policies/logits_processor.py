@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LogitsProcessor, PreTrainedModel
 
+from lmrl.decoding.engine import Weights
+from lmrl.decoding.sampling import Head, combine, lowest
 from lmrl.errors import UserError, check_range
 from lmrl.models.export import load_values
-from lmrl.models.guidance import Head, combine, lowest
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.models.weights import Weights
-from lmrl.policies.prompts import invalid_ids
-from lmrl.rendering import encoder_for
-from lmrl.tokens import Window
+from lmrl.policies.context import invalid_ids
+from lmrl.tokens.encoding import Window, encoder_for
 
 __all__ = ["ValueGuidedLogitsProcessor"]
 

@@ -6,13 +6,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lmrl.models.decoding import Decoder
-from lmrl.models.engine import Engine
-from lmrl.models.guidance import Guidance, Head, lowest
-from lmrl.models.sampling import SamplingSettings, process_logits
-from lmrl.policies.prompts import Prompter, speak
-from lmrl.protocols import Reply, Request
-from lmrl.tokens import Window
+from lmrl.decoding.engine import Engine
+from lmrl.decoding.sampling import Decoder, Guidance, Head, SamplingSettings, lowest, process_logits
+from lmrl.policies.context import Prompter, speak
+from lmrl.tokens.encoding import Window
+from lmrl.types import Reply, Request
 
 __all__ = ["ValueGuidedPolicy"]
 
@@ -38,7 +36,7 @@ class ValueGuidedPolicy:
         support_top_p: likewise by probability mass; 1 is off.
         max_new_tokens: an action without a line break ends here, as it is.
         slots: parallel episodes to make room for; more are possible.
-        compile: have `torch.compile` make the decode steps of both models, see `lmrl.models.engine.Engine`.
+        compile: have `torch.compile` make the decode steps of both models, see `lmrl.decoding.engine.Engine`.
 
     Raises:
         UserError: a setting is outside its range, or window and action do not fit into the models.

@@ -7,13 +7,11 @@ from pathlib import Path
 from rich.console import Console
 
 from lmrl.errors import UserError
-from lmrl.evaluation.report import write_report
 from lmrl.evaluation.results import read_json, write_json
+from lmrl.report.report import write_report
 from lmrl.reproduce.plan import Order, plan
-from lmrl.reproduce.processes import LMRL, Processes
-from lmrl.reproduce.progress import Progress
-from lmrl.reproduce.schedule import run_cells
-from lmrl.reproduce.summary import summary
+from lmrl.reproduce.progress import Progress, summary
+from lmrl.reproduce.schedule import LMRL, Processes, run_cells
 
 __all__ = ["OFFLINE", "ONLINE", "Order", "reproduce", "shortened"]
 

@@ -6,17 +6,76 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmrl.behaviours import policy_names
-from lmrl.config_files import config_file
-from lmrl.data.generate import dataset_path
-from lmrl.envs import registration
+from lmrl.configuration import base_of, config_file, configs_folder, configuration, max_steps_of, value_at
+from lmrl.data.recording import dataset_path
+from lmrl.envs import registry
+from lmrl.envs.registry import policy_names
+from lmrl.errors import UserError, unknown
 from lmrl.evaluation.evaluate import default_episodes
-from lmrl.evaluation.seeds import seed_folder
+from lmrl.evaluation.scores import seed_folder
 from lmrl.reproduce.cells import DATA, Cell, Step, digest
-from lmrl.reproduce.configuration import base_of, configuration, max_steps_of, value_at
-from lmrl.reproduce.presets import PRESETS, SCRATCH, Preset, check_weights
 
-__all__ = ["PLAYERS", "Order", "dataset_of", "plan"]
+__all__ = ["PLAYERS", "PRESETS", "SCRATCH", "Order", "Preset", "check_weights", "dataset_of", "plan", "preset_of"]
+
+SCRATCH = "scratch"
+"""In place of weights: random ones of the same size."""
+
+_GROUPS = {
+    **dict.fromkeys(("maze_fo", "maze_po"), "maze"),
+    **dict.fromkeys(("text_nav_fo", "text_nav_po"), "text_nav"),
+    **dict.fromkeys(("twenty_questions", "guess_city", "car_dealer"), "dialogue"),
+}
+"""Tasks that share their overlays of the paper's settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A size of models and the place where its runs are kept."""
+
+    runs: Path
+    """Default folder of runs."""
+    scale: str | None = None
+    """An overlay for every cell; the paper's settings of its task and algorithm come with it."""
+    weights: str | None = None
+    """What a cell begins with that starts from no other; None: what its configuration says."""
+    device: str | None = None
+    """Where trained policies are evaluated; None: on the CPU."""
+
+    def overlays(self, task: str, algorithm: str) -> list[str]:
+        """Configuration files over ``configs/<task>/<algorithm>.yaml``, in their order."""
+        if self.scale is None:
+            return []
+        names = (f"scale/paper_{group}_{algorithm}.yaml" for group in (task, _GROUPS.get(task)))
+        papers = [f"configs/{name}" for name in names if (configs_folder() / name).is_file()]
+        return [self.scale, *papers[:1]]
+
+
+PRESETS = {
+    "cpu": Preset(Path("runs")),
+    "gpu": Preset(Path("runs/gpu"), "configs/scale/gpt2.yaml", "gpt2", "cuda"),
+}
+
+
+def preset_of(name: str) -> Preset:
+    """The preset of that name.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    return PRESETS[name]
+
+
+def check_weights(preset: Preset, weights: str | None) -> None:
+    """Weights are for presets whose models have published ones.
+
+    Raises:
+        UserError: they were given for another.
+    """
+    if weights is not None and preset.weights is None:
+        raise UserError(f"weights go with the preset gpu, got {weights!r}; the others train small models from scratch")
+
 
 PLAYERS = ("random", "behaviour", "optimal")
 """Scripted players of the table, where a task has them."""
@@ -57,7 +116,7 @@ def plan(order: Order) -> list[Cell]:
     """
     check_weights(order.preset, order.weights)
     cells: dict[str, Cell] = {}
-    tasks = [registration.task(task).name for task in order.tasks]
+    tasks = [registry.task(task).name for task in order.tasks]
     for seed in order.seeds:
         for task in tasks:
             if seed == order.seeds[0]:
@@ -70,11 +129,11 @@ def plan(order: Order) -> list[Cell]:
 
 def dataset_of(order: Order, task: str) -> Path:
     """The dataset that the configuration files train on."""
-    return dataset_path(task, order.data_size or registration.task(task).dataset_size, 0, order.env)
+    return dataset_path(task, order.data_size or registry.task(task).dataset_size, 0, order.env)
 
 
 def _data(order: Order, task: str) -> Cell:
-    size = order.data_size or registration.task(task).dataset_size
+    size = order.data_size or registry.task(task).dataset_size
     words = ["data", "generate", task, "--size", str(size), *_env_words(order.env)]
     recipe = digest(words, dataset_of(order, task).name)
     return Cell(task, DATA, 0, order.runs / task / DATA, None, (Step("generate", tuple(words), recipe),))

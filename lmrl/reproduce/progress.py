@@ -1,4 +1,4 @@
-"""How far a table is, in plain lines: which cell of how many, how long it took, how long the rest may take."""
+"""How far a table is, in plain lines, and the table that a reproduction ends with on the terminal."""
 
 import csv
 from collections import defaultdict
@@ -10,14 +10,17 @@ from time import monotonic
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
+from lmrl.envs import registry
 from lmrl.evaluation.curves import find_metrics
 from lmrl.evaluation.results import read_json
-from lmrl.evaluation.wording import duration, with_interval
-from lmrl.reproduce.cells import DATA, Cell, is_done
-from lmrl.reproduce.standing import Standing
+from lmrl.evaluation.scores import read_seeds
+from lmrl.report.wording import duration, label, number, ordered, with_interval
+from lmrl.reproduce.cells import DATA, Cell, Standing, is_done
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "summary"]
 
 _EVERY = 60.0
 """Seconds between two lines on a training."""
@@ -138,3 +141,37 @@ def _last_step(folder: Path) -> int | None:
         return int(steps[-1])
     except (AttributeError, OSError, csv.Error, KeyError, IndexError, ValueError, TypeError):
         return None
+
+
+def summary(runs: Path, tasks: Sequence[str]) -> Table:
+    """Scores of everything evaluated under ``runs``, beside the published ones; a line per training seed.
+
+    It fits into 80 columns: the task stands above its players, and the intervals of returns are in the report.
+    """
+    table = Table(
+        title="normalised scores: 0, 50, 100: published minimum, average, maximum",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column("player", overflow="fold")
+    for head in ("seed", "normalised [95 %]", "paper", "return", "paper", "success"):
+        table.add_column(escape(head), justify="right", no_wrap=True)
+    for task in tasks:
+        published, results = registry.task(task).scores, read_seeds(runs, task)
+        if results:
+            table.add_row(f"[bold]{task}[/bold]")
+        for name in ordered(results):
+            for seed, result in results[name].items():
+                scores = result.scores
+                table.add_row(
+                    escape(label(name)),
+                    str(seed),
+                    escape(with_interval(scores["normalized"], scores["normalized_ci"])),
+                    number(published.normalized.get(name)),
+                    number(scores["return_mean"], 2),
+                    number(published.raw.get(name), 2),
+                    f"{100 * scores['success_rate']:.1f} %",
+                )
+    return table

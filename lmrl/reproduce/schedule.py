@@ -1,22 +1,209 @@
-"""Running the cells of a plan: several side by side, each after the one it starts from, told in plain lines."""
+"""Running the cells of a plan: several processes side by side, each cell after the one it starts from."""
 
-from collections.abc import Sequence
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from threading import Lock, current_thread, main_thread
+from time import monotonic, time
+from typing import Any, NoReturn
 
+import numpy as np
+
+from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.errors import UserError
-from lmrl.locks import locked
-from lmrl.models.runs import set_aside
-from lmrl.reproduce.cells import Cell, Step, is_done, is_finished
+from lmrl.evaluation.evaluate import Evaluation
+from lmrl.evaluation.results import read_json, write_json
+from lmrl.files import locked
+from lmrl.models.checkpoints import set_aside
+from lmrl.reproduce.cells import DATA, Cell, Standing, Step, adopt, is_done, is_finished, reached, standing
 from lmrl.reproduce.plan import Order, dataset_of
-from lmrl.reproduce.processes import CommandFailed, Processes
 from lmrl.reproduce.progress import Progress
-from lmrl.reproduce.record import finish
-from lmrl.reproduce.standing import Standing, adopt, reached, standing
 
-__all__ = ["run_cells"]
+__all__ = ["CommandFailed", "Processes", "finish", "run_cells"]
+
+_QUANTILES = 101
+
+
+def finish(cell: Cell, order: Order) -> dict[str, Any]:
+    """Write and return the record: scores, checkpoints, seconds and tokens of each part, commands, versions."""
+    timing = read_json(cell.folder / "timing.json")
+    steps: Mapping[str, Any] = {step.name: timing[step.name] for step in cell.steps if step.name in timing}
+    seconds = {name: record["seconds"] for name, record in steps.items()}
+    record = {
+        "task": cell.task,
+        "algorithm": cell.algorithm,
+        "seed": cell.seed,
+        "recipe": cell.recipe,
+        "commands": [record["command"] for record in steps.values()],
+        "seconds": {**seconds, "total": round(sum(seconds.values()), 1)},
+        "note": steps.get("fit", {}).get("note", ""),
+        **(_of_data(cell, order) if cell.algorithm == DATA else _of_play(cell)),
+    }
+    write_json(record, cell.folder / "cell.json")
+    return record
+
+
+def _of_play(cell: Cell) -> dict[str, Any]:
+    best, last = cell.folder / "evaluation", cell.folder / "evaluation_last"
+    scores = read_json(best / "scores.json")
+    found: dict[str, Any] = {"scores": scores, "versions": scores.get("provenance", {}).get("versions", {})}
+    tokens: dict[str, Any] = {"played": _said(best)}
+    if cell.fit is not None:
+        ends = {name: reached(cell.folder / f"{name}.ckpt") for name in ("best", "last")}
+        of_last = read_json(last / "scores.json")
+        weights = None if ends["last"] is None else ends["last"].weights
+        if weights is not None and of_last.get("provenance", {}).get("weights") != weights:
+            of_last = {}  # played before the training went on
+        found["last"] = of_last or scores
+        found["steps"] = {name: end.step for name, end in ends.items() if end is not None}
+        tokens |= {"trained": ends["last"].tokens if ends["last"] else None, "played_last": _said(last)}
+    return {**found, "tokens": tokens}
+
+
+def _said(evaluation: Path) -> int:
+    """Tokens that were sampled while playing; 0 for players that say texts."""
+    path = evaluation / "episodes.parquet"
+    if not path.is_file():
+        return 0
+    return sum(len(ids) for episode in read_episodes(path) for ids in episode.action_ids)
+
+
+def _of_data(cell: Cell, order: Order) -> dict[str, Any]:
+    path = dataset_of(order, cell.task)
+    episodes = tuple(read_dataset(path, cell.task))
+    scores = Evaluation(cell.task, DATA, episodes, 0).scores()
+    return {"file": path.name, "scores": scores, "returns": _quantiles(episode.total_reward for episode in episodes)}
+
+
+def _quantiles(values: Iterable[float]) -> list[float]:
+    """From the lowest to the highest, each per cent."""
+    found: list[float] = np.quantile(np.fromiter(values, float), np.linspace(0, 1, _QUANTILES)).tolist()
+    return found
+
+
+LMRL = (sys.executable, "-m", "lmrl.tied")
+
+
+class CommandFailed(Exception):
+    """A command ended with another exit code than 0; the text is the end of its log."""
+
+
+class Processes:
+    """Runs steps, from several threads if need be; at the end of the ``with`` block it ends what still runs.
+
+    Args:
+        jobs: how many commands run side by side; each gets the same number of threads, at least one.
+        launcher: words before those of a step.
+    """
+
+    def __init__(self, jobs: int, launcher: Sequence[str] = LMRL) -> None:
+        self.threads = max(1, _cores() // jobs)
+        self._launcher = tuple(launcher)
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = Lock()
+        self._closed = False
+        self._before: Any = None
+
+    def __enter__(self) -> "Processes":
+        # Python would die of a SIGTERM without leaving the block, and the trainings would go on alone.
+        if current_thread() is main_thread():
+            self._before = signal.signal(signal.SIGTERM, _interrupted)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+        with self._lock:
+            self._closed = True
+            for process in self._running:
+                process.terminate()
+
+    def run(self, step: Step, folder: Path, *more: str) -> None:
+        """Run a step, its output appended to ``log.txt``, and note command, recipe and seconds in ``timing.json``.
+
+        Args:
+            step: what to run.
+            folder: of the cell.
+            more: further words, which are no part of the recipe.
+
+        Raises:
+            CommandFailed: with the last lines of its output.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        command, started = shlex.join(("lmrl", *step.words)), monotonic()
+        spent = _seconds_before(folder, step)
+        record = {"command": command, "threads": self.threads, "recipe": step.recipe, "before": spent}
+        # Noted before it begins: without `seconds` it was killed, and the recipe says what it was.
+        _note(folder, step, {**record, "began": time()})
+        with (folder / "log.txt").open("ab") as log:
+            log.write(f"$ {command}\n".encode())
+            log.flush()
+            begin, code = log.tell(), self._call((*step.words, *more), log.fileno())
+        if code != 0:
+            raise CommandFailed(f"{command}\nended with exit code {code}:\n{_tail(folder / 'log.txt', begin)}")
+        _note(folder, step, {**record, "seconds": round(spent + monotonic() - started, 1)})
+
+    def _call(self, words: Sequence[str], output: int) -> int:
+        threads = str(self.threads)
+        # OMP_NUM_THREADS is what torch goes by; logs are files, so no colours and no waiting for a full buffer.
+        given = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+        with self._lock:
+            if self._closed:
+                raise CommandFailed("not started: interrupted")
+            process = subprocess.Popen(
+                [*self._launcher, *words],
+                stdin=subprocess.PIPE,  # it closes when this process ends, however that comes about: see `lmrl.tied`
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **given},
+            )
+            self._running.add(process)
+        try:
+            return process.wait()
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            with self._lock:
+                self._running.discard(process)
+
+
+def _note(folder: Path, step: Step, record: dict[str, Any]) -> None:
+    write_json({**read_json(folder / "timing.json"), step.name: record}, folder / "timing.json")
+
+
+def _seconds_before(folder: Path, step: Step) -> float:
+    """What earlier attempts at this step took: until its log was last written to."""
+    record = read_json(folder / "timing.json").get(step.name, {})
+    log = folder / "log.txt"
+    if record.get("recipe") != step.recipe or "began" not in record or not log.is_file():
+        return 0.0
+    return float(record["before"]) + max(0.0, log.stat().st_mtime - float(record["began"]))
+
+
+def _interrupted(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _cores() -> int:
+    """Cores that this process may use, which in a container can be fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def _tail(path: Path, begin: int, lines: int = 15) -> str:
+    with path.open("rb") as log:
+        log.seek(max(begin, path.stat().st_size - 20_000))
+        text = log.read().decode(errors="replace")
+    # A progress bar rewrites its line with carriage returns; only what it showed last counts.
+    shown = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+    return "\n".join([line for line in shown if line.strip()][-lines:])
 
 
 def run_cells(

@@ -1,19 +1,23 @@
-"""The maze as a table: states are cells, actions are the four moves, everything else is as in `lmrl.envs.maze.Maze`."""
+"""The maze as a table.
 
-from collections.abc import Mapping
+States are cells, actions are the four moves, everything else is as in `lmrl.envs.maze.env.Maze`.
+"""
+
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from lmrl.envs.layouts import MOVES, Cell, Layout, find_layout
-from lmrl.envs.maze import REWARDS
+from lmrl.envs.maze.env import REWARDS
+from lmrl.envs.maze.layouts import MOVES, Cell, Layout, find_layout, walked
 from lmrl.errors import UserError
+from lmrl.types import Episode
 
-__all__ = ["ACTIONS", "Grid", "GridMaze"]
+__all__ = ["ACTIONS", "Grid", "GridMaze", "Transitions", "from_episodes"]
 
 ACTIONS = tuple(MOVES)
 """The texts of the actions by number."""
@@ -70,7 +74,7 @@ class GridMaze(gymnasium.Env[int, int]):
     ``info["position"]`` is the cell.
 
     Args:
-        layout: a name from `lmrl.envs.layouts.LAYOUTS`, the path of a text file, or a `Layout`.
+        layout: a name from `lmrl.envs.maze.layouts.LAYOUTS`, the path of a text file, or a `Layout`.
     """
 
     def __init__(self, layout: str | Layout = "double_t_maze") -> None:
@@ -115,3 +119,38 @@ class GridMaze(gymnasium.Env[int, int]):
     @property
     def _cell(self) -> Cell:
         return self.grid.cells[self._state]
+
+
+class Transitions(NamedTuple):
+    """N steps; N is the length of every field."""
+
+    state: NDArray[np.int64]
+    action: NDArray[np.int64]
+    reward: NDArray[np.float32]
+    next: NDArray[np.int64]
+    terminated: NDArray[np.bool_]
+    """Nothing beyond has value; a step after which time ran out is not terminated."""
+
+
+def from_episodes(episodes: Iterable[Episode], grid: Grid) -> Transitions:
+    """The steps of a text dataset: the same that the language models learn from, without the words.
+
+    Illegal actions have no number and are left out, and so is the call by which time runs out.
+
+    Raises:
+        UserError: there is no step, or an episode does not say where it began.
+    """
+    steps: list[tuple[int, int]] = []
+    for number, episode in enumerate(episodes):
+        cells = walked(episode, grid.layout)
+        if cells is None:
+            raise UserError(f"episode {number} does not say in which cell it began (a start in info, or a position)")
+        lost = episode.truncated and episode.observations[-1] == "Failure\n"
+        said = episode.actions[:-1] if lost else episode.actions
+        # The last cell is one more than the actions.
+        steps += [(grid.state[cell], ACTIONS.index(a)) for cell, a in zip(cells, said, strict=False) if a in ACTIONS]
+    if not steps:
+        raise UserError("the dataset must hold at least one legal action")
+    state, action = np.array(steps, dtype=np.int64).T
+    reward = grid.reward[state, action].astype(np.float32)
+    return Transitions(state, action, reward, grid.next[state, action], grid.terminated[state, action])

@@ -1,29 +1,158 @@
-"""DQN and CQL on the grid, as LightningModules."""
+"""DQN and CQL on the grid, as LightningModules: their loss, their batches, their policy."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
-from lmrl.data.reading import read_dataset
-from lmrl.envs.layouts import LAYOUTS, find_layout
+from lmrl.data.storage import read_dataset
+from lmrl.envs.maze.layouts import LAYOUTS, find_layout
 from lmrl.errors import UserError
-from lmrl.modules.saving import class_name
-from lmrl.symbolic.grid import ACTIONS, Grid, GridMaze
-from lmrl.symbolic.losses import symbolic_loss
-from lmrl.symbolic.policy import GridPolicy
-from lmrl.symbolic.replay import Recorded, Replay
-from lmrl.symbolic.transitions import from_episodes
+from lmrl.symbolic.grid import ACTIONS, Grid, GridMaze, Transitions, from_episodes
+from lmrl.training.saving import class_name
+from lmrl.types import Reply, Request
 
-__all__ = ["SymbolicCQL", "SymbolicDQN"]
+__all__ = ["GridPolicy", "Recorded", "Replay", "SymbolicCQL", "SymbolicDQN", "SymbolicLoss", "symbolic_loss"]
+
+
+class SymbolicLoss(NamedTuple):
+    """Means over N steps."""
+
+    loss: Tensor
+    td_loss: Tensor
+    cql_loss: Tensor
+
+
+def symbolic_loss(
+    q: Tensor, slow_next: Tensor, action: Tensor, reward: Tensor, terminated: Tensor, gamma: float, cql_weight: float
+) -> SymbolicLoss:
+    """Squared TD error (Mnih et al. 2015) plus ``cql_weight * (logsumexp Q(s, .) - Q(s, a))`` (Kumar et al. 2020).
+
+    Args:
+        q: (N, 4) of the states.
+        slow_next: (N, 4) of the states that follow, from the slow copy; no gradient goes there.
+        action: (N,) what was done.
+        reward: (N,).
+        terminated: (N,) bool: the value beyond is zero.
+        gamma: discount.
+        cql_weight: 0 for DQN.
+    """
+    taken = q.gather(1, action[:, None])[:, 0]
+    target = reward + gamma * slow_next.detach().amax(1) * ~terminated
+    td_loss = F.mse_loss(taken, target)
+    cql_loss = (q.logsumexp(1) - taken).mean()
+    return SymbolicLoss(td_loss + cql_weight * cql_loss, td_loss, cql_loss)
+
+
+_FRESH = 4
+"""A quarter of a batch's size is played before each batch."""
+_STEP = np.dtype([("state", "i8"), ("action", "i8"), ("reward", "f4"), ("next", "i8"), ("terminated", "?")])
+
+
+class Recorded(IterableDataset[list[Tensor]]):
+    """Batches of recorded steps, drawn with replacement, endlessly.
+
+    Args:
+        data: the steps.
+        size: of a batch.
+        seed: of the draws.
+    """
+
+    def __init__(self, data: Transitions, size: int, seed: int) -> None:
+        self._data, self._size, self._seed = data, size, seed
+
+    def __iter__(self) -> Iterator[list[Tensor]]:
+        chance = np.random.default_rng(self._seed)
+        while True:
+            drawn = chance.integers(len(self._data.state), size=self._size)
+            yield [torch.from_numpy(column[drawn]) for column in self._data]
+
+
+class Replay(IterableDataset[list[Tensor]]):
+    """Batches from all that was played so far, endlessly; before each the newest policy plays on.
+
+    Args:
+        env: is played.
+        table: the newest Q, ``(S, 4)``.
+        size: of a batch.
+        epsilon: probability of a move at random.
+        room: how many steps are remembered, the newest.
+        seed: of all that is random.
+    """
+
+    def __init__(
+        self,
+        env: GridMaze,
+        table: Callable[[], NDArray[np.floating]],
+        size: int,
+        epsilon: float,
+        room: int,
+        seed: int,
+    ) -> None:
+        self._env, self._table, self._size, self._epsilon = env, table, size, epsilon
+        self._room, self._seed = room, seed
+        self._state: int | None = None
+
+    def __iter__(self) -> Iterator[list[Tensor]]:
+        chance = np.random.default_rng(self._seed)
+        memory, played = np.zeros(self._room, dtype=_STEP), 0
+        while True:
+            moves = self._table().argmax(-1)
+            for _ in range(self._size // _FRESH if played else self._size):
+                if (step := self._step(moves, chance)) is not None:
+                    memory[played % self._room] = step
+                    played += 1
+            drawn = memory[chance.integers(min(played, self._room), size=self._size)]
+            yield [torch.from_numpy(drawn[name].copy()) for name in Transitions._fields]
+
+    def _step(
+        self, moves: NDArray[np.integer], chance: np.random.Generator
+    ) -> tuple[int, int, float, int, bool] | None:
+        """One step of the running episode; None where time ran out, since that call moves nobody."""
+        if self._state is None:
+            self._state, _ = self._env.reset(seed=int(chance.integers(2**31)))
+        state = self._state
+        action = int(chance.integers(4)) if chance.random() < self._epsilon else int(moves[state])
+        following, reward, terminated, truncated, _ = self._env.step(action)
+        self._state = None if terminated or truncated else following
+        return None if truncated else (state, action, reward, following, terminated)
+
+
+class GridPolicy:
+    """Says the move of the highest Q in the cell that the environment tells in ``info["position"]``.
+
+    Args:
+        grid: of the maze.
+        q: ``(S, 4)``.
+    """
+
+    def __init__(self, grid: Grid, q: NDArray[np.floating]) -> None:
+        self._grid, self._q = grid, q
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        """A move for each request."""
+        return [Reply(ACTIONS[int(self._q[state].argmax())]) for state in self._states(requests)]
+
+    def state_values(self, requests: Sequence[Request]) -> list[float]:
+        """The highest Q in each state."""
+        return [float(self._q[state].max()) for state in self._states(requests)]
+
+    def _states(self, requests: Sequence[Request]) -> list[int]:
+        found = []
+        for request in requests:
+            if request.info.get("goal") != self._grid.layout.goal:
+                raise UserError(f"this policy walks to {self._grid.layout.goal}, not to {request.info.get('goal')}")
+            found.append(self._grid.state[request.info["position"]])
+        return found
 
 
 class _SymbolicQ(L.LightningModule):
@@ -45,7 +174,7 @@ class _SymbolicQ(L.LightningModule):
         """Build the networks.
 
         Args:
-            layout: the maze, as for `lmrl.envs.maze.Maze`.
+            layout: the maze, as for `lmrl.envs.maze.env.Maze`.
             hidden: width of the two hidden layers.
             lr: learning rate of Adam.
             gamma: discount.

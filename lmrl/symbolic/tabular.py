@@ -3,8 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from lmrl.symbolic.grid import ACTIONS, Grid, GridMaze
-from lmrl.symbolic.transitions import Transitions
+from lmrl.symbolic.grid import ACTIONS, Grid, GridMaze, Transitions
 
 __all__ = ["q_learning", "q_learning_offline"]
 

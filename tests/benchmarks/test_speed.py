@@ -14,11 +14,11 @@ from benchmarks.device import Peak, Stopwatch, matmul_peak, peak
 from benchmarks.row import Row
 from benchmarks.size import CPU, GPU, TINY, Size
 from benchmarks.training_step import batch
-from lmrl.batch import TokenBatch
 from lmrl.errors import UserError
-from lmrl.losses import vocabulary
+from lmrl.losses import token_scores
 from lmrl.modules import BC, ILQL
-from lmrl.tokens import Window
+from lmrl.tokens.collate import TokenBatch
+from lmrl.tokens.encoding import Window
 
 SIZE = replace(TINY, layers=2, vocabulary=48)
 
@@ -67,7 +67,7 @@ def test_the_flops_of_ilql(mix: TokenBatch) -> None:
 
 def test_a_large_vocabulary_is_gone_over_twice_and_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is computed again in the backward pass is work, but not required work."""
-    monkeypatch.setattr(vocabulary, "_WHOLE", 0)
+    monkeypatch.setattr(token_scores, "_WHOLE", 0)
     its = data(0, 16)
     again = 2 * SIZE.width * SIZE.vocabulary * len(its.row)
     assert count_of(BC(architecture=SIZE.architecture()), its) == flops.bc(SIZE, its) + again

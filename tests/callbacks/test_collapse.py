@@ -1,7 +1,7 @@
 import pytest
 
-from lmrl.callbacks.collapse import signs_of_collapse
-from lmrl.episode import Episode
+from lmrl.callbacks.rollouts import signs_of_collapse
+from lmrl.types import Episode
 
 
 def said(*actions: str, reward: float = 0.0, logprob: float = -1.0, ids: tuple[int, ...] = (1, 2, 3)) -> Episode:

@@ -12,14 +12,14 @@ from lightning.pytorch import Callback
 
 import lmrl
 from lmrl.callbacks import InteractiveEvaluation, RolloutCollection
-from lmrl.episode import Episode
+from lmrl.distributed import gathered, place, shared_out
 from lmrl.modules import BC, ILQL, PPO, OnlineFilteredBC
-from lmrl.modules.sharding import whole
-from lmrl.ranks import gathered, place, shared_out
-from lmrl.rollout import Start, in_order, rollout
+from lmrl.rollout import in_order, rollout
+from lmrl.training.sharding import whole
+from lmrl.types import Episode, Start
+from tests.helpers.online import ENV, TINY, rounds
+from tests.helpers.ranks import STRATEGIES, on_ranks, strategy
 from tests.modules.test_ranks import Losses
-from tests.online import ENV, TINY, rounds
-from tests.ranks import STRATEGIES, on_ranks, strategy
 
 STEPS = 6
 

@@ -12,13 +12,12 @@ import lmrl
 from lmrl.callbacks import InteractiveEvaluation, RolloutCollection
 from lmrl.callbacks import rollouts as module_of_rollouts
 from lmrl.datamodules import Filter, MazeDataModule
-from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.modules import BC, ILQL, PPO, OnlineFilteredBC
-from lmrl.protocols import Reply, Request
-from lmrl.rollout import Start, in_order, rollout
-from tests.online import ENV, TINY, fit, rounds, trainer
+from lmrl.rollout import in_order, rollout
+from lmrl.types import Episode, Reply, Request, Start
+from tests.helpers.online import ENV, TINY, fit, rounds, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. .*(differ|actions|entropy|pieces)")
 

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback
 
 from lmrl.callbacks import KeepLast
 from lmrl.modules import PPO
-from tests.online import fit, rounds
+from tests.helpers.online import fit, rounds
 
 pytestmark = pytest.mark.filterwarnings("ignore:Experiment logs directory", "ignore:round ")
 STEPS = 6  # two rounds of three

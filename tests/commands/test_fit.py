@@ -8,7 +8,7 @@ import yaml
 
 from lmrl.cli import main
 from lmrl.data import generate
-from tests.online import ENV, TINY
+from tests.helpers.online import ENV, TINY
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import yaml
 from lmrl.cli import main
 from lmrl.data import generate
 from lmrl.modules import BC
-from tests.online import TINY
+from tests.helpers.online import TINY
 
 #: A configuration that would train, and what is changed in it.
 FIT = "fit --config short.yaml"

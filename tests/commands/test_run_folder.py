@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 from lmrl.cli import main
-from lmrl.commands.run_folder import MetricsFile
+from lmrl.commands.fit import MetricsFile
 from lmrl.data import generate
-from lmrl.locks import locked
-from lmrl.models.runs import weights_of
-from tests.online import TINY
+from lmrl.files import locked
+from lmrl.models.checkpoints import weights_of
+from tests.helpers.online import TINY
 
 ROWS = """\
 epoch,step,train/loss,val/loss,eval/return,rollout/return

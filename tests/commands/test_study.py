@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lmrl.cli import main
-from lmrl.episode import Episode
-from lmrl.storage import write_episodes
+from lmrl.data.storage import write_episodes
+from lmrl.types import Episode
 
 
 @pytest.fixture

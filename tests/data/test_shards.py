@@ -6,8 +6,8 @@ import pytest
 
 from lmrl.cli import main
 from lmrl.data import dataset_path, generate, join_shards, read_dataset
+from lmrl.data.storage import read_metadata
 from lmrl.errors import UserError
-from lmrl.storage import read_metadata
 
 
 def parts(folder: Path, count: int, size: int = 300, seed: int = 3) -> list[Path]:

@@ -8,11 +8,11 @@ from rich.console import Console
 
 from lmrl.cli import main
 from lmrl.data import dataset_stats, stats_table
-from lmrl.envs import registration
-from lmrl.envs.scores import PublishedData
-from lmrl.episode import Episode
+from lmrl.data.storage import write_episodes
+from lmrl.envs import registry
+from lmrl.envs.task import PublishedData
 from lmrl.errors import UserError
-from lmrl.storage import write_episodes
+from lmrl.types import Episode
 
 LEFT, UP = "move left\n", "move up\n"
 THREE = Episode(
@@ -65,9 +65,9 @@ def test_json_and_table_show_the_published_figures(tmp_path: Path) -> None:
 def test_a_task_of_which_no_dataset_was_published(
     data: PublishedData | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = registration.task("maze_fo")
+    row = registry.task("maze_fo")
     mine = replace(row, scores=replace(row.scores, data=data))
-    monkeypatch.setattr("lmrl.data.stats.task", lambda name: mine)
+    monkeypatch.setattr("lmrl.envs.registry.task", lambda name: mine)
     file = write(tmp_path, THREE, ONE)
     assert set(dataset_stats(file).to_dict()["relative_difference"].values()) == {None}
     assert main(["data", "stats", str(file)]) == 0

@@ -6,11 +6,11 @@ import pytest
 
 import lmrl
 from lmrl.data import generate, read_dataset, verify
-from lmrl.envs.registration import recorded_arguments
-from lmrl.episode import Episode
+from lmrl.data.storage import write_episodes
+from lmrl.envs.registry import recorded_arguments
 from lmrl.errors import UserError
-from lmrl.rollout import Start, in_order, rollout
-from lmrl.storage import write_episodes
+from lmrl.rollout import in_order, rollout
+from lmrl.types import Episode, Start
 
 LEFT, RIGHT, DOWN = "move left\n", "move right\n", "move down\n"
 
@@ -48,7 +48,7 @@ def test_a_generated_dataset_replays(tmp_path: Path, task: str) -> None:
 
 
 def test_what_a_policy_played_replays_from_its_seed(tmp_path: Path) -> None:
-    policy = lmrl.behaviours.make_policy("maze_fo", "random")
+    policy = lmrl.envs.registry.make_policy("maze_fo", "random")
     starts = [Start(seed) for seed in range(20)]
     episodes = in_order(rollout(policy, lambda: lmrl.make("maze_fo"), starts, task="maze_fo"))
     assert any(episode.observations[-1] == "Failure\n" for episode in episodes)

@@ -3,9 +3,9 @@
 import pytest
 
 from lmrl.datamodules import Filter
-from lmrl.episode import Episode
 from lmrl.errors import UserError
-from tests.doubles import episode
+from lmrl.types import Episode
+from tests.helpers.doubles import episode
 
 
 def with_returns(*returns: float) -> list[Episode]:

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from lmrl.batch import TokenBatch
 from lmrl.data import generate
+from lmrl.data.storage import read_metadata, write_episodes
 from lmrl.datamodules import Filter, MazeDataModule, OfflineDataModule
-from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.losses import returns_to_go
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.storage import read_metadata, write_episodes
-from lmrl.tokens import Encoder
+from lmrl.tokens.collate import TokenBatch
+from lmrl.tokens.encoding import Encoder
+from lmrl.types import Episode
 
 
 @pytest.fixture(scope="module")

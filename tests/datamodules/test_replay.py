@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from lmrl.datamodules.column import Column
-from lmrl.datamodules.replay import Outcome, ReplayBuffer
-from lmrl.tokens import Segment, Window
-from tests.doubles import corridor, cut, episode
+from lmrl.datamodules.replay_buffer import Column, Outcome, ReplayBuffer
+from lmrl.tokens.encoding import Window
+from lmrl.tokens.segments import Segment
+from tests.helpers.doubles import corridor, cut, episode
 
 EPISODES = [
     episode("ab", "xy", "cde", "z", "f", rewards=[-1, 5], terminated=False),

@@ -1,6 +1,7 @@
 import pytest
 
-from lmrl.envs.scores import ALGORITHMS, PUBLISHED, normalize
+from lmrl.envs.published import PUBLISHED
+from lmrl.envs.task import ALGORITHMS, normalize
 
 # What the constants make of the raw scores, worked out by hand.
 FROM_CONSTANTS = {

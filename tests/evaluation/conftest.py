@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from lmrl.envs.layouts import LAYOUTS, MOVES
+from lmrl.envs.maze.layouts import LAYOUTS, MOVES
+from lmrl.envs.maze.probe import probe_maze
 from lmrl.evaluation.evaluate import evaluate
-from lmrl.evaluation.maze_probe import probe_maze
 from lmrl.evaluation.results import write_evaluation, write_json
-from lmrl.protocols import Reply, Request
+from lmrl.types import Reply, Request
 
 MAZE = LAYOUTS["double_t_maze"]
 DISTANCE = MAZE.distances()

@@ -3,12 +3,12 @@ from typing import Any
 
 import pytest
 
-from lmrl.behaviours.twenty_questions_probe import GROUPS, probe
-from lmrl.envs.object_properties import properties
-from lmrl.envs.oracle import ScriptedOracle
+from lmrl.envs.twenty_questions.env import ScriptedOracle
+from lmrl.envs.twenty_questions.objects import properties
+from lmrl.envs.twenty_questions.players import GROUPS, probe
 from lmrl.errors import UserError
 from lmrl.evaluation.agreement import partner_agreement
-from lmrl.protocols import PartnerRequest
+from lmrl.types import PartnerRequest
 
 
 class Always:

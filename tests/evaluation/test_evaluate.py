@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from lmrl.behaviours import make_policy
-from lmrl.envs.registration import task
-from lmrl.episode import Episode
+from lmrl.envs.registry import make_policy, task
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.results import SCORE_KEYS, notes_on_weights, read_results, write_evaluation
-from lmrl.protocols import Request
+from lmrl.types import Episode, Request
 
 KEYS = (
     "task policy episodes return_mean return_ci normalized normalized_ci success_rate success_ci length_mean "

@@ -6,16 +6,23 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from lmrl.episode import Episode
-from lmrl.evaluation.aggregates import aggregates, improvements
 from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.intervals import student_mean
-from lmrl.evaluation.report import write_report
 from lmrl.evaluation.results import write_evaluation, write_json
-from lmrl.evaluation.score import Score, data_score, score
-from lmrl.evaluation.seeds import read_seeds, seed_folder, seed_folders
-from lmrl.evaluation.wording import MINUS, with_interval
-from lmrl.reproduce.summary import summary
+from lmrl.evaluation.scores import (
+    Score,
+    aggregates,
+    data_score,
+    improvements,
+    read_seeds,
+    score,
+    seed_folder,
+    seed_folders,
+)
+from lmrl.report.report import write_report
+from lmrl.report.wording import MINUS, with_interval
+from lmrl.reproduce.progress import summary
+from lmrl.types import Episode
 
 Lay = Callable[..., None]
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from lmrl.errors import UserError
-from lmrl.evaluation.stratified import (
+from lmrl.evaluation.intervals import (
     Resampled,
     Sample,
     improvement,

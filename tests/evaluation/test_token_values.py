@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from lmrl.episode import Episode
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.token_values import token_values
 from lmrl.modules import BC, ILQL, MC, LanguageModule
-from lmrl.protocols import Request
-from lmrl.tokens import Encoder, Window, context
+from lmrl.tokens.encoding import Encoder, Window
+from lmrl.tokens.segments import context
+from lmrl.types import Episode, Request
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 512, "initializer_range": 0.5}
 

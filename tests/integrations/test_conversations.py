@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from lmrl.data import generate
+from lmrl.data.storage import read_episodes
 from lmrl.envs import tasks
+from lmrl.envs.chat_tasks import CHAT_TASKS
 from lmrl.errors import UserError
-from lmrl.integrations.conversations import conversations_dataset, prompts_dataset
+from lmrl.integrations.hf_datasets import conversations_dataset, prompts_dataset
 from lmrl.integrations.trl import GAME_OVER, environment_factory, opening
-from lmrl.policies.chat_tasks import CHAT_TASKS
-from lmrl.rollout import Start, episode_seed
-from lmrl.storage import read_episodes
+from lmrl.rollout import episode_seed
+from lmrl.types import Start
 
 pytest.importorskip("datasets")
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from lmrl.columns import SCHEMA
 from lmrl.data import generate
+from lmrl.data.records import SCHEMA
+from lmrl.data.storage import read_episodes, write_episodes
 from lmrl.envs import tasks
-from lmrl.episode import Episode
 from lmrl.errors import UserError
 from lmrl.integrations.hf_datasets import episodes_dataset, episodes_from_dataset
-from lmrl.storage import read_episodes, write_episodes
+from lmrl.types import Episode
 
 datasets = pytest.importorskip("datasets")
 

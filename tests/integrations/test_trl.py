@@ -6,9 +6,9 @@ import pytest
 
 import lmrl
 from lmrl.envs import tasks
+from lmrl.envs.chat_tasks import CHAT_TASKS
 from lmrl.errors import UserError
 from lmrl.integrations.trl import GAME_OVER, TaskEnvironment, environment_factory, episode_return
-from lmrl.policies.chat_tasks import CHAT_TASKS
 
 WAY = ("move down", "move down")
 """From the start of `near_the_goal` to the goal."""

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 import lmrl
-from lmrl.integrations.conversations import conversations_dataset, prompts_dataset
+from lmrl.integrations.hf_datasets import conversations_dataset, prompts_dataset
 from lmrl.integrations.trl import environment_factory, episode_return
 from lmrl.models.tokenizer import load_tokenizer
 

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from lmrl.batch import TokenBatch, collate
 from lmrl.losses import bc_loss
-from lmrl.tokens import Window
-from tests.doubles import cut, episode
+from lmrl.tokens.collate import TokenBatch, collate
+from lmrl.tokens.encoding import Window
+from tests.helpers.doubles import cut, episode
 
 EPISODES = [
     episode("ab", "x\n", "cd", "y\n", "e", rewards=[0, 1], terminated=True),

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmrl.batch import collate
 from lmrl.losses import ilql_loss, mc_loss
-from lmrl.tokens import Window
-from tests.doubles import MARKOV, Tables, corridor, cut, episode, table_batch
+from lmrl.tokens.collate import collate
+from lmrl.tokens.encoding import Window
+from tests.helpers.doubles import MARKOV, Tables, corridor, cut, episode, table_batch
 
 
 def learn(tables: Tables, expectile: float, gamma: float, steps: int = 400, rate: float = 1.0) -> Tables:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmrl.losses import LinearScores, Taken, linear_scores, score_taken, taken, vocabulary
+from lmrl.losses import LinearScores, Taken, linear_scores, score_taken, taken, token_scores
 from lmrl.models.heads import ValueHead
 
 STATES, WIDTH, WORDS = 8, 6, 23
@@ -14,9 +14,9 @@ STATE, TOKEN = torch.tensor([0, 3, 3, 4, 0, 1, 3]), torch.tensor([22, 0, 7, 8, 2
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four words at a time, whatever the size."""
-    monkeypatch.setattr(vocabulary, "_WHOLE", 0)
-    monkeypatch.setattr(vocabulary, "_PIECE", {"cpu": 1})
-    monkeypatch.setattr(vocabulary, "_NARROWEST", 4)
+    monkeypatch.setattr(token_scores, "_WHOLE", 0)
+    monkeypatch.setattr(token_scores, "_PIECE", {"cpu": 1})
+    monkeypatch.setattr(token_scores, "_NARROWEST", 4)
 
 
 def factors(bias: bool = True) -> list[Tensor]:

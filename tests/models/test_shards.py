@@ -10,8 +10,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from lmrl.errors import UserError
-from lmrl.models.checkpoint import check_checkpoint, is_checkpoint, read_checkpoint
-from lmrl.models.runs import resolve_checkpoint
+from lmrl.models.checkpoints import check_checkpoint, is_checkpoint, read_checkpoint, resolve_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 

@@ -14,14 +14,14 @@ import torch
 
 from lmrl import make
 from lmrl.callbacks import KeepLast, RolloutCollection
+from lmrl.data.storage import write_episodes
 from lmrl.datamodules import OfflineDataModule, OnlineDataModule
 from lmrl.evaluation import evaluate
 from lmrl.modules import BC, ILQL, PPO, load_module
-from lmrl.protocols import Policy, Request
-from lmrl.storage import write_episodes
-from tests.corridor import corridor_task
-from tests.doubles import corridor
-from tests.online import trainer
+from lmrl.types import Policy, Request
+from tests.helpers.corridor import corridor_task
+from tests.helpers.doubles import corridor
+from tests.helpers.online import trainer
 
 # Games of a step or two are soon all alike.
 pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lmrl.batch import TokenBatch, collate
-from lmrl.losses import vocabulary
+from lmrl.losses import token_scores
 from lmrl.models.lm import logits_of
 from lmrl.modules import BC, ILQL, MC, LanguageModule
-from lmrl.tokens import Segment, Window
-from tests.doubles import CHARS, cut, episode
+from lmrl.tokens.collate import TokenBatch, collate
+from lmrl.tokens.encoding import Window
+from lmrl.tokens.segments import Segment
+from tests.helpers.doubles import CHARS, cut, episode
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
 
@@ -214,8 +215,8 @@ def test_a_large_vocabulary_gives_the_same_loss_and_gradients(
     batch = collate(examples(), read=kind is BC)
     batch = batch._replace(return_to_go=torch.randn(batch.n_tokens))
     found = []
-    for size in (vocabulary._WHOLE, 0):
-        monkeypatch.setattr(vocabulary, "_WHOLE", size)
+    for size in (token_scores._WHOLE, 0):
+        monkeypatch.setattr(token_scores, "_WHOLE", size)
         module.zero_grad()
         loss = module.losses(batch).loss  # type: ignore[attr-defined]
         loss.backward()
@@ -229,7 +230,7 @@ def test_environment_tokens_get_no_gradient(monkeypatch: pytest.MonkeyPatch) -> 
     module = Plain(architecture=TINY)
     batch = collate(cut([episode("hello", "a", "world", "b", rewards=[0, 0], terminated=True)], Window()))
     scored: list[Tensor] = []
-    monkeypatch.setattr("lmrl.modules.bc.logits_of", lambda m, hidden: scored.append(hidden) or logits_of(m, hidden))
+    monkeypatch.setattr("lmrl.models.lm.logits_of", lambda m, hidden: scored.append(hidden) or logits_of(m, hidden))
     module.losses(batch)
     assert scored[0].shape[0] == len(batch.row) == 2  # only the two states before a and b are ever scored
 

@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmrl.batch import collate
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.token_values import token_values
 from lmrl.models.export import load_values
 from lmrl.modules import ILQL, GuidedPPO
 from lmrl.policies import ValueGuidedLogitsProcessor
-from lmrl.policies.prompts import invalid_ids
-from lmrl.protocols import Request
-from lmrl.rendering import encoder_for
-from lmrl.tokens import Window, context, segments
-from tests.online import ENV
+from lmrl.policies.context import invalid_ids
+from lmrl.tokens.collate import collate
+from lmrl.tokens.encoding import Window, encoder_for
+from lmrl.tokens.segments import context, segments
+from lmrl.types import Request
+from tests.helpers.online import ENV
 
 MOVES = ("move left\n", "move up\n")
 REQUESTS = [Request(0, 5, ("The goal is at position 8, 6.\n",)), Request(1, 6, ("There are no walls.\n",))]

@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from lmrl import make
-from lmrl.behaviours.registry import make_policy
+from lmrl.data.storage import write_episodes
 from lmrl.datamodules import OfflineDataModule
-from lmrl.envs.registration import task as task_of
-from lmrl.episode import Episode
+from lmrl.envs.registry import make_policy
+from lmrl.envs.registry import task as task_of
 from lmrl.modules import BC
-from lmrl.protocols import Policy
-from lmrl.rollout import Start, in_order, rollout
-from lmrl.storage import write_episodes
+from lmrl.rollout import in_order, rollout
+from lmrl.types import Episode, Policy, Start
 
 QUIET: dict[str, Any] = {
     "logger": False,

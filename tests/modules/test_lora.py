@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from lmrl.callbacks import KeepLast, RolloutCollection
 from lmrl.cli import main
 from lmrl.datamodules import MazeDataModule
-from lmrl.envs.registration import task
+from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.models import lora
@@ -21,7 +21,7 @@ from lmrl.models.lm import build_lm
 from lmrl.models.lora import add_lora, has_lora, merged
 from lmrl.modules import BC, ILQL, MC, PPO, GuidedPPO, LanguageModule, OnlineFilteredBC, load_module, load_policy
 from lmrl.policies import ValueGuidedLogitsProcessor
-from tests.online import fit, rounds, trainer
+from tests.helpers.online import fit, rounds, trainer
 
 LORA = {"r": 2, "lora_alpha": 8}
 LLAMA = {

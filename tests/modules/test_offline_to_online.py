@@ -10,11 +10,11 @@ import torch
 from lmrl.callbacks import KeepLast
 from lmrl.data import generate
 from lmrl.datamodules import MazeDataModule
-from lmrl.envs.registration import task
+from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.modules import BC, ILQL, MC, GuidedPPO, LanguageModule, load_module, load_policy
-from tests.online import ENV, TINY, fit, rounds, trainer
+from tests.helpers.online import ENV, TINY, fit, rounds, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")
 

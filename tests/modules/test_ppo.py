@@ -10,17 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmrl.batch import TokenBatch, collate
 from lmrl.callbacks import KeepLast, RolloutCollection
 from lmrl.datamodules import MazeDataModule, OnlineDataModule
-from lmrl.envs.registration import task
-from lmrl.episode import Episode
+from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.losses import bc_loss, gae
 from lmrl.modules import PPO, load_module
-from lmrl.tokens import Encoder, Segment, Window, segments
-from tests.online import ENV, fit, rounds, trainer
+from lmrl.tokens.collate import TokenBatch, collate
+from lmrl.tokens.encoding import Encoder, Window
+from lmrl.tokens.segments import Segment, segments
+from lmrl.types import Episode
+from tests.helpers.online import ENV, fit, rounds, trainer
 
 # Six short games of an untrained model may well be equal.
 pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")

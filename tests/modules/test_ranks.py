@@ -19,18 +19,19 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, DistributedSampler
 from transformers import AutoModelForCausalLM
 
-from lmrl.batch import TokenBatch, collate
 from lmrl.callbacks import KeepLast
 from lmrl.cli import main
+from lmrl.distributed import place
 from lmrl.errors import UserError
-from lmrl.models.checkpoint import check_checkpoint, read_checkpoint
+from lmrl.models.checkpoints import check_checkpoint, read_checkpoint
 from lmrl.models.export import exported_values
 from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import BC, ILQL, MC, LanguageModule
-from lmrl.ranks import place
-from lmrl.tokens import Segment, Window
+from lmrl.tokens.collate import TokenBatch, collate
+from lmrl.tokens.encoding import Window
+from lmrl.tokens.segments import Segment
+from tests.helpers.ranks import STRATEGIES, on_ranks, strategy
 from tests.modules.test_gradients import TINY, examples
-from tests.ranks import STRATEGIES, on_ranks, strategy
 
 
 class Losses(Callback):

@@ -15,12 +15,12 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from lmrl.callbacks import KeepLast
 from lmrl.cli import main
 from lmrl.errors import UserError
-from lmrl.models.checkpoint import check_checkpoint
+from lmrl.models.checkpoints import check_checkpoint
 from lmrl.models.export import exported_values
 from lmrl.modules import BC, LanguageModule
 from tests.callbacks.test_ranks import learn as play
+from tests.helpers.ranks import ClassicOnCPU, on_ranks
 from tests.modules.test_ranks import ILQLFromScratch, MCFromScratch, assert_same, run, weights_of
-from tests.ranks import ClassicOnCPU, on_ranks
 from tests.test_configs import CONFIGS, short, train
 
 KINDS: dict[str, tuple[type[LanguageModule], dict[str, Any]]] = {

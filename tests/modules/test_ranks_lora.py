@@ -16,12 +16,12 @@ from transformers import AutoModelForCausalLM
 
 from lmrl.callbacks import KeepLast
 from lmrl.cli import main
-from lmrl.models.checkpoint import read_checkpoint
+from lmrl.models.checkpoints import read_checkpoint
 from lmrl.modules import BC, ILQL, MC, PPO, LanguageModule
+from tests.helpers.online import fit, rounds
+from tests.helpers.ranks import on_ranks, strategy
 from tests.modules.test_gradients import TINY
 from tests.modules.test_ranks import Losses, assert_same, run
-from tests.online import fit, rounds
-from tests.ranks import on_ranks, strategy
 
 LORA = {"r": 2, "lora_alpha": 8}
 EXACT, ROUNDED = 1e-5, 2e-3

@@ -11,8 +11,8 @@ import torch
 
 from lmrl.callbacks import KeepLast, RolloutCollection
 from lmrl.modules import ILQL, PPO, LanguageModule, OnlineFilteredBC
-from tests.modules.killed import PLACES, STEPS, run
-from tests.online import fit, rounds
+from tests.helpers.killed import PLACES, STEPS, run
+from tests.helpers.online import fit, rounds
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:round [0-9]+. "),
@@ -51,7 +51,7 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
     place: str, bc_run: str, uninterrupted: dict[str, Any], tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "tests.modules.killed", str(tmp_path), bc_run, place]
+    command = [sys.executable, "-m", "tests.helpers.killed", str(tmp_path), bc_run, place]
     ended = subprocess.run(command, capture_output=True, timeout=120, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     before = saved(tmp_path)

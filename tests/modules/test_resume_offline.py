@@ -15,8 +15,8 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lmrl.callbacks import KeepLast
 from lmrl.datamodules import MazeDataModule
 from lmrl.modules import BC, ILQL, LanguageModule
-from tests.online import trainer
-from tests.ranks import on_ranks, strategy
+from tests.helpers.online import trainer
+from tests.helpers.ranks import on_ranks, strategy
 
 LORA = {"r": 2, "lora_alpha": 8}
 BATCHES, STEPS = 4, 10  # in an epoch; in all

@@ -12,13 +12,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lmrl.callbacks import InteractiveEvaluation, KeepLast
 from lmrl.cli import main
 from lmrl.data import generate
+from lmrl.data.storage import read_metadata
 from lmrl.datamodules import MazeDataModule
-from lmrl.envs.registration import task
+from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.models.tokenizer import BUNDLED, load_tokenizer
 from lmrl.modules import BC, ILQL, MC, FilteredBC, LanguageModule, load_module, load_policy
-from lmrl.storage import read_metadata
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 import lmrl
-from lmrl.batch import TokenBatch
 from lmrl.data import generate
+from lmrl.data.storage import write_episodes
 from lmrl.datamodules import Filter, OfflineDataModule
-from lmrl.episode import Episode
 from lmrl.modules import BC, ILQL, MC, LanguageModule
-from lmrl.storage import write_episodes
-from tests.ranks import on_ranks, strategy
+from lmrl.tokens.collate import TokenBatch
+from lmrl.types import Episode
+from tests.helpers.ranks import on_ranks, strategy
 
 TINY = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 128, "initializer_range": 0.08}
 QUIET: dict[str, Any] = {

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from lmrl.cli import main
-from lmrl.envs.registration import task
+from lmrl.envs.registry import task
 from lmrl.errors import UserError
-from lmrl.models.checkpoint import check_checkpoint
+from lmrl.models.checkpoints import check_checkpoint
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, load_module, load_policy

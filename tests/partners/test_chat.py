@@ -7,19 +7,17 @@ from typing import Any
 import pytest
 
 import lmrl
-from lmrl.behaviours import make_policy
+from lmrl.chat.client import ChatClient, ChatError
 from lmrl.cli import main
-from lmrl.envs.together import step_together
+from lmrl.data.storage import read_episodes, read_metadata
+from lmrl.envs.registry import make_policy
 from lmrl.errors import BudgetError, UserError
-from lmrl.models.chat import ChatClient, ChatError
 from lmrl.partners import environment
-from lmrl.partners.chat import ChatPartner
-from lmrl.partners.chat_prompts import conversation
-from lmrl.protocols import Partner, PartnerRequest
-from lmrl.rollout import Start, rollout
-from lmrl.storage import read_episodes, read_metadata
-from tests.endpoints import Unruly, completion, reply
-from tests.serving import MISSING, transformers_serve
+from lmrl.partners.chat import ChatPartner, conversation
+from lmrl.rollout import rollout, step_together
+from lmrl.types import Partner, PartnerRequest, Start
+from tests.helpers.endpoints import Unruly, completion, reply
+from tests.helpers.serving import MISSING, transformers_serve
 
 pytest.importorskip("openai", reason="needs openai: pip install 'lmrl[chat]'")
 

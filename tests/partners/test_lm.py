@@ -11,19 +11,19 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 
 from lmrl.cli import main
 from lmrl.data import generate, read_dataset, verify
-from lmrl.data.replies import partner_pairs
+from lmrl.data.inspection import partner_pairs
+from lmrl.data.storage import read_metadata
 from lmrl.datamodules import PartnerDataModule
-from lmrl.envs.car_output import BEGIN
-from lmrl.envs.dialogue import DialogueEnv
-from lmrl.envs.registration import make
+from lmrl.envs.base import DialogueEnv
+from lmrl.envs.car_dealer.env import BEGIN
+from lmrl.envs.registry import make
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC
 from lmrl.partners import environment, make_partner, partner_episodes, spoken
 from lmrl.partners.lm import LMPartner
-from lmrl.protocols import PartnerRequest, Reply
-from lmrl.storage import read_metadata
+from lmrl.types import PartnerRequest, Reply
 
 QUIET: dict[str, Any] = {
     "logger": False,

@@ -8,23 +8,21 @@ from typing import Any
 
 import pytest
 
+from lmrl.chat.client import Messages
 from lmrl.cli import main
-from lmrl.envs.layouts import LAYOUTS, MOVES
-from lmrl.envs.registration import make, task, tasks
-from lmrl.episode import Episode
+from lmrl.data.storage import read_episodes
+from lmrl.envs.chat_tasks import CHAT_TASKS
+from lmrl.envs.maze.layouts import LAYOUTS, MOVES
+from lmrl.envs.registry import make, task, tasks
 from lmrl.errors import UserError
 from lmrl.evaluation.results import read_json
-from lmrl.models.chat import Messages
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.players import chat_player
-from lmrl.policies.chat import ChatPolicy
-from lmrl.policies.chat_replies import action_of
-from lmrl.policies.chat_tasks import CHAT_TASKS
-from lmrl.protocols import Reply, Request
-from lmrl.storage import read_episodes
-from tests.endpoints import Unruly, completion, reply
-from tests.serving import MISSING, transformers_serve
+from lmrl.policies.chat import ChatPolicy, action_of
+from lmrl.types import Episode, Reply, Request
+from tests.helpers.endpoints import Unruly, completion, reply
+from tests.helpers.serving import MISSING, transformers_serve
 
 pytest.importorskip("openai", reason="needs openai: pip install 'lmrl[chat]'")
 

@@ -2,7 +2,7 @@ import pytest
 
 from lmrl.errors import UserError
 from lmrl.policies.human import HumanPolicy
-from lmrl.protocols import Reply, Request
+from lmrl.types import Reply, Request
 
 
 def test_it_shows_the_newest_text_and_ends_the_action_with_one_newline() -> None:

@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from lmrl.errors import UserError
 from lmrl.modules import BC, ILQL
 from lmrl.policies import ValueGuidedLogitsProcessor
-from lmrl.protocols import Request
-from lmrl.tokens import Window
+from lmrl.tokens.encoding import Window
+from lmrl.types import Request
 
 TINY = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128, "initializer_range": 0.2}
 TEXTS = ["There are no walls.\n", "You see walls above you. The goal is at position 8, 6.\n", "Guess: a\n"]

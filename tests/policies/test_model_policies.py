@@ -13,9 +13,10 @@ from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.lm import LMPolicy
 from lmrl.policies.rerank import RerankPolicy
 from lmrl.policies.value_guided import ValueGuidedPolicy
-from lmrl.protocols import Policy, Request
-from lmrl.rollout import Start, in_order, rollout
-from lmrl.tokens import Encoder, Window, context
+from lmrl.rollout import in_order, rollout
+from lmrl.tokens.encoding import Encoder, Window
+from lmrl.tokens.segments import context
+from lmrl.types import Policy, Request, Start
 
 TOKENIZER = load_tokenizer()
 ENCODER = Encoder(TOKENIZER)

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from lmrl.envs.registration import tasks
+from lmrl.configuration import configuration, value_at
+from lmrl.envs.registry import tasks
 from lmrl.errors import UserError
 from lmrl.evaluation import default_episodes
 from lmrl.reproduce import OFFLINE, ONLINE, Order, shortened
 from lmrl.reproduce.cells import Cell
-from lmrl.reproduce.configuration import configuration, value_at
-from lmrl.reproduce.plan import plan
-from lmrl.reproduce.presets import PRESETS
+from lmrl.reproduce.plan import PRESETS, plan
 
 Make = Callable[..., Order]
 

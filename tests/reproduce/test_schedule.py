@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lmrl.errors import UserError
-from lmrl.locks import locked
+from lmrl.files import locked
 from lmrl.models.export import MANIFEST
 from lmrl.reproduce import Order
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from lmrl.reproduce.summary import summary
+from lmrl.reproduce.progress import summary
 
 
 def test_every_number_is_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from lmrl.envs.layouts import LAYOUTS
-from lmrl.envs.registration import make
-from lmrl.episode import Episode
+from lmrl.envs.maze.layouts import LAYOUTS
+from lmrl.envs.registry import make
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.symbolic import Grid, GridMaze, GridPolicy, from_episodes
 from lmrl.symbolic.grid import ACTIONS
+from lmrl.types import Episode
 
 GRID = Grid(LAYOUTS["double_t_maze"])
 

@@ -8,21 +8,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from lmrl.behaviours import make_policy
 from lmrl.cli import main
 from lmrl.data import generate
-from lmrl.data.reading import read_dataset
-from lmrl.envs.layouts import LAYOUTS
-from lmrl.envs.registration import task
+from lmrl.data.storage import read_dataset, write_episodes
+from lmrl.envs.maze.layouts import LAYOUTS
+from lmrl.envs.registry import make_policy, task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.results import read_json, read_results
 from lmrl.modules import load_module, load_policy
-from lmrl.storage import write_episodes
 from lmrl.symbolic import Grid, GridMaze, SymbolicCQL, SymbolicDQN, from_episodes, q_learning, q_learning_offline
-from lmrl.symbolic.losses import symbolic_loss
-from lmrl.symbolic.replay import Replay
-from lmrl.symbolic.transitions import Transitions
+from lmrl.symbolic.grid import Transitions
+from lmrl.symbolic.modules import Replay, symbolic_loss
 
 GRID = Grid(LAYOUTS["double_t_maze"])
 QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}

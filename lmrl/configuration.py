@@ -1,0 +1,181 @@
+"""Configuration files: where shipped ones are, how they are read, and what the words of a ``lmrl fit`` come to."""
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lmrl.errors import UserError
+
+__all__ = [
+    "base_of",
+    "check_config",
+    "check_environment",
+    "config_file",
+    "configs_folder",
+    "configuration",
+    "differences",
+    "max_steps_of",
+    "value_at",
+]
+
+_LARGEST = 100_000
+_FROM_ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:\s*([^\s,}]*)")
+_MAY_BE_SAVED = re.compile(r"(LMRL|SLURM)_\w+|HOME|USER|TMPDIR|SCRATCH")
+
+
+def configs_folder() -> Path:
+    """The folder with ``<task>/<algorithm>.yaml``, ``scale/*.yaml`` and ``logger/*.yaml``."""
+    package = Path(__file__).parent
+    inside, beside = package / "_configs", package.parent / "configs"
+    return inside if inside.is_dir() else beside
+
+
+def config_file(name: str | Path) -> Path:
+    """The file of that name: as given, or among the shipped ones (``configs/maze_fo/ilql.yaml`` works anywhere).
+
+    Raises:
+        UserError: there is no such file; the message lists the shipped ones nearest to it.
+    """
+    given = Path(name)
+    if given.is_file():
+        return given
+    shipped = configs_folder()
+    parts = given.parts[1:] if given.parts[:1] == ("configs",) else given.parts
+    if not given.is_absolute() and shipped.joinpath(*parts).is_file():
+        return shipped.joinpath(*parts)
+    known = [f"configs/{path.relative_to(shipped).as_posix()}" for path in sorted(shipped.rglob("*.yaml"))]
+    near = [path for path in known if path.split("/")[1] in parts]
+    near = near or difflib.get_close_matches(f"configs/{'/'.join(parts)}", known, n=4, cutoff=0.85)
+    folders = sorted({f"{Path(path).parent}/" for path in known})
+    what = (
+        f"{str(name)!r} is a folder, not a config file"
+        if str(name) and given.is_dir()
+        else f"no config file {str(name)!r}"
+    )
+    raise UserError(f"{what}; known: {', '.join(near or folders)}")
+
+
+def check_config(path: Path) -> None:
+    """Make sure that a file is a configuration: YAML with names and values.
+
+    Raises:
+        UserError: it is not, or cannot be read (the message names the line); its aliases stand for too much, or it
+            names a variable of the environment that may be a secret, see `check_environment`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        size = _size(yaml.compose(text, yaml.SafeLoader), {})
+        content = yaml.safe_load(text) if size <= _LARGEST else {}
+    except RecursionError as error:
+        raise UserError(f"{path} is nested too deep, or holds itself") from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UserError(f"{path}, line {line}: no YAML: {error.problem}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no text file with YAML: {error}") from error
+    if not isinstance(content, dict):
+        got = "nothing" if content is None else type(content).__name__
+        raise UserError(f"{path} must hold names and values (model: ..., data: ..., trainer: ...), it holds {got}")
+    if size > _LARGEST:
+        raise UserError(f"{path}: its aliases (*name) stand for more than {_LARGEST:,} values; write out what is meant")
+    check_environment(content, str(path))
+
+
+def check_environment(value: Any, where: str) -> None:
+    """Refuse ``${oc.env:NAME}`` for variables that may be secrets: values end up in ``config.yaml`` and checkpoints.
+
+    Args:
+        value: what a configuration or an option holds.
+        where: its place, for the message.
+
+    Raises:
+        UserError: a variable that is none of ``LMRL_*``, ``SLURM_*``, ``HOME``, ``USER``, ``TMPDIR``, ``SCRATCH``.
+    """
+    if isinstance(value, (dict, list)):
+        for inner in [*value, *value.values()] if isinstance(value, dict) else value:
+            check_environment(inner, where)
+    elif isinstance(value, str):
+        for name in _FROM_ENVIRONMENT.findall(value):
+            if not _MAY_BE_SAVED.fullmatch(name):
+                raise UserError(
+                    f"{where}: ${{oc.env:{name}}} would be written out in config.yaml; a configuration may name the "
+                    "variables LMRL_*, SLURM_*, HOME, USER, TMPDIR and SCRATCH (keys of services are read from the "
+                    "environment by themselves)"
+                )
+
+
+def _size(node: yaml.Node | None, sizes: dict[int, int]) -> int:
+    """How many values a part of a file stands for, aliases written out."""
+    if node is None or isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in sizes:
+        inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        sizes[id(node)] = 1 + sum(_size(part, sizes) for part in inner)
+    return sizes[id(node)]
+
+
+_PRETRAINED = "model.init_args.pretrained"
+# Where a run lies and what it starts from are told apart by the plan, not by their names.
+_COMPARED = ("model.class_path", "model.init_args", "data.class_path", "data.init_args", "trainer.max_steps")
+_APART = (_PRETRAINED, "data.init_args.path")
+
+
+def configuration(words: Sequence[str]) -> DictConfig:
+    """The merged configuration of ``fit --config FILE ... --key=value ...``.
+
+    Raises:
+        UserError: a file that is not there, or no configuration.
+    """
+    files = [config_file(after) for word, after in pairwise(words) if word == "--config"]
+    for file in files:
+        check_config(file)
+    given = [word.removeprefix("--") for word in words if word.startswith("--") and "=" in word]
+    merged = OmegaConf.merge(*(OmegaConf.load(file) for file in files), OmegaConf.from_dotlist(given))
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def base_of(config: Any, task: str) -> str | None:
+    """``bc`` for a configuration whose ``pretrained`` is ``runs/<task>/bc``."""
+    parts = Path(str(value_at(config, _PRETRAINED) or "")).parts
+    return parts[2] if len(parts) == 3 and parts[:2] == ("runs", task) else None
+
+
+def max_steps_of(config: Any) -> int | None:
+    """Length of the training, if it has one."""
+    steps = value_at(config, "trainer.max_steps")
+    return int(steps) if str(steps).isdigit() else None
+
+
+def value_at(config: Any, key: str) -> Any:
+    """The value of a dotted key; None if there is none, or if it cannot be told here."""
+    try:
+        return OmegaConf.select(config, key)
+    except OmegaConfBaseException:  # it refers to a value that another file of the run holds
+        return None
+
+
+def differences(planned: Any, done: Any) -> list[str]:
+    """What a run was trained with, where that is not as planned: ``lr 0.002, not 0.001``."""
+    found = []
+    for key, value in (leaf for top in _COMPARED for leaf in _leaves(planned, top)):
+        other = value_at(done, key)
+        if key not in _APART and other != value:
+            found.append(f"{key.rpartition('.')[2]} {other}, not {value}")
+    return found
+
+
+def _leaves(config: Any, key: str) -> Iterator[tuple[str, Any]]:
+    value = value_at(config, key)
+    if isinstance(value, DictConfig) and len(value):
+        for name in value:
+            yield from _leaves(config, f"{key}.{name!s}")
+    else:
+        yield key, value

@@ -1,0 +1,139 @@
+"""Read the files of the original benchmark into episodes."""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from lmrl.data.storage import write_episodes
+from lmrl.envs.official import Layout
+from lmrl.envs.registry import make, task
+from lmrl.envs.task import Task
+from lmrl.errors import UserError, unknown
+from lmrl.files import parse_json
+from lmrl.types import Episode
+
+__all__ = ["import_official"]
+
+_log = logging.getLogger(__name__)
+
+
+# Imported with a task's first file: the chess rules are a package of their own. Each module has its ``LAYOUTS``.
+_MODULES = {
+    "maze_fo": "lmrl.envs.maze.official",
+    "maze_po": "lmrl.envs.maze.official",
+    "text_nav_fo": "lmrl.envs.text_nav.official",
+    "text_nav_po": "lmrl.envs.text_nav.official",
+    "wordle": "lmrl.envs.wordle.official",
+    "chess": "lmrl.envs.chess.official",
+    "endgames": "lmrl.envs.chess.official",
+    "car_dealer": "lmrl.envs.car_dealer.official",
+    "twenty_questions": "lmrl.envs.twenty_questions.official",
+    "guess_city": "lmrl.envs.guess_city.official",
+}
+
+
+def import_official(
+    task_name: str, path: str | os.PathLike[str], out: str | os.PathLike[str], env: Mapping[str, Any] | None = None
+) -> int:
+    r"""Convert an official file to ``out`` (``.parquet`` or ``.jsonl``) and return the number of episodes.
+
+    One record per line and one JSON list of records are both understood. A record of maze FO, chess and endgames is a
+    list of ``{"state", "action", "reward", "done"}``; of maze PO and Text-Nav ``{"text_history", "rewards", "dones"}``
+    whose lists go by text (Text-Nav: or by command); of Wordle ``{"sequence": [[text, is_action], ...], "reward",
+    "done"}``. Chess also comes as a stream of ``{"from_state", "action", "reward", "done"}``, cut into games.
+
+    Text-Nav: won or lost is what the last text says; else the episode is truncated, whatever ``dones`` claims. Wordle:
+    ``info["start"]`` is the hidden word or, where a game was not solved, any of the vocabulary that agrees with all
+    answers. Chess: ``info["start"]`` holds the first position and Black's moves, which follow from one position and
+    the next; the last of them is not recorded, so a final move by White that neither ends the game nor lets Black end
+    it is dropped.
+
+    Car dealer: a record is ``{"buyer_info", "lines": [{"role", "text"}], "output"}``; the reward, in the unit that
+    ``env`` says, follows from ``output`` and the budget. A record without ``output`` is a truncated episode. Older
+    files with a list of conversations for each personality, on one line, are understood too.
+
+    The maze files do not say what followed the last action, so it is filled in:
+
+    - done with reward 0: ``Success\n``, terminated;
+    - done as the 101st action: ``Failure\n``, truncated;
+    - otherwise the episode was cut short: the environment is asked, from every start that fits the texts, for its
+      answer to the last action. If there is one answer, it is the last observation; if not, the last action is
+      dropped and the text before it is the last observation. Either way the episode is truncated.
+
+    A record of which no action is left is left out, and a warning is logged that says how many were. ``info["start"]``
+    is set where only one start fits, so that `lmrl.data.inspection` knows where to begin.
+
+    Args:
+        task_name: name of the task.
+        path: the official file.
+        out: the file to write.
+        env: arguments of the environment that the file belongs to (Wordle: its vocabulary).
+
+    Raises:
+        UserError: for a task without official layout, a missing or empty file, or a broken record, which is named by
+            line (in a JSON list: by number from 1) with what is wrong. Nothing is written then.
+    """
+    row = task(task_name)
+    if row.name not in _MODULES:
+        raise unknown("official layout of task", row.name, _MODULES)
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    left_out: list[str] = []
+    arguments = dict(env or {})
+    metadata = {"task": row.name, "source": path.name, "env": arguments}
+    count = write_episodes(out, _episodes(row, path, left_out, arguments), metadata)
+    if left_out:
+        _log.warning("%s: %d records left out, because nothing is known after their only action", path, len(left_out))
+    return count
+
+
+def _episodes(row: Task, path: Path, left_out: list[str], arguments: Mapping[str, Any]) -> Iterator[Episode]:
+    layout: Layout = import_module(_MODULES[row.name]).LAYOUTS[row.name]
+    env, empty = make(row.name, **arguments), True
+    for where, record in layout.regroup(_records(path, layout.list_begins)):
+        empty = False
+        try:
+            episode = layout.complete(layout.parse(record), row, env)
+        except UserError as error:
+            raise UserError(f"{path}, {where}: {error}") from error
+        if episode is None:
+            left_out.append(where)
+        else:
+            yield episode
+    env.close()
+    if empty:
+        raise UserError(f"{path}: holds no records")
+
+
+def _records(path: Path, list_begins: str) -> Iterator[tuple[str, Any]]:
+    try:
+        begins = _beginning(path, len(list_begins))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text ({error})") from error
+    yield from _list(path) if begins == list_begins else _lines(path)
+
+
+def _beginning(path: Path, length: int) -> str:
+    """The first characters that are not space."""
+    found = ""
+    with path.open(encoding="utf-8") as file:
+        while len(found) < length and (character := file.read(1)):
+            found += character.strip()
+    return found
+
+
+def _list(path: Path) -> Iterator[tuple[str, Any]]:
+    records = parse_json(path.read_bytes(), str(path))
+    for number, record in enumerate(records, start=1):
+        yield f"record {number}", record
+
+
+def _lines(path: Path) -> Iterator[tuple[str, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield f"line {number}", parse_json(line, f"{path}, line {number}")

@@ -1,0 +1,306 @@
+"""Record a task's dataset with its scripted player; the same file whatever the number of workers."""
+
+import hashlib
+import json
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from dataclasses import replace
+from functools import lru_cache
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeAlias
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from lmrl import policies
+from lmrl.data.storage import checked_suffix, write_episodes
+from lmrl.envs.base import TextEnv
+from lmrl.envs.registry import make_policy, recording, task
+from lmrl.envs.task import Recording
+from lmrl.errors import UserError
+from lmrl.partners import environment
+from lmrl.rollout import in_order, rollout
+from lmrl.types import Episode, Policy
+
+__all__ = ["Cast", "cast_of", "dataset_path", "generate"]
+
+Cast = tuple[Recording, Callable[[], TextEnv]]
+"""The recipe, and something that makes the environments."""
+
+_SLOTS = 64
+
+
+def cast_of(task_name: str, env: Mapping[str, Any], behaviour: str | None = None) -> Cast:
+    """The recipe of a task's dataset, its player replaced by another one if wanted.
+
+    Models are loaded once in a process.
+
+    Args:
+        task_name: name of the task.
+        env: arguments of the environment; ``partner`` may name the second speaker.
+        behaviour: ``lm:PATH`` (a run folder, a model folder or a hub id), or a scripted player's name; None: the one of
+            the recipe.
+
+    Raises:
+        UserError: for an unknown player, or a model that is not there.
+    """
+    return _cast(task_name, json.dumps(dict(env), sort_keys=True), behaviour)
+
+
+@lru_cache(maxsize=2)
+def _cast(task_name: str, arguments: str, behaviour: str | None) -> Cast:
+    env = json.loads(arguments)
+    recipe = recording(task_name, env)
+    if behaviour is not None:
+        recipe = replace(recipe, policy=_player(task_name, behaviour, env), stop=None)
+    return recipe, environment(task_name, env)
+
+
+def _player(task_name: str, name: str, env: Mapping[str, Any]) -> Policy:
+    kind, _, path = name.partition(":")
+    if kind != "lm":
+        return make_policy(task_name, name, env)
+    if not path:
+        raise UserError(f"behaviour must be lm:PATH or the name of a scripted player, got {name!r}")
+    row = task(task_name)
+    return policies.load_lm_policy(path, row.last_texts, row.max_action_tokens, temperature=1.0, slots=_SLOTS)
+
+
+_Played: TypeAlias = tuple[list[Episode], UserError | None]
+"""What was finished, and what stopped the rest."""
+
+_Chunk: TypeAlias = tuple[str, int, int, int, Mapping[str, Any], "str | None"]
+"""Task, seed, first episode, the one after the last, arguments of the environment, player."""
+
+_CHUNK = 128
+_DEATHS = 3
+_MAX_SEED = 2**53
+
+
+def dataset_path(
+    task_name: str, size: int, seed: int, env: Mapping[str, Any] | None = None, behaviour: str | None = None
+) -> Path:
+    """Where `generate` puts a dataset: under ``$LMRL_DATA``, or ``data`` in the working directory.
+
+    Arguments of the environment, and another player than the task's, go into the name as a digest; the file's metadata
+    spells them out.
+
+    Raises:
+        UserError: for an unknown task.
+    """
+    folder = Path(os.environ.get("LMRL_DATA") or "data")
+    named = {**(env or {}), **({} if behaviour is None else {"behaviour": behaviour})}
+    variant = f"-{hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]}" if named else ""
+    row = task(task_name)
+    return folder / f"{row.name}-v{row.dataset_version}-n{size}-s{seed}{variant}.parquet"
+
+
+def generate(
+    task_name: str,
+    size: int | None = None,
+    seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
+    workers: int = 1,
+    progress: bool = True,
+    env: Mapping[str, Any] | None = None,
+    behaviour: str | None = None,
+    shard: tuple[int, int] | None = None,
+) -> Path:
+    """Record episodes and write them with their origin as metadata.
+
+    Args:
+        task_name: a name from `lmrl.tasks`.
+        size: number of episodes; None: that of the task's default dataset.
+        seed: decides every episode; another number of workers, or a longer dataset, does not change them.
+        out: a ``.parquet`` or ``.jsonl`` file; None: `dataset_path`.
+        workers: processes that play.
+        progress: show a progress bar on standard error.
+        env: arguments of the environment, as for `lmrl.make`; plain values, and ``partner`` may be a name.
+        behaviour: who plays instead of the task's own player: ``lm:PATH`` or a scripted player's name.
+        shard: ``(i, n)`` records part ``i``, counted from 0, of ``n`` parts of the same dataset, so that machines can
+            share it; `lmrl.data.join_shards` puts the parts together.
+
+    Returns:
+        The path of the file, which takes its name in one step when all is done.
+
+    Raises:
+        UserError: for an unknown task or player, or a number out of range; if a second speaker or an opponent gives up;
+            and if processes that play die over the same episodes again and again (what one that dies was at is played
+            anew). What was finished by then is kept in a file beside, whose name the message tells.
+    """
+    row, env = task(task_name), dict(env or {})
+    size = row.dataset_size if size is None else size
+    for name, value, least in (("size", size, 1), ("workers", workers, 1), ("seed", seed, 0)):
+        if not least <= value < _MAX_SEED:
+            raise UserError(f"{name} must be a whole number from {least}, got {value}")
+    _check_budget(env.get("partner"), workers)
+    first, last = _part_of(size, shard)
+    path = dataset_path(task_name, size, seed, env, behaviour) if out is None else Path(out)
+    checked_suffix(path)
+    if shard is not None and out is None:
+        path = path.with_name(f"{path.stem}-{shard[0]}of{shard[1]}{path.suffix}")
+    metadata = {
+        "task": task_name,
+        "generator_version": row.dataset_version,
+        "size": size,
+        "seed": seed,
+        "behaviour": behaviour or row.behaviour,
+        "env": env,
+        **({} if shard is None else {"shard": list(shard)}),
+    }
+    played = _episodes(task_name, first, last, seed, workers, env, behaviour)
+    return _write(path, _shown(played, task_name, last - first, progress), metadata)
+
+
+def _check_budget(partner: Any, workers: int) -> None:
+    limits = [] if not isinstance(partner, Mapping) else [name for name in partner if name.startswith("budget_")]
+    if limits and workers > 1:
+        # Each would have the whole of it. A chat partner is asked side by side in any case.
+        raise UserError(f"workers must be 1 where the partner has a budget ({', '.join(limits)}), got {workers}")
+
+
+def _part_of(size: int, shard: tuple[int, int] | None) -> tuple[int, int]:
+    """The first episode of a part, and the one after its last."""
+    part, parts = shard or (0, 1)
+    if not 0 <= part < parts <= size:
+        raise UserError(f"shard must be one of 0/n to n-1/n, with n not above size ({size}), got {part}/{parts}")
+    return size * part // parts, size * (part + 1) // parts
+
+
+def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -> Path:
+    """Write a file under its name when it is complete, and what there is under another if the play breaks off.
+
+    Until then it has a name of its own: whoever records the same dataset at the same time writes the same file.
+    """
+    failed: list[UserError] = []
+    own = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
+    try:
+        count = write_episodes(own, _until_error(played, failed), metadata)
+        if not failed:
+            own.replace(path)
+            return path
+        if count == 0:
+            raise failed[0]
+        kept = path.with_name(f"{path.stem}.partial{path.suffix}")
+        own.replace(kept)
+    finally:
+        own.unlink(missing_ok=True)
+    raise UserError(f"{failed[0]}; the {count} episodes that were finished are in {kept}") from failed[0]
+
+
+def _until_error(played: Iterable[Episode], failed: list[UserError]) -> Iterator[Episode]:
+    try:
+        yield from played
+    except UserError as error:
+        failed.append(error)
+
+
+def _episodes(
+    task_name: str, begin: int, end: int, seed: int, workers: int, env: Mapping[str, Any], behaviour: str | None
+) -> Iterator[Episode]:
+    """Episodes ``begin`` to ``end - 1`` in the order of their indices."""
+    firsts = range(begin, end, _CHUNK)
+    chunks = [(task_name, seed, first, min(first + _CHUNK, end), env, behaviour) for first in firsts]
+    for played in map(_play_chunk, chunks) if workers == 1 or len(chunks) == 1 else _in_processes(chunks, workers):
+        yield from _finished(played)
+
+
+def _in_processes(chunks: Sequence[_Chunk], workers: int) -> Iterator[_Played]:
+    """What each chunk becomes, in order.
+
+    A process that dies (killed, out of memory) takes the pool with it, but not what was finished: a new pool plays the
+    chunks that were not.
+
+    Raises:
+        UserError: processes die over the first of the chunks again and again.
+    """
+    waiting, running, deaths = deque(chunks), deque[tuple[_Chunk, Future[_Played]]](), 0
+    while waiting or running:
+        try:
+            with closing(_Pool(workers)) as pool:
+                running = deque((chunk, pool.again(chunk, future)) for chunk, future in running)
+                while waiting or running:
+                    # A bounded queue: results wait for the file, not in memory.
+                    while waiting and len(running) <= 2 * workers:
+                        running.append((waiting[0], pool.submit(waiting[0])))
+                        waiting.popleft()
+                    played = running[0][1].result()
+                    running.popleft()
+                    deaths = 0
+                    yield played
+        except BrokenProcessPool as error:
+            deaths += 1
+            if deaths == _DEATHS:
+                first, last = (running[0][0] if running else waiting[0])[2:4]
+                raise UserError(
+                    f"a process that recorded died {deaths} times over episodes {first} to {last - 1} or those after: "
+                    "it was killed, or memory ran out, of which fewer workers need less"
+                ) from error
+
+
+class _Pool:
+    """Processes that play chunks, each with an interpreter of its own: a fork of what has threads may hang."""
+
+    def __init__(self, workers: int) -> None:
+        self._pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent)
+
+    def submit(self, chunk: _Chunk) -> Future[_Played]:
+        return self._pool.submit(_play_chunk, chunk)
+
+    def again(self, chunk: _Chunk, future: Future[_Played]) -> Future[_Played]:
+        """A finished chunk as it is; another one from the beginning."""
+        finished = future.done() and not future.cancelled() and future.exception() is None
+        return future if finished else self.submit(chunk)
+
+    def close(self) -> None:
+        """End without those that nobody waits for any more."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _finished(played: _Played) -> Iterator[Episode]:
+    episodes, error = played
+    yield from episodes
+    if error is not None:
+        raise error
+
+
+def _play_chunk(chunk: _Chunk) -> _Played:
+    """Episodes ``first`` to ``last - 1``, or those that were finished when a second speaker or a player gave up."""
+    task_name, seed, first, last, env, behaviour = chunk
+    recipe, make_env = cast_of(task_name, env, behaviour)
+    starts = (recipe.start(seed, index) for index in range(first, last))
+    played: list[tuple[int, Episode]] = []
+    try:
+        for item in rollout(recipe.policy, make_env, starts, task=task_name, stop=recipe.stop):
+            played.append(item)  # one by one: an error must not take the others with it
+    except UserError as error:
+        return in_order(played), error
+    return in_order(played), None
+
+
+def _end_with_parent() -> None:
+    """Let a worker die with the process that it works for, however that one ends."""
+    Thread(target=_wait_and_end, daemon=True).start()
+
+
+def _wait_and_end() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _shown(episodes: Iterable[Episode], task_name: str, size: int, progress: bool) -> Iterator[Episode]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=not progress) as bar:
+        job = bar.add_task(f"recording {task_name}", total=size)
+        for episode in episodes:
+            yield episode
+            bar.advance(job)

@@ -1,0 +1,257 @@
+"""Episodes in files.
+
+Parquet (one row each) and JSON lines, streamed; datasets of one task, and parts of a dataset joined.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lmrl.data.records import SCHEMA, episode_from_record, episode_from_row, record_from_episode, table_of
+from lmrl.envs.registry import task, tasks
+from lmrl.errors import UserError, in_one_line, unknown
+from lmrl.files import parse_json, replacing
+from lmrl.types import Episode
+
+__all__ = ["checked_suffix", "join_shards", "read_dataset", "read_episodes", "read_metadata", "write_episodes"]
+
+_METADATA_KEY = b"lmrl"
+_HEADER = "lmrl_metadata"
+_COUNT = "episodes"
+_ROW_GROUP = 512
+
+
+def write_episodes(
+    path: str | os.PathLike[str], episodes: Iterable[Episode], metadata: Mapping[str, Any] | None = None
+) -> int:
+    """Write episodes as they come and return how many there were.
+
+    The file takes its place at the end in one step: an exception or a killed process leaves what was there before.
+
+    Args:
+        path: ends in ``.parquet`` or ``.jsonl``; missing folders are made.
+        episodes: consumed once; at most 512 are held at a time.
+        metadata: JSON-like facts about the whole file, for `read_metadata`.
+
+    Raises:
+        UserError: for another suffix, a text that is not valid Unicode, or a reward that is not finite.
+    """
+    path = Path(path)
+    write = {".parquet": _write_parquet, ".jsonl": _write_jsonl}[checked_suffix(path)]
+    with replacing(path) as file:
+        return write(file, episodes, dict(metadata or {}))
+
+
+def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
+    """Yield the episodes of a file in order. Tuples in `Episode.info` come back as lists.
+
+    Raises:
+        UserError: for a missing file, another suffix, a missing or unknown column, or a broken line or row; it
+            names the file and the line (Parquet: the row, from 1). Damage to a Parquet file that `write_episodes`
+            wrote shows in the checksums of its pages, the end of a JSON Lines file in the count of its first line.
+    """
+    path = _existing(path)
+    return {".parquet": _parquet_episodes, ".jsonl": _jsonl_episodes}[checked_suffix(path)](path)
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The ``metadata`` that the file was written with; empty if there was none.
+
+    Raises:
+        UserError: for a missing file, another suffix, or a file that is not what its suffix says.
+    """
+    path = _existing(path)
+    if checked_suffix(path) == ".parquet":
+        with _parquet(path) as file, _damaged(f"{path}: not a Parquet file"):
+            text = (file.schema_arrow.metadata or {}).get(_METADATA_KEY, b"{}")
+        found = parse_json(text, f"{path}, metadata {_METADATA_KEY.decode()!r}")
+    else:
+        first: Any = next((record for _, record in _jsonl_lines(path)), {})
+        found = first[_HEADER] if _is_header(first) else {}
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: its metadata must be an object, got {found!r:.60}")
+    return found
+
+
+def checked_suffix(path: Path) -> str:
+    """The suffix of a file of episodes.
+
+    Raises:
+        UserError: for another one.
+    """
+    if path.suffix not in (".parquet", ".jsonl"):
+        raise UserError(f"{path}: episodes are kept in .parquet or .jsonl files, got the suffix {path.suffix!r}")
+    return path.suffix
+
+
+def _existing(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: no such file" if not path.exists() else f"{path}: is not a file")
+    return path
+
+
+def _write_parquet(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[str, Any]) -> int:
+    schema = SCHEMA.with_metadata({_METADATA_KEY: json.dumps(metadata).encode()} if metadata else None)
+    count, source = 0, iter(episodes)
+    with pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
+        while block := [*islice(source, _ROW_GROUP)]:
+            writer.write_table(table_of(block, count))
+            count += len(block)
+    return count
+
+
+def _write_jsonl(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[str, Any]) -> int:
+    count, begin = 0, b""
+    if metadata:
+        begin = json.dumps({_HEADER: metadata}).encode()[:-1] + b", " + json.dumps(_COUNT).encode() + b": "
+        file.write(_counted(begin, count))
+    for episode in episodes:
+        record = json.dumps(record_from_episode(episode), ensure_ascii=False)
+        try:
+            file.write(record.encode() + b"\n")
+        except UnicodeEncodeError as error:
+            raise UserError(f"a text of episode {count} is not valid Unicode: {error}") from error
+        count += 1
+    if metadata:
+        file.seek(0)
+        file.write(_counted(begin, count))
+    return count
+
+
+def _counted(begin: bytes, count: int) -> bytes:
+    """The first line of a JSON Lines file, as long for every count."""
+    return begin + f"{count:>12}}}\n".encode()
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    with _damaged(f"{path}: not a Parquet file"):
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+    with file:
+        yield file
+
+
+@contextmanager
+def _damaged(what: str) -> Iterator[None]:
+    """What pyarrow raises over a file as one line; what the system raises (no permission, too many files) as it is."""
+    try:
+        yield
+    except (pa.ArrowException, ValueError, OverflowError, OSError) as error:
+        if isinstance(error, (UserError, MemoryError)) or getattr(error, "errno", None) is not None:
+            raise
+        raise UserError(f"{what} ({in_one_line(error)})") from error
+
+
+def _parquet_episodes(path: Path) -> Iterator[Episode]:
+    row = 0
+    with _parquet(path) as file:
+        batches = file.iter_batches(batch_size=_ROW_GROUP)
+        while True:
+            with _damaged(f"{path}: damaged after row {row}"):
+                batch = next(batches, None)
+                records = [] if batch is None else batch.to_pylist()
+            if batch is None:
+                break
+            for record in records:
+                row += 1
+                yield episode_from_row(record, f"{path}, row {row}")
+        if row != file.metadata.num_rows:
+            raise UserError(f"{path}: damaged: holds {row} rows, and says that it has {file.metadata.num_rows}")
+
+
+def _jsonl_episodes(path: Path) -> Iterator[Episode]:
+    count, expected = 0, None
+    for number, record in _jsonl_lines(path):
+        if number == 1 and _is_header(record):
+            expected = record.get(_COUNT)
+            continue
+        count += 1
+        yield episode_from_record(record, f"{path}, line {number}")
+    if expected is not None and count != expected:
+        raise UserError(
+            f"{path}: ends after {count} episodes, its first line says {expected!r:.20}: it was cut off or changed (if "
+            "you changed it, remove the first line)"
+        )
+
+
+def _jsonl_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield number, parse_json(line, f"{path}, line {number}")
+
+
+def _is_header(record: Any) -> bool:
+    return isinstance(record, dict) and _HEADER in record and {*record} <= {_HEADER, _COUNT}
+
+
+def read_dataset(path: str | os.PathLike[str], task_name: str | None = None) -> Iterator[Episode]:
+    """Yield the episodes of a file that holds at least one, all of the same known task.
+
+    Args:
+        path: a file that `lmrl.data.storage.write_episodes` wrote.
+        task_name: the task that it must be of; None: any, as the first episode says.
+
+    Raises:
+        UserError: for an empty file, an unknown task, episodes of another task, or a broken file.
+    """
+    expected = None if task_name is None else task(task_name).name
+    empty = True
+    for number, episode in enumerate(read_episodes(path), start=1):
+        if expected is None and episode.task not in tasks():
+            raise unknown(f"task in episode {number} of {path}:", episode.task[:80], tasks())
+        expected = episode.task if expected is None else expected
+        if episode.task != expected:
+            raise UserError(f"{path}: episode {number} is of task {episode.task!r:.80}, expected {expected!r}")
+        empty = False
+        yield episode
+    if empty:
+        raise UserError(f"{path}: holds no episodes")
+
+
+def join_shards(files: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> int:
+    """Put the parts that ``generate(shard=...)`` wrote together; the file is the one that a single machine writes.
+
+    Args:
+        files: all parts of one dataset, in any order.
+        out: a ``.parquet`` or ``.jsonl`` file.
+
+    Returns:
+        The number of episodes.
+
+    Raises:
+        UserError: a part is missing, comes twice, or belongs to another dataset.
+    """
+    parts = {Path(file): read_metadata(file) for file in files}
+    ordered = sorted(parts, key=lambda path: _number(path, parts[path]))
+    whole = _without(parts[ordered[0]])
+    for path in ordered:
+        if _without(parts[path]) != whole:
+            raise UserError(f"{path} is a part of another dataset than {ordered[0]}")
+    found, count = [parts[path]["shard"][0] for path in ordered], parts[ordered[0]]["shard"][1]
+    if len(parts) != len(files) or found != list(range(count)):
+        raise UserError(f"files must be all of the {count} parts, each once; got the parts {found}")
+    return write_episodes(out, _all(ordered), whole)
+
+
+def _number(path: Path, metadata: dict[str, Any]) -> int:
+    if "shard" not in metadata:
+        raise UserError(f"{path} is no part of a dataset: it was not recorded with shard")
+    return int(metadata["shard"][0])
+
+
+def _without(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in metadata.items() if name != "shard"}
+
+
+def _all(files: Sequence[Path]) -> Iterator[Episode]:
+    for file in files:
+        yield from read_episodes(file)

@@ -1,0 +1,114 @@
+"""One LightningDataModule per game, and one for the other side of recorded dialogues."""
+
+from typing import Any
+
+from lmrl.data.inspection import partner_pairs
+from lmrl.data.storage import read_metadata
+from lmrl.datamodules.offline import OfflineDataModule
+from lmrl.envs.base import DialogueEnv
+from lmrl.envs.registry import make, recorded_arguments
+from lmrl.errors import UserError
+from lmrl.partners import partner_episodes
+from lmrl.tokens.encoding import Window
+
+__all__ = [
+    "CarDealerDataModule",
+    "ChessDataModule",
+    "GuessCityDataModule",
+    "MazeDataModule",
+    "PartnerDataModule",
+    "TextNavDataModule",
+    "TwentyQuestionsDataModule",
+    "WordleDataModule",
+]
+
+
+class MazeDataModule(OfflineDataModule):
+    """Episodes of ``maze_fo`` (one segment per turn: the last observation) or ``maze_po`` (the last 40 texts)."""
+
+    def __init__(self, task: str = "maze_fo", **shared: Any) -> None:
+        """Choose the maze; the other arguments are those of `OfflineDataModule`."""
+        super().__init__(task, **shared)
+
+
+class TextNavDataModule(OfflineDataModule):
+    """Episodes of ``text_nav_fo`` (one segment per turn: the last observation) or ``text_nav_po`` (one per episode)."""
+
+    def __init__(self, task: str = "text_nav_fo", **shared: Any) -> None:
+        """Choose the house; the other arguments are those of `OfflineDataModule`."""
+        super().__init__(task, **shared)
+
+
+class WordleDataModule(OfflineDataModule):
+    """Games of ``wordle``: one segment per game."""
+
+    def __init__(self, task: str = "wordle", **shared: Any) -> None:
+        """Take the arguments of `OfflineDataModule`."""
+        super().__init__(task, **shared)
+
+
+class ChessDataModule(OfflineDataModule):
+    """Games of ``chess`` or ``endgames``: one segment per move, the position before it."""
+
+    def __init__(self, task: str = "chess", **shared: Any) -> None:
+        """Choose the game; the other arguments are those of `OfflineDataModule`."""
+        super().__init__(task, **shared)
+
+
+class TwentyQuestionsDataModule(OfflineDataModule):
+    """Dialogues of ``twenty_questions``: one segment per dialogue."""
+
+    def __init__(self, task: str = "twenty_questions", **shared: Any) -> None:
+        """Take the arguments of `OfflineDataModule`."""
+        super().__init__(task, **shared)
+
+
+class GuessCityDataModule(OfflineDataModule):
+    """Games of ``guess_city``: one segment per game."""
+
+    def __init__(self, task: str = "guess_city", **shared: Any) -> None:
+        """Take the arguments of `OfflineDataModule`."""
+        super().__init__(task, **shared)
+
+
+class CarDealerDataModule(OfflineDataModule):
+    """Conversations of ``car_dealer``: one segment each."""
+
+    def __init__(self, task: str = "car_dealer", **shared: Any) -> None:
+        """Take the arguments of `OfflineDataModule`."""
+        super().__init__(task, **shared)
+
+
+class PartnerDataModule(OfflineDataModule):
+    """The second speaker's side of a task's dialogues, to be imitated: what distils a partner.
+
+    Prompts are those of `lmrl.partners.lm`. A Twenty Questions or Guess My City oracle learns from single
+    questions, a buyer from whole dialogues. Training and validation are split by the second speaker's episodes.
+    """
+
+    def __init__(self, task: str, **shared: Any) -> None:
+        """Take the arguments of `OfflineDataModule`.
+
+        Raises:
+            UserError: for a task without a second speaker, or a chat rendering.
+        """
+        super().__init__(task, **shared)
+        if self.hparams["rendering"] != "text":
+            raise UserError("rendering must be text here: second speakers read prompts of their own")
+        if not isinstance(make(self.task.name), DialogueEnv):
+            raise UserError(f"task must be one with a second speaker, got {task!r}")
+
+    def setup(self, stage: str) -> None:
+        """Read the episodes and turn them round."""
+        if self.episodes:
+            return
+        super().setup(stage)
+        recorded = read_metadata(self.path).get("env", {})
+        given = {**(self.hparams["env"] or {}), "partner": None}
+        env = make(self.task.name, **recorded_arguments(self.task.name, recorded, given, str(self.path)))
+        assert isinstance(env, DialogueEnv)
+        self.episodes = [said for e in self.episodes for said in partner_episodes(partner_pairs(env, e))]
+
+    def window(self) -> Window:
+        """All that the second speaker is asked."""
+        return Window(None, super().window().tokens)

@@ -1,0 +1,227 @@
+"""Forward passes of a language model over the rows of a slot cache, compiled if wanted."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lmrl.decoding.cache import SlotCache, Slots, causal_mask, tree_mask
+from lmrl.decoding.gpt2 import forward_of
+from lmrl.errors import unknown
+from lmrl.models.lm import trunk_of
+
+__all__ = ["Reader", "Step", "backend_of", "is_static", "step_for"]
+
+Step: TypeAlias = Callable[[PreTrainedModel, SlotCache, Tensor, Tensor, int, torch.dtype], Tensor]
+
+_VARIANTS = 64  # shapes and models that may be compiled before torch gives up: buckets of columns, times models
+
+
+def backend_of(choice: bool | str) -> str | None:
+    """The backend that a setting names; true is ``inductor``, false is None.
+
+    Raises:
+        UserError: torch has no such backend.
+    """
+    if not choice:
+        return None
+    backend = "inductor" if choice is True else choice
+    if backend not in (known := torch.compiler.list_backends(exclude_tags=())):
+        raise unknown("compile", backend, known)
+    return backend
+
+
+def is_static(device: torch.device) -> bool:
+    """Whether a compiled step has one shape for all rows and few for their columns: a CUDA graph cannot have others.
+
+    A CPU has no graphs to replay, and would pay for every row that has nothing to say.
+    """
+    return device.type != "cpu"
+
+
+def step_for(choice: bool | str, device: torch.device) -> Step | None:
+    """`_read_new`, compiled; None if it is not to be.
+
+    What is compiled belongs to the function, not to whoever asked for it: a policy that is made anew every round finds
+    it again, and weights are its inputs.
+    """
+    backend = backend_of(choice)
+    if backend is None:
+        return None
+    static = is_static(device)
+    # "reduce-overhead" is inductor with CUDA graphs.
+    how: dict[str, Any] = {"mode": "reduce-overhead"} if static and backend == "inductor" else {"backend": backend}
+    limits = torch._dynamo.config  # torch.compile takes a limit of its own from a later release on
+    limits.cache_size_limit = max(limits.cache_size_limit, _VARIANTS)
+    step: Step = torch.compile(_read_new, **how, dynamic=not static)
+    return step
+
+
+def _read_new(
+    trunk: PreTrainedModel, cache: SlotCache, ids: Tensor, positions: Tensor, used: int, dtype: torch.dtype
+) -> Tensor:
+    """Read ids at the place that the cache was told, each seeing the columns up to its own position.
+
+    Args:
+        trunk: the model without its head.
+        cache: where keys and values go.
+        ids: ``(rows, new)``.
+        positions: ``(rows, new)``.
+        used: columns that are read.
+        dtype: of the model's hidden vectors.
+
+    Returns:
+        ``(rows, new, width)`` hidden vectors.
+    """
+    mask = causal_mask(positions, used, dtype)
+    output = trunk(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True)
+    hidden: Tensor = output.last_hidden_state
+    return hidden
+
+
+_PADDING = 256  # so many tokens of padding cost less than one more forward pass
+_COLUMNS = 64  # fewest columns of a compiled step
+_SCORES = 2**24  # attention scores per head in one forward pass; longer prompts are read in pieces
+
+
+class Reader:
+    """Reads ids into slots. The caller sees to eval mode, to no gradients and to lengths.
+
+    Args:
+        model: see `Engine`.
+        rows: slots to make room for.
+        limit: longest context.
+        compile: see `Engine`.
+    """
+
+    def __init__(self, model: PreTrainedModel, rows: int, limit: int, compile: bool | str = False) -> None:
+        self._trunk = trunk_of(model)
+        self.look_again()
+        self._device, self._dtype = model.device, model.dtype
+        self._step = step_for(compile, self._device)
+        self._static = self._step is not None and is_static(self._device)
+        self._cache = SlotCache(rows, limit, fixed=self._static)
+        self.slots = Slots(self._cache)
+
+    def look_again(self) -> None:
+        """Choose how the model is run; whoever listens to its layers since the last time is then heard."""
+        self._forward = forward_of(self._trunk)
+
+    def read(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
+        """Read one or more new ids in each slot and return the hidden vectors after the last, ``(rows, width)``."""
+        if all(len(ids) == 1 for ids in new):
+            return self._read_static(slots, new) if self._static and self._cache.ready else self._read_one(slots, new)
+        groups = _groups([len(ids) for ids in new])
+        parts = [self._read_group([slots[i] for i in group], [new[i] for i in group]) for group in groups]
+        return _in_order(torch.cat(parts) if len(parts) > 1 else parts[0], [i for group in groups for i in group])
+
+    def read_branches(self, slots: Sequence[int], root: Tensor, branches: Sequence[Sequence[int]]) -> Tensor:
+        """Read continuations of what the slots hold, without keeping them (see `Engine.branch`).
+
+        Args:
+            slots: all with a context.
+            root: ``(rows, width)``, the hidden vectors at the ends of the contexts.
+            branches: ids of each continuation.
+
+        Returns:
+            ``(rows, continuations, longest, width)``, the vectors before each id.
+        """
+        hidden = root[:, None, None].repeat(1, len(branches), max(map(len, branches)), 1)
+        # The last id of a continuation is scored, not read.
+        tree = [(branch[t], i, t) for i, branch in enumerate(branches) for t in range(len(branch) - 1)]
+        if not tree:
+            return hidden
+        first, order = self.slots.arrange(slots)
+        held = [len(self.slots.held(slots[i])) for i in order]
+        ids, owner, depth = self._tensor(tree).unbind(1)
+        start, used = self._tensor(held), max(held) + len(tree)
+        self._cache.place(first, start[:, None] + torch.arange(len(tree), device=self._device), used, used)
+        mask = tree_mask(owner, depth, start, used, self._dtype)
+        states = self._forward(self._cache, ids.expand(len(order), -1), start[:, None] + depth, mask)
+        hidden[:, owner, depth + 1] = _in_order(states, order)
+        return hidden
+
+    def _read_group(self, slots: list[int], new: list[Sequence[int]]) -> Tensor:
+        first, order = self.slots.arrange(slots)
+        held = [len(self.slots.held(slots[i])) for i in order]
+        sizes = [len(new[i]) for i in order]
+        longest, used = max(sizes), max(h + size for h, size in zip(held, sizes, strict=True))
+        ids = self._tensor([[*new[i], *[0] * (longest - len(new[i]))] for i in order])
+        start, last = self._tensor(held)[:, None], self._tensor(sizes) - 1
+        columns = start + torch.arange(longest, device=self._device)
+        # Padding takes the position of its row's last token: the model knows it, and no padding is seen from there.
+        positions = torch.minimum(columns, start + last[:, None])
+        rows = torch.arange(len(order), device=self._device)
+        step = max(1, _SCORES // (len(order) * used))
+        ends = torch.empty(0)
+        for begin in range(0, longest, step):
+            part = slice(begin, begin + step)
+            self._cache.place(first, columns[:, part], used, max(held) + longest)
+            hidden = self._read_eagerly(ids[:, part], positions[:, part], used)
+            found = hidden[rows, (last - begin).clamp(0, hidden.shape[1] - 1)]
+            ends = torch.where((last >= begin)[:, None], found, ends) if begin else found
+        self.slots.keep(slots, new)
+        return _in_order(ends, order)
+
+    def _read_one(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
+        """As `_read_group` where every slot has one id: nothing is ragged."""
+        first, order = self.slots.arrange(slots)
+        held = [len(self.slots.held(slots[i])) for i in order]
+        used = max(held) + 1
+        ids, positions = self._tensor([[new[i][0] for i in order], held])[..., None]
+        self._cache.place(first, positions, used, used)
+        # Prompts come in too many shapes to be compiled, and there the arithmetic counts.
+        if self._step is not None and self._cache.ready:
+            hidden = self._step(self._trunk, self._cache, ids, positions, used, self._dtype)
+        else:
+            hidden = self._read_eagerly(ids, positions, used)
+        self.slots.keep(slots, new)
+        return _in_order(hidden[:, 0], order)
+
+    def _read_static(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
+        """One id in each slot, in a pass over all rows and as many columns as a power of two."""
+        assert self._step is not None
+        rows, held = [self.slots.row(slot) for slot in slots], [len(self.slots.held(slot)) for slot in slots]
+        ids, positions = [0] * self._cache.rows, [0] * self._cache.rows
+        # Rows without an id write into the last column, which no row reads.
+        columns = [-1] * self._cache.rows
+        for row, place, (token,) in zip(rows, held, new, strict=True):
+            ids[row], positions[row], columns[row] = token, place, place
+        used = min(_bucket(max(held) + 1), self._cache.get_max_length())
+        fed = self._tensor([ids, positions, columns])[..., None]
+        self._cache.place(0, fed[2], used, used)
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        hidden = self._step(self._trunk, self._cache, fed[0], fed[1], used, self._dtype)
+        self.slots.keep(slots, new)
+        return hidden[self._tensor(rows), 0]
+
+    def _read_eagerly(self, ids: Tensor, positions: Tensor, used: int) -> Tensor:
+        return self._forward(self._cache, ids, positions, causal_mask(positions, used, self._dtype))
+
+    def _tensor(self, numbers: object) -> Tensor:
+        return torch.tensor(numbers, device=self._device)
+
+
+def _bucket(columns: int) -> int:
+    """The next power of two: of few numbers of columns a step is compiled few times."""
+    return max(_COLUMNS, 1 << (columns - 1).bit_length())
+
+
+def _groups(lengths: list[int]) -> list[list[int]]:
+    """Rows to read together: one pass for all, unless padding them to the longest costs more than another pass."""
+    groups: list[list[int]] = []
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    for place, row in enumerate(order):
+        if not groups or (len(order) - place) * (lengths[groups[-1][0]] - lengths[row]) > _PADDING:
+            groups.append([])
+        groups[-1].append(row)
+    return [sorted(group) for group in groups]
+
+
+def _in_order(values: Tensor, order: list[int]) -> Tensor:
+    """Row ``i`` of the values belongs to place ``order[i]``; put every row there."""
+    if order == list(range(len(order))):
+        return values
+    return values[sorted(range(len(order)), key=order.__getitem__)]

@@ -1,0 +1,329 @@
+"""From logits to actions.
+
+Sampling settings, value guidance, and the decoder of many slots; randomness belongs to the episode.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmrl.decoding.engine import Engine
+from lmrl.errors import UserError, check_range
+
+__all__ = [
+    "Decoder",
+    "Guidance",
+    "Sample",
+    "SamplingSettings",
+    "check_decoding",
+    "combine",
+    "draw",
+    "lowest",
+    "process_logits",
+    "uniforms",
+]
+
+_RANGES = {
+    "[0, inf)": ("temperature", "top_k", "support_top_k", "beta"),
+    "(0, 1]": ("top_p", "support_top_p"),
+    "[1, inf)": ("max_new_tokens", "slots"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How the next token is chosen, and when an action ends.
+
+    Raises:
+        UserError: a value is outside its range.
+    """
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """Keep the k most probable tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of tokens whose probability reaches p."""
+    max_new_tokens: int = 64
+    stop_ids: frozenset[int] = frozenset()
+    """Ids after which an action is finished; the id itself belongs to the action."""
+
+    def __post_init__(self) -> None:
+        check_decoding({name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "max_new_tokens")})
+
+
+def check_decoding(settings: Mapping[str, Any]) -> None:
+    """Check the numbers among decoding settings: temperature, top_k, top_p, support_top_k, beta and the like.
+
+    Raises:
+        UserError: a value is outside its range.
+    """
+    for interval, names in _RANGES.items():
+        check_range(interval, **{name: settings[name] for name in names if name in settings})
+
+
+def process_logits(
+    logits: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    invalid: Tensor | None = None,
+) -> Tensor:
+    """The log-probabilities of the very distribution that is sampled from.
+
+    The order is fixed: invalid ids out, temperature, top-k, top-p. Tokens that tie with the k-th are kept.
+
+    Args:
+        logits: ``(rows, vocabulary)`` of any floating type, ``-inf`` where a token must not be said; all arithmetic is
+            float32.
+        temperature: 0 puts all mass on the largest logit.
+        top_k: 0 is off.
+        top_p: 1 is off.
+        invalid: ``(vocabulary,)``, True for ids that are never sampled (padding, ids the tokenizer does not know).
+
+    Returns:
+        ``(rows, vocabulary)`` in float32, ``-inf`` where the probability is exactly 0.
+    """
+    scores = logits.float()
+    if invalid is not None:
+        scores = scores.masked_fill(invalid, -torch.inf)
+    if temperature == 0.0:
+        certain = torch.full_like(scores, -torch.inf)
+        return certain.scatter_(-1, scores.argmax(-1, keepdim=True), 0.0)
+    if temperature != 1.0:
+        scores = scores / temperature
+    if 0 < top_k < scores.shape[-1]:
+        scores = scores.masked_fill(scores < scores.topk(top_k).values[:, -1:], -torch.inf)
+    if top_p < 1.0:
+        scores = _nucleus(scores, top_p)
+    return scores.log_softmax(-1)
+
+
+def _nucleus(scores: Tensor, top_p: float) -> Tensor:
+    ordered, order = scores.sort(dim=-1, descending=True, stable=True)
+    probability = ordered.softmax(-1)
+    # A token goes when the mass before it already reaches top_p; so the first one always stays.
+    outside = probability.cumsum(-1) - probability >= top_p
+    return scores.masked_fill(torch.zeros_like(outside).scatter_(-1, order, outside), -torch.inf)
+
+
+def uniforms(seed: int, turn: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Numbers in [0, 1) that depend on the episode's seed and the turn only.
+
+    The generator is counter-based (Philox 4x64, Salmon et al. 2011, keyed by the pair), so streams of different
+    episodes and turns are independent, and neither the slot nor the batch that an episode runs in matters.
+    """
+    key = np.array([seed % 2**64, turn % 2**64], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key)).random(count)
+
+
+def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
+    """One token per row by the inverse of the cumulative distribution, summed in float64.
+
+    Args:
+        logprobs: ``(rows, vocabulary)`` from `process_logits`.
+        uniform: ``(rows,)`` in [0, 1), float64.
+
+    Returns:
+        ``(rows,)`` ids; a token of probability 0 never comes out, whatever the uniform number.
+    """
+    cumulative = logprobs.double().exp().cumsum(-1)
+    # The largest uniform number is 1 - 2^-53, and that times a total is below the total, so there is a token for it.
+    target = uniform.to(cumulative) * cumulative[:, -1]
+    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+
+
+Head: TypeAlias = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guidance:
+    """Reads the same contexts with a value model and its own cache.
+
+    Raises:
+        UserError: no head, or a number outside of its range.
+    """
+
+    engine: Engine
+    """Of the value model; never the language model's engine, whose keys and values are of other weights."""
+    q_heads: Sequence[Head]
+    """``(rows, width)`` hidden vectors to ``(rows, vocabulary)`` float32; the lowest of them counts."""
+    beta: float
+    """Weight of the values; 0 leaves the language model as it is."""
+    support_top_k: int = 0
+    """Only the k tokens that the language model finds most probable may be said; 0 allows all."""
+    support_top_p: float = 1.0
+    """Only the smallest set of tokens to which the language model gives probability p may be said."""
+
+    def __post_init__(self) -> None:
+        if not self.q_heads:
+            raise UserError("q_heads must have at least one head, got none")
+        check_decoding({name: getattr(self, name) for name in ("beta", "support_top_k", "support_top_p")})
+
+
+def lowest(q_heads: Sequence[Head], hidden: Tensor) -> Tensor:
+    """The pessimistic value of every token: the minimum over the heads, ``(rows, vocabulary)`` in float32."""
+    return torch.stack([head(hidden).float() for head in q_heads]).amin(0)
+
+
+def combine(logits: Tensor, q: Tensor, beta: float) -> Tensor:
+    """``logits + beta * q`` in float32 (Snell et al. 2023, section 4.3, up to a constant of each state).
+
+    Done before any id is masked, since ``0 * inf`` is not a number.
+    """
+    return logits.float() + beta * q.float()
+
+
+class Sample(NamedTuple):
+    """One action as it was sampled."""
+
+    ids: tuple[int, ...]
+    """What was sampled, the stop id included."""
+    logprobs: tuple[float, ...]
+    """Log-probability of each id under the very distribution it was drawn from."""
+    finished: bool
+    """Whether a stop id ended it (else there was no room for more)."""
+    values: tuple[float, ...] = ()
+    """V of the state in which each id was drawn, if there is a head for it."""
+
+
+class _Read(NamedTuple):
+    """What is known after reading: logits of the next token, and V of each row."""
+
+    logits: Tensor
+    values: list[float] | None
+
+
+class Decoder:
+    """A language model that speaks, alone or guided by values.
+
+    Args:
+        engine: of the language model.
+        guidance: adds ``beta * min Q`` to its logits; None or a beta of 0 leaves them as they are, bit by bit.
+        invalid: ``(vocabulary,)`` bool, True for ids that are never sampled; masked after everything is added up.
+        v_head: hidden vectors (of the value model, if there is guidance) to V; without it samples have no values.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        guidance: Guidance | None = None,
+        invalid: Tensor | None = None,
+        v_head: Head | None = None,
+    ) -> None:
+        if guidance is not None and guidance.engine is engine:
+            raise UserError("guidance must have an engine of its own: two models must not share a cache")
+        self.engine = engine
+        self.guidance = guidance
+        self.invalid = invalid
+        self.v_head = v_head
+        needed = guidance is not None and (guidance.beta > 0 or v_head is not None)
+        self._values = guidance.engine if guidance is not None and needed else None
+
+    def score(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> Tensor:
+        """What is known about the next token after each context.
+
+        Returns:
+            ``(rows, vocabulary)`` float32 logits: the language model's plus the guidance, ``-inf`` for ids that are
+            invalid or outside of the language model's support.
+        """
+        return self._begin(slots, contexts).logits
+
+    def generate(
+        self,
+        slots: Sequence[int],
+        contexts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        turns: Sequence[int],
+        settings: SamplingSettings,
+    ) -> list[Sample]:
+        """Say something after every context; a row leaves the batch as soon as it has said a stop id.
+
+        Args:
+            slots: distinct; a slot keeps its cache between calls.
+            contexts: all ids of each context.
+            seeds: of the episodes. With the turn they decide the sample, whatever the slot and the batch.
+            turns: of the episodes.
+            settings: how to sample, and when to stop.
+
+        Returns:
+            One sample per row. Of its ids all but the last are in the cache.
+
+        Raises:
+            UserError: a context is too long or empty, or logits are not finite.
+        """
+        draws = torch.from_numpy(
+            np.stack([uniforms(seed, turn, settings.max_new_tokens) for seed, turn in zip(seeds, turns, strict=True)])
+        )
+        said: list[list[tuple[int, float, float]]] = [[] for _ in slots]
+        active = list(range(len(slots)))
+        with self._evaluating():
+            read = self._begin(slots, contexts)
+            for step in range(settings.max_new_tokens):
+                for row, token in zip(active, _choose(read, draws[active, step], settings), strict=True):
+                    said[row].append(token)
+                active = [row for row in active if said[row][-1][0] not in settings.stop_ids]
+                if not active or step + 1 == settings.max_new_tokens:
+                    break
+                read = self._next([slots[row] for row in active], [said[row][-1][0] for row in active])
+        return [_sample(tokens, settings.stop_ids, self.v_head is not None) for tokens in said]
+
+    def _evaluating(self) -> ExitStack:
+        stack = ExitStack()
+        for engine in (self.engine, self._values):
+            if engine is not None:
+                stack.enter_context(engine.evaluating())
+        return stack
+
+    def _begin(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> _Read:
+        value = None if self._values is None else self._values.feed(slots, contexts)
+        return self._read(self.engine.feed(slots, contexts), value)
+
+    def _next(self, slots: Sequence[int], ids: Sequence[int]) -> _Read:
+        value = None if self._values is None else self._values.append(slots, ids)
+        return self._read(self.engine.append(slots, ids), value)
+
+    def _read(self, hidden: Tensor, value: Tensor | None) -> _Read:
+        logits = self._logits(hidden, value)
+        if self.v_head is None:
+            return _Read(logits, None)
+        with torch.inference_mode():
+            return _Read(logits, self.v_head(hidden if value is None else value).reshape(-1).float().tolist())
+
+    def _logits(self, hidden: Tensor, value: Tensor | None) -> Tensor:
+        with torch.inference_mode():
+            logits = base = self.engine.logits(hidden).float()
+            if self.guidance is not None and self.guidance.beta > 0 and value is not None:
+                logits = combine(base, lowest(self.guidance.q_heads, value), self.guidance.beta)
+            if self.invalid is not None:
+                logits = logits.masked_fill(self.invalid, -torch.inf)
+            return logits if self.guidance is None else self._within_support(logits, base, self.guidance)
+
+    def _within_support(self, logits: Tensor, base: Tensor, guidance: Guidance) -> Tensor:
+        top_k, top_p = guidance.support_top_k, guidance.support_top_p
+        if top_k == 0 and top_p == 1.0:
+            return logits
+        likely = process_logits(base, top_k=top_k, top_p=top_p, invalid=self.invalid)
+        return logits.masked_fill(likely == -torch.inf, -torch.inf)
+
+
+def _choose(read: _Read, uniform: Tensor, settings: SamplingSettings) -> list[tuple[int, float, float]]:
+    logits = read.logits
+    # Not a number, endless, or nothing allowed at all: sampling from that would give an id that means nothing.
+    if not bool(logits.amax(-1).isfinite().all()):
+        raise UserError("the logits of the next token must be finite; check the weights of the model and of its heads")
+    logprobs = process_logits(logits, temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p)
+    ids = draw(logprobs, uniform.to(logprobs.device))
+    chosen = logprobs.gather(1, ids[:, None])[:, 0]
+    return list(zip(ids.tolist(), chosen.tolist(), read.values or [0.0] * len(ids), strict=True))
+
+
+def _sample(tokens: list[tuple[int, float, float]], stop_ids: frozenset[int], valued: bool) -> Sample:
+    ids, logprobs, values = zip(*tokens, strict=True)
+    return Sample(ids, logprobs, ids[-1] in stop_ids, values if valued else ())

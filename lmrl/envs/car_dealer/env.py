@@ -1,0 +1,178 @@
+"""Car Dealer: sell a car to a buyer who does not say at once what they want, what they have, and how to win them."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from lmrl.envs.base import DialogueEnv, Outcome, Turn
+from lmrl.envs.car_dealer.buyer import ScriptedBuyer
+from lmrl.envs.car_dealer.lines import CHOICES, draw_buyer, read
+from lmrl.errors import UserError
+from lmrl.types import Partner, PartnerRequest
+
+__all__ = ["BEGIN", "HEADER", "LINES", "CarDealer", "Sale", "find_sale"]
+
+BEGIN = "Output: Decision="
+"""How a conclusion begins."""
+_OUTPUT = re.compile(
+    r"Output: ?Decision= ?(Accept|Reject) +MSRP= ?\$?([1-9][\d,]{0,11})(?: +Buy Price= ?(\S*))?", re.ASCII
+)
+_PRICE = re.compile(r"\$?([1-9]\d{0,2},?\d{0,3})\b(?!,?\d)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Sale:
+    """What a buyer decided."""
+
+    bought: bool
+    msrp: int
+    """In dollars; 0 if unknown."""
+    price: int | None = None
+    """What was paid, below $1,000,000; None if nothing was bought, or if the price cannot be read."""
+
+    def reward(self, kind: str, budget: int) -> float:
+        """What the seller gets, in one of the original's two units.
+
+        ``revenue``: the price in thousands of dollars, 0 without a sale. ``fancy``: the price over the mean of budget
+        and MSRP; without a sale ``-(budget - msrp) / msrp``, which is positive for a car above the budget, and 0 if
+        there is no MSRP.
+
+        Raises:
+            UserError: for another kind.
+        """
+        if kind == "revenue":
+            return (self.price or 0) / 1_000 if self.bought else 0.0
+        if kind != "fancy":
+            raise UserError(f"reward must be fancy or revenue, got {kind!r:.60}")
+        if self.bought:
+            return (self.price or 0) / (0.5 * (budget + self.msrp))
+        return (self.msrp - budget) / self.msrp if self.msrp else 0.0
+
+    def output(self) -> dict[str, Any]:
+        """The record of the original's files."""
+        return {"car_bought": self.bought, "msrp": self.msrp, "buy_price": self.price}
+
+
+def find_sale(line: str) -> tuple[str, Sale | None]:
+    """Split a buyer's line into what the seller sees of it and the decision that it holds, if any.
+
+    The decision is recognised anywhere in the line: ``Output: Decision=Accept MSRP=$31,000 Buy Price=$29,500`` or
+    ``Output: Decision=Reject MSRP=$31,000``. Its MSRP must begin with 1 to 9.
+    """
+    match = _OUTPUT.search(line)
+    if match is None:
+        return line, None
+    rest = f"{line[: match.start()].rstrip()} {line[match.end() :].lstrip()}".strip()
+    bought, price = match[1] == "Accept", _PRICE.match(match[3] or "")
+    paid = int(price[1].replace(",", "")) if bought and price else None
+    return rest, Sale(bought, int(match[2].replace(",", "")), paid)
+
+
+HEADER = "Start\n"
+LINES = (
+    "Hello! What car are you looking for?\n",
+    "What is your budget?\n",
+    "Which features do you need?\n",
+    "I have a BMW sedan. The MSRP is $33,000.\n",
+    "I can sell it for $31,000.\n",
+    "I can give you a discount. Now it is $29,000.\n",
+    "It has heated seats and a sunroof.\n",
+    "A Toyota truck for $45,000.\n",
+    "It is a very good car.\n",
+)
+"""Lines that a seller may say, for those who know none; any other line is as legal."""
+_LONGEST = 512
+
+
+class CarDealer(DialogueEnv):
+    r"""The agent is the seller and speaks first; seller and buyer say a line each in turn.
+
+    The buyer's profile is hidden; what they say shows it. A buyer concludes by ``Output: Decision=Accept MSRP=$31,000
+    Buy Price=$29,500`` or ``Output: Decision=Reject MSRP=$31,000`` somewhere in their line. That is cut out of what
+    the seller sees, and the episode **terminates**. After ``max_texts`` lines of both the buyer is asked once more,
+    for a reply that begins with ``Output: Decision=``; if there is no decision then either, nothing is sold.
+
+    Only the end is rewarded. ``info`` then holds ``output`` (what was decided, None if nothing was), and ``revenue``
+    and ``fancy``, the reward in either unit (see `Sale`). ``info["success"]``: a car was bought.
+    A line without a to z or a digit is illegal; it is passed on like any other. Lines are joined to one, and cut after
+    512 characters. Source: LMRL-Gym, section 4 and appendix C.8, and its code for profiles and rewards.
+
+    Args:
+        partner: the buyer; None: `ScriptedBuyer`.
+        reward: ``revenue``, in thousands of dollars, in which the published scores are; or ``fancy``, in which the
+            published dataset statistics are.
+        noise: of the scripted buyer.
+        max_texts: lines of both before the buyer has to decide; even, 50 in the original.
+        render_mode: see `TextEnv`.
+
+    Raises:
+        UserError: for another ``reward``, or a number out of range.
+    """
+
+    reset_options: ClassVar[tuple[str, ...]] = tuple(CHOICES)
+
+    def __init__(
+        self,
+        partner: Partner | None = None,
+        reward: str = "revenue",
+        noise: float = 0.1,
+        max_texts: int = 50,
+        render_mode: str | None = "ansi",
+    ) -> None:
+        super().__init__(ScriptedBuyer(noise) if partner is None else partner, render_mode)
+        if reward not in ("revenue", "fancy"):
+            raise UserError(f"reward must be revenue or fancy, got {reward!r:.60}")
+        if max_texts < 2 or max_texts % 2:
+            raise UserError(f"max_texts must be an even number from 2, got {max_texts}")
+        self.reward, self.max_texts = reward, max_texts
+        # An MSRP of $1, and a price of $999,999: what no scripted buyer says, but a language model may.
+        self.return_range = (0.0, 999.999) if reward == "revenue" else (-89_999.0, 200.0)
+        self._heard: list[str] = []
+        self._said: list[str] = []
+
+    def render(self) -> str:
+        """All lines so far."""
+        both = zip(self._heard, self._said, strict=False)
+        return "".join([HEADER, *(f"Seller: {heard}Buyer: {said}" for heard, said in both)])
+
+    def legal_actions(self) -> tuple[str, ...]:
+        """Some lines that make sense; all others are legal too."""
+        return LINES
+
+    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+        self._buyer = draw_buyer(self.np_random, options)
+        self._heard, self._said, self._deciding = [], [], False
+        start = self._buyer.facts()
+        self._known = {**start, "profile": self._buyer.prompt}
+        return HEADER, " ".join(map(str, start.values())), start, {}
+
+    def _say(self, action: str) -> PartnerRequest:
+        self._heard.append(" ".join(action.split())[:_LONGEST] + "\n")
+        return self._ask("")
+
+    def _ask(self, begin: str) -> PartnerRequest:
+        self._deciding = bool(begin)
+        return PartnerRequest(
+            "car_dealer", self._known, tuple(self._heard), tuple(self._said), self._facts["seed"], begin
+        )
+
+    def _hear(self, reply: str) -> Outcome:
+        line = " ".join(reply.split())
+        if self._deciding:
+            # Some partners complete what they are given, others begin it again.
+            return self._concluded(find_sale(line)[1] or find_sale(BEGIN + line)[1])
+        shown, sale = find_sale(line)
+        self._said.append(f"{shown}\n")
+        if sale is not None:
+            return self._concluded(sale)
+        if 2 * len(self._said) >= self.max_texts:
+            return self._ask(BEGIN)
+        return self._said[-1], 0.0, False, False, self._info(False)
+
+    def _concluded(self, sale: Sale | None) -> Turn:
+        units = {kind: sale.reward(kind, self._buyer.budget) if sale else 0.0 for kind in ("revenue", "fancy")}
+        info = {**self._info(bool(sale and sale.bought)), "output": sale.output() if sale else None, **units}
+        return self._said[-1], units[self.reward], True, False, info
+
+    def _info(self, success: bool) -> dict[str, Any]:
+        return {"illegal": not read(self._heard[-1]).words, "success": success}

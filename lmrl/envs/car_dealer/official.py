@@ -1,0 +1,118 @@
+"""The official car dealer files: conversations with the buyer's profile and how they ended."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from lmrl.envs.base import TextEnv
+from lmrl.envs.car_dealer.env import HEADER, CarDealer, Sale, find_sale
+from lmrl.envs.official import Game, Layout
+from lmrl.envs.task import Task
+from lmrl.errors import UserError
+from lmrl.types import Episode
+
+__all__ = ["LAYOUTS", "car_dealer_episode", "game_of_conversation"]
+
+_ROLES = ("Seller", "Buyer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation(Game):
+    """Rewards are not in the file: they follow from the sale and the budget."""
+
+    buyer: dict[str, Any]
+    sale: Sale | None
+
+
+def game_of_conversation(record: Any) -> _Conversation:
+    """``{"buyer_info": {"budget", ...}, "lines": [{"role", "text"}, ...], "output": {...}}``.
+
+    ``output`` is ``{"car_bought": bool, "msrp": int, "buy_price": int or null}``. Lines of one speaker in a row become
+    one text, the seller's joined by spaces. Without ``output`` nothing was decided.
+
+    Raises:
+        UserError: saying what is wrong.
+    """
+    if not isinstance(record, Mapping):
+        raise UserError(f"a record must be an object with buyer_info, lines and output, got {record!r:.60}")
+    buyer, lines = record.get("buyer_info"), record.get("lines")
+    if not isinstance(buyer, Mapping):
+        raise UserError(f"buyer_info must be an object, got {buyer!r:.60}")
+    if _dollars(buyer.get("budget"), "budget of buyer_info") < 1:
+        raise UserError(f"budget of buyer_info must be at least 1, got {buyer['budget']!r}")
+    if not isinstance(lines, list) or not lines:
+        raise UserError(f"lines must be a list with at least one line, got {lines!r:.60}")
+    said = [_line(line, f"lines[{place}]") for place, line in enumerate(lines)]
+    observations, actions = [HEADER], list[str]()
+    for role, texts in groupby(said, lambda line: line[0]):
+        if role == "Seller":
+            actions.append(" ".join(text for _, text in texts) + "\n")
+            observations.append("")
+        else:
+            observations[-1] += "".join(f"{find_sale(text)[0]}\n" for _, text in texts)
+    sale = _sale(record["output"]) if record.get("output") is not None else None
+    return _Conversation(
+        tuple(observations), tuple(actions), (0.0,) * len(actions), sale is not None, dict(buyer), sale
+    )
+
+
+def car_dealer_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
+    """The episode of a record, rewarded as the environment does; None if the seller says nothing."""
+    assert isinstance(game, _Conversation) and isinstance(env, CarDealer)
+    if not game.actions:
+        return None
+    budget = _dollars(game.buyer["budget"], "budget")
+    units = {kind: game.sale.reward(kind, budget) if game.sale else 0.0 for kind in ("revenue", "fancy")}
+    return Episode(
+        task=row.name,
+        observations=game.observations,
+        actions=game.actions,
+        rewards=(*game.rewards[:-1], units[env.reward]),
+        terminated=game.done,
+        truncated=not game.done,
+        info={
+            "source": "official",
+            "success": bool(game.sale and game.sale.bought),
+            "illegal": 0,
+            "buyer": game.buyer,
+            "output": game.sale.output() if game.sale else None,
+            **units,
+        },
+    )
+
+
+def _line(line: Any, name: str) -> tuple[str, str]:
+    if not isinstance(line, Mapping) or line.get("role") not in _ROLES or not isinstance(line.get("text"), str):
+        raise UserError(f"{name} must be an object with role (Seller or Buyer) and text, got {line!r:.80}")
+    return line["role"], " ".join(line["text"].split())
+
+
+def _sale(output: Any) -> Sale:
+    if not isinstance(output, Mapping) or not isinstance(output.get("car_bought"), bool):
+        raise UserError(f"output must be an object with car_bought (true or false), got {output!r:.80}")
+    price = output.get("buy_price")
+    paid = _dollars(price, "buy_price of output") if output["car_bought"] and price is not None else None
+    return Sale(output["car_bought"], _dollars(output.get("msrp") or 0, "msrp of output"), paid)
+
+
+def _dollars(value: Any, name: str) -> int:
+    if isinstance(value, str):
+        value = int(number) if (number := value.lstrip("$").replace(",", "")).isdecimal() else value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
+        raise UserError(f"{name} must be a number of dollars, got {value!r:.60}")
+    return int(value)
+
+
+def _by_personality(records: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Older files are one object: a list of conversations for each personality."""
+    for where, record in records:
+        if isinstance(record, Mapping) and record and "lines" not in record:
+            for personality, talks in record.items():
+                for number, talk in enumerate(talks if isinstance(talks, list) else [talks], start=1):
+                    yield f"{where}, {personality} {number}", talk
+        else:
+            yield where, record
+
+
+LAYOUTS = {"car_dealer": Layout(game_of_conversation, car_dealer_episode, "[", _by_personality)}

@@ -1,0 +1,332 @@
+"""The laws that every environment obeys, as one test that any environment can be put to."""
+
+import copy
+import math
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from lmrl.envs.base import TextEnv
+from lmrl.errors import UserError
+
+__all__ = ["LawBroken", "Play", "Trial", "check_env", "odd_texts"]
+
+_FIXED = (
+    "",
+    "\n",
+    " " * 1000,
+    "x" * 100_000,
+    "\n" * 5_000,
+    "".join(map(chr, range(32))) + "\x7f\x85",
+    "\x00",
+    "\ufeffmove\u200b\u202e\u2028",
+    "нет",
+    "左に動く\n",
+    "تحرك يسارا\n",
+    "👩‍👩‍👧‍👦" * 50,
+    "e\u0301" * 100,
+    "{}%s%d{0}\\n$(x)`x`'\"",
+    "<|endoftext|>",
+    "NaN",
+    "-1",
+)
+
+
+def odd_texts(legal: Sequence[str], count: int, seed: int) -> Iterator[str]:
+    """Yield ``count`` valid Unicode texts: fixed traps first, then random ones and near misses of legal actions."""
+    rng = random.Random(seed)
+    for index in range(count):
+        if index < len(_FIXED):
+            yield _FIXED[index]
+        elif legal and index % 2:
+            yield _near_miss(rng.choice(legal), rng)
+        else:
+            yield "".join(_character(rng) for _ in range(rng.randrange(60)))
+
+
+def _near_miss(action: str, rng: random.Random) -> str:
+    place = rng.randrange(len(action) + 1)
+    return rng.choice(
+        [
+            action.upper(),
+            action.rstrip("\n"),
+            action + "\n",
+            " " + action,
+            action.replace(" ", "  "),
+            action * 2,
+            action[:place],
+            action[:place] + _character(rng) + action[place:],
+        ]
+    )
+
+
+def _character(rng: random.Random) -> str:
+    code = rng.randrange(0x110000 - 0x800)
+    return chr(code if code < 0xD800 else code + 0x800)  # surrogates are no characters
+
+
+_MAX_TURNS = 10_000
+
+
+class LawBroken(UserError):
+    """An environment does what none may do; `law` is the name of the law."""
+
+    def __init__(self, law: str, what: str) -> None:
+        super().__init__(f"law {law!r} broken: {what}")
+        self.law = law
+
+
+class Trial:
+    """One law being tried.
+
+    Args:
+        law: its name.
+        make: makes an environment.
+        seed: of the first episode.
+        texts: how many odd texts the environment must answer.
+        last_texts: how many texts a policy reads; None: all.
+    """
+
+    def __init__(
+        self, law: str, make: Callable[[], TextEnv], seed: int, texts: int, last_texts: int | None = None
+    ) -> None:
+        self.law, self.make, self.seed, self.texts, self.last_texts = law, make, seed, texts, last_texts
+
+    def require(self, condition: bool, what: str) -> None:
+        """The law is broken unless ``condition``."""
+        if not condition:
+            raise LawBroken(self.law, what)
+
+    def refused(self, call: Callable[[], Any], when: str) -> None:
+        """The law is broken unless ``call`` raises a `UserError`."""
+        try:
+            call()
+        except UserError:
+            return
+        except Exception as error:
+            raise LawBroken(self.law, f"{when} must be a UserError, got {error!r}") from error
+        raise LawBroken(self.law, f"{when} must be a UserError, but was answered")
+
+    def works(self, call: Callable[[], Any], what: str) -> Any:
+        """The law is broken if ``call`` raises."""
+        try:
+            return call()
+        except Exception as error:
+            raise LawBroken(self.law, f"{what} raised {error!r}") from error
+
+    def begin(self, index: int) -> "Play":
+        """A game that has just begun; its seed and its moves follow from ``index``."""
+        return Play(self, self.make(), self.seed + index)
+
+    def play(self, index: int, turns: int | None = None) -> "Play":
+        """A game of random moves, to the end or for so many turns."""
+        game = self.begin(index)
+        for _ in range(_MAX_TURNS if turns is None else turns):
+            if game.over:
+                return game
+            game.move()
+        self.require(turns is not None, f"seed {self.seed + index} goes on after {_MAX_TURNS} turns: episodes must end")
+        return game
+
+
+class Play:
+    """A running game: the environment and all its answers so far.
+
+    Args:
+        trial: hears about every answer that has the wrong form.
+        env: is reset.
+        seed: of the episode and of the random player.
+    """
+
+    def __init__(self, trial: Trial, env: TextEnv, seed: int) -> None:
+        self.trial, self.env, self._rng = trial, env, random.Random(seed)
+        self.answers: list[Any] = [trial.works(lambda: env.reset(seed=seed), f"reset(seed={seed})")]
+        self.total = 0.0
+        self.over = False
+
+    def move(self) -> None:
+        """Mostly a legal action, sometimes an illegal one."""
+        legal = self.env.legal_actions()
+        unlucky = not legal or self._rng.random() < 0.1
+        self.say(f"not a move {self._rng.randrange(100)}\n" if unlucky else self._rng.choice(legal))
+
+    def say(self, action: str) -> None:
+        """One action; the answer must have the right form."""
+        turn = self.trial.works(lambda: self.env.step(action), f"step({action[:80]!r})")
+        _check_form(self.trial, turn)
+        self.answers.append(turn)
+        self.total += turn[1]
+        self.over = turn[2] or turn[3]
+
+
+def _check_form(trial: Trial, turn: Any) -> None:
+    trial.require(isinstance(turn, tuple) and len(turn) == 5, "step must return five values")
+    text, reward, terminated, truncated, info = turn
+    trial.require(isinstance(text, str), f"an observation must be a str, got {text!r:.80}")
+    is_number = isinstance(reward, float) and math.isfinite(reward)
+    trial.require(is_number, f"a reward must be a finite float, got {reward!r:.80}")
+    are_flags = isinstance(terminated, bool) and isinstance(truncated, bool)
+    trial.require(are_flags, f"terminated and truncated must be bool, got {terminated!r} and {truncated!r}")
+    trial.require(isinstance(info, dict), f"info must be a dict, got {info!r:.80}")
+    for key in ("illegal", "success") if terminated or truncated else ("illegal",):
+        trial.require(isinstance(info.get(key), bool), f"info[{key!r}] must be a bool, got {info.get(key)!r}")
+
+
+_EPISODES = 8
+_ILLEGAL_TURNS = 1_000
+
+
+def check_env(
+    env: TextEnv | Callable[[], TextEnv], texts: int = 200, seed: int = 0, last_texts: int | None = None
+) -> list[str]:
+    """Put an environment to all laws.
+
+    Args:
+        env: an environment that was not reset yet (copies of it are tried), or a function that makes a fresh one.
+        texts: how many odd texts (empty, huge, control characters, other scripts, near misses) it must answer.
+        seed: of the episodes and texts.
+        last_texts: how many texts a policy reads, as `Task.last_texts`; of one that reads the last alone none may be
+            empty. Else only the first may not.
+
+    Returns:
+        The names of the laws, all obeyed.
+
+    Raises:
+        LawBroken: for the first law that is not obeyed.
+    """
+    if isinstance(env, TextEnv):
+        model = env
+        return check_env(lambda: copy.deepcopy(model), texts, seed, last_texts)
+    for name, law in _LAWS.items():
+        law(Trial(name, env, seed, texts, last_texts))
+    return list(_LAWS)
+
+
+def _form(trial: Trial) -> None:
+    answer = trial.begin(0).answers[0]
+    trial.require(isinstance(answer, tuple) and len(answer) == 2, "reset must return (text, info), and no reward")
+    text, info = answer
+    trial.require(isinstance(text, str), f"the first observation must be a str, got {text!r:.80}")
+    named = isinstance(info, dict) and {"seed", "task_id", "start"} <= set(info)
+    trial.require(named, "info after reset must have seed, task_id and start")
+    trial.require("reward" not in info, "reset must not give a reward")
+    for index in range(_EPISODES):
+        trial.play(index)
+
+
+def _something_to_read(trial: Trial) -> None:
+    for index in range(_EPISODES):
+        first, *turns = trial.play(index).answers
+        told = f"seed {trial.seed + index}"
+        trial.require(first[0] != "", f"the first observation of {told} is an empty text: a policy has nothing to read")
+        for number, (text, _, terminated, _, info) in enumerate(turns, start=1):
+            # Learners go on from where an episode was cut.
+            read = info.get("final_observation", text) != "" or terminated or trial.last_texts != 1
+            trial.require(read, f"observation {number} of {told} is an empty text, and a policy reads nothing else")
+
+
+def _same_seed(trial: Trial) -> None:
+    for index in range(_EPISODES):
+        same = trial.play(index).answers == trial.play(index).answers
+        trial.require(same, f"two instances with seed {trial.seed + index} and the same actions differ")
+
+
+def _start_repeats(trial: Trial) -> None:
+    for index in range(_EPISODES):
+        first = trial.begin(index).answers[0]
+        seed, options = first[1]["seed"], first[1]["start"]
+        again = trial.works(partial(trial.make().reset, seed=seed, options=options), "reset")
+        trial.require(again == first, f"reset(seed={seed}, options={options}) does not repeat the start")
+
+
+def _interleaved(trial: Trial) -> None:
+    alone = [trial.play(index).answers for index in range(2)]
+    games = [trial.begin(index) for index in range(2)]
+    while not all(game.over for game in games):
+        for game in games:
+            if not game.over:
+                game.move()
+    trial.require([game.answers for game in games] == alone, "instances that take turns influence each other")
+
+
+def _global_rng(trial: Trial) -> None:
+    before = _global_states()
+    trial.play(0)
+    for name, state in _global_states().items():
+        trial.require(name not in before or before[name] == state, f"the global generator of {name} was touched")
+
+
+def _global_states() -> dict[str, Any]:
+    states: dict[str, Any] = {"random": random.getstate(), "numpy": pickle.dumps(np.random.get_state())}
+    if "torch" in sys.modules:  # a game does not need torch, so neither does its test
+        states["torch"] = sys.modules["torch"].get_rng_state().numpy().tobytes()
+    return states
+
+
+def _return_range(trial: Trial) -> None:
+    low, high = trial.make().return_range
+    for index in range(_EPISODES):
+        total = trial.play(index).total
+        trial.require(low <= total <= high, f"a return of {total} is outside of the declared {low} to {high}")
+    game = trial.begin(0)
+    for _ in range(_ILLEGAL_TURNS):
+        if game.over:
+            break
+        game.say("no such action\n")
+    trial.require(low <= game.total, f"illegal actions bring {game.total}, below the declared {low}")
+
+
+def _endings(trial: Trial) -> None:
+    trial.refused(lambda: trial.make().step("before"), "step() before reset()")
+    for index in range(_EPISODES):
+        game = trial.play(index)
+        _, _, terminated, truncated, _ = game.answers[-1]
+        trial.require(not (terminated and truncated), "an episode may be terminated or truncated, not both")
+        trial.refused(partial(game.env.step, "after"), "step() after the end")
+        again = game.env.reset(seed=trial.seed + index)
+        trial.require(again == game.answers[0], "reset() after the end does not begin afresh")
+
+
+def _any_text(trial: Trial) -> None:
+    game = trial.begin(0)
+    for text in odd_texts(game.env.legal_actions(), trial.texts, trial.seed):
+        game.say(text)
+        if game.over:
+            game = trial.begin(0)
+
+
+def _close_twice(trial: Trial) -> None:
+    for env in (trial.make(), trial.begin(0).env):
+        trial.works(env.close, "close()")
+        trial.works(env.close, "the second close()")
+
+
+def _pickling(trial: Trial) -> None:
+    for turns in (0, 1, 3):
+        game, twin = trial.play(0, turns), trial.play(0, turns)
+        frozen = trial.works(partial(pickle.dumps, twin.env), f"pickling after {turns} turns")
+        twin.env = trial.works(partial(pickle.loads, frozen), f"unpickling after {turns} turns")
+        while not (game.over or twin.over):
+            game.move()
+            twin.move()
+        trial.require(game.answers == twin.answers, f"a copy made after {turns} turns goes on differently")
+
+
+_LAWS: dict[str, Callable[[Trial], None]] = {
+    "reward only on turns, values of the right types": _form,
+    "something to read before every action": _something_to_read,
+    "same seed, same actions, same episode": _same_seed,
+    "info repeats the start": _start_repeats,
+    "instances do not influence each other": _interleaved,
+    "no global generator is touched": _global_rng,
+    "returns within the declared range": _return_range,
+    "truncation and termination apart": _endings,
+    "any text is answered": _any_text,
+    "close twice": _close_twice,
+    "pickling keeps behaviour": _pickling,
+}

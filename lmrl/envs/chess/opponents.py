@@ -1,0 +1,314 @@
+"""Who plays Black: random moves, a small alpha-beta player, or Stockfish as a process of its own."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from threading import Thread, main_thread
+from typing import Any, Protocol, TypeVar
+
+import chess
+import chess.engine
+
+from lmrl.errors import UserError, unknown
+
+__all__ = ["OPPONENTS", "ChessOpponent", "Stockfish", "best_move", "evaluation", "find_engine", "make_opponent"]
+
+MATE = 100_000
+_VALUES = {chess.PAWN: 100, chess.KNIGHT: 320, chess.BISHOP: 330, chess.ROOK: 500, chess.QUEEN: 900}
+_RING = chess.BB_CENTER | 0x00003C24243C0000  # the centre and the squares around it
+
+
+def best_move(board: chess.Board, depth: int, chance: Random) -> chess.Move:
+    """The best of all legal moves by a search of ``depth`` plies (at least 1); `chance` chooses among equals.
+
+    The board is the same again afterwards.
+    """
+    moves = list(board.legal_moves)
+    chance.shuffle(moves)
+    best, chosen = -2 * MATE, moves[0]
+    for move in moves:
+        board.push(move)
+        score = -_search(board, depth - 1, -2 * MATE, -best)
+        board.pop()
+        if score > best:
+            best, chosen = score, move
+    return chosen
+
+
+def _search(board: chess.Board, depth: int, alpha: int, beta: int) -> int:
+    """Value for the side to move."""
+    over = _over(board, depth)
+    if over is not None:
+        return over
+    if depth <= 0:
+        return evaluation(board)
+    # Captures first: they cut most of the tree.
+    for move in sorted(board.legal_moves, key=board.is_capture, reverse=True):
+        board.push(move)
+        alpha = max(alpha, -_search(board, depth - 1, -beta, -alpha))
+        board.pop()
+        if alpha >= beta:
+            break
+    return alpha
+
+
+def _over(board: chess.Board, depth: int) -> int | None:
+    """Value of a finished game (a nearer mate is a worse one for who is mated), else None."""
+    if board.is_insufficient_material():
+        return 0
+    check = board.is_check()
+    # At the leaves only mates are looked for: a stalemate there is rare, and finding moves is what takes the time.
+    if (check or depth > 0) and not any(board.generate_legal_moves()):
+        return -MATE - depth if check else 0
+    return None
+
+
+def evaluation(board: chess.Board) -> int:
+    """Hundredths of a pawn for the side to move: material, pieces around the centre, and lone kings driven from it."""
+    score = 0
+    for color, sign in ((chess.WHITE, 1), (chess.BLACK, -1)):
+        own = board.occupied_co[color]
+        score += sign * 5 * (own & _RING).bit_count()
+        for piece, value in _VALUES.items():
+            score += sign * value * board.pieces_mask(piece, color).bit_count()
+        if not own & ~board.kings:
+            score -= sign * _driven(board, color)
+    return score if board.turn == chess.WHITE else -score
+
+
+def _driven(board: chess.Board, color: chess.Color) -> int:
+    """How far a lone king is from the centre, and how near the other one is to it."""
+    king, other = board.king(color), board.king(not color)
+    assert king is not None and other is not None
+    row, col = divmod(king, 8)
+    return 10 * (abs(2 * row - 7) + abs(2 * col - 7)) + 8 * (7 - chess.square_distance(king, other))
+
+
+_TIMEOUT = 5.0
+_LIVES = 3  # how often the engine is asked anew when the process dies over a question, or falls silent
+_PATIENCE = 60.0  # seconds for a move, and more for many nodes; whoever sets a depth alone waits as long as it takes
+_SLOWEST = 10_000  # nodes per second
+
+_T = TypeVar("_T")
+_DEFAULT_NODES = 1_000
+_NETWORK = "Use NNUE"  # the option that turns the network off, in engines that have something else
+
+# One process for all environments of this process with the same engine and strength; by process id, because what a
+# fork inherits is not its own.
+_running: dict[tuple[int, str, int | None, int | None], chess.engine.SimpleEngine] = {}
+
+
+class Stockfish:
+    """An opponent over UCI, restarted when it dies or falls silent: the game goes on.
+
+    Where the engine can do without its neural network (Stockfish 12 to 15), it does, as in the published benchmark,
+    which ships none: positions are then judged twice as fast.
+
+    With a limit of nodes or depth a move follows from the game so far alone: the engine's memory is cleared before
+    each, so that it does not matter what the shared process played before. `elo` and `skill` make the engine itself
+    choose weaker moves by a random generator that cannot be seeded: such games do not repeat.
+
+    Args:
+        engine_path: the binary; None: ``$STOCKFISH``, or ``stockfish`` on the path.
+        elo: strength, within the engine's own range.
+        skill: strength, 0 to 20.
+        nodes: positions per move; 1,000 if neither this nor `depth` is given.
+        depth: plies per move.
+
+    Raises:
+        UserError: for a missing binary (it says how to get one), a file that is no UCI engine, or a strength that
+            the engine does not have.
+    """
+
+    def __init__(
+        self,
+        engine_path: str | None = None,
+        elo: int | None = None,
+        skill: int | None = None,
+        nodes: int | None = None,
+        depth: int | None = None,
+    ) -> None:
+        self.path = find_engine(engine_path)
+        self.elo, self.skill, self.depth = elo, skill, depth
+        self.nodes = _DEFAULT_NODES if nodes is None and depth is None else nodes
+        self.version = self._lasting(lambda engine: engine.id).get("name", "unknown")
+        self.network = self._lasting(lambda engine: _NETWORK not in engine.options)
+
+    def move(self, board: chess.Board, seed: str) -> chess.Move:
+        """The engine's move.
+
+        Raises:
+            UserError: if the engine dies, or does not answer, again and again.
+        """
+        # The clock is for an engine that has fallen silent; python-chess looks at none unless the limit has one.
+        clock = None if self.nodes is None else _PATIENCE + self.nodes / _SLOWEST
+        limit = chess.engine.Limit(nodes=self.nodes, depth=self.depth, time=clock)
+        found = self._lasting(lambda engine: _play(engine, board, limit)).move
+        if found is None:
+            raise UserError(f"{self.path} has no move for {board.fen()}")
+        return found
+
+    def _lasting(self, ask: Callable[[chess.engine.SimpleEngine], _T]) -> _T:
+        """What the engine answers; one that dies over it, or was dead already, is replaced."""
+        for _ in range(_LIVES):
+            try:
+                return ask(self._engine())
+            except (chess.engine.EngineError, BrokenPipeError, asyncio.TimeoutError):
+                self._forget()
+        raise UserError(f"{self.path} died or fell silent {_LIVES} times in a row")
+
+    def describe(self) -> dict[str, Any]:
+        """See `lmrl.envs.chess.opponents.ChessOpponent`."""
+        settings = {"nodes": self.nodes, "depth": self.depth, "elo": self.elo, "skill": self.skill}
+        given = {name: value for name, value in settings.items() if value is not None}
+        repeats = self.elo is None and self.skill is None
+        return {"name": "stockfish", "version": self.version, "network": self.network, **given, "repeats": repeats}
+
+    @property
+    def _key(self) -> tuple[int, str, int | None, int | None]:
+        return os.getpid(), self.path, self.elo, self.skill
+
+    def _engine(self) -> chess.engine.SimpleEngine:
+        if self._key not in _running:
+            if not any(process == os.getpid() for process, *_ in _running):
+                Thread(target=_quit_at_the_end, daemon=True).start()
+            _running[self._key] = _start(self.path, self.elo, self.skill)
+        return _running[self._key]
+
+    def _forget(self) -> None:
+        engine = _running.pop(self._key, None)
+        if engine is not None:
+            engine.close()
+
+
+def find_engine(path: str | None = None) -> str:
+    """Where the engine is.
+
+    Raises:
+        UserError: if it is nowhere.
+    """
+    wanted = path or os.environ.get("STOCKFISH")
+    found = wanted or shutil.which("stockfish") or shutil.which("stockfish", path="/usr/games:/usr/local/bin")
+    if found is None or (wanted and not Path(wanted).is_file()):
+        where = f"none at {wanted!r}" if wanted else "none on the path"
+        raise UserError(
+            f"opponent 'stockfish' needs the engine, there is {where}: install it (apt-get install stockfish, "
+            "brew install stockfish, or stockfishchess.org), or set engine_path or $STOCKFISH; "
+            "'alphabeta' and 'random' need nothing"
+        )
+    return found
+
+
+def _play(engine: chess.engine.SimpleEngine, board: chess.Board, limit: chess.engine.Limit) -> chess.engine.PlayResult:
+    """The answer of an engine that has forgotten everything; it forgets again while the other side thinks."""
+    found = engine.play(board, limit, game="the only one")
+    engine.protocol.loop.call_soon_threadsafe(engine.protocol.send_line, "ucinewgame")
+    return found
+
+
+def _start(path: str, elo: int | None, skill: int | None) -> chess.engine.SimpleEngine:
+    try:
+        engine = chess.engine.SimpleEngine.popen_uci(path, timeout=_TIMEOUT)
+    except (OSError, chess.engine.EngineError, asyncio.TimeoutError) as error:
+        reason = str(error) or f"no answer to 'uci' within {_TIMEOUT:g} s"
+        raise UserError(f"engine_path must be a UCI engine such as Stockfish, got {path!r} ({reason})") from error
+    try:
+        engine.configure(_options(engine, elo, skill))
+    except UserError:
+        engine.quit()
+        raise
+    return engine
+
+
+def _options(engine: chess.engine.SimpleEngine, elo: int | None, skill: int | None) -> dict[str, Any]:
+    """Settings of the process; a small memory, because it is cleared before each move."""
+    wanted: dict[str, Any] = {"Threads": 1, "Hash": 1, _NETWORK: False}
+    if elo is not None:
+        wanted |= {"UCI_LimitStrength": True, "UCI_Elo": elo}
+    if skill is not None:
+        wanted |= {"Skill Level": skill}
+    for name, value in wanted.items():
+        option = engine.options.get(name)
+        if option is None and name not in ("Threads", "Hash", _NETWORK):
+            raise UserError(f"the engine has no option {name!r}, which elo and skill need")
+        if option is not None and option.type == "spin" and not (option.min or 0) <= value <= (option.max or value):
+            raise UserError(f"{name} of this engine goes from {option.min} to {option.max}, got {value}")
+    return {name: value for name, value in wanted.items() if name in engine.options}
+
+
+def _quit_at_the_end() -> None:
+    """Quit the engines when the main thread ends; before that, the threads that serve them keep Python from ending."""
+    main_thread().join()
+    for (process, *_), engine in list(_running.items()):
+        if process == os.getpid():
+            engine.close()
+
+
+OPPONENTS = ("alphabeta", "random", "stockfish")
+_SETTINGS = {"alphabeta": ("depth",), "random": (), "stockfish": ("elo", "skill", "nodes", "depth", "engine_path")}
+
+
+class ChessOpponent(Protocol):
+    """Answers positions. A move follows from the position and the seed alone, as far as the player allows."""
+
+    def move(self, board: chess.Board, seed: str) -> chess.Move: ...
+
+    def describe(self) -> dict[str, Any]:
+        """Name, version and settings, JSON-like: part of every episode and score."""
+        ...
+
+
+class RandomOpponent:
+    """Uniformly random legal moves."""
+
+    def move(self, board: chess.Board, seed: str) -> chess.Move:
+        """Any legal move."""
+        return Random(seed).choice(list(board.legal_moves))
+
+    def describe(self) -> dict[str, Any]:
+        """See `ChessOpponent`."""
+        return {"name": "random"}
+
+
+class AlphaBetaOpponent:
+    """The built-in player, for machines without an engine."""
+
+    version = 1
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+
+    def move(self, board: chess.Board, seed: str) -> chess.Move:
+        """The best move that a search of this depth finds; the seed chooses among equals."""
+        return best_move(board, self.depth, Random(seed))
+
+    def describe(self) -> dict[str, Any]:
+        """See `ChessOpponent`."""
+        return {"name": "alphabeta", "version": self.version, "depth": self.depth}
+
+
+def make_opponent(name: str, **settings: Any) -> ChessOpponent:
+    """The opponent of that name.
+
+    Args:
+        name: one of `OPPONENTS`.
+        settings: ``depth`` (plies; alphabeta: 1 if None), and for stockfish those of `Stockfish`; None: not set.
+
+    Raises:
+        UserError: for an unknown name, a setting that this opponent does not have, or a number out of range.
+    """
+    if name not in OPPONENTS:
+        raise unknown("chess opponent", name, OPPONENTS)
+    given = {key: value for key, value in settings.items() if value is not None}
+    for key, value in given.items():
+        if key not in _SETTINGS[name]:
+            known = ", ".join(_SETTINGS[name]) or "none"
+            raise UserError(f"opponent {name!r} has no setting {key!r}; its settings: {known}")
+        if key != "engine_path" and (not isinstance(value, int) or value < (key != "skill")):
+            raise UserError(f"{key} of the opponent must be a whole number from {int(key != 'skill')}, got {value!r}")
+    if name == "random":
+        return RandomOpponent()
+    return AlphaBetaOpponent(given.get("depth", 1)) if name == "alphabeta" else Stockfish(**given)

@@ -1,0 +1,101 @@
+"""Scripted players of chess and its endgames, which look at ``info["fen"]``, and the recipe of the chess dataset.
+
+The paper (appendix C.4) draws the strength of the agent, by Elo, from a range that reaches from weaker to stronger than
+the opponent. An engine's Elo setting chooses by a generator that cannot be seeded, so strength is set here by the share
+of random moves, drawn for each game: the same seed gives the same games. The first two moves are random in all games,
+which makes them differ.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import chess
+
+from lmrl.envs.chess.env import spaced_san
+from lmrl.envs.chess.opponents import Stockfish, best_move
+from lmrl.envs.task import Recording, recording_seed, turn_chance
+from lmrl.types import Policy, Reply, Request, Start
+
+__all__ = ["PLAYERS", "ChessPlayer", "Mover", "any_move", "recording", "searched", "stockfish_mover"]
+
+Mover = Callable[[chess.Board, Random], chess.Move]
+"""From a position and a generator to a legal move."""
+
+
+class ChessPlayer:
+    """Plays random moves with some probability, and otherwise those of a `Mover`.
+
+    Args:
+        mover: who finds the other moves.
+        epsilon: from an episode's seed, as a generator, to the probability of a random move in that episode.
+        opening: so many of the first moves are random, so that two players who always find the same moves play
+            different games.
+    """
+
+    def __init__(self, mover: Mover, epsilon: Callable[[Random], float] = lambda _: 0.0, opening: int = 0) -> None:
+        self._mover, self._epsilon, self._opening = mover, epsilon, opening
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        """A move for each request."""
+        return [Reply(self._move(request)) for request in requests]
+
+    def _move(self, request: Request) -> str:
+        board, chance = chess.Board(request.info["fen"]), turn_chance(request)
+        careless = request.turn < self._opening or chance.random() < self._epsilon(Random(f"epsilon {request.seed}"))
+        return spaced_san(board.san(any_move(board, chance) if careless else self._mover(board, chance)))
+
+
+def any_move(board: chess.Board, chance: Random) -> chess.Move:
+    """A uniformly random legal move."""
+    return chance.choice(list(board.legal_moves))
+
+
+def searched(depth: int) -> Mover:
+    """The built-in player, looking so many plies ahead."""
+    return lambda board, chance: best_move(board, depth, chance)
+
+
+_MORE = 10
+_SETTINGS = ("engine_path", "nodes", "depth", "elo", "skill")
+
+
+def stockfish_mover(env: Mapping[str, Any]) -> Mover:
+    """The engine with the settings in an environment's arguments, but looking at ten times as many positions."""
+    given = {name: env[name] for name in _SETTINGS if env.get(name) is not None}
+    if "depth" not in given:
+        given["nodes"] = _MORE * given.get("nodes", 1_000)
+    engine = Stockfish(**given)
+
+    def move(board: chess.Board, chance: Random) -> chess.Move:
+        return engine.move(board, "")
+
+    return move
+
+
+_CARELESS = {"stockfish": 0.14, "alphabeta": 0.5, "random": 1.0}
+"""By opponent the largest share of random moves: the better the opponent, the less the agent can afford."""
+
+_OPENING = 2
+"""So many of the first moves are random."""
+
+
+def _mover(env: Mapping[str, Any]) -> Mover:
+    """Looks farther than the opponent: Stockfish against Stockfish, the built-in player against the others."""
+    return stockfish_mover(env) if env.get("opponent") == "stockfish" else searched(1 + int(env.get("depth") or 1))
+
+
+def _epsilon(env: Mapping[str, Any]) -> Callable[[Random], float]:
+    most = _CARELESS[env.get("opponent", "alphabeta")]
+    return lambda chance: most * chance.random()
+
+
+PLAYERS: dict[str, Callable[[Mapping[str, Any]], Policy]] = {
+    "random": lambda env: ChessPlayer(any_move),
+    "behaviour": lambda env: ChessPlayer(_mover(env), _epsilon(env), _OPENING),
+}
+
+
+def recording(task_name: str, env: Mapping[str, Any]) -> Recording:
+    """The recipe against any opponent."""
+    return Recording(PLAYERS["behaviour"](env), lambda seed, index: Start(recording_seed(seed, index)))

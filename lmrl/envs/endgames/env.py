@@ -1,0 +1,178 @@
+"""Endgames: mate the lone king from a won position, drawn at random or one of the fixed positions of evaluation."""
+
+import operator
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, ClassVar
+
+import chess
+import numpy as np
+
+from lmrl.envs.chess.env import Chess
+from lmrl.envs.endgames.table import mate_plies
+from lmrl.errors import UserError, unknown
+
+__all__ = [
+    "PIECE_SETS",
+    "Endgames",
+    "choose_held_out",
+    "draw_position",
+    "held_out_positions",
+    "parse_piece_sets",
+    "position_of",
+    "selection_positions",
+]
+
+PIECE_SETS = ("kQK", "kRK", "kQRK", "kRRK")
+"""Black's king and White's men."""
+
+
+def parse_piece_sets(names: str) -> tuple[str, ...]:
+    """The sets in a text such as ``"kQK kRK"``.
+
+    Raises:
+        UserError: for an unknown name, or none.
+    """
+    sets = tuple(names.split())
+    if not sets:
+        raise UserError(f"piece_sets must name at least one of {' '.join(PIECE_SETS)}, got {names!r}")
+    for name in sets:
+        if name not in PIECE_SETS:
+            raise unknown("piece set", name, PIECE_SETS)
+    return sets
+
+
+def draw_position(chance: np.random.Generator, pieces: str) -> chess.Board:
+    """A uniformly random legal position of these pieces with White to move, by trying; White always has a move."""
+    men = [chess.Piece.from_symbol(symbol) for symbol in pieces]
+    while True:
+        squares = chance.choice(64, len(men), replace=False)
+        board = chess.Board(None)
+        board.set_piece_map(dict(zip(map(int, squares), men, strict=True)))
+        if board.is_valid():
+            return board
+
+
+_HARD = {"kQK": 15, "kRK": 15, "kQRK": 7, "kRRK": 9}  # plies to mate, at least
+_CHOICE = 645  # seed
+
+
+def choose_held_out(number: int) -> list[str]:
+    """The first ``number`` of the held-out positions, in FEN, worked out anew.
+
+    The sets take turns. Positions are drawn until one is hard and no mirror image of another: by the exact tables the
+    mate is at least 15 plies away in kQK and kRK, as the paper asks (appendix E.3). With two men none is as far (the
+    longest are 11 and 13 plies): there it is at least 7 plies in kQRK and 9 in kRRK, as in a fifth of the positions.
+    """
+    chance = np.random.default_rng(_CHOICE)
+    chosen: dict[str, str] = {}  # by the name that all mirror images share
+    while len(chosen) < number:
+        pieces = PIECE_SETS[len(chosen) % len(PIECE_SETS)]
+        board = draw_position(chance, pieces)
+        if (mate_plies(board) or 0) >= _HARD[pieces]:
+            chosen.setdefault(_any_side_up(board), board.fen())
+    return list(chosen.values())
+
+
+@lru_cache(maxsize=1)
+def held_out_positions() -> tuple[str, ...]:
+    """The 645 positions of evaluation in FEN; `choose_held_out` gives the same."""
+    return _read("endgames.txt")
+
+
+@lru_cache(maxsize=1)
+def selection_positions() -> tuple[str, ...]:
+    """128 more, on which checkpoints are chosen in training: the next ones of `choose_held_out`."""
+    return _read("endgames_selection.txt")
+
+
+def position_of(option: str, index: Any) -> str:
+    """The position of a reset option and an index from 0.
+
+    Args:
+        option: ``test``: of `held_out_positions`; ``selection``: of `selection_positions`.
+        index: its number.
+
+    Raises:
+        UserError: if there is none.
+    """
+    positions = held_out_positions() if option == "test" else selection_positions()
+    try:
+        number = operator.index(index)
+    except TypeError:
+        number = -1
+    if not 0 <= number < len(positions) or isinstance(index, bool):
+        raise UserError(f"{option} must be the index of a held-out position, 0 to {len(positions) - 1}, got {index!r}")
+    return positions[number]
+
+
+def _read(name: str) -> tuple[str, ...]:
+    return tuple((files("lmrl") / "assets" / name).read_text(encoding="utf-8").splitlines())
+
+
+def _any_side_up(board: chess.Board) -> str:
+    """A name that a position shares with its mirror images."""
+    boards = [board]
+    for flip in (chess.flip_vertical, chess.flip_horizontal, chess.flip_diagonal):
+        boards += [image.transform(flip) for image in boards]
+    return min(image.board_fen() for image in boards)
+
+
+class Endgames(Chess):
+    """Chess from positions in which Black has the king alone, and White queen, rook, or two of them.
+
+    ``reset(options={"test": 7})`` begins at a position of the held-out set (0 to 644), ``{"selection": 7}`` at one of
+    128 more, on which checkpoints are chosen, ``{"fen": ...}`` at any legal one; otherwise the seed draws a set and
+    then squares, all alike, but no position of the held-out set. All else is as in `Chess`. Source: LMRL-Gym, section 4
+    and appendix C.5.
+
+    Args:
+        piece_sets: the sets that are drawn from: one or more of ``kQK``, ``kRK``, ``kQRK``, ``kRRK``, with spaces
+            between. Held-out positions are of all four.
+        opponent: see `Chess`, as all others.
+        depth: see `Chess`.
+        nodes: see `Chess`.
+        elo: see `Chess`.
+        skill: see `Chess`.
+        engine_path: see `Chess`.
+        max_moves: see `Chess`.
+        render_mode: see `TextEnv`.
+
+    Raises:
+        UserError: for an unknown piece set, and as `Chess`.
+    """
+
+    reset_options: ClassVar[tuple[str, ...]] = (*Chess.reset_options, "test", "selection")
+
+    def __init__(
+        self,
+        piece_sets: str = " ".join(PIECE_SETS),
+        opponent: str = "alphabeta",
+        depth: int | None = None,
+        nodes: int | None = None,
+        elo: int | None = None,
+        skill: int | None = None,
+        engine_path: str | None = None,
+        max_moves: int = 400,
+        render_mode: str | None = "ansi",
+    ) -> None:
+        super().__init__(opponent, depth, nodes, elo, skill, engine_path, max_moves, render_mode)
+        self.piece_sets = parse_piece_sets(piece_sets)
+
+    def _start_board(self, options: Mapping[str, Any]) -> tuple[chess.Board, str]:
+        # Drawn in any case, so that what is random afterwards does not depend on whether the position was.
+        chance = np.random.default_rng(int(self.np_random.integers(2**53)))
+        named = [name for name in ("test", "selection", "fen") if name in options]
+        if len(named) > 1:
+            raise UserError(f"reset options {' and '.join(named)} both name a position: give one of them")
+        if "fen" in named:
+            return super()._start_board(options)
+        return super()._start_board({"fen": position_of(named[0], options[named[0]]) if named else self._drawn(chance)})
+
+    def _drawn(self, chance: np.random.Generator) -> str:
+        pieces = self.piece_sets[int(chance.integers(len(self.piece_sets)))]
+        while True:
+            fen = draw_position(chance, pieces).fen()
+            if fen not in held_out_positions():
+                return fen

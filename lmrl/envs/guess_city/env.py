@@ -1,0 +1,108 @@
+"""Guess My City: find out by twenty questions where somebody lives."""
+
+import unicodedata
+from typing import Any, ClassVar
+
+from lmrl.envs.base import DialogueEnv, Outcome, Turn
+from lmrl.envs.guess_city.cities import City, cities, city_named, topics
+from lmrl.envs.guess_city.oracle import ScriptedResident, guarded, guessed
+from lmrl.errors import unknown
+from lmrl.types import Partner, PartnerRequest
+
+__all__ = ["HEADER", "QUESTIONS", "GuessCity"]
+
+HEADER = "Questions:\n"
+QUESTIONS = 20
+_FOUND = "Yes, you found it.\n"
+_NO_QUESTION = "Please ask me a question.\n"
+_SILENT = "I am not sure.\n"
+_LONGEST = 512
+_LONGEST_REPLY = 200
+
+
+class GuessCity(DialogueEnv):
+    r"""The partner lives in one of a hundred cities; the agent asks, by open questions too, and wins by naming it.
+
+    Every question costs 1, the winning one nothing. The right guess or the twentieth question terminates. What a guess
+    is says `lmrl.envs.guess_city.oracle.guessed`; the game answers the right one by itself, and the partner answers
+    everything else in one line. An answer that names the city, or the country before a question did, is replaced by a
+    refusal; ``info["refused"]`` says so. A text without letters is illegal: nobody is asked, and it costs a question.
+
+    ``info["start"]["city"]`` is the city. Source: LMRL-Gym, section 4 and appendix C.7; there the answers are yes or no
+    in the code, and no question can win.
+
+    Args:
+        partner: who lives there; None: `ScriptedResident`. Its requests have the facts ``city``, ``aliases``,
+            ``country``, and ``facts`` by topic.
+        noise: of the scripted resident; how often it evades a question.
+        candor: of the scripted resident; how often it tells details.
+        deterministic: the city is the one with the number seed mod 100, in the order of
+            `lmrl.envs.guess_city.cities.cities`.
+        render_mode: see `TextEnv`.
+
+    Raises:
+        UserError: for ``noise`` or ``candor`` that is no probability.
+    """
+
+    reset_options: ClassVar[tuple[str, ...]] = ("city",)
+
+    def __init__(
+        self,
+        partner: Partner | None = None,
+        noise: float = 0.0,
+        candor: float = 0.1,
+        deterministic: bool = False,
+        render_mode: str | None = "ansi",
+    ) -> None:
+        super().__init__(ScriptedResident(noise, candor) if partner is None else partner, render_mode)
+        self.deterministic = deterministic
+        self.return_range = (-float(QUESTIONS), 0.0)
+        self._name = ""
+        self._heard: list[str] = []
+        self._said: list[str] = []
+
+    def render(self) -> str:
+        """All questions and answers so far."""
+        both = zip(self._heard, self._said, strict=False)
+        return "".join([HEADER, *(heard + said for heard, said in both)])
+
+    def legal_actions(self) -> list[str]:
+        """Questions that are understood, and a guess of each city; all other texts with letters are legal too."""
+        asked = [question for topic in topics() for question in topic.questions]
+        return [f"{question}\n" for question in (*asked, *(f"Is it {city.name}?" for city in cities()))]
+
+    @property
+    def _city(self) -> City:
+        return city_named(self._name)
+
+    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+        every = [city.name for city in cities()]
+        if "city" in options and options["city"] not in every:
+            raise unknown("city", str(options["city"])[:60], every)
+        seed = self.np_random_seed
+        drawn = seed % len(every) if self.deterministic and seed is not None else self.np_random.integers(len(every))
+        self._name = options.get("city", every[int(drawn)])
+        self._heard, self._said = [], []
+        return HEADER, self._name, {"city": self._name}, {}
+
+    def _say(self, action: str) -> Outcome:
+        self._heard.append(" ".join(action.split())[:_LONGEST] + "\n")
+        if not any(sign.isalpha() for sign in self._heard[-1]):
+            return self._answered(_NO_QUESTION, illegal=True)
+        if guessed(self._heard[-1]) == self._name:
+            return self._answered(_FOUND, success=True)
+        city = self._city
+        known = {"city": city.name, "aliases": city.aliases, "country": city.country, "facts": city.facts}
+        return PartnerRequest("guess_city", known, tuple(self._heard), tuple(self._said), self._facts["seed"])
+
+    def _hear(self, reply: str) -> Turn:
+        line = unicodedata.normalize("NFKD", " ".join(reply.split())[:_LONGEST_REPLY])
+        line = line.encode("ascii", "ignore").decode().strip()
+        kept = guarded(line, self._city, self._heard)
+        return self._answered(f"{kept}\n" if kept else _SILENT, refused=kept != line)
+
+    def _answered(self, text: str, illegal: bool = False, success: bool = False, refused: bool = False) -> Turn:
+        self._said.append(text)
+        over = success or len(self._said) == QUESTIONS
+        info = {"illegal": illegal, "success": success, "refused": refused}
+        return text, 0.0 if success else -1.0, over, False, info

@@ -1,0 +1,25 @@
+"""The official Guess My City files: as those of Twenty Questions, the answers being sentences."""
+
+from lmrl.envs.base import TextEnv
+from lmrl.envs.guess_city.cities import places_in
+from lmrl.envs.guess_city.env import HEADER
+from lmrl.envs.official import Game, Layout
+from lmrl.envs.task import Task
+from lmrl.envs.twenty_questions.official import episode_of_lines, game_of_lines
+from lmrl.types import Episode
+
+__all__ = ["LAYOUTS", "guess_city_episode"]
+
+_WORD = "word: "
+
+
+def guess_city_episode(game: Game, row: Task, env: TextEnv) -> Episode:
+    """The episode of a record; ``info["start"]`` is there if the word ("sao paulo,brazil") names one of the hundred."""
+    word = game.observations[0].removeprefix(_WORD)
+    named = places_in(word).cities
+    start = {"start": {"city": next(iter(named))}} if len(named) == 1 else {}
+    return episode_of_lines(game, row, HEADER, {"word": word, **start})
+
+
+LAYOUTS = {"guess_city": Layout(game_of_lines, guess_city_episode, "[")}
+"""Guess My City."""

@@ -1,0 +1,178 @@
+"""The maze: walk to the goal by four moves, told the position (FO), only the walls (PO), or goal and walls."""
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeAlias
+
+from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.maze.layouts import MOVES, Cell, Layout, find_layout
+from lmrl.errors import UserError, check_range, unknown
+
+__all__ = ["OBSERVE", "REWARDS", "Maze"]
+
+_SUCCESS, _FAILURE = "Success\n", "Failure\n"
+_FAILURE_REWARD = -1.0  # whatever the reward function, as in the published benchmark
+
+_WALLS = "{walls}\n"
+_GOAL = "The goal is at position {goal}. {walls}\n"
+_POSITION = "The goal is at position {goal}. Your current position is at position {cell}. {walls}\n"
+OBSERVE: Mapping[str, str] = MappingProxyType({"position": _POSITION, "walls": _WALLS, "goal": _GOAL})
+"""What the player is told: everything (FO), the walls around (PO), or goal and walls."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewards:
+    """Reward of the move that reaches the goal, of an unknown action, and of any other move."""
+
+    goal: float
+    illegal: float
+    move: float
+
+
+REWARDS: Mapping[str, _Rewards] = MappingProxyType(
+    {
+        "standard": _Rewards(goal=0.0, illegal=-4.0, move=-1.0),
+        "illegal_penalty": _Rewards(goal=1.0, illegal=-1.0, move=0.0),
+        "illegal_penalty_diff_scale": _Rewards(goal=1.0, illegal=-100.0, move=-1.0),
+    }
+)
+"""Reward functions by name; the published results use ``standard``."""
+
+_Move: TypeAlias = tuple[Cell, str, float, bool]  # where it leads, the answer, the reward, whether that is the goal
+_Table: TypeAlias = dict[Cell, tuple[str, dict[str, _Move]]]  # cell to its text and what the four actions do there
+
+_NEIGHBOURS = (("to your right", (0, 1)), ("to your left", (0, -1)), ("above you", (-1, 0)), ("below you", (1, 0)))
+
+
+class Maze(TextEnv):
+    r"""A maze from the benchmark or a text file.
+
+    The actions are ``move left\n``, ``move right\n``, ``move up\n`` and ``move down\n``. A wall leaves the player in
+    place, and so does any other text, however close, which is illegal. The move that reaches the goal is answered by
+    ``Success\n`` and terminates. After ``max_steps`` actions the clock is checked before the next one: that call moves
+    nobody, is answered by ``Failure\n`` and reward -1, and truncates. Its ``info["final_observation"]`` is what the
+    player would have read had the clock not run out, for learners that bootstrap (if the move would have reached the
+    goal: the text of the cell before it, because ``Success\n`` is no state that has a value).
+
+    ``info`` also has ``position`` and ``goal``.
+
+    Args:
+        layout: a name from `lmrl.envs.maze.layouts.LAYOUTS`, the path of a text file, or a `Layout`.
+        observe: a name from `OBSERVE`.
+        reward: a name from `REWARDS`.
+        max_steps: actions before time is up.
+        render_mode: see `TextEnv`.
+
+    Raises:
+        UserError: for an unknown name or a ``max_steps`` below 1.
+    """
+
+    reset_options: ClassVar[tuple[str, ...]] = ("init_position", "goal")
+
+    def __init__(
+        self,
+        layout: str | Layout = "double_t_maze",
+        observe: str = "position",
+        reward: str = "standard",
+        max_steps: int = 100,
+        render_mode: str | None = "ansi",
+    ) -> None:
+        super().__init__(render_mode)
+        if observe not in OBSERVE:
+            raise unknown("maze observation", observe, OBSERVE)
+        if reward not in REWARDS:
+            raise unknown("maze reward", reward, REWARDS)
+        check_range("[1, inf)", max_steps=max_steps)
+        self.layout = layout if isinstance(layout, Layout) else find_layout(layout)
+        self.max_steps = max_steps
+        self._observe, self._rewards = observe, REWARDS[reward]
+        worst = min(self._rewards.illegal, self._rewards.move)
+        self.return_range = (max_steps * worst + _FAILURE_REWARD, self._rewards.goal)
+        self._goal: Cell = self.layout.goal
+        self._cell: Cell = self.layout.goal
+        self._table = _tabulate(self.layout, observe, self._rewards, self._goal)
+        self._actions = 0
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return tuple(MOVES)
+
+    def render(self) -> str:
+        """The map, with ``P`` for the player and ``G`` for the goal."""
+        marks = [list(row) for row in self.layout.rows]
+        marks[self._goal[0]][self._goal[1]] = "G"
+        marks[self._cell[0]][self._cell[1]] = "P"
+        return "\n".join(map("".join, marks)) + "\n"
+
+    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+        goal = self._free_cell("goal", options["goal"]) if "goal" in options else self.layout.goal
+        cell = self._first_cell(goal, options)
+        if goal != self._goal:
+            self._table = _tabulate(self.layout, self._observe, self._rewards, goal)
+        self._goal, self._cell, self._actions = goal, cell, 0
+        task_id = f"{cell[0]},{cell[1]}>{goal[0]},{goal[1]}"
+        return self._table[cell][0], task_id, {"init_position": cell, "goal": goal}, {"position": cell, "goal": goal}
+
+    def _first_cell(self, goal: Cell, options: dict[str, Any]) -> Cell:
+        if "init_position" in options:
+            cell = self._free_cell("init_position", options["init_position"])
+        elif self.layout.start is not None:
+            cell = self.layout.start
+        else:
+            cells = [cell for cell in self.layout.free if cell != goal]
+            return cells[int(self.np_random.integers(len(cells)))]
+        if cell == goal:
+            raise UserError(f"init_position must not be the goal, got {cell}")
+        return cell
+
+    def _free_cell(self, name: str, value: Any) -> Cell:
+        try:
+            row, col = map(operator.index, value)
+        except (TypeError, ValueError):
+            raise UserError(f"{name} must be a (row, column) of whole numbers, got {value!r}") from None
+        if (row, col) not in self.layout.free:
+            raise UserError(f"{name} must be a free cell of the maze, got {(row, col)}")
+        return row, col
+
+    def _turn(self, action: str) -> Turn:
+        here, moves = self._table[self._cell]
+        move = moves.get(action)
+        if self._actions == self.max_steps:
+            return self._out_of_time(here if move is None or move[3] else move[1], illegal=move is None)
+        self._actions += 1
+        if move is None:
+            text, reward, done = here, self._rewards.illegal, False
+        else:
+            self._cell, text, reward, done = move
+        info = {"illegal": move is None, "success": done, "position": self._cell, "goal": self._goal}
+        return text, reward, done, False, info
+
+    def _out_of_time(self, unseen: str, illegal: bool) -> Turn:
+        info = {"illegal": illegal, "success": False, "position": self._cell, "goal": self._goal}
+        return _FAILURE, _FAILURE_REWARD, False, True, {**info, "final_observation": unseen}
+
+
+# A maze has few cells, so all that a step needs is worked out once per layout and goal, and shared by all mazes.
+@lru_cache(maxsize=256)
+def _tabulate(maze: Layout, observe: str, rewards: _Rewards, goal: Cell) -> _Table:
+    def text(cell: Cell) -> str:
+        return OBSERVE[observe].format(goal=_spaced(goal), cell=_spaced(cell), walls=_walls(maze, cell))
+
+    def move(cell: Cell) -> _Move:
+        return (cell, _SUCCESS, rewards.goal, True) if cell == goal else (cell, text(cell), rewards.move, False)
+
+    return {cell: (text(cell), {action: move(maze.after(cell, action)) for action in MOVES}) for cell in maze.free}
+
+
+def _walls(maze: Layout, cell: Cell) -> str:
+    found = [name for name, (r, c) in _NEIGHBOURS if maze.rows[cell[0] + r][cell[1] + c] == "#"]
+    if not found:
+        return "There are no walls near you."
+    return f"There {'is a wall' if len(found) == 1 else 'are walls'} {', '.join(found)}."
+
+
+def _spaced(cell: Cell) -> str:
+    """Row and column with a space between digits: (8, 10) is ``8, 1 0``."""
+    return ", ".join(" ".join(str(number)) for number in cell)

@@ -1,0 +1,83 @@
+"""What the official maze files leave out: the last observation, how the episode ended, and where it began."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.official import Game, Layout, game_of_texts, game_of_transitions
+from lmrl.envs.task import Task
+from lmrl.types import Episode
+
+__all__ = ["LAYOUTS", "maze_episode"]
+
+_SUCCESS, _FAILURE = "Success\n", "Failure\n"
+_CALLS = 101  # the clock runs out with this action
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """A start from which the environment says what the record says, and its answer to the last action."""
+
+    start: Mapping[str, Any]
+    answer: Turn
+
+
+def maze_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
+    """The episode of a record, or None if no action of it can be kept; `import_official` states the rules."""
+    known = len(game.actions)
+    fits = [fit for start in row.starts if (fit := _fit(env, start, game)) is not None]
+    last = _last_text(game, {fit.answer[0] for fit in fits})
+    if last is None:
+        known -= 1
+        last = game.observations[known]
+    if known == 0:
+        return None
+    terminated = last == _SUCCESS
+    info: dict[str, Any] = {"source": "official", "success": terminated}
+    info["illegal"] = sum(action not in row.actions for action in game.actions[:known])
+    if len(fits) == 1:
+        info["start"] = dict(fits[0].start)
+        if last == _FAILURE and "final_observation" in fits[0].answer[4]:
+            info["final_observation"] = fits[0].answer[4]["final_observation"]
+    return Episode(
+        task=row.name,
+        observations=(*game.observations[:known], last),
+        actions=game.actions[:known],
+        rewards=game.rewards[:known],
+        terminated=terminated,
+        truncated=not terminated,
+        info=info,
+    )
+
+
+def _last_text(game: Game, answers: set[str]) -> str | None:
+    """The text after the last action, or None if it cannot be known."""
+    if len(game.observations) > len(game.actions):
+        return game.observations[-1]
+    if game.done and game.rewards[-1] == 0:
+        return _SUCCESS
+    if game.done and len(game.actions) == _CALLS:
+        return _FAILURE
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _fit(env: TextEnv, start: Mapping[str, Any], game: Game) -> _Fit | None:
+    """Play the record from a start; None as soon as the environment says something else."""
+    text, _ = env.reset(seed=0, options=start)
+    for turn, action in enumerate(game.actions):
+        if text != game.observations[turn]:
+            return None
+        answer = env.step(action)
+        text = answer[0]
+        if turn == len(game.actions) - 1:
+            return _Fit(start, answer)
+        if answer[2] or answer[3]:
+            return None
+    return None
+
+
+LAYOUTS = {
+    "maze_fo": Layout(game_of_transitions, maze_episode, "[["),
+    "maze_po": Layout(game_of_texts, maze_episode, "["),
+}

@@ -1,0 +1,179 @@
+"""Official files of LMRL-Gym: which formats a task has, and their records checked field by field."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from lmrl.envs.base import TextEnv
+from lmrl.envs.task import Task
+from lmrl.errors import UserError
+from lmrl.types import Episode
+
+__all__ = ["Game", "Layout", "game_of_commands", "game_of_sequence", "game_of_texts", "game_of_transitions"]
+
+_T = TypeVar("_T")
+_LARGEST = 3.4e38  # as of a reward in our files
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """What a record says, whatever its layout."""
+
+    observations: tuple[str, ...]
+    """One per action, and one more where the record holds the last."""
+    actions: tuple[str, ...]
+    rewards: tuple[float, ...]
+    done: bool
+
+
+def game_of_transitions(record: Any) -> Game:
+    """A list of ``{"state": str, "action": str, "reward": number, "done": bool}``; only the last may be done.
+
+    Raises:
+        UserError: saying what is wrong.
+    """
+    steps = _list(record, "a record", "transitions")
+    for number, step in enumerate(steps):
+        where = f"transition {number}"
+        if not isinstance(step, Mapping):
+            raise UserError(f"{where} must be an object with state, action, reward and done, got {step!r:.60}")
+        for key, check in (("state", _text), ("action", _text), ("reward", _number), ("done", _flag)):
+            check(_field(step, key, where), f"{key} of {where}")
+        if step["done"] and number < len(steps) - 1:
+            raise UserError(f"{where} of {len(steps)} is done, but the record goes on")
+    return Game(
+        observations=tuple(step["state"] for step in steps),
+        actions=tuple(step["action"] for step in steps),
+        rewards=tuple(float(step["reward"]) for step in steps),
+        done=steps[-1]["done"],
+    )
+
+
+def game_of_texts(record: Any) -> Game:
+    """``{"text_history": [observation, action, ...], "rewards": [...], "dones": [...]}``, the lists of equal length.
+
+    Rewards and dones at odd places belong to the actions there; the others must be 0 and false (the last observation,
+    if the record has one, may be done).
+
+    Raises:
+        UserError: saying what is wrong.
+    """
+    if not isinstance(record, Mapping):
+        raise UserError(f"a record must be an object with text_history, rewards and dones, got {record!r:.60}")
+    texts = _checked(record, "text_history", _text)
+    rewards = _checked(record, "rewards", _number)
+    dones = _checked(record, "dones", _flag)
+    if not len(texts) == len(rewards) == len(dones):
+        raise UserError(f"{len(texts)} texts, {len(rewards)} rewards and {len(dones)} dones; they must be as many")
+    if len(texts) < 2:
+        raise UserError("text_history must hold an observation and an action, got one text")
+    if any(rewards[::2]):
+        raise UserError("rewards must be 0 for observations (even places)")
+    end = len(texts) // 2 * 2 - 1  # the last action
+    if any(dones[:end]):
+        raise UserError(f"dones[{dones.index(True)}] is true, but the record goes on")
+    return Game(tuple(texts[::2]), tuple(texts[1::2]), tuple(rewards[1::2]), any(dones[end:]))
+
+
+def game_of_commands(record: Any) -> Game:
+    """As `game_of_texts`, but rewards and dones may also go by command: one for each action.
+
+    Raises:
+        UserError: saying what is wrong.
+    """
+    if not isinstance(record, Mapping):
+        return game_of_texts(record)  # which says what a record must be
+    texts = _checked(record, "text_history", _text)
+    rewards = _checked(record, "rewards", _number)
+    dones = _checked(record, "dones", _flag)
+    count = len(texts) // 2
+    if not count == len(rewards) == len(dones):
+        return game_of_texts(record)
+    if any(dones[:-1]):
+        raise UserError(f"dones[{dones.index(True)}] is true, but the record goes on")
+    return Game(tuple(texts[::2]), tuple(texts[1::2]), tuple(rewards), dones[-1])
+
+
+def game_of_sequence(record: Any) -> Game:
+    """``{"sequence": [[text, is_action], ...], "reward": [...], "done": bool}``, observations and actions in turn.
+
+    There is a reward for each text but the first; those of observations must be 0.
+
+    Raises:
+        UserError: saying what is wrong.
+    """
+    if not isinstance(record, Mapping):
+        raise UserError(f"a record must be an object with sequence, reward and done, got {record!r:.60}")
+    pairs = _checked(record, "sequence", _pair)
+    rewards = _checked(record, "reward", _number)
+    done = _flag(_field(record, "done", "the record"), "done")
+    if len(pairs) < 2 or len(rewards) != len(pairs) - 1:
+        raise UserError(f"{len(pairs)} texts and {len(rewards)} rewards; there must be one for each text but the first")
+    for place, (text, is_action) in enumerate(pairs):
+        if is_action != place % 2:
+            raise UserError(
+                f"sequence[{place}] must be {'an action' if place % 2 else 'an observation'}, got {text!r:.60}"
+            )
+    if any(rewards[1::2]):
+        raise UserError("rewards must be 0 for observations (odd places)")
+    texts = [text for text, _ in pairs]
+    return Game(tuple(texts[::2]), tuple(texts[1::2]), tuple(rewards[::2]), done)
+
+
+def _pair(value: Any, name: str) -> tuple[str, int]:
+    if not isinstance(value, list) or len(value) != 2 or value[1] not in (0, 1):
+        raise UserError(f"{name} must be a text and 0 or 1, got {value!r:.60}")
+    return _text(value[0], name), int(value[1])
+
+
+def _checked(record: Mapping[str, Any], key: str, check: Callable[[Any, str], _T]) -> list[_T]:
+    values = _list(_field(record, key, "the record"), key, "values")
+    return [check(value, f"{key}[{i}]") for i, value in enumerate(values)]
+
+
+def _field(record: Mapping[str, Any], key: str, where: str) -> Any:
+    if key not in record:
+        raise UserError(f"{where} lacks {key!r}; it has: {', '.join(map(str, record))}")
+    return record[key]
+
+
+def _list(value: Any, name: str, of: str) -> Sequence[Any]:
+    if not isinstance(value, list) or not value:
+        raise UserError(f"{name} must be a list of {of} with at least one, got {value!r:.60}")
+    return value
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{name} must be a text, got {value!r:.60}")
+    return value
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:  # NaN is not
+        raise UserError(f"{name} must be a finite number, got {value!r:.60}")
+    return float(value)
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise UserError(f"{name} must be true or false, got {value!r:.60}")
+    return value
+
+
+Records = Iterator[tuple[str, Any]]
+"""Where each record stands in the file, and the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How to read a task's official file."""
+
+    parse: Callable[[Any], Game]
+    """From a record to what it says; a wrong one is a `UserError`."""
+    complete: Callable[[Game, Task, TextEnv], Episode | None]
+    """From there to an episode, or None where nothing can be kept."""
+    list_begins: str
+    """First characters, spaces aside, of a file that is one JSON list; otherwise each line is a record."""
+    regroup: Callable[[Records], Records] = iter
+    """From what the file holds to records of whole games."""

@@ -1,0 +1,112 @@
+"""Text-Nav: carry the stale food from the living room into the fridge, by commands in words."""
+
+from typing import Any, ClassVar
+
+from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.text_nav.house import OBJECTIVE, ROOMS, State, begin, carried, commands, described, obey, refusal, told
+from lmrl.errors import check_range, unknown
+
+__all__ = ["TextNav"]
+
+_CACHE = 1 << 15
+
+
+class TextNav(TextEnv):
+    r"""A text adventure of eight rooms, written anew as a small machine: no compiler, no other process.
+
+    The first text states the objective and describes the room; each later one answers the command. All end with a
+    line ``Admissible commands: go east, go south, ...`` and, fully observed, a line with the inventory (after the
+    first command, as published). An action is one of those commands; spaces around it do not matter. Anything else is
+    illegal: it is answered as the engine's parser would, and costs a turn.
+
+    Won (reward 1, terminated): the stale food is in the closed fridge. Lost (terminated): it is eaten. Otherwise the
+    reward is 0, and the clock truncates after ``max_steps`` commands. Source: LMRL-Gym, section 4 and appendix C.2.
+
+    ``info`` also has ``room`` and ``world`` (a `lmrl.envs.text_nav.house.State`).
+
+    Args:
+        observe: ``full`` names the room and appends the inventory, ``partial`` leaves both out.
+        show_commands: False leaves out the admissible commands, which tell room and inventory to a careful reader even
+            where they are not named.
+        prose_seed: which sentences describe rooms and furniture, the same in every episode.
+        max_steps: commands until the clock truncates.
+        render_mode: see `TextEnv`.
+
+    Raises:
+        UserError: for an unknown ``observe`` or a clock that never runs.
+    """
+
+    reset_options: ClassVar[tuple[str, ...]] = ("room",)
+    return_range = (0.0, 1.0)
+
+    def __init__(
+        self,
+        observe: str = "full",
+        show_commands: bool = True,
+        prose_seed: int = 0,
+        max_steps: int = 15,
+        render_mode: str | None = "ansi",
+    ) -> None:
+        super().__init__(render_mode)
+        if observe not in ("full", "partial"):
+            raise unknown("observe", observe, ("full", "partial"))
+        check_range("[1, inf)", max_steps=max_steps)
+        self.observe, self.show_commands = observe, show_commands
+        self.prose_seed, self.max_steps = prose_seed, max_steps
+        self._named = observe == "full"
+        self._state, self._steps = begin(ROOMS[0]), 0
+        self._answers: dict[tuple[State, str], tuple[State, str, bool]] = {}
+
+    def legal_actions(self) -> list[str]:
+        """The admissible commands."""
+        return [f"{command}\n" for command in commands(self._state)]
+
+    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+        room = options["room"] if "room" in options else ROOMS[int(self.np_random.integers(len(ROOMS)))]
+        if room not in ROOMS:
+            raise unknown("room", str(room), ROOMS)
+        self._state, self._steps = begin(room), 0
+        text = f"{OBJECTIVE}\n\n{described(self._state, self.prose_seed, self._named)}\n{self._commands(self._state)}"
+        return text, room, {"room": room}, self._where()
+
+    def _turn(self, action: str) -> Turn:
+        self._steps += 1
+        key = (self._state, action.strip())
+        if key not in self._answers:
+            answer = self._answer(*key)
+            if answer[2] or len(self._answers) > _CACHE:
+                # What is illegal is endless: kept out of the table.
+                return self._outcome(*answer)
+            self._answers[key] = answer
+        return self._outcome(*self._answers[key])
+
+    def _answer(self, state: State, command: str) -> tuple[State, str, bool]:
+        """The next state, the text, and whether the command was illegal."""
+        change = obey(state, command)
+        after = state if change is None else change.state
+        said = refusal(state, command) if change is None else told(change, self.prose_seed, self._named)
+        if after.won() or after.lost():
+            return after, said, False
+        inventory = f"{carried(after)}\n" if self._named else ""
+        return after, f"{said}\n{self._commands(after)}{inventory}", change is None
+
+    def _outcome(self, state: State, text: str, illegal: bool) -> Turn:
+        self._state = state
+        won = state.won()
+        over = won or state.lost()
+        if over:
+            text += _ending(won, self._steps)
+        info = {"illegal": illegal, "success": won, **self._where()}
+        return text, float(won), over, not over and self._steps >= self.max_steps, info
+
+    def _commands(self, state: State) -> str:
+        return f"\nAdmissible commands: {', '.join(commands(state))}\n" if self.show_commands else ""
+
+    def _where(self) -> dict[str, Any]:
+        return {"room": self._state.room, "world": self._state}
+
+
+def _ending(won: bool, turns: int) -> str:
+    score = "\n\n\nYour score has just gone up by one point." if won else ""
+    banner = "*** The End ***" if won else "*** You lost! ***"
+    return f"{score}\n\n\n{banner}\n\nYou scored {int(won)} out of a possible 1, in {turns} turn{'s' * (turns > 1)}.\n"

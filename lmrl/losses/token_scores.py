@@ -1,0 +1,153 @@
+"""From hidden states to scores of the N action tokens, without keeping the scores of a whole vocabulary.
+
+A float32 table of 1,000 states by 50,000 words takes 200 MB, and plain autograd keeps several of them for each head.
+Here the memory of a piece is all there is, whatever the vocabulary (the idea of Wijmans et al. 2024, "Cut Your Losses
+in Large-Vocabulary Language Models", without its kernels).
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
+
+__all__ = ["LinearScores", "Taken", "linear_scores", "score_taken", "taken"]
+
+_WHOLE = 2**24  # tables up to this size are made at once: for small vocabularies that is faster
+_PIECE = {"cpu": 2**19}  # scores in a piece; on a processor they should stay in its cache
+_PIECE_ELSEWHERE = 2**26
+_NARROWEST = 256  # words in a piece at least: a thinner matrix product is a slow one
+
+
+class LinearScores(NamedTuple):
+    """The table ``hidden @ weight.T + bias``, (S, vocabulary), as its factors."""
+
+    hidden: Tensor
+    """(S, width)."""
+    weight: Tensor
+    """(vocabulary, width)."""
+    bias: Tensor | None
+    """(vocabulary,)."""
+
+    def score(self, state: Tensor, token: Tensor) -> Tensor:
+        """(N,) float32 score of each token: rows of the factors, no vocabulary."""
+        score = (self.hidden[state] * self.weight[token]).float().sum(-1)
+        return score if self.bias is None else score + self.bias[token]
+
+    def score_and_total(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        """(N,) float32 score of each token, and (S,) float32 ``logsumexp`` of each state's scores."""
+        hidden, weight, bias = (None if part is None else part.to(_precision(self.hidden)) for part in self)
+        found: tuple[Tensor, Tensor] = _Pieces.apply(hidden, weight, bias, state, token)  # type: ignore[no-untyped-call]
+        return found
+
+
+def linear_scores(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | LinearScores:
+    """Scores of all words for the losses: a table if it is small, else its factors.
+
+    Args:
+        hidden: (S, width).
+        weight: (vocabulary, width).
+        bias: (vocabulary,).
+    """
+    if hidden.shape[0] * weight.shape[0] <= _WHOLE:
+        return linear(hidden, weight, bias)
+    return LinearScores(hidden, weight, bias)
+
+
+def _precision(hidden: Tensor) -> torch.dtype:
+    """What a linear layer would compute in here."""
+    kind = hidden.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+
+
+def _pieces(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
+    size = _PIECE.get(hidden.device.type, _PIECE_ELSEWHERE)
+    step = max(_NARROWEST, size // max(1, hidden.shape[0]))
+    return (slice(first, first + step) for first in range(0, weight.shape[0], step))
+
+
+def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, words: slice) -> Tensor:
+    return linear(hidden, weight[words], None if bias is None else bias[words]).float()
+
+
+class _Pieces(torch.autograd.Function):
+    """Forward goes over the words in pieces; backward does it again, since nothing (S, vocabulary) is kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, token: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        with torch.autocast(hidden.device.type, enabled=False):
+            total = hidden.new_full(hidden.shape[:1], -torch.inf, dtype=torch.float32)
+            score = hidden.new_zeros(token.shape, dtype=torch.float32)
+            for words in _pieces(hidden, weight):
+                scores = _scores(hidden, weight, bias, words)
+                place = token - words.start
+                inside = (place >= 0) & (place < scores.shape[1])
+                score = torch.where(inside, scores[state, place.clamp(0, scores.shape[1] - 1)], score)
+                total = torch.logaddexp(total, scores.logsumexp(-1))
+        ctx.save_for_backward(hidden, weight, bias, state, token, total)
+        return score, total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_score: Tensor, to_total: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, state, token, total = ctx.saved_tensors
+        with torch.autocast(hidden.device.type, enabled=False):
+            of_hidden = torch.zeros_like(hidden, dtype=torch.float32)
+            of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+            of_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
+            pull = to_total.to(hidden.dtype)
+            pulled = hidden * pull[:, None]
+            for words in _pieces(hidden, weight):
+                # The derivative of logsumexp is the softmax.
+                share = _scores(hidden, weight, bias, words).sub_(total[:, None]).exp_().to(hidden.dtype)
+                of_hidden += share @ weight[words]
+                if of_weight is not None:
+                    torch.mm(share.T, pulled, out=of_weight[words])
+                if of_bias is not None:
+                    torch.mv(share.T, pull, out=of_bias[words])
+            of_hidden *= to_total[:, None]
+            pull = to_score.to(hidden.dtype)
+            of_hidden.index_add_(0, state, (pull[:, None] * weight[token]).float())
+            if of_weight is not None:
+                of_weight.index_add_(0, token, pull[:, None] * hidden[state])
+            if of_bias is not None:
+                of_bias.index_add_(0, token, pull)
+        return of_hidden.to(hidden.dtype), of_weight, of_bias, None, None
+
+
+class Taken(NamedTuple):
+    """What a table of scores says about the tokens that were taken."""
+
+    score: Tensor
+    """(N,) the score of the token."""
+    nll: Tensor
+    """(N,) cross-entropy of the softmax over all scores: ``logsumexp(scores) - score``."""
+
+
+def taken(scores: Tensor | LinearScores, state: Tensor, token: Tensor) -> Taken:
+    """Look up the tokens that were said.
+
+    Args:
+        scores: (S, vocabulary) logits or Q values at the distinct states, or their factors.
+        state: (N,) index of the state of each action token.
+        token: (N,) its id.
+
+    Returns:
+        Score and negative log-likelihood of each token, float32.
+    """
+    if isinstance(scores, LinearScores):
+        score, total = scores.score_and_total(state, token)
+    else:
+        score, total = score_taken(scores, state, token), scores.float().logsumexp(dim=-1)
+    return Taken(score=score, nll=total.index_select(0, state) - score)
+
+
+def score_taken(scores: Tensor | LinearScores, state: Tensor, token: Tensor) -> Tensor:
+    """(N,) the scores of the tokens alone, float32; arguments as of `taken`."""
+    if isinstance(scores, LinearScores):
+        return scores.score(state, token)
+    return scores.reshape(-1).index_select(0, state * scores.shape[-1] + token).float()

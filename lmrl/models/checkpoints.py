@@ -1,0 +1,317 @@
+"""Checkpoints read without running what is in them, in one file or in shards, and where a run keeps them.
+
+`torch.distributed.checkpoint` keeps its table of contents, and numbers beside the tensors, as pickles, which can run
+any code when they are read. Here they are read as plain values or not at all.
+"""
+
+import pickle
+import struct
+import warnings
+from collections.abc import Mapping
+from io import BytesIO
+from itertools import count
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from lmrl.errors import UserError, in_one_line
+from lmrl.models.export import MANIFEST, read_manifest
+from lmrl.models.lora import ADAPTER_CONFIG
+
+__all__ = [
+    "check_archive",
+    "check_checkpoint",
+    "check_plain",
+    "has_run",
+    "is_checkpoint",
+    "is_sharded_checkpoint",
+    "read_checkpoint",
+    "read_shards",
+    "resolve_checkpoint",
+    "resolve_pretrained",
+    "resolve_run",
+    "set_aside",
+    "steps_of",
+    "unreadable",
+    "weights_of",
+]
+
+_CONTENTS, _REST = ".metadata", "meta.pt"
+_WEIGHTS = ("state_dict.", "model.")  # of ModelParallelStrategy and of FSDPStrategy
+#: What the table of contents of tensors and plain values is made of.
+_PLAIN = {
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties",
+        "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo", "_StoragePrefix"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size", *(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))},
+    "collections": {"OrderedDict"},
+    "pathlib": {"PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path"},
+}  # fmt: skip
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _PLAIN.get(module, ()):
+            raise pickle.UnpicklingError(f"GLOBAL {module}.{name} is no part of a table of contents")
+        return super().find_class(module, name)
+
+
+class _PlainReader(FileSystemReader):
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        found: Metadata = _PlainUnpickler(BytesIO((Path(self.path) / _CONTENTS).read_bytes())).load()
+        return found
+
+
+class _PlainPlanner(DefaultLoadPlanner):
+    def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
+        assert read_item.type == LoadItemType.BYTE_IO
+        self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+
+
+def is_sharded_checkpoint(path: Path) -> bool:
+    """Whether a folder is a checkpoint in shards."""
+    return (path / _CONTENTS).is_file() and (path / _REST).is_file()
+
+
+def read_shards(folder: Path, *, weights: bool, allow_pickle: bool) -> dict[str, Any]:
+    """What a run saved beside weights and optimizer, and the weights if wanted, on the CPU; as in a single file.
+
+    Args:
+        folder: a checkpoint in shards.
+        weights: add ``state_dict``.
+        allow_pickle: also read objects. That can run any code.
+
+    Raises:
+        UnpicklingError: there are objects in it, and that was not allowed.
+    """
+    content: dict[str, Any] = torch.load(folder / _REST, map_location="cpu", weights_only=not allow_pickle)
+    if not weights:
+        return content
+    reader = FileSystemReader(folder) if allow_pickle else _PlainReader(folder)
+    entries = _entries(reader)
+    prefix = next((prefix for prefix in _WEIGHTS if any(name.startswith(prefix) for name in entries)), _WEIGHTS[0])
+    found = {
+        name.removeprefix(prefix): torch.empty(entry.size, dtype=entry.properties.dtype)
+        for name, entry in entries.items()
+        if name.startswith(prefix) and isinstance(entry, TensorStorageMetadata)
+    }
+    _load({prefix.removesuffix("."): found}, reader, DefaultLoadPlanner())
+    return {**content, "state_dict": found}
+
+
+def check_plain(folder: Path) -> None:
+    """Make sure that reading a checkpoint in shards runs no code.
+
+    Raises:
+        UnpicklingError: it holds objects.
+    """
+    torch.load(folder / _REST, map_location="cpu", weights_only=True)
+    reader = _PlainReader(folder)
+    values = {name: None for name, entry in _entries(reader).items() if isinstance(entry, BytesStorageMetadata)}
+    _load(values, reader, _PlainPlanner(flatten_state_dict=False))
+
+
+def _load(into: dict[str, Any], reader: FileSystemReader, planner: LoadPlanner) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is enough
+        try:
+            load(into, storage_reader=reader, planner=planner, no_dist=True)
+        except CheckpointException as error:  # is no Exception, and hides what happened
+            raise next(iter(error.failures.values()))[0] from error
+
+
+def _entries(reader: FileSystemReader) -> Mapping[str, Any]:
+    entries: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
+    return entries
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether there is a checkpoint: a file, or a folder of shards."""
+    return path.is_file() or is_sharded_checkpoint(path)
+
+
+def read_checkpoint(file: Path, allow_pickle: bool = False, *, weights: bool = False) -> dict[str, Any]:
+    """The content of a checkpoint, its tensors on the disk until they are used.
+
+    Args:
+        file: of a run, or a folder of shards; ours hold tensors and plain values only.
+        allow_pickle: also read one that holds other objects. That can run any code: only for files that you trust.
+        weights: of a folder of shards, also read the weights (never the optimizer); a file is read as a whole.
+
+    Raises:
+        UserError: if it is damaged, holds pickled objects and that was not allowed, or is something else.
+    """
+    try:
+        content = _content(file, weights, allow_pickle)
+        if not isinstance(content["lmrl"], dict):  # what makes it ours
+            raise TypeError(f"its entry 'lmrl' must be a dict, got {type(content['lmrl']).__name__}")
+    except Exception as error:  # unpickling a file that is something else can end in any exception
+        raise unreadable(file, error) from error
+    return content
+
+
+def steps_of(file: Path, allow_pickle: bool = False) -> int:
+    """After how many optimizer steps a checkpoint of Lightning was written, also one of another module than ours.
+
+    Raises:
+        UserError: as `read_checkpoint`.
+    """
+    try:
+        return int(_content(file, False, allow_pickle)["global_step"])
+    except Exception as error:
+        raise unreadable(file, error) from error
+
+
+def _content(file: Path, weights: bool, allow_pickle: bool) -> dict[str, Any]:
+    if file.is_dir():
+        check_archive(file / "meta.pt")
+        return read_shards(file, weights=weights, allow_pickle=allow_pickle)
+    check_archive(file)
+    content: dict[str, Any] = torch.load(file, map_location="cpu", mmap=True, weights_only=not allow_pickle)
+    return content
+
+
+def check_archive(file: Path) -> None:
+    """Make sure that a checkpoint in one file is what was written, by the checksums of its parts, which torch ignores.
+
+    Raises:
+        UserError: naming the part that is damaged.
+    """
+    try:
+        with ZipFile(file) as archive:
+            # What torch writes is not compressed: a small file cannot become a large one.
+            if packed := [part.filename for part in archive.infolist() if part.compress_type != ZIP_STORED]:
+                raise UserError(f"{file} is not a checkpoint of lmrl: its part {packed[0]!r:.80} is compressed")
+            damaged = archive.testzip()
+    except (BadZipFile, ValueError, EOFError, NotImplementedError, OverflowError, struct.error) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{file} is not a checkpoint of lmrl, or is damaged ({in_one_line(error)})") from error
+    if damaged is not None:
+        raise UserError(f"{file} is damaged: its part {damaged!r:.80} is not what was written")
+
+
+def check_checkpoint(path: Path, allow_pickle: bool) -> None:
+    """Make sure that a checkpoint is whole, and that a folder of shards may be read; single files say so themselves.
+
+    Raises:
+        UserError: there is no checkpoint, it is damaged, or it holds pickled objects and that was not allowed.
+    """
+    if not is_checkpoint(path):
+        raise UserError(f"ckpt_path must be a checkpoint file or a folder of shards, there is none at {str(path)!r}")
+    if not path.is_dir():
+        check_archive(path)
+    elif not allow_pickle:
+        try:
+            check_plain(path)
+        except Exception as error:
+            raise unreadable(path, error) from error
+
+
+def unreadable(file: object, error: Exception) -> UserError:
+    """What to say about a file that could not be read: it holds objects, or is no checkpoint."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, UnpicklingError) and "GLOBAL" in str(error):
+        return UserError(
+            f"{file} holds pickled objects, which can run any code when they are read; if you trust where it comes "
+            "from, say so with allow_pickle (--allow_pickle)"
+        )
+    said = f"{type(error).__name__}: {in_one_line(error)}"
+    said = "no weights and plain values" if isinstance(error, UnpicklingError) else said
+    return UserError(f"{file} is not a checkpoint of lmrl, or is damaged ({said})")
+
+
+RUN_FILES = ("last.ckpt", "best.ckpt", "last", "best", "metrics.csv", "evaluation", "evaluation_last")
+"""Of these, one is enough for a folder to hold a run: weights, learning curves or scores."""
+_KEPT = ("best", "last")
+
+
+def resolve_checkpoint(path: str | Path) -> Path:
+    """The checkpoint of a run folder (the best one, else the last), or itself: a file, or a folder of shards.
+
+    Raises:
+        UserError: if there is none; it names the command that makes one.
+    """
+    path = Path(path)
+    if is_checkpoint(path):
+        return path
+    for name in _KEPT:
+        if is_checkpoint(path / f"{name}.ckpt"):
+            return path / f"{name}.ckpt"
+    if path.suffix == ".ckpt":
+        raise UserError(f"there is no checkpoint {path}; make it with: {_command(path.parent)}")
+    raise UserError(f"there is no best.ckpt or last.ckpt in {path}; make them with: {_command(path)}")
+
+
+def resolve_run(path: str | Path) -> Path:
+    """What plays: an exported folder (also ``best`` and ``last`` of a run) itself, else as `resolve_checkpoint`.
+
+    Raises:
+        UserError: if there is none; it names the command that makes one.
+    """
+    return Path(path) if (Path(path) / MANIFEST).is_file() else resolve_checkpoint(path)
+
+
+def weights_of(path: str | Path, allow_pickle: bool = False) -> str | None:
+    """The hash of the weights in a run, checkpoint or exported folder; None if it does not say.
+
+    Raises:
+        UserError: if there is none, or it cannot be read.
+    """
+    found = resolve_run(path)
+    entry = read_manifest(found) if (found / MANIFEST).is_file() else read_checkpoint(found, allow_pickle)["lmrl"]
+    weights = entry.get("made_with", {}).get("weights")
+    return None if weights is None else str(weights)
+
+
+def has_run(folder: Path) -> bool:
+    """Whether a run was begun in a folder. Its configuration and log alone are none: nothing was learned yet."""
+    return any((folder / name).exists() for name in RUN_FILES)
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Move a run with all that is in its folder to ``.earlier/NAME-1`` (2, 3, ...) beside it: two must not mix.
+
+    Returns:
+        Where it is now; None if there was nothing.
+    """
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return None
+    kept = folder.parent / ".earlier"
+    kept.mkdir(exist_ok=True)
+    free = next(name for number in count(1) if not (name := kept / f"{folder.name}-{number}").exists())
+    return folder.rename(free)
+
+
+def resolve_pretrained(name: str) -> str:
+    """The Hugging Face folder of a run, a folder of a model or of adapters itself, or a hub id as it is.
+
+    Raises:
+        UserError: if it looks like a path but nothing is there; it names the command that makes it.
+    """
+    path = Path(name)
+    for folder in (path, *(path / kept for kept in _KEPT)):
+        if any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
+            return str(folder)
+    is_path = path.exists() or path.is_absolute() or name.startswith((".", "runs/")) or len(path.parts) > 2
+    if is_path:
+        raise UserError(f"pretrained: there is no trained model in {name!r}; make it with: {_command(path)}")
+    return name
+
+
+def _command(run: Path) -> str:
+    task, algorithm = (*run.parts[-2:], "TASK", "ALGORITHM")[:2] if len(run.parts) > 1 else ("TASK", "ALGORITHM")
+    return f"lmrl fit --config configs/{task}/{algorithm}.yaml"

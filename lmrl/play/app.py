@@ -1,0 +1,152 @@
+"""The server behind the page: it hands out the page and plays the games that the page asks for."""
+
+import json
+from collections.abc import Callable, Iterable
+from threading import Lock
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from lmrl.envs import registry
+from lmrl.errors import UserError
+from lmrl.play.access import Keys, OwnRequests
+from lmrl.play.game import Game, Offer, Order
+from lmrl.report.pages import printable, render_page, script
+
+__all__ = ["make_app"]
+
+_SCRIPTS = ("pictures.js", "web_seat.js", "web_page.js")
+_SESSION = "x-lmrl-session"
+"""A header: unlike a cookie it goes to this port alone, and no page from elsewhere can make a browser send it."""
+_GAMES = 8
+"""So many are kept; the one that began first makes room."""
+_MOST_BYTES = 1 << 16
+"""Of a request's body."""
+_CLOSED = "Open the whole address that lmrl web printed; each opens the page once."
+_POLICY = (
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; "
+    "img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'"
+)
+
+
+def make_app(offer: Offer, keys: Keys, names: Iterable[str] = ()) -> ASGIApp:
+    """The application.
+
+    The page itself holds nothing that is not in the package and is given to everybody. All else is for sessions: other
+    users of the machine and other pages of the browser have none.
+
+    Args:
+        offer: what the page may choose.
+        keys: what opens a session.
+        names: of this machine, see `lmrl.play.access.OwnRequests`.
+    """
+    games = _Games(offer)
+    routes = [Route("/", _page()), Route("/open", _opening(keys), methods=["POST"])]
+    for path, work in (("/offer", games.offer), ("/new", games.new), ("/step", games.step), ("/advice", games.advice)):
+        routes.append(Route(path, _answering(keys, work), methods=["POST"]))
+    handlers = {UserError: _refused, ClientDisconnect: _gone, Exception: _failed}
+    # Around all of it, so that what failed is answered with the same headers.
+    return OwnRequests(Starlette(routes=routes, exception_handlers=handlers), names)
+
+
+class _Games:
+    """The running games by number; one thing at a time, since players share a machine."""
+
+    def __init__(self, offer: Offer) -> None:
+        self._offer = offer
+        self._games: dict[int, Game] = {}
+        self._count = 0
+        self._lock = Lock()
+
+    def offer(self, told: Any) -> dict[str, Any]:
+        return self._offer.describe()
+
+    def new(self, told: Any) -> dict[str, Any]:
+        order = self._offer.check(Order.read(told))
+        with self._lock:
+            game = Game(order, self._offer.chat)
+            self._count += 1
+            self._games[self._count] = game
+            if len(self._games) > _GAMES:
+                self._games.pop(min(self._games)).close()
+            return {"game": self._count, **game.state()}
+
+    def step(self, told: Any) -> dict[str, Any]:
+        with self._lock:
+            game, typed = self._find(told), told.get("action")
+            if not isinstance(typed, str | None):
+                raise UserError(f"action must be a text, got {typed!r:.80}")
+            game.step(typed)
+            return {"game": told["game"], **game.state()}
+
+    def advice(self, told: Any) -> dict[str, Any]:
+        with self._lock:
+            return self._find(told).advice()
+
+    def _find(self, told: Any) -> Game:
+        number = told.get("game") if isinstance(told, dict) else None
+        if not isinstance(number, int) or number not in self._games:
+            raise UserError("this game is no longer there: begin another one")
+        return self._games[number]
+
+
+async def _told(request: Request) -> Any:
+    """What a request says.
+
+    Raises:
+        UserError: it is not JSON, or too long.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise UserError("the request is not JSON")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MOST_BYTES:
+            raise UserError(f"the request is longer than {_MOST_BYTES} bytes")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise UserError("the request is not JSON") from error
+
+
+def _opening(keys: Keys) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        told = await _told(request)
+        key = told.get("key") if isinstance(told, dict) else None
+        session = keys.open(key) if isinstance(key, str) else None
+        return JSONResponse({"error": _CLOSED}, 403) if session is None else JSONResponse({"session": session})
+
+    return answer
+
+
+def _answering(keys: Keys, work: Callable[[Any], dict[str, Any]]) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        if not keys.knows(request.headers.get(_SESSION, "")):
+            return JSONResponse({"error": _CLOSED}, 403)
+        return JSONResponse(await run_in_threadpool(work, await _told(request)))
+
+    return answer
+
+
+def _page() -> Callable[[Request], Response]:
+    scripts = script(*_SCRIPTS)
+    page = render_page("web.html.j2", {"tasks": [*registry.tasks()], **scripts})
+    headers = {"Content-Security-Policy": _POLICY.format(scripts["script_hash"])}
+    return lambda request: HTMLResponse(page, headers=headers)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": printable(str(error))}, 400)
+
+
+def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=400)  # which nobody gets
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": printable(f"{type(error).__name__}: {error}")}, 500)

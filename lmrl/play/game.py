@@ -1,0 +1,202 @@
+"""A game of the page.
+
+What may be chosen, one or two seats at the same episode, and an advisor for the person among them.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lmrl.commands.arguments import env_arguments
+from lmrl.envs import registry
+from lmrl.envs.registry import policy_names
+from lmrl.errors import UserError, unknown
+from lmrl.partners import environment
+from lmrl.play.seat import Seat, advise
+from lmrl.play.viewer import rounded, shown_text
+from lmrl.players import is_chat, named_adviser, named_policy
+
+__all__ = ["PERSON", "Game", "Offer", "Order"]
+
+PERSON = "human"
+# What a page sends for each field of an order.
+_FORMS: Mapping[str, tuple[type, str]] = {
+    "task": (str, "a text"),
+    "policies": (list, "a list of texts"),
+    "seed": (int, "a whole number"),
+    "advisor": (str, "a text"),
+    "env": (list, "a list of texts"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be played. The fields are those of ``lmrl web``."""
+
+    task: str
+    policies: Sequence[str] = (PERSON,)
+    """One player, or two side by side; ``human`` is whoever sits at the page."""
+    seed: int = 0
+    advisor: str = ""
+    """Empty: nobody advises."""
+    env: Sequence[str] = field(default_factory=tuple)
+
+    @classmethod
+    def read(cls, told: Any) -> "Order":
+        """An order from what a page sent.
+
+        Raises:
+            UserError: it is not of the form of an order.
+        """
+        if not isinstance(told, dict) or set(told) != set(_FORMS):
+            raise UserError(f"an order has the fields {', '.join(_FORMS)}, got {told!r:.200}")
+        for name, (kind, words) in _FORMS.items():
+            listed = told[name] if kind is list else ()
+            if type(told[name]) is not kind or not all(isinstance(word, str) for word in listed):
+                raise UserError(f"{name} must be {words}, got {told[name]!r:.80}")
+        return cls(**told)
+
+
+class Game:
+    """One or two players at the same start, each in an environment of its own.
+
+    Args:
+        order: what is played.
+        chat: settings of the chat models among the players, see `lmrl.players.chat_player`.
+
+    Raises:
+        UserError: for an unknown task or policy, a wrong seed or argument, three players, or two people.
+    """
+
+    def __init__(self, order: Order, chat: Mapping[str, Any] | None = None) -> None:
+        row, arguments = registry.task(order.task), env_arguments(order.env)
+        if len(order.policies) not in (1, 2) or list(order.policies).count(PERSON) > 1:
+            raise UserError(f"policy must be one player or two, at most one of them human, got {list(order.policies)}")
+        self.order, self.actions = order, [action.strip() for action in row.actions]
+        told = {name: chat if is_chat(name) else None for name in (*order.policies, order.advisor)}
+        self._adviser = named_adviser(order.advisor, row, arguments, told[order.advisor]) if order.advisor else None
+        players = [
+            None if name == PERSON else named_policy(name, row, arguments, told[name]) for name in order.policies
+        ]
+        make = environment(order.task, arguments)
+        self.seats = [
+            Seat(order.task, make, order.seed, name, player, place)
+            for place, (name, player) in enumerate(zip(order.policies, players, strict=True))
+        ]
+
+    def step(self, typed: str | None) -> None:
+        """One turn of every seat whose episode is not over. If a player fails, nobody has moved.
+
+        Args:
+            typed: the person's action, if there is one at the table.
+
+        Raises:
+            UserError: all episodes are over, or the person's action is missing.
+        """
+        moving = [seat for seat in self.seats if not seat.over]
+        if not moving:
+            raise UserError("the game is over: begin another one")
+        moves = [seat.move(typed) for seat in moving]
+        for seat, move in zip(moving, moves, strict=True):
+            seat.play(move)
+
+    def advice(self) -> dict[str, Any]:
+        """The advisor's move for the person, and V; empty where there is nobody to ask or to tell."""
+        waiting = [seat for seat in self.seats if seat.person and not seat.over]
+        if self._adviser is None or not waiting:
+            return {}
+        request = waiting[0].request()
+        move, value = advise(self._adviser, request)
+        told = {"name": shown_text(self.order.advisor), "move": shown_text(move), "value": rounded(value, 3)}
+        return {"turn": request.turn, **told}
+
+    def state(self) -> dict[str, Any]:
+        """What the page shows, JSON-like."""
+        return {
+            "task": self.order.task,
+            "seed": str(self.order.seed),
+            "advised": self._adviser is not None,
+            "actions": self.actions,
+            "dialogue": self.seats[0].dialogue,
+            "seats": [seat.state() for seat in self.seats],
+        }
+
+    def close(self) -> None:
+        """Close the environments."""
+        for seat in self.seats:
+            seat.close()
+
+
+_KEPT = ("best.ckpt", "last.ckpt")  # at least one of them is in the folder of a run
+_MAX_SEED = 2**53  # beyond it a number of JavaScript is not exact
+_PLAIN: Mapping[str, Any] = {"true": True, "false": False, "null": None}
+_NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?", re.ASCII)
+
+
+class Offer:
+    """The orders that a page may give.
+
+    Args:
+        first: what the command line named: its players may play every task, its arguments hold for its task.
+        runs: folder in which the finished trainings of a task lie under its name.
+        chat: settings of the chat models that the command line named.
+    """
+
+    def __init__(self, first: Order, runs: Path, chat: Mapping[str, Any] | None = None) -> None:
+        self.first, self.chat = first, chat
+        self._runs = runs
+        self._named = [name for name in (*first.policies, first.advisor) if name and name != PERSON]
+
+    def describe(self) -> dict[str, Any]:
+        """What the page offers, JSON-like."""
+        tasks = {
+            row.name: {"description": row.description, "players": self.players(row.name)}
+            for row in registry.tasks().values()
+        }
+        return {"tasks": tasks, "first": asdict(self.first)}
+
+    def players(self, task: str) -> list[str]:
+        """Names of those who may play a task: its scripted players, its runs, and whom the command line named."""
+        folders = sorted(self._runs.joinpath(task).glob("*"))
+        trained = [str(folder) for folder in folders if any((folder / kept).exists() for kept in _KEPT)]
+        return [*dict.fromkeys([*policy_names(task), *trained, *self._named])]
+
+    def check(self, order: Order) -> Order:
+        """The order, if it may be given.
+
+        Raises:
+            UserError: it names a player or an argument that is not on offer.
+        """
+        players = self.players(registry.task(order.task).name)
+        for name in (*order.policies, *filter(None, [order.advisor])):
+            if name not in players and name != PERSON:
+                error = unknown("player", name[:80], [*players, PERSON])
+                raise UserError(f"{error}; other runs and models are named on the command line of lmrl web")
+        for word in order.env:
+            self._check_argument(order.task, word)
+        if order.seed > _MAX_SEED:
+            raise UserError(f"seed must be at most {_MAX_SEED}, got {order.seed:.6g}")
+        return order
+
+    def _check_argument(self, task: str, word: str) -> None:
+        if task == self.first.task and word in self.first.env:
+            return
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise UserError(f"env takes arguments as name=value, got {word!r:.80}")
+        if not registry.may_choose(task, name, _value(text)):
+            raise UserError(
+                f"the page may not set {word!r:.80}: it chooses numbers, true, false and listed names; paths, programs "
+                f"and partners are named on the command line: lmrl web {task} --env {name[:40]}=..."
+            )
+
+
+def _value(text: str) -> Any:
+    """A number, true, false, null, or the text; nothing that needs a parser."""
+    if text in _PLAIN:
+        return _PLAIN[text]
+    if _NUMBER.fullmatch(text):
+        return float(text) if "." in text else int(text)
+    return text

@@ -1,0 +1,154 @@
+"""One player at one episode, turn by turn, what a page shows of it, and what an advisor would do in its place."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from lmrl.envs.base import DialogueEnv
+from lmrl.envs.maze.env import Maze
+from lmrl.envs.maze.layouts import Cell, Layout, walked
+from lmrl.errors import UserError
+from lmrl.play.viewer import episode_facts, picture_facts, rounded, said, shown_text
+from lmrl.rollout import MakeEnv, Slot, step_together
+from lmrl.types import Episode, Policy, Reply, Request, Start
+
+__all__ = ["Advice", "Move", "Seat", "advise", "value_of"]
+
+
+@runtime_checkable
+class _Valued(Protocol):
+    def state_values(self, requests: Sequence[Request]) -> Sequence[float]: ...
+
+
+class Advice(NamedTuple):
+    """A move, without the ends of its line, and V of the state; None for a player without values."""
+
+    move: str
+    value: float | None
+
+
+def advise(policy: Policy, request: Request) -> Advice:
+    """What the policy would say, and its V."""
+    return Advice(policy.act([request])[0].text.strip(), value_of(policy, request))
+
+
+def value_of(policy: Policy, request: Request) -> float | None:
+    """V of the state in which the policy is asked; None if it has no values."""
+    return float(policy.state_values([request])[0]) if isinstance(policy, _Valued) else None
+
+
+@runtime_checkable
+class _Squares(Protocol):
+    """A game on a board."""
+
+    def moves_by_squares(self) -> Mapping[str, str]: ...
+
+
+class Move(NamedTuple):
+    """What a player says, and what the state was worth to it (None: it does not know)."""
+
+    reply: Reply
+    value: float | None
+
+
+class Seat:
+    """One player at one episode.
+
+    Args:
+        task: name of the task.
+        make_env: makes its environment.
+        seed: of the episode.
+        name: of the player.
+        player: None for a person.
+        place: a number that no other seat of the game has.
+    """
+
+    def __init__(
+        self, task: str, make_env: MakeEnv, seed: int, name: str, player: Policy | None, place: int = 0
+    ) -> None:
+        self.name, self.over = name, False
+        self._task, self._make_env, self._player = task, make_env, player
+        self._slot = Slot(make_env(), place)
+        self._slot.begin(0, Start(seed))
+        self._terminated = False
+        self._values: list[float | None] = []
+
+    @property
+    def person(self) -> bool:
+        """Whether a person plays."""
+        return self._player is None
+
+    @property
+    def dialogue(self) -> bool:
+        """Whether there is a second speaker."""
+        return isinstance(self._slot.env, DialogueEnv)
+
+    def request(self) -> Request:
+        """What the player is asked now."""
+        return self._slot.request()
+
+    def move(self, typed: str | None) -> Move:
+        """What the player says next; nothing has happened yet.
+
+        Args:
+            typed: the line that a person typed.
+
+        Raises:
+            UserError: it is a person's turn, and nothing was typed.
+        """
+        if self._player is not None:
+            request = self.request()
+            return Move(self._player.act([request])[0], value_of(self._player, request))
+        if typed is None:
+            raise UserError("an action is needed: it is a person's turn")
+        return Move(Reply(f"{typed}\n"), None)
+
+    def play(self, move: Move) -> None:
+        """Play it. If the environment or its second speaker fails, the episode is where it was before."""
+        try:
+            (turn,) = step_together([(self._slot.index, self._slot.env, move.reply.text)])
+        except Exception:
+            self._slot.renew(self._make_env)
+            raise
+        assert turn is not None
+        self._terminated, truncated = self._slot.turned(move.reply, turn)
+        self.over = self._terminated or truncated
+        self._values.append(move.value)
+
+    def state(self) -> dict[str, Any]:
+        """What the page shows, JSON-like; of a person's own game no more than the texts tell."""
+        episode = self._slot.episode(self._task, self._terminated, self.over and not self._terminated)
+        board = self._slot.env if self.person and not self.over else None
+        return {
+            "name": shown_text(self.name),
+            "person": self.person,
+            "over": self.over,
+            **episode_facts(episode),
+            "said": [shown_text(text) for text in said(episode)],
+            "values": [rounded(value, 3) for value in self._values],
+            "moves": dict(board.moves_by_squares()) if isinstance(board, _Squares) else {},
+            **self._picture(episode),
+        }
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._slot.env.close()
+
+    def _picture(self, episode: Episode) -> dict[str, Any]:
+        layout = self._slot.env.layout if isinstance(self._slot.env, Maze) else None
+        if layout is None:
+            return {"picture": picture_facts(self._task, None), "path": None}
+        told = "current position" in episode.observations[0]
+        if self.person and not self.over and not told:
+            return {
+                "picture": {"kind": "maze", "rows": _around(layout, self._slot.info["position"]), "goal": None},
+                "path": [(1, 1)] * len(episode.observations),
+            }
+        facts = picture_facts(self._task, layout) | {"goal": list(self._slot.info["goal"])}
+        return {"picture": facts, "path": walked(episode, layout)}
+
+
+def _around(layout: Layout, cell: Cell) -> list[str]:
+    """A map of the cell and its four neighbours: ``["?#?", "# #", "? ?"]``."""
+    row, col = cell
+    above, here, below = (layout.rows[r][col - 1 : col + 2] for r in (row - 1, row, row + 1))
+    return [f"?{above[1]}?", here, f"?{below[1]}?"]

@@ -1,0 +1,195 @@
+"""The viewer: one HTML page on which thousands of episodes can be filtered, sorted and read."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from lmrl.data.storage import read_episodes, read_metadata
+from lmrl.envs import registry
+from lmrl.envs.maze.env import Maze
+from lmrl.envs.maze.layouts import Layout, walked
+from lmrl.errors import UserError
+from lmrl.evaluation.token_values import TokenValue, token_values
+from lmrl.files import replacing
+from lmrl.modules import LanguageModule, load_module
+from lmrl.report.pages import embedded, printable, render_page, script
+from lmrl.types import Episode
+
+__all__ = ["episode_facts", "picture_facts", "rounded", "said", "shown_text", "view_data", "write_view"]
+
+_KINDS = {"wordle": "wordle", "chess": "chess", "endgames": "chess"}
+_LONGEST = 20_000
+"""Characters of a text that are shown."""
+
+
+class _Texts:
+    """Texts by number, each once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self.numbers.setdefault(_cut(text), len(self.numbers))
+
+    def shown(self) -> list[str]:
+        return [printable(text) for text in self.numbers]
+
+
+def view_data(
+    episodes: Iterable[Episode],
+    values: Sequence[Sequence[Sequence[TokenValue]]] = (),
+    run: str = "",
+    env: Mapping[str, Any] | None = None,
+    recorded: Any = None,
+) -> dict[str, Any]:
+    """What the page shows, JSON-like.
+
+    Args:
+        episodes: of any tasks, in order.
+        values: of the first episodes, see `lmrl.evaluation.token_values`.
+        run: whose values they are.
+        env: arguments of the environment that was played, for the map of a maze.
+        recorded: those that the file names, as far as a file may choose them (see
+            `lmrl.envs.registry.recorded_arguments`); else a maze has no map.
+    """
+    texts, tasks, columns = _Texts(), dict[str, dict[str, Any]](), dict[str, list[Any]]()
+    layouts: dict[str, Layout | None] = {}
+    for episode in episodes:
+        task = printable(episode.task)
+        if task not in tasks:
+            layouts[task] = layout = _layout(task, recorded or {}, env)
+            tasks[task] = picture_facts(task, layout)
+        for name, value in {"task": task, **_row(episode, texts, layouts[task])}.items():
+            columns.setdefault(name, []).append(value)
+    tokens = {index: [_tokens(turn, texts) for turn in turns] for index, turns in enumerate(values)}
+    empty: dict[str, list[Any]] = {"return": []}
+    return {"tasks": tasks, "episodes": columns or empty, "values": tokens, "run": run, "texts": texts.shown()}
+
+
+def _row(episode: Episode, texts: _Texts, layout: Layout | None) -> dict[str, Any]:
+    return {
+        **episode_facts(episode),
+        "said": [texts.number(text) for text in said(episode)],
+        "path": None if layout is None else walked(episode, layout),
+    }
+
+
+def episode_facts(episode: Episode) -> dict[str, Any]:
+    """The numbers of an episode; ``ending`` is 0 for solved, 1 for ended by the rules, 2 for cut short."""
+    return {
+        "return": rounded(episode.total_reward, 4),
+        "turns": len(episode),
+        "illegal": episode.illegal,
+        "ending": 0 if episode.success else 1 if episode.terminated else 2,
+        "seed": str(episode.seed),  # beyond what a number of JavaScript holds
+        "rewards": [rounded(reward, 4) for reward in episode.rewards],
+    }
+
+
+def said(episode: Episode) -> list[str]:
+    """All texts in the order in which they were said, an observation first and last."""
+    found = [episode.observations[0]]
+    for action, observation in zip(episode.actions, episode.observations[1:], strict=True):
+        found += (action, observation)
+    return found
+
+
+def shown_text(text: str) -> str:
+    """A text as pages show it: cut if it is very long, with a mark for what cannot be seen."""
+    return printable(_cut(text))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)} characters)"
+
+
+def _tokens(turn: Sequence[TokenValue], texts: _Texts) -> list[list[Any]]:
+    return [[texts.number(t.text), rounded(t.probability, 4), rounded(t.v, 3), rounded(t.q, 3)] for t in turn]
+
+
+def rounded(value: float | None, digits: int) -> float | None:
+    """As JSON has it: no number where there is none."""
+    return round(value, digits) if value is not None and isfinite(value) else None
+
+
+def picture_facts(name: str, layout: Layout | None) -> dict[str, Any]:
+    """What kind of picture a task has, and its map if it is a maze."""
+    if layout is None:
+        return {"kind": _KINDS.get(name, "")}
+    return {"kind": "maze", "rows": list(layout.rows), "goal": list(layout.goal)}
+
+
+def _layout(name: str, recorded: Any, env: Mapping[str, Any] | None) -> Layout | None:
+    """The map, if the task is a maze; files may be of tasks that nobody knows."""
+    if not name.startswith("maze"):
+        return None
+    try:
+        made = registry.make(name, **registry.recorded_arguments(name, recorded, env, "the file"))
+    except (ValueError, TypeError):  # arguments from a file may be anything
+        return None
+    made.close()
+    return made.layout if isinstance(made, Maze) else None
+
+
+_RANGES = (("return", "return"), ("turns", "turns"), ("illegal", "illegal"))
+_SCRIPTS = ("pictures.js", "view_episode.js", "view_list.js")
+
+
+def write_view(
+    source: Path,
+    out: Path,
+    run: Path | None = None,
+    episodes: int | None = None,
+    valued: int = 100,
+    env: Mapping[str, Any] | None = None,
+    allow_other_task: bool = False,
+) -> int:
+    """Write the page and return how many episodes it holds.
+
+    It needs no other file, loads nothing, and runs no script but its own, whatever the texts are.
+
+    Args:
+        source: file of episodes, see `lmrl.data.storage.read_episodes`.
+        out: the page, an ``.html`` file.
+        run: run folder or checkpoint whose values colour the words.
+        episodes: only so many, from the first on; None: all.
+        valued: so many episodes, from the first on, get values.
+        env: arguments of the environment that was played, over those that the file names.
+        allow_other_task: also take a run that was trained on another task than that of the episodes.
+
+    Raises:
+        UserError: for another suffix, a number below 1, a broken file, or a run that has no checkpoint or another task.
+    """
+    if out.suffix != ".html":
+        raise UserError(f"out must be an .html file, got {str(out)!r}")
+    for name, value in (("episodes", 1 if episodes is None else episodes), ("valued", valued)):
+        if value < 1:
+            raise UserError(f"{name} must be at least 1, got {value}")
+    recorded = read_metadata(source).get("env")
+    shown = 0 if run is None else valued if episodes is None else min(valued, episodes)
+    values = []
+    if run is not None:
+        values = list(token_values(_module(run, source, allow_other_task), islice(read_episodes(source), shown)))
+    name = "" if run is None else str(run)
+    data = view_data(islice(read_episodes(source), episodes), values, name, env, recorded)
+    words = {
+        "title": source.name if run is None else f"{source.name}, {run}",
+        "ranges": _RANGES,
+        "data": embedded(data),
+        **script(*_SCRIPTS),
+    }
+    with replacing(out) as file:
+        file.write(render_page("view.html.j2", words).encode())
+    return len(data["episodes"]["return"])
+
+
+def _module(run: Path, source: Path, allow_other_task: bool) -> LanguageModule:
+    """The module of a run, if it was trained on what the episodes are of."""
+    module = load_module(run)
+    own, played = module.made_with.get("task"), next((episode.task for episode in read_episodes(source)), None)
+    if None not in (own, played) and own != played and not allow_other_task:
+        told = f"{run} was trained on {own}, the episodes of {source} are of {played}"
+        raise UserError(f"{told}; if that is meant: --allow_other_task")
+    return module

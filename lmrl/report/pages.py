@@ -1,0 +1,77 @@
+"""From words and pictures to a Markdown file or an HTML file that needs nothing beside it."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+__all__ = ["embedded", "printable", "render_html", "render_markdown", "render_page", "script"]
+
+# Only what would be read as markup: an underscore inside a word and a bracket that no link follows are plain text.
+_MARKDOWN = re.compile(r"([\\`*|~$]|\](?=[(\[:])|(?<!\w)_|_(?!\w))")
+# Everything below a space except tab and newline, delete and the C1 block, and the marks that turn text around.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+# In a script element of data only "<" could end anything; the others are for those who paste it elsewhere.
+_ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&"}
+
+
+def render_html(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
+    """One HTML page: all text escaped, pictures inside as base64, no script, nothing loaded from elsewhere."""
+    images = {path.name: base64.b64encode(path.read_bytes()).decode("ascii") for path in pictures}
+    return render_page("report.html.j2", {**words, "images": images})
+
+
+def render_page(template: str, words: Mapping[str, Any]) -> str:
+    """One HTML page from a template of this package: all text escaped, control characters replaced."""
+    return printable(_environment(autoescape=True).get_template(template).render(words))
+
+
+def render_markdown(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
+    """The same report as Markdown; pictures are named and expected beside it."""
+    environment = _environment(autoescape=False)
+    environment.filters |= {"md": _escaped, "code": _code}
+    page = environment.get_template("report.md.j2").render(words, images={path.name for path in pictures})
+    return re.sub(r"\n{3,}", "\n\n", printable(page)).strip() + "\n"
+
+
+def _environment(autoescape: bool) -> Environment:
+    loader = PackageLoader("lmrl.report", "templates")
+    return Environment(loader=loader, autoescape=autoescape, undefined=StrictUndefined)
+
+
+def script(*names: str) -> dict[str, str]:
+    """Scripts of this package, joined, and the hash by which a page allows them and no other: words for a template."""
+    folder = files("lmrl.report").joinpath("templates")
+    joined = "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+    digest = hashlib.sha256(joined.encode()).digest()
+    return {"script": Markup(joined), "script_hash": base64.b64encode(digest).decode("ascii")}
+
+
+def embedded(data: object) -> Markup:
+    """JSON for a script element of a template, which no text in it can end."""
+    return Markup(json.dumps(data, separators=(",", ":")).translate(_ESCAPES))
+
+
+def printable(text: str) -> str:
+    """The text with a mark in place of whatever cannot be seen, or turns other text around."""
+    return _UNPRINTABLE.sub("�", text.replace("\r\n", "\n"))
+
+
+def _escaped(text: object) -> str:
+    """Text as Markdown that shows exactly it, on one line."""
+    line = " ".join(str(text).split())
+    return _MARKDOWN.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def _code(text: object) -> str:
+    """An indented block: unlike a fenced one, no text can close it."""
+    return "\n".join(f"    {line}" for line in str(text).splitlines())

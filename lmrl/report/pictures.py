@@ -1,0 +1,210 @@
+"""All pictures of a report, learning curves among them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lmrl.envs import registry
+from lmrl.envs.maze.picture import draw_mazes
+from lmrl.evaluation.curves import Curve, Curves
+from lmrl.evaluation.results import Result
+from lmrl.evaluation.scores import Score, improvements
+from lmrl.report.plots import STYLE, Bar, plot_improvements, plot_lengths, plot_returns_beside_data, plot_scores
+from lmrl.report.wording import colour, label, ordered
+
+__all__ = ["draw", "plot_losses", "plot_returns"]
+
+_TERMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def plot_returns(panels: Mapping[str, Mapping[str, Sequence[Curves]]], path: Path) -> None:
+    """Draw a panel per task: the return in interactive evaluation, mean over the seeds and the range of them.
+
+    Args:
+        panels: task to algorithm to the curves of each seed.
+        path: where the picture goes.
+    """
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    with matplotlib.style.context(STYLE):
+        figure = Figure(figsize=(5.6 * columns, 3.0 * rows + 0.5), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for axis, (task, runs) in zip(axes.flat, panels.items(), strict=False):
+            drawn = sum(_return_curve(axis, name, seeds) for name, seeds in runs.items())
+            _frame(axis, task, "mean return per episode", drawn)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_axis_off()
+        figure.savefig(path)
+
+
+def plot_losses(runs: Mapping[str, Curves], path: Path, columns: int = 3) -> None:
+    """Draw the loss terms of each algorithm.
+
+    Args:
+        runs: algorithm to its curves.
+        path: where the picture goes.
+        columns: how many charts stand side by side.
+    """
+    columns = min(columns, len(runs))
+    rows = -(-len(runs) // columns)
+    with matplotlib.style.context(STYLE):
+        figure = Figure(figsize=(4.2 * columns, 3.1 * rows + 0.2), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for axis, (name, curves) in zip(axes.flat, runs.items(), strict=False):
+            _loss_panel(axis, name, curves)
+        for axis in axes.flat[len(runs) :]:
+            axis.set_axis_off()
+        figure.savefig(path, dpi=110)
+
+
+def _return_curve(axis: Axes, name: str, seeds: Sequence[Curves]) -> int:
+    curves = [curve for curves in seeds if (curve := _returns(curves)) is not None]
+    steps = sorted(set.intersection(*(set(curve.steps) for curve in curves))) if curves else []
+    if not steps:
+        return 0
+    values = np.array([[dict(zip(*curve, strict=True))[step] for step in steps] for curve in curves])
+    means = values.mean(axis=0)
+    axis.plot(steps, means, color=colour(name), marker="o", markersize=3, linewidth=1.4, label=label(name))
+    if len(curves) > 1:
+        axis.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour(name), alpha=0.18, linewidth=0)
+    return 1
+
+
+def _returns(curves: Curves) -> Curve | None:
+    found = [curve for name, curve in curves.items() if name.startswith("eval/") and name.endswith("/return_mean")]
+    return found[0] if found else None
+
+
+def _loss_panel(axis: Axes, name: str, curves: Curves) -> None:
+    terms = sorted(column for column in curves if _is_term(column))
+    for shade, column in zip(_TERMS, terms, strict=False):
+        axis.plot(*curves[column], color=shade, linewidth=0.6, alpha=0.3)
+        axis.plot(*_smoothed(curves[column]), color=shade, linewidth=1.2, label=column.rsplit("/", 1)[-1])
+    total = "sum" if terms else "loss"
+    for column, words, dashes in (("train/loss", total, "-"), ("val/loss", f"{total}, held-out episodes", ":")):
+        if column in curves:
+            axis.plot(*_smoothed(curves[column]), color="#222222", linewidth=1.6, linestyle=dashes, label=words)
+            terms.append(column)
+    values = [value for column in terms for value in curves[column].values]
+    if values and min(values) > 0 and max(values) > 30 * min(values):
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+    _frame(axis, f"{label(name)}: training loss", "loss (mean per action token)", len(terms))
+
+
+def _is_term(column: str) -> bool:
+    """``ilql/q_loss``, not ``val/ilql/q_loss`` and not ``train/loss``."""
+    return column.count("/") == 1 and column.endswith("_loss") and not column.startswith("val/")
+
+
+def _smoothed(curve: Curve, parts: int = 40) -> Curve:
+    """A running mean over a fortieth of the curve; its ends lean inwards, nothing is padded."""
+    half = len(curve.values) // (2 * parts)
+    if half == 0:
+        return curve
+    sums = np.concatenate([[0.0], np.cumsum(curve.values)])
+    places = np.arange(len(curve.values))
+    first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(places))
+    return Curve(curve.steps, ((sums[last] - sums[first]) / (last - first)).tolist())
+
+
+def _frame(axis: Axes, title: str, unit: str, drawn: int) -> None:
+    axis.set_title(title)
+    axis.set_xlabel("optimizer step")
+    axis.set_ylabel(unit)
+    axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
+    if not drawn:
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.text(0.5, 0.5, "nothing logged", transform=axis.transAxes, ha="center", color="#888888")
+        return
+    handles = [line for line in axis.get_lines() if not str(line.get_label()).startswith("_")]
+    axis.legend(
+        handles=[_key(line) for line in handles],
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.22),
+        ncol=min(4 if drawn <= 4 else 3, drawn),
+        handlelength=1.0,
+        columnspacing=1.2,
+    )
+
+
+def _key(line: Line2D) -> Line2D:
+    return Line2D([], [], color=line.get_color(), linestyle=line.get_linestyle(), linewidth=2.5, label=line.get_label())
+
+
+_STALE = ("maze_values_*.png", "losses_*.png", "learning_curves.png", "improvement.png", "returns.png", "lengths.png")
+
+
+def draw(
+    found: Mapping[str, Mapping[str, Mapping[int, Result]]], scores: Mapping[str, Mapping[str, Score]], out: Path
+) -> list[Path]:
+    """Draw what there is something to draw of; pictures of an earlier report are removed.
+
+    Args:
+        found: task to player to training seed to result.
+        scores: task to player to score, the data among the players.
+        out: folder for the pictures.
+    """
+    for stale in chain.from_iterable(map(out.glob, _STALE)):
+        stale.unlink()
+    return [*_of_scores(scores, out), *_of_curves(found, out), *_of_mazes(found, out)]
+
+
+def _of_scores(scores: Mapping[str, Mapping[str, Score]], out: Path) -> Iterator[Path]:
+    plot_scores({task: _bars(task, players) for task, players in scores.items()}, out / "scores.png")
+    yield out / "scores.png"
+    better = {task: improvements(players, ordered(_played(players))) for task, players in scores.items()}
+    if any(better.values()):
+        plot_improvements({task: of for task, of in better.items() if of}, out / "improvement.png")
+        yield out / "improvement.png"
+    plot_returns_beside_data(scores, out / "returns.png")
+    yield out / "returns.png"
+    plot_lengths(scores, out / "lengths.png")
+    yield out / "lengths.png"
+
+
+def _of_curves(found: Mapping[str, Mapping[str, Mapping[int, Result]]], out: Path) -> Iterator[Path]:
+    curves = {
+        task: {
+            name: kept
+            for name in ordered(players)
+            if (kept := [run.curves for run in players[name].values() if run.curves])
+        }
+        for task, players in found.items()
+    }
+    trained = {task: runs for task, runs in curves.items() if runs}
+    if trained:
+        plot_returns(trained, out / "learning_curves.png")
+        yield out / "learning_curves.png"
+    for task, runs in trained.items():
+        plot_losses({name: seeds[0] for name, seeds in runs.items()}, out / f"losses_{task}.png")
+        yield out / f"losses_{task}.png"
+
+
+def _of_mazes(found: Mapping[str, Mapping[str, Mapping[int, Result]]], out: Path) -> Iterator[Path]:
+    for task, players in found.items():
+        first = {name: next(iter(players[name].values())).probe for name in ordered(players)}
+        probes = {name: probe for name, probe in first.items() if probe is not None}
+        if probes:
+            draw_mazes(probes, out / f"maze_values_{task}.png", task)
+            yield out / f"maze_values_{task}.png"
+
+
+def _bars(task: str, players: Mapping[str, Score]) -> list[Bar]:
+    published = registry.task(task).scores.normalized
+    return [
+        Bar(name, ours.normalized, ours.over_episodes, published.get(name), ours.over_seeds)
+        for name in ordered(players)
+        for ours in [players[name]]
+    ]
+
+
+def _played(players: Mapping[str, Score]) -> list[str]:
+    return [name for name, score in players.items() if score.by_seed]

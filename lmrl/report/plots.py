@@ -1,0 +1,244 @@
+"""Charts of scores, probabilities of improvement, returns and lengths, and the look that all pictures share."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lmrl.evaluation.intervals import Interval
+from lmrl.evaluation.scores import DATA, Improvement, Score
+from lmrl.report.wording import colour, label, number, ordered, with_interval
+
+__all__ = ["STYLE", "Bar", "plot_improvements", "plot_lengths", "plot_returns_beside_data", "plot_scores"]
+
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#888888",
+    "axes.labelcolor": "#333333",
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titlecolor": "#111111",
+    "xtick.color": "#555555",
+    "ytick.color": "#333333",
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "text.parse_math": False,  # names and texts come from files: a dollar sign is a dollar sign
+    "savefig.dpi": 160,
+}
+_ONE_COLUMN = 3
+"""So many panels stand below each other; more stand in two columns."""
+_FARTHEST = (-40.0, 125.0)
+"""Bars beyond are cut in the picture, never in the numbers beside it."""
+
+
+class Bar(NamedTuple):
+    """One player's line in the chart of scores."""
+
+    name: str
+    value: float | None
+    """Normalised score, or None where we have none."""
+    interval: Interval | None = None
+    """Over episodes."""
+    published: float | None = None
+    seeds: Interval | None = None
+    """Over training seeds."""
+
+
+def plot_scores(panels: Mapping[str, Sequence[Bar]], path: Path) -> None:
+    """Draw a panel per task: bars for our normalised scores, diamonds for the published ones.
+
+    Thin capped lines are 95 % intervals over episodes, thick grey ones over training seeds.
+    """
+    columns = 1 if len(panels) <= _ONE_COLUMN else 2
+    with matplotlib.style.context(STYLE):
+        rows = -(-len(panels) // columns)
+        most = [max(len(bars) for bars in [*panels.values()][row * columns :][:columns]) + 1.6 for row in range(rows)]
+        figure = Figure(figsize=(8.6 * columns, 0.36 * sum(most) + 1.0), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False, height_ratios=most, sharex=True)
+        low, high = _range([bar for bars in panels.values() for bar in bars])
+        for axis, (title, bars) in zip(axes.flat, panels.items(), strict=False):
+            axis.set_xlim(low, high)
+            _score_panel(axis, title, bars)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_axis_off()
+        for axis in axes.flat[max(0, len(panels) - columns) : len(panels)]:
+            axis.tick_params(axis="x", labelbottom=True)  # also where nothing stands below in the last row
+        figure.supxlabel("normalised score, points (0, 50, 100: published minimum, average, maximum)", size=9.5)
+        figure.savefig(path)
+
+
+def _range(bars: Sequence[Bar]) -> tuple[float, float]:
+    ends = [end for bar in bars for end in (bar.value, bar.published, *(bar.interval or ())) if end is not None]
+    ends += [end for bar in bars if bar.seeds is not None for end in bar.seeds]
+    low, high = min([0.0, *ends]), max([100.0, *ends])
+    return max(_FARTHEST[0], low - 2), min(_FARTHEST[1], high + 3)
+
+
+def _score_panel(axis: Axes, title: str, bars: Sequence[Bar]) -> None:
+    low, high = axis.get_xlim()
+    for mark in (0, 50, 100):
+        axis.axvline(mark, color="#CCCCCC", linewidth=0.8, zorder=0)
+    for place, bar in enumerate(bars):
+        if bar.value is not None:
+            axis.barh(place, bar.value, height=0.62, color=colour(bar.name), alpha=0.85, zorder=2)
+        if bar.value is not None and bar.interval is not None:
+            if bar.seeds is not None:
+                axis.plot(
+                    np.clip(bar.seeds, low, high), [place] * 2, color="#222222", alpha=0.35, linewidth=6, zorder=3
+                )
+            reach = [[max(0.0, bar.value - bar.interval.low)], [max(0.0, bar.interval.high - bar.value)]]
+            axis.errorbar(bar.value, place, xerr=reach, color="#222222", capsize=2.5, linewidth=1.1, zorder=4)
+        if bar.published is not None:
+            axis.plot(np.clip(bar.published, low, high), place, "D", ms=5.5, mfc="white", mec="#111111", zorder=5)
+        _beside(axis, place, _ours(bar), number(bar.published))
+    axis.set_ylim(len(bars) - 0.4, -1.0)
+    axis.set_yticks(range(len(bars)), [label(bar.name) for bar in bars])
+    axis.tick_params(axis="y", length=0)
+    axis.set_title(title, fontweight="bold")
+    _beside(axis, -1.0, "ours [95 %]", "◇ published", shade="#555555")
+
+
+def _beside(axis: Axes, place: float, ours: str, published: str, shade: str = "#111111") -> None:
+    """Write two columns to the right of the chart, at fixed distances from its edge."""
+    for text, points, side in ((ours, 10, "left"), (published, 170, "right")):
+        axis.annotate(
+            text,
+            xy=(1.0, place),
+            xycoords=axis.get_yaxis_transform(),
+            xytext=(points, 0),
+            textcoords="offset points",
+            va="center",
+            ha=side,
+            fontsize=8.5,
+            color=shade,
+            annotation_clip=False,
+        )
+
+
+def _ours(bar: Bar) -> str:
+    if bar.value is None or bar.interval is None:
+        return number(bar.value)
+    return with_interval(bar.value, bar.interval)
+
+
+def plot_improvements(panels: Mapping[str, Sequence[Improvement]], path: Path) -> None:
+    """Draw a panel per task: how probably an episode of a player returns more than one of BC."""
+    figure, axes = _grid(len(panels), 0.3 * max(map(len, panels.values())) + 0.9)
+    with matplotlib.style.context(STYLE):
+        for axis, (task, found) in zip(axes, panels.items(), strict=True):
+            axis.axvline(0.5, color="#AAAAAA", linewidth=1, zorder=0)
+            for place, one in enumerate(found):
+                axis.plot(one.interval, [place] * 2, color=colour(one.name), linewidth=5, alpha=0.45, zorder=2)
+                axis.plot(one.probability, place, "o", color=colour(one.name), ms=6, mec="white", zorder=3)
+                axis.text(1.03, place, number(one.probability, 2), va="center", fontsize=8.5, color="#333333")
+            axis.set_xlim(0, 1)
+            axis.set_ylim(len(found) - 0.4, -0.6)
+            axis.set_yticks(range(len(found)), [label(one.name) for one in found])
+            axis.tick_params(axis="y", length=0)
+            axis.set_title(task, fontweight="bold")
+        figure.supxlabel("probability that an episode returns more than one of BC (ties count half)", size=9.5)
+        figure.savefig(path)
+
+
+def plot_returns_beside_data(panels: Mapping[str, Mapping[str, Score]], path: Path) -> None:
+    """Draw a panel per task: which share of the episodes returns at most so much, in the data and of each player."""
+    figure, axes = _grid(len(panels), 2.6)
+    with matplotlib.style.context(STYLE):
+        for axis, (task, players) in zip(axes, panels.items(), strict=True):
+            for name in ordered(players):
+                _share_curve(axis, players[name])
+            axis.set_ylim(0, 1)
+            axis.set_ylabel("share of episodes")
+            axis.set_xlabel("return at most")
+            axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
+            axis.set_title(task, fontweight="bold")
+        _legend(figure, {name for players in panels.values() for name in players})
+        figure.savefig(path)
+
+
+def plot_lengths(panels: Mapping[str, Mapping[str, Score]], path: Path) -> None:
+    """Draw a row per player and task: turns (mean, and from the 10th to the 90th percentile) and illegal actions."""
+    heights = [len(players) + 1.4 for players in panels.values()]
+    with matplotlib.style.context(STYLE):
+        figure = Figure(figsize=(9.0, 0.26 * sum(heights) + 0.8), layout="constrained")
+        axes = figure.subplots(len(panels), 2, squeeze=False, height_ratios=heights)
+        for (turns, illegal), (task, players) in zip(axes, panels.items(), strict=True):
+            names = ordered(players)
+            _turns(turns, [players[name] for name in names])
+            _illegal(illegal, [players[name] for name in names])
+            turns.set_title(task, fontweight="bold")
+            for axis in (turns, illegal):
+                axis.set_ylim(len(names) - 0.4, -0.6)
+                axis.set_yticks(range(len(names)), [label(name) for name in names] if axis is turns else [])
+                axis.tick_params(axis="y", length=0)
+        axes[-1][0].set_xlabel("turns per episode: mean, 10 % to 90 %")
+        axes[-1][1].set_xlabel("illegal actions, %")
+        figure.savefig(path, dpi=120)
+
+
+def _grid(count: int, height: float) -> tuple[Figure, list[Axes]]:
+    columns = min(2, count)
+    rows = -(-count // columns)
+    with matplotlib.style.context(STYLE):
+        figure = Figure(figsize=(5.4 * columns, height * rows + 0.7), layout="constrained")
+        axes = [*figure.subplots(rows, columns, squeeze=False).flat]
+    for axis in axes[count:]:
+        axis.set_axis_off()
+    return figure, axes[:count]
+
+
+def _share_curve(axis: Axes, score: Score) -> None:
+    values = np.sort(np.concatenate(score.returns))
+    shares = np.arange(1, len(values) + 1) / len(values)
+    if score.name == DATA:
+        axis.fill_between(values, shares, step="post", color="#DDDDDD", linewidth=0, zorder=0)
+    else:
+        axis.step(values, shares, where="post", color=colour(score.name), linewidth=1.5, zorder=2)
+
+
+def _turns(axis: Axes, scores: Sequence[Score]) -> None:
+    for place, score in enumerate(scores):
+        if score.lengths:
+            spread = np.percentile(score.lengths, [10, 90])
+            axis.plot(spread, [place] * 2, color=colour(score.name), linewidth=5, alpha=0.4)
+        axis.plot(score.length_mean, place, "o", color=colour(score.name), ms=5, mec="white", clip_on=False)
+    axis.set_xlim(left=0)
+    axis.grid(axis="x", color="#EEEEEE", linewidth=0.8)
+
+
+def _illegal(axis: Axes, scores: Sequence[Score]) -> None:
+    shares = [100 * score.illegal_rate for score in scores]
+    axis.barh(range(len(scores)), shares, height=0.62, color=[colour(score.name) for score in scores])
+    axis.set_xlim(0, max(1.0, 1.18 * max(shares)))
+    for place, share in enumerate(shares):
+        axis.annotate(
+            number(share, 2),
+            (share, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            color="#333333",
+        )
+
+
+def _legend(figure: Figure, names: set[str]) -> None:
+    lines = [
+        Line2D(
+            [],
+            [],
+            color="#DDDDDD" if name == DATA else colour(name),
+            linewidth=6 if name == DATA else 2,
+            label=label(name),
+        )
+        for name in ordered(names)
+    ]
+    figure.legend(handles=lines, loc="outside lower center", ncol=min(5, len(lines)))

@@ -1,0 +1,230 @@
+"""The report: everything that was evaluated, beside the published numbers, as Markdown, HTML, tables and pictures."""
+
+import csv
+import io
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from lmrl.envs import registry
+from lmrl.errors import UserError
+from lmrl.evaluation.results import Result, read_json, write_json
+from lmrl.evaluation.scores import DATA, Score, aggregates, data_score, improvements, read_seeds, score
+from lmrl.files import locked, replacing
+from lmrl.report.pages import render_html, render_markdown
+from lmrl.report.pictures import draw
+from lmrl.report.tables import COLUMNS, follows, overview, task_words
+from lmrl.report.wording import label, ordered
+
+__all__ = ["write_report", "write_table"]
+
+_WHOLE = (
+    "task name episodes normalized return_mean iqm success_rate length_mean illegal_rate last seconds tokens"
+).split()
+_INTERVALS = "over_episodes over_seeds return_over_episodes iqm_over_episodes success_ci".split()
+
+
+def write_table(scores: Mapping[str, Mapping[str, Score]], out: Path, made: Mapping[str, Any]) -> None:
+    """Write both files.
+
+    Args:
+        scores: task to player to score.
+        out: folder.
+        made: commands and versions.
+    """
+    rows = [_row(score) for players in scores.values() for score in (players[name] for name in ordered(players))]
+    players = [name for name in COLUMNS if name != DATA]
+    record = {
+        **made,
+        "constants": {task: _constants(task) for task in scores},
+        "cells": rows,
+        "aggregates": [one._asdict() for one in aggregates(scores, players)],
+        "improvements_over_bc": [
+            {"task": task, **one._asdict()} for task, of in scores.items() for one in improvements(of, _trained(of))
+        ],
+    }
+    write_json(record, out / "table.json")
+    with replacing(out / "table.csv") as file:
+        file.write(_csv(rows).encode())
+
+
+def _row(score: Score) -> dict[str, Any]:
+    published = registry.task(score.task).scores
+    return {
+        **{name: getattr(score, name) for name in _WHOLE},
+        **{name: getattr(score, name) for name in _INTERVALS},
+        "seeds": list(score.seeds),
+        "by_seed": list(score.by_seed),
+        "published": published.normalized.get(score.name),
+        "published_return": published.raw.get(score.name),
+        "published_follows": follows(score.name, published),
+    }
+
+
+def _constants(task: str) -> dict[str, Any]:
+    scale = registry.task(task).scores
+    return {"minimum": scale.minimum, "average": scale.average, "maximum": scale.maximum, "note": scale.note}
+
+
+def _trained(players: Mapping[str, Score]) -> list[str]:
+    return [name for name in ordered(players) if players[name].by_seed]
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    text, flat = io.StringIO(), [dict(_flat(row)) for row in rows]
+    writer = csv.DictWriter(
+        text, list(dict.fromkeys(name for row in flat for name in row)), restval="", lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def _flat(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in row.items():
+        if name in _INTERVALS:
+            low, high = ("", "") if value is None else value
+            yield from ((f"{name}_low", low), (f"{name}_high", high))
+        elif isinstance(value, list):
+            yield name, " ".join(map(str, value))
+        else:
+            yield name, value
+
+
+Found: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Result]]]
+"""Task to player to training seed to result."""
+
+_OFFLINE = ("bc", "filtered_bc", "mc", "ilql")
+_WORDS: dict[str, Any] = {
+    "title": "LMRL-Gym, reproduced",
+    "captions": {
+        "scores.png": "Normalised scores; thin lines are 95 % intervals over episodes, thick ones over training seeds, "
+        "diamonds the published scores.",
+        "learning_curves.png": "Mean return in interactive evaluation during training; of several seeds their mean "
+        "and range.",
+        "improvement.png": "How probably an episode of a player returns more than one of BC with the same training "
+        "seed, ties counting half, with 95 % intervals over episodes.",
+        "returns.png": "Share of the episodes that return at most so much: grey of the dataset, lines of the players.",
+        "lengths.png": "Turns per episode, and the share of actions that the rules did not know.",
+        "maze": "V of each cell as colour and number, the greedy move as an arrow; wrong moves are dashed and "
+        "framed, ★ is the goal. A move is right if it begins a shortest path.",
+        "losses": "The terms of each loss, of the first training seed.",
+    },
+    "notes": (
+        "Normalised scores are 0 at the published minimum, 50 at the published average and 100 at the published "
+        "maximum, straight lines between; values outside of this range are not clipped. The average need not be that "
+        "of the recorded episodes: in the mazes it is the return of a player who draws actions as often as the data "
+        "has them, and the line data is far above 50. A score over several training seeds is the mean of theirs.",
+        "Two kinds of interval, never mixed. Over episodes: the training runs are given, and so are the starts where a "
+        "task has fixed ones (mazes, endgames); each run's episodes are resampled, among those of their start where "
+        "every start was played several times (2,000 resamples, 95 % percentiles). Over seeds: for further training "
+        "runs, Student's interval, wide for a few of them. Success rates have Wilson's interval, as if starts were "
+        "drawn too.",
+        "IQM is the interquartile mean, here over tasks and seeds; its interval over seeds resamples the seeds of each "
+        "task within it (Agarwal et al. 2021). Tasks without constants do not enter it.",
+        "Scores are those of the best checkpoint by return in play while training, with seeds that the final "
+        "evaluation does not use; the column last checkpoint has those of the end.",
+        "data is the dataset and its own returns, behaviour its player let loose, optimal a player that knows "
+        "more than it is told or searches further.",
+        "† marks printed scores that differ by more than half a point from what the paper's formula and constants "
+        "make of its own raw score.",
+        "Illegal is the share of actions that the rules did not know. Wall time is training and evaluation together; "
+        "tokens learned counts each action token as often as it was learned from. Both are per training seed; "
+        "episodes are those of all seeds.",
+    ),
+}
+
+
+_WAIT = 60.0
+"""Seconds for another process that writes a report into the same folder."""
+
+
+def write_report(
+    runs: Path | str = "runs",
+    out: Path | str = "report",
+    tasks: Sequence[str] | None = None,
+    algorithms: Sequence[str] | None = None,
+) -> Path:
+    """Write ``report.md``, ``report.html``, ``table.csv``, ``table.json``, pictures, and ``log.txt`` of the making.
+
+    Args:
+        runs: folder with ``<task>/<name>/evaluation/scores.json``, and with more seeds in ``seed_1`` and so on.
+        out: folder for the report; files of an earlier one are replaced.
+        tasks: which tasks; all that have results if left out.
+        algorithms: which ones to expect: the report says of each whether it is missing. Those of the last
+            reproduction, or BC, filtered BC, MC and ILQL, if left out.
+
+    Returns:
+        The path of ``report.html``, which needs no other file.
+
+    Raises:
+        UserError: an unknown task, no results at all, a broken result file, or a folder into which another process has
+            been writing for a minute.
+    """
+    runs, out = Path(runs), Path(out)
+    found = _found(runs, tasks)
+    scores = {task: _scores(runs, task, players) for task, players in found.items()}
+    made = _made(runs, found)
+    with locked(out, "report folder", wait=_WAIT):
+        return _write(runs, out, found, scores, made, algorithms)
+
+
+def _write(
+    runs: Path,
+    out: Path,
+    found: Found,
+    scores: Mapping[str, Mapping[str, Score]],
+    made: dict[str, Any],
+    algorithms: Sequence[str] | None,
+) -> Path:
+    out.mkdir(parents=True, exist_ok=True)
+    pictures = draw(found, scores, out)
+    write_table(scores, out, made)
+    expected = tuple(algorithms or made["algorithms"] or _OFFLINE)
+    words = {**_WORDS, **made, "overview": overview(scores, expected), "tasks": _tasks(found, scores, expected)}
+    for name, text in (("md", render_markdown(words, pictures)), ("html", render_html(words, pictures))):
+        with replacing(out / f"report.{name}") as file:
+            file.write(text.encode())
+    if (runs / "reproduce.log").is_file():
+        shutil.copyfile(runs / "reproduce.log", out / "log.txt")
+    return out / "report.html"
+
+
+def _found(runs: Path, tasks: Sequence[str] | None) -> Found:
+    chosen = [registry.task(task).name for task in tasks] if tasks is not None else list(registry.tasks())
+    found = {task: players for task in chosen if (players := read_seeds(runs, task))}
+    if not found:
+        raise UserError(f"no results of {', '.join(chosen)} in {runs}; make some with: lmrl reproduce maze_fo")
+    return found
+
+
+def _scores(runs: Path, task: str, players: Mapping[str, Mapping[int, Result]]) -> dict[str, Score]:
+    scores = {name: score(task, name, results) for name, results in players.items()}
+    data = data_score(runs, task)
+    return scores if data is None else {**scores, DATA: data}
+
+
+def _tasks(found: Found, scores: Mapping[str, Mapping[str, Score]], expected: Sequence[str]) -> list[dict[str, Any]]:
+    firsts = {task: {name: next(iter(of.values())) for name, of in players.items()} for task, players in found.items()}
+    return [task_words(task, firsts[task], scores[task], expected) for task in found]
+
+
+def _made(runs: Path, found: Found) -> dict[str, Any]:
+    """Commands, versions and seeds; where runs differ, all that occur are named."""
+    results = [result for players in found.values() for by_seed in players.values() for result in by_seed.values()]
+    versions: dict[str, set[str]] = {}
+    for result in results:
+        for package, version in result.scores.get("provenance", {}).get("versions", {}).items():
+            versions.setdefault(package, set()).add(str(version))
+    made = [f"{package} {' and '.join(sorted(seen))}" for package, seen in versions.items()]
+    seeds = sorted({seed for players in found.values() for by_seed in players.values() for seed in by_seed})
+    order = read_json(runs / "reproduce.json")
+    return {
+        "made_with": f"{', '.join(map(label, found))}. "
+        + ", ".join([*made, f"seed {', '.join(map(str, seeds))}"])
+        + ".",
+        "made_by": order.get("commands", []),
+        "algorithms": order.get("algorithms", []),
+        "versions": {package: sorted(seen) for package, seen in versions.items()},
+    }

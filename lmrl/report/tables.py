@@ -1,0 +1,304 @@
+"""What the report says about one task and about all of them, as tables and sentences without any markup."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lmrl.envs import registry
+from lmrl.envs.task import ALGORITHMS, Scores, normalize
+from lmrl.evaluation.intervals import FloatArray, Interval, Resampled, stratified_interval
+from lmrl.evaluation.results import Result
+from lmrl.evaluation.scores import DATA, Aggregate, Score, aggregates
+from lmrl.report.wording import MINUS, UNKNOWN, count, duration, label, number, ordered, percent, with_interval
+from lmrl.types import Episode
+
+__all__ = ["COLUMNS", "Table", "commands", "follows", "overview", "task_words", "transcript"]
+
+
+def commands(result: Result) -> str:
+    """The commands that make this result again, with seed and wall time of each."""
+    scores, lines = result.scores, [label(result.name)]
+    steps: dict[str, Any] = {name: step for name, step in result.timing.items() if isinstance(step, dict)}
+    for name, step in steps.items():
+        note = f", {step['note']}" if step.get("note") else ""
+        lines.append(f"  {step.get('command', name)}    # {duration(step.get('seconds'))}{note}")
+    if "evaluate" not in steps:
+        made = f"lmrl evaluate {scores['task']} --policy {scores['policy']} --episodes {scores['episodes']}"
+        lines.append(f"  {made} --seed {scores['seed']} --out {result.folder.as_posix()}/evaluation")
+    lines.append(f"  seed {scores['seed']}, {scores['episodes']} episodes")
+    made_with = scores.get("provenance", {})
+    lines += [f"  {name}: {_flat(value)}" for name, value in made_with.items() if value]
+    return "\n".join(lines)
+
+
+def transcript(episode: Episode, turns: int = 12) -> str:
+    """An episode as a dialogue: ``>`` before what the player said, the reward in brackets; long ones are cut."""
+    lines = _said("", episode.observations[0])
+    for turn in range(min(turns, len(episode))):
+        lines += _said("> ", episode.actions[turn], f"   [{number(episode.rewards[turn], 2)}]")
+        lines += _said("", episode.observations[turn + 1])
+    if len(episode) > turns:
+        lines.append(f"... and {len(episode) - turns} more turns")
+    how = "solved" if episode.success else "ended by the rules" if episode.terminated else "cut short"
+    lines.append(f"({how}; return {number(episode.total_reward, 2)}, {len(episode)} turns, {episode.illegal} illegal)")
+    return "\n".join(lines)
+
+
+def _flat(value: Any) -> str:
+    return ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, dict) else str(value)
+
+
+def _said(mark: str, text: str, after: str = "") -> list[str]:
+    """The lines of a text, marked, none longer than a screen is wide."""
+    shown = text if len(text) <= 600 else f"{text[:600]} ... ({len(text)} characters)"
+    lines = [f"{mark}{line}" for line in shown.splitlines() or [""]]
+    return [*lines[:-1], lines[-1] + after]
+
+
+_COMPARED = ("filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc")
+"""Algorithms whose difference from BC is of interest."""
+_FOLLOWS = 0.5
+_ROUNDING = 1e-9  # of means; a difference has to be larger
+"""Points by which a printed normalised score may differ from what its raw score gives; rounding explains less."""
+
+
+class Table(NamedTuple):
+    """Cells of plain text."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note_last: bool = False
+    """The last column holds sentences, not numbers."""
+
+
+def task_words(
+    task: str, results: Mapping[str, Result], scores: Mapping[str, Score], expected: Sequence[str]
+) -> dict[str, Any]:
+    """All that the report's templates show of one task.
+
+    Args:
+        task: its name.
+        results: finished evaluations of the first seed, by name.
+        scores: over all seeds, by name.
+        expected: algorithms that ought to be among them.
+    """
+    record, names = registry.task(task), ordered(results)
+    published = record.scores
+    missing = [name for name in expected if name not in results]
+    return {
+        "title": f"{task}: {record.description}",
+        "results": _results(scores, published),
+        "warnings": [f"{label(name)}: {words}" for name in names for words in results[name].scores.get("warnings", ())],
+        "missing": _missing(task, missing) if missing else "",
+        "differences": _differences(scores, published),
+        "maze_picture": f"maze_values_{task}.png",
+        "losses_picture": f"losses_{task}.png",
+        "published": _published(published),
+        "constants": _constants(published),
+        "commands": [commands(results[name]) for name in names],
+        "transcripts": [(label(name), transcript(next(results[name].episodes()))) for name in names],
+    }
+
+
+def _results(scores: Mapping[str, Score], published: Scores) -> Table:
+    heads = (
+        "player",
+        "normalised [95 %, episodes]",
+        "[95 %, seeds]",
+        "published",
+        "last checkpoint",
+        "return [95 %]",
+        "published",
+        "success [95 %]",
+        "turns",
+        "illegal",
+        "episodes",
+        "tokens learned",
+        "wall time",
+    )
+    return Table(heads, [_result(scores[name], published) for name in ordered(scores)])
+
+
+def _result(ours: Score, published: Scores) -> tuple[str, ...]:
+    name, low_high = ours.name, ours.over_seeds
+    return (
+        label(name),
+        with_interval(ours.normalized, ours.over_episodes),
+        UNKNOWN if low_high is None else f"[{number(low_high.low)}, {number(low_high.high)}]",
+        number(published.normalized.get(name)) + ("" if follows(name, published) else " †"),
+        number(ours.last),
+        with_interval(ours.return_mean, ours.return_over_episodes, 2),
+        number(published.raw.get(name), 2),
+        with_interval(ours.success_rate, ours.success_ci, scale=100) + " %",
+        number(ours.length_mean),
+        percent(ours.illegal_rate, 2),
+        f"{ours.episodes:,}" if name == DATA else str(len(ours.seeds) * ours.episodes),
+        count(ours.tokens),
+        duration(ours.seconds),
+    )
+
+
+def _missing(task: str, names: Sequence[str]) -> str:
+    shown = ", ".join(map(label, names))
+    return f"no evaluation of {shown} was found; made by: lmrl reproduce {task} --algorithms {' '.join(names)}"
+
+
+def _differences(scores: Mapping[str, Score], published: Scores) -> Table:
+    heads = ("difference", "normalised [95 %, episodes]", "published", "return [95 %, episodes]", "reading")
+    compared = [name for name in _COMPARED if name in scores] if "bc" in scores else []
+    rows = []
+    for name in compared:
+        ours, base, printed = scores[name], scores["bc"], published.normalized
+        both = [*ours.samples, *base.samples]
+        points = stratified_interval(both, partial(_gap, count=len(ours.returns), published=published))
+        raw = stratified_interval(both, partial(_gap, count=len(ours.returns)))
+        rows.append(
+            (
+                f"{label(name)} {MINUS} BC",
+                with_interval(ours.normalized - base.normalized, points),
+                number(printed[name] - printed["bc"] if {name, "bc"} <= printed.keys() else None),
+                with_interval(ours.return_mean - base.return_mean, raw, 2),
+                "higher" if raw.low > _ROUNDING else "lower" if raw.high < -_ROUNDING else "not told apart",
+            )
+        )
+    return Table(heads, rows, note_last=True)
+
+
+def _gap(parts: list[Resampled], count: int, published: Scores | None = None) -> FloatArray:
+    """(R,): mean of the first `count` samples minus that of the others."""
+    means = np.array([part.mean() for part in parts])
+    if published is not None:
+        means = np.vectorize(partial(normalize, scores=published))(means)
+    gap: FloatArray = means[:count].mean(axis=0) - means[count:].mean(axis=0)
+    return gap
+
+
+def _published(published: Scores) -> Table:
+    heads = ("algorithm", "raw", "normalised, printed", "normalised, from raw", "remark")
+    rows = [
+        (
+            label(name),
+            number(raw, 2),
+            number(published.normalized.get(name)),
+            number(normalize(raw, published)),
+            "" if follows(name, published) else "† does not follow from the paper's own constants",
+        )
+        for name, raw in published.raw.items()
+    ]
+    return Table(heads, rows, note_last=True)
+
+
+def follows(name: str, published: Scores) -> bool:
+    """Whether the printed normalised score is what formula and constants make of the printed raw one."""
+    if name not in published.raw or name not in published.normalized:
+        return True
+    return abs(normalize(published.raw[name], published) - published.normalized[name]) <= _FOLLOWS
+
+
+def _constants(published: Scores) -> str:
+    source = "Published numbers: Abdulhai et al., ICML 2025, Tables 2 (normalised), 4 (raw) and 5 (constants)."
+    if published.average is None or published.maximum is None:
+        return f"{source} {published.note}".strip()
+    scale = (
+        f"The scale: {number(published.minimum, 2)} is 0 points, {number(published.average, 2)} is 50, "
+        f"{number(published.maximum, 2)} is 100."
+    )
+    return f"{scale} {source} {published.note}".strip()
+
+
+COLUMNS = ("bc", "filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc", DATA, "random", "optimal")
+"""Players of the table, those that others are compared with at the end."""
+
+
+def overview(scores: Mapping[str, Mapping[str, Score]], algorithms: Sequence[str] = ()) -> dict[str, Any]:
+    """Everything that the report says over all tasks.
+
+    Args:
+        scores: task to player to score.
+        algorithms: what was asked for; gets a column of its own beside the `COLUMNS`.
+    """
+    wanted = [*COLUMNS, *(name for name in algorithms if name not in COLUMNS)]
+    present = [name for name in wanted if any(name in players for players in scores.values())]
+    return {
+        "table": _table(scores, [*present, *(name for name in ALGORITHMS[-1:] if name not in present)]),
+        "raw": _raw(scores, present),
+        "aggregates": _aggregates(aggregates(scores, [name for name in ordered(present) if name != DATA])),
+        "constants": _scale_constants(scores),
+        "errors": _errors(list(scores)),
+    }
+
+
+def _table(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Table:
+    rows = [(task, *(_cell(task, name, players.get(name)) for name in names)) for task, players in scores.items()]
+    return Table(("task", *map(label, names)), rows)
+
+
+def _cell(task: str, name: str, ours: Score | None) -> str:
+    """``100.0 / 99.9``: ours and the published one, if there is one."""
+    published = registry.task(task).scores
+    own = UNKNOWN if ours is None else number(ours.normalized)
+    if name not in published.normalized:
+        return own
+    return f"{own} / {number(published.normalized[name])}" + ("" if follows(name, published) else " †")
+
+
+def _raw(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Table:
+    rows = []
+    for task, players in scores.items():
+        printed = registry.task(task).scores.raw
+        cells = [UNKNOWN if name not in players else number(players[name].return_mean, 2) for name in names]
+        shown = [
+            f"{cell} / {number(printed[name], 2)}" if name in printed else cell
+            for name, cell in zip(names, cells, strict=True)
+        ]
+        rows.append((task, *shown))
+    return Table(("task", *map(label, names)), rows)
+
+
+def _aggregates(found: Sequence[Aggregate]) -> Table:
+    heads = ("player", "IQM of normalised scores [95 %, episodes]", "[95 %, seeds]", "beats BC [95 %, seeds]", "tasks")
+    rows = [
+        (
+            label(one.name),
+            with_interval(one.iqm, one.over_episodes),
+            _interval(one.over_seeds, 1),
+            f"{number(one.beats_bc, 2)} {_interval(one.beats_bc_over_seeds, 2)}"
+            if one.beats_bc is not None
+            else UNKNOWN,
+            str(one.tasks),
+        )
+        for one in found
+    ]
+    return Table(heads, rows)
+
+
+def _interval(interval: Interval | None, decimals: int) -> str:
+    if interval is None:
+        return UNKNOWN
+    return f"[{number(interval.low, decimals)}, {number(interval.high, decimals)}]"
+
+
+def _scale_constants(scores: Mapping[str, Mapping[str, Score]]) -> Table:
+    heads = ("task", "published minimum (0)", "average (50)", "maximum (100)", "our data", "our optimal player")
+    rows = []
+    for task, players in scores.items():
+        scale = registry.task(task).scores
+        ours = [players[name].return_mean if name in players else None for name in (DATA, "optimal")]
+        shown = (scale.minimum, scale.average, scale.maximum, *ours)
+        rows.append((task, *(number(value, 2) for value in shown)))
+    return Table(heads, rows)
+
+
+def _errors(tasks: Sequence[str]) -> Table:
+    """Cells of the published table that do not follow from its own raw scores and constants."""
+    rows = []
+    for task in tasks:
+        published = registry.task(task).scores
+        for name in ALGORITHMS:
+            if not follows(name, published):
+                raw = published.raw[name]
+                shown = (number(raw, 2), number(published.normalized[name]), number(normalize(raw, published)))
+                rows.append((task, label(name), *shown))
+    return Table(("task", "algorithm", "raw", "printed", "from raw and constants"), rows)

@@ -1,0 +1,93 @@
+"""Names, order and colours of players, and numbers as people read them, the same in every table and picture."""
+
+from collections.abc import Iterable, Sequence
+
+__all__ = ["MINUS", "UNKNOWN", "colour", "count", "duration", "label", "number", "ordered", "percent", "with_interval"]
+
+# Okabe and Ito's palette: distinct for all common kinds of colour vision.
+_PLAYERS: dict[str, tuple[str, str]] = {
+    "wrong": ("wrong", "#ECECEC"),
+    "repeated": ("repeated", "#DDDDDD"),
+    "random": ("random", "#CFCFCF"),
+    "concise": ("concise", "#DCCBB0"),
+    "features": ("features", "#C9B38F"),
+    "discounts": ("discounts", "#B59B70"),
+    "behaviour": ("behaviour", "#ABABAB"),
+    "data": ("data", "#C4C4C4"),
+    "bc": ("BC", "#56B4E9"),
+    "filtered_bc": ("filtered BC", "#0072B2"),
+    "mc": ("MC", "#009E73"),
+    "ilql": ("ILQL", "#D55E00"),
+    "ppo": ("PPO", "#CC79A7"),
+    "online_filtered_bc": ("online filtered BC", "#E69F00"),
+    "online_ilql": ("online ILQL", "#A63603"),
+    "ilql_to_online": ("ILQL, then online ILQL", "#7F2704"),
+    "ilql_to_ppo": ("ILQL, then PPO", "#984EA3"),
+    "symbolic_q": ("Q-learning on the grid", "#B8B0D9"),
+    "symbolic_q_offline": ("offline Q-learning on the grid", "#9A8FC7"),
+    "symbolic_dqn": ("DQN on the grid", "#7C6FB5"),
+    "symbolic_cql": ("CQL on the grid", "#5F52A0"),
+    "gpt4": ("GPT-4", "#F0E442"),
+    "matched": ("matched", "#9C8055"),
+    "consistent": ("consistent", "#9A9A9A"),
+    "opener": ("opener", "#8A8A8A"),
+    "optimal": ("optimal", "#7A7A7A"),
+}
+_UNKNOWN = "#8A5A44"
+
+
+def label(name: str) -> str:
+    """The name as people write it: ``filtered_bc`` is ``filtered BC``; an unknown one stays as it is."""
+    return _PLAYERS.get(name, (name, _UNKNOWN))[0]
+
+
+def colour(name: str) -> str:
+    """The colour of a player, as ``#RRGGBB``."""
+    return _PLAYERS.get(name, (name, _UNKNOWN))[1]
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """From the plainest to the best informed player; unknown ones by name before ``optimal``."""
+    rank = {name: place for place, name in enumerate(_PLAYERS)}
+    return sorted(set(names), key=lambda name: (rank.get(name, rank["optimal"] - 0.5), name))
+
+
+MINUS, UNKNOWN = "\N{MINUS SIGN}", "\N{EN DASH}"
+
+
+def number(value: float | None, decimals: int = 1) -> str:
+    """A number with a real minus sign; a dash for what is not known."""
+    return UNKNOWN if value is None else f"{value:.{decimals}f}".replace("-", MINUS)
+
+
+def count(value: float | None) -> str:
+    """``980``, ``12.3 k``, ``5.00 M``; a dash for what was not counted."""
+    if value is None:
+        return UNKNOWN
+    for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= unit:
+            return f"{value / unit:#.3g}".rstrip(".") + name
+    return f"{value:.0f}"
+
+
+def percent(value: float, decimals: int = 1) -> str:
+    """``24.6 %`` of 0.246."""
+    return f"{number(100 * value, decimals)} %"
+
+
+def with_interval(value: float, interval: Sequence[float], decimals: int = 1, scale: float = 1.0) -> str:
+    """``97.3 [96.8, 97.9]``."""
+    low, high = interval
+    return f"{number(scale * value, decimals)} [{number(scale * low, decimals)}, {number(scale * high, decimals)}]"
+
+
+def duration(seconds: float | None) -> str:
+    """``42 s``, ``5 min 03 s``, ``2 h 05 min``; a dash for what nobody measured."""
+    if seconds is None:
+        return UNKNOWN
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,299 @@
+"""Segments as one batch of tensors, with shared prefixes read once.
+
+Which row and columns of a batch hold which ids: a context with its branches to a row, long rows first.
+
+Rows of similar length make a group, which is read by a forward pass of its own, so that little of what is read is
+padding although episodes of all lengths meet in a batch.
+
+Segments side by side as tensors, with everything that repeats read once.
+
+Games repeat themselves: many segments of a batch share their context and differ in the action, or are equal. A row of
+the batch is therefore a context followed by all its distinct continuations as branches, which do not see each other
+and whose positions all continue the context's::
+
+    input_ids   c0 c1 c2 | a0 a1 | b0 b1      two actions, a and b, said after the same context c
+    positions    0  1  2 |  3  4 |  3  4
+
+A context that is the beginning of another row is read there, and rows of similar length are read together
+(`lmrl.tokens.collate`).
+To the losses all this is invisible: they see N action tokens as indices into S distinct states.
+
+Shapes: R rows read by the model, L columns, S distinct states, N action tokens.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmrl.tokens.segments import Segment
+
+__all__ = ["WORD", "Groups", "Ints", "Layout", "TokenBatch", "collate", "grouped"]
+
+Ints: TypeAlias = NDArray[np.int64]
+Groups: TypeAlias = tuple[tuple[int, int], ...]
+"""Numbers of rows, in their order, and the width that they are read with."""
+
+WORD = 4
+"""Bytes of an id in a segment's key."""
+_MOST_GROUPS = 8
+_WORTH = 0.02  # share of what is read that another forward pass has to save
+
+
+def grouped(lengths: Sequence[int]) -> Groups:
+    """Cut rows, the longest first, into groups of similar length: where a cut saves most, while one saves enough."""
+    if not lengths:
+        return ((0, 1),)
+    rows = np.asarray(lengths, dtype=np.int64)
+    cuts = [0, len(rows)]
+    while len(cuts) <= _MOST_GROUPS:
+        found = [_best_cut(rows, start, end) for start, end in pairwise(cuts)]
+        saved, cut = max(found, default=(0, 0))
+        if saved <= _WORTH * rows.sum():
+            break
+        cuts = sorted([*cuts, cut])
+    return tuple((end - start, int(rows[start])) for start, end in pairwise(cuts))
+
+
+def _best_cut(rows: Ints, start: int, end: int) -> tuple[int, int]:
+    """What a cut in a group saves, and where."""
+    part = rows[start:end]
+    if len(part) < 2:
+        return 0, start
+    saved = (len(part) - np.arange(1, len(part))) * (part[0] - part[1:])
+    best = int(saved.argmax())
+    return int(saved[best]), start + 1 + best
+
+
+class Layout:
+    """Where every key of some segments is read.
+
+    Args:
+        batch: any segments.
+        bootstrap: also read the contexts that follow them.
+    """
+
+    def __init__(self, batch: Sequence[Segment], bootstrap: bool) -> None:
+        heads = {s.key: _shared(s) for s in batch}
+        leaf = _leaves(heads.keys() | {s.next_key for s in batch if s.next_key and bootstrap})
+        self._branches: dict[bytes, dict[bytes, int]] = {}
+        shifts: dict[bytes, tuple[bytes, int]] = {}
+        for key in dict.fromkeys(leaf.values()):
+            context = heads.get(key, key)
+            branches = self._branches.setdefault(context, {})
+            shift = sum(len(other) - len(context) for other in branches)
+            branches[key] = len(context) + shift
+            shifts[key] = (context, shift // WORD)
+        lengths = {context: _length(context, branches) // WORD for context, branches in self._branches.items()}
+        order = sorted(lengths, key=lengths.__getitem__, reverse=True)
+        self._row = {context: row for row, context in enumerate(order)}
+        self.rows, self.width = len(order), max(lengths.values(), default=1)
+        self.groups = grouped([lengths[context] for context in order])
+        self._found = {key: self._columns(*shifts[longest]) for key, longest in leaf.items()}
+
+    def ids(self, pad: int) -> Ints:
+        """(R, L) the rows."""
+        ids = np.full((self.rows, self.width), pad, dtype=np.int64)
+        for context, branches in self._branches.items():
+            joined = np.frombuffer(context + b"".join(key[len(context) :] for key in branches), dtype=">u4")
+            ids[self._row[context], : len(joined)] = joined
+        return ids
+
+    def attention(self) -> tuple[Tensor | None, Tensor | None]:
+        """(R, L) positions and (R, 1, L, L) mask, unless both are what they always are."""
+        if all(len(branches) == 1 for branches in self._branches.values()):
+            return None, None
+        # Zero at padding too: a row may be wider than the model has positions.
+        positions, branch = np.zeros((2, self.rows, self.width), dtype=np.int64)
+        for context, branches in self._branches.items():
+            row, end = self._row[context], _length(context, branches) // WORD
+            positions[row, :end] = np.arange(end)
+            for sibling, (key, offset) in enumerate(branches.items(), start=1):
+                here = slice(offset // WORD, (offset + len(key) - len(context)) // WORD)
+                branch[row, here] = sibling
+                positions[row, here] -= (offset - len(context)) // WORD
+        seen = (branch[:, None, :] == 0) | (branch[:, None, :] == branch[:, :, None])
+        mask = seen & np.tri(self.width, dtype=bool)
+        return torch.from_numpy(positions), torch.from_numpy(mask[:, None])
+
+    def flat(self, keys: Sequence[bytes], sizes: Ints, col: Ints) -> Ints:
+        """Index into the flattened rows of columns ``col`` of segments ``keys``, ``sizes`` columns of each."""
+        places = np.asarray([self._found[key] for key in keys], dtype=np.int64).reshape(-1, 3)
+        first, context, shift = np.repeat(places, sizes, axis=0).T
+        flat: Ints = first + col + np.where(col < context, 0, shift)
+        return flat
+
+    def _columns(self, context: bytes, shift: int) -> tuple[int, int, int]:
+        return self._row[context] * self.width, len(context) // WORD, shift
+
+
+def _leaves(keys: set[bytes]) -> dict[bytes, bytes]:
+    """For every key the longest one that continues it, or itself."""
+    longest: dict[bytes, bytes] = {}
+    leaf = b""
+    for key in sorted(keys, reverse=True):  # everything that continues a key sorts directly behind it
+        if not leaf.startswith(key):
+            leaf = key
+        longest[key] = leaf
+    return longest
+
+
+def _shared(segment: Segment) -> bytes:
+    """The context that other segments may share; all of the segment where sharing it would save little."""
+    length = (int(segment.col[0]) + 1) * WORD
+    return segment.key[:length] if len(segment.key) <= 2 * length else segment.key
+
+
+def _length(context: bytes, branches: dict[bytes, int]) -> int:
+    return len(context) + sum(len(key) - len(context) for key in branches)
+
+
+T = TypeVar("T", bound=np.generic)
+
+
+class TokenBatch(NamedTuple):
+    """What the learning code sees. N action tokens index S distinct states of the R x L ids that the model reads."""
+
+    input_ids: Tensor
+    """(R, L) right-padded ids, long rows first."""
+    groups: Groups
+    """Rows that are read together, without the padding that all of them end with: numbers of rows, and widths."""
+    positions: Tensor | None
+    """(R, L) position of each id in its context; None where that is just its column."""
+    mask: Tensor | None
+    """(R, 1, L, L) bool, who reads (third axis) whom (last axis); None where that is plainly causal."""
+    row: Tensor
+    """(S,) row of each state."""
+    col: Tensor
+    """(S,) column of each state: the hidden vector there has read up to and including this token."""
+    state: Tensor
+    """(N,) index into the states: where the action token is chosen."""
+    token: Tensor
+    """(N,) id of the action token."""
+    reward: Tensor
+    """(N,) float32."""
+    next: Tensor | None
+    """(N,) index of the state in which the policy speaks next; for a terminated token its own state, to be masked. None
+    if not asked for: then the contexts beyond are not read either."""
+    terminated: Tensor
+    """(N,) bool: the value beyond this token is zero."""
+    return_to_go: Tensor
+    """(N,) float32, NaN where nobody asked for it."""
+    expected_tokens: Tensor
+    """() float32, the number of action tokens that batches of this source have on average; see `scale`."""
+    read_state: Tensor | None = None
+    """(M,) index of the states before the observation tokens; None if not asked for."""
+    read_token: Tensor | None = None
+    """(M,) ids of those tokens: each as often as the episodes have it."""
+    expected_read: Tensor | None = None
+    """() float32, the number of observation tokens that batches of this source have on average."""
+    extra: Tensor | None = None
+    """(k, N) float32, what an algorithm attached to each action token; None where nobody did."""
+
+    @property
+    def n_tokens(self) -> int:
+        """N, the number of action tokens."""
+        return int(self.token.numel())
+
+    @property
+    def scale(self) -> Tensor:
+        """() what the mean over the N action tokens is multiplied with in a gradient: N by its expectation.
+
+        So a sum over tokens is divided by a constant of the data, and each token counts the same whatever it is batched
+        with. Divided by N instead, tokens of short episodes would count more than those of long ones wherever a batch
+        holds episodes of similar length, and length tells the outcome.
+        """
+        return self.n_tokens / self.expected_tokens
+
+    @property
+    def read_scale(self) -> Tensor:
+        """() likewise for the mean over the M observation tokens; 0 if they were not asked for."""
+        if self.read_token is None or self.expected_read is None:
+            return torch.zeros_like(self.expected_tokens)
+        return self.read_token.numel() / self.expected_read
+
+    def unspoken(self) -> "TokenBatch":
+        """The same rows without anything to learn from them."""
+        per_token = ("state", "token", "reward", "next", "terminated", "return_to_go", "read_state", "read_token")
+        cut = {name: value[:0] for name in per_token if (value := getattr(self, name)) is not None}
+        return self._replace(**cut, extra=None if self.extra is None else self.extra[:, :0])
+
+
+def collate(
+    batch: Sequence[Segment],
+    pad: int = 0,
+    read: bool = False,
+    bootstrap: bool = True,
+    expected: tuple[float, float] | None = None,
+) -> TokenBatch:
+    """Put segments side by side.
+
+    Args:
+        batch: any segments, in any order; an empty list gives a batch without action tokens.
+        pad: id to fill rows with; nothing ever looks at it.
+        read: also index the observation tokens, each in the segment in which it is new.
+        bootstrap: also read and index the state that follows each action token; without, where every turn has a window
+            of its own, half as much is read.
+        expected: the numbers of action tokens and of observation tokens that batches of this source have on average
+            (see `TokenBatch.scale`); None: those of this batch, for batches that stand alone.
+    """
+    layout = Layout(batch, bootstrap)
+    sizes = np.asarray([len(s.col) for s in batch], dtype=np.int64)
+    here = layout.flat([s.key for s in batch], sizes, _join([s.col for s in batch], np.int64))
+    last = np.cumsum(sizes) - 1
+    terminated = np.zeros(len(here), dtype=bool)
+    terminated[last] = [s.next_ids is None for s in batch]
+    after = _successors(layout, batch, here, last) if bootstrap else here[:0]
+    before, heard = _read(layout, batch) if read else (here[:0], here[:0])
+    states, inverse = np.unique(np.concatenate([here, after, before]), return_inverse=True)
+    returns = [np.full(len(s.col), np.nan) if s.return_to_go is None else s.return_to_go for s in batch]
+    extra = [s.extra for s in batch if s.extra is not None]
+    positions, mask = layout.attention()
+    ids = layout.ids(pad)
+    n_tokens, n_read = expected or (len(here), len(heard))
+    return TokenBatch(
+        input_ids=torch.from_numpy(ids),
+        groups=layout.groups,
+        positions=positions,
+        mask=mask,
+        row=torch.from_numpy(states // layout.width),
+        col=torch.from_numpy(states % layout.width),
+        state=torch.from_numpy(inverse[: len(here)]),
+        token=torch.from_numpy(_join([s.token for s in batch], np.int64)),
+        reward=torch.from_numpy(_join([s.reward for s in batch], np.float32)),
+        next=torch.from_numpy(inverse[len(here) : 2 * len(here)]) if bootstrap else None,
+        terminated=torch.from_numpy(terminated),
+        return_to_go=torch.from_numpy(_join(returns, np.float32)),
+        expected_tokens=torch.tensor(float(n_tokens) or 1.0),
+        read_state=torch.from_numpy(inverse[len(here) + len(after) :]) if read else None,
+        read_token=torch.from_numpy(heard) if read else None,
+        expected_read=torch.tensor(float(n_read) or 1.0) if read else None,
+        extra=torch.from_numpy(np.concatenate(extra, axis=1)) if extra else None,
+    )
+
+
+def _successors(layout: Layout, batch: Sequence[Segment], here: Ints, last: Ints) -> Ints:
+    """(N,) the state after each action token; where the rules ended the episode with it, its own."""
+    ends = np.asarray([s.next_ids is None for s in batch], dtype=bool)
+    after = np.roll(here, -1)
+    after[last[ends]] = here[last[ends]]
+    following = [s.next_key for s in batch if s.next_key]
+    lengths = np.asarray([len(key) // WORD for key in following], dtype=np.int64)
+    after[last[~ends]] = layout.flat(following, np.ones_like(lengths), lengths - 1)
+    return after
+
+
+def _read(layout: Layout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:
+    """(M,) the places before the observation tokens that are new in these segments, and those tokens."""
+    cols = [s.read_col() for s in batch]
+    sizes = np.asarray([len(col) for col in cols], dtype=np.int64)
+    places = layout.flat([s.key for s in batch], sizes, _join(cols, np.int64))
+    return places, _join([s.ids[col + 1] for s, col in zip(batch, cols, strict=True)], np.int64)
+
+
+def _join(parts: Sequence[NDArray[Any]], dtype: type[T]) -> NDArray[T]:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)

@@ -1,0 +1,238 @@
+r"""Text to token ids and back: plain text, or a chat template cut at the turns.
+
+Episodes become token ids here, and the one alignment rule is stated here.
+
+Position ``t`` of a segment is the *state* after reading token ``t``; its *action* is token ``t + 1``. So values and
+logits for an action token are read one position before it. Only tokens that the policy says are actions; a turn's
+reward sits on the last token of what it said; the state after an action token is the state in which the policy
+speaks its *next* token, whatever the environment says in between (Abdulhai et al. 2025, section 5).
+
+A *segment* is one context that the model reads. A task whose policy reads everything has one segment per episode; a
+task whose policy reads a sliding window has one per turn. Turns whose windows start at the same text share a segment,
+because a causal model sees the same prefix either way.
+
+Episodes in the form that a chat model knows: observations as user turns, actions as assistant turns.
+
+What a chat template makes of a dialogue is cut where somebody else begins to write, so that training and play build
+contexts of the same pieces::
+
+    opening     <|im_start|>user\nat 1, 1<|im_end|>\n<|im_start|>assistant\n       the first observation that is read
+    action      move right<|im_end|>                                              what the agent says, its end of turn
+    following   \n<|im_start|>user\nat 1, 2<|im_end|>\n<|im_start|>assistant\n     every later observation
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from lmrl.errors import UserError, unknown
+
+__all__ = ["ChatEncoder", "Encoder", "Ids", "Window", "encoder_for"]
+
+Ids: TypeAlias = tuple[int, ...]
+
+
+class Encoder:
+    """Text to ids and back, one text at a time, remembering what it has seen (game texts repeat)."""
+
+    #: Id with which a policy ends what it says; None: a line break does, whichever id has it.
+    end: int | None = None
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, remember: int = 100_000) -> None:
+        self.tokenizer = tokenizer
+        # The same ids, ten times sooner than through the tokenizer's general entrance.
+        self._fast = tokenizer.backend_tokenizer if tokenizer.is_fast else None
+        if self._fast is not None:
+            self._fast.no_truncation()
+            self._fast.no_padding()
+        self._remember = remember
+        self._ids: dict[str, Ids] = {}
+
+    def encode(self, text: str) -> Ids:
+        """Ids of ``text`` alone: token boundaries coincide with text boundaries, no special tokens are added."""
+        ids = self._ids.get(text)
+        if ids is None:
+            ids = tuple(self._encode(text))
+            if len(self._ids) < self._remember:
+                self._ids[text] = ids
+        return ids
+
+    def _encode(self, text: str) -> Sequence[int]:
+        if self._fast is None:
+            return list(self.tokenizer.encode(text, add_special_tokens=False))
+        ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids`` as it is, special tokens and spaces included."""
+        if self._fast is not None:
+            return str(self._fast.decode(list(ids), skip_special_tokens=False))
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def action(self, text: str) -> Ids:
+        """Ids with which a policy says an action."""
+        return self.encode(text)
+
+    def said(self, ids: Sequence[int]) -> str:
+        """The action that a policy has said, as environments hear it."""
+        return self.decode(ids)
+
+    def opening(self, observation: str) -> Ids | None:
+        """Ids of an observation that is the first to be read; None: any text may be, and is what it is elsewhere."""
+        return None
+
+    def pieces(self, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
+        """The ids of every text in the order it was said; actions as they were sampled, where that is known."""
+        pieces = [self.encode(observations[0])]
+        for turn, action in enumerate(actions):
+            sampled = ids[turn] if turn < len(ids) else ()
+            pieces.append(tuple(sampled) or self.action(action))
+            if turn + 1 < len(observations):
+                pieces.append(self.encode(observations[turn + 1]))
+        return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much of the past a policy reads, and in which form: whole texts, the newest ones."""
+
+    texts: int | None = None
+    """At most so many texts (observations and actions both count); None means all."""
+    tokens: int = 1024
+    """At most so many tokens. The oldest texts go first; a single longer text keeps its end."""
+    rendering: str = "text"
+    """``text``: one text after the other as they are; ``chat``: as the tokenizer's chat template has it."""
+
+    def start(self, lengths: Sequence[int], openings: Sequence[int] = ()) -> int:
+        """Index of the first text that is read when texts of these ``lengths`` (in tokens) have been said.
+
+        Args:
+            lengths: observations and actions in turn, an observation last.
+            openings: lengths of the observations (every other text) as the first text that is read, if they differ
+                there; then no action is ever the first.
+        """
+        first = newest = len(lengths) - 1
+        earliest = 0 if self.texts is None else max(0, len(lengths) - self.texts)
+        total = 0
+        for index in range(newest, earliest - 1, -1):
+            if not openings or index % 2 == 0:
+                opening = openings[index // 2] if openings else lengths[index]
+                if index < newest and total + opening > self.tokens:
+                    break
+                first = index
+            total += lengths[index]
+        return first
+
+
+_SPOKEN = ("alpha one", "beta two", "gamma three", "delta four", "epsilon five")
+_ENCODERS = ("text", "chat")
+
+
+def encoder_for(tokenizer: PreTrainedTokenizerBase, window: Window | None) -> Encoder:
+    """The encoder that renders texts as a window wants them; None: as they are.
+
+    Raises:
+        UserError: for an unknown rendering; for ``chat`` as `ChatEncoder`.
+    """
+    rendering = "text" if window is None else window.rendering
+    if rendering not in _ENCODERS:
+        raise unknown("rendering", rendering, _ENCODERS)
+    return ChatEncoder(tokenizer) if rendering == "chat" else Encoder(tokenizer)
+
+
+class ChatEncoder(Encoder):
+    """Renders with the chat template of the tokenizer. Texts lose the white space around them, as in most templates.
+
+    Raises:
+        UserError: there is no template, or one that cannot be cut: it writes something before what the assistant says,
+            a turn does not end in a token of its own, or earlier turns change when the dialogue goes on.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, remember: int = 100_000) -> None:
+        super().__init__(tokenizer, remember)
+        if not tokenizer.chat_template:
+            raise UserError(f"rendering chat needs a chat template, and {self._name} has none: use rendering text")
+        self._openings: dict[str, Ids] = {}
+        self._followings: dict[str, Ids] = {}
+        hear, say, again, *_ = _SPOKEN
+        whole, opening = self._render(hear, say, again), self._render(hear)
+        self._lead, said, rest = whole.removeprefix(opening).partition(say)
+        if not whole.startswith(opening) or not said or self._lead.strip():
+            raise self._unfit(f"after {opening!r} it goes on {whole!r}")
+        self.end = self._ending(rest)
+        self._before = opening + self._lead + say + self.decode((self.end,))
+        built = opening
+        for heard, spoken in zip(_SPOKEN[2::2], _SPOKEN[1::2], strict=True):
+            built += self._lead + spoken + self.decode((self.end,)) + self._after(heard)
+        if built != self._render(*_SPOKEN):
+            raise self._unfit(f"earlier turns change when the dialogue goes on, as in {self._render(*_SPOKEN)!r}")
+
+    def action(self, text: str) -> Ids:
+        """Ids with which an action is said, the end of the turn included."""
+        assert self.end is not None
+        return (*self.encode(self._lead + text.strip()), self.end)
+
+    def said(self, ids: Sequence[int]) -> str:
+        """The action in some ids, as environments hear it: one text and a line break."""
+        words = ids[:-1] if ids and ids[-1] == self.end else ids
+        return self.decode(words).strip() + "\n"
+
+    def opening(self, observation: str) -> Ids:
+        """Ids of an observation with which a context begins."""
+        if observation not in self._openings:
+            self._openings[observation] = self.encode(self._render(observation.strip()))
+        return self._openings[observation]
+
+    def pieces(self, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
+        """See `Encoder.pieces`. A turn that was not ended gets its end from the observation that follows."""
+        pieces = [self._following(observations[0])]
+        for turn, action in enumerate(actions):
+            pieces.append((tuple(ids[turn]) if turn < len(ids) else ()) or self.action(action))
+            if turn + 1 < len(observations):
+                following = self._following(observations[turn + 1])
+                pieces.append(following if pieces[-1][-1] == self.end else (self._end, *following))
+        return pieces
+
+    @cached_property
+    def _end(self) -> int:
+        assert self.end is not None
+        return self.end
+
+    @property
+    def _name(self) -> str:
+        return f"the tokenizer {self.tokenizer.name_or_path!r}"
+
+    def _following(self, observation: str) -> Ids:
+        if observation not in self._followings:
+            self._followings[observation] = self.encode(self._after(observation.strip()))
+        return self._followings[observation]
+
+    def _after(self, heard: str) -> str:
+        """What the template makes of an observation behind the end of a turn."""
+        whole = self._render(*_SPOKEN[:2], heard)
+        if not whole.startswith(self._before):
+            raise self._unfit(f"earlier turns change with {heard!r}, as in {whole!r}")
+        return whole.removeprefix(self._before)
+
+    def _ending(self, rest: str) -> int:
+        first, *_ = self.encode(rest) or (-1,)
+        if first not in self.tokenizer.added_tokens_decoder or not rest.startswith(self.decode((first,))):
+            raise self._unfit(f"what is said must end in a token of its own, but there comes {rest!r}")
+        return first
+
+    def _render(self, *texts: str) -> str:
+        told = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+        try:
+            return str(self.tokenizer.apply_chat_template(told, add_generation_prompt=True, tokenize=False))
+        except TemplateError as error:
+            raise self._unfit(str(error)) from error
+
+    def _unfit(self, why: str) -> UserError:
+        return UserError(
+            f"the chat template of {self._name} cannot be used for training, which needs one that is prefix-stable: "
+            f"{why}. Use rendering text"
+        )

@@ -1,0 +1,216 @@
+"""Episodes as segments of token ids; the one alignment rule is stated here.
+
+Position ``t`` of a segment is the *state* after reading token ``t``; its *action* is token ``t + 1``. So values and
+logits for an action token are read one position before it. Only tokens that the policy says are actions; a turn's
+reward sits on the last token of what it said; the state after an action token is the state in which the policy
+speaks its *next* token, whatever the environment says in between (Abdulhai et al. 2025, section 5).
+
+A *segment* is one context that the model reads. A task whose policy reads everything has one segment per episode; a
+task whose policy reads a sliding window has one per turn. Turns whose windows start at the same text share a segment,
+because a causal model sees the same prefix either way.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmrl.errors import UserError
+from lmrl.tokens.encoding import Encoder, Ids, Window
+from lmrl.types import Episode
+
+__all__ = ["Segment", "action_ids", "as_key", "context", "segments"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """All texts of an episode as ids."""
+
+    pieces: list[Ids]
+    lengths: list[int]
+    openings: list[Ids]
+    """Of the observations as the first text of a context; empty if they are no different there."""
+    name: str
+    """What errors call the episode."""
+    skipped: int
+    """Turns before the first of these texts."""
+
+    def start(self, window: Window, count: int) -> int:
+        """Index of the first text that is read when so many have been said."""
+        return window.start(self.lengths[:count], [len(ids) for ids in self.openings])
+
+    def ids(self, start: int, count: int, window: Window) -> list[int]:
+        """What is read then.
+
+        Raises:
+            UserError: nothing, so that there would be no state to speak in.
+        """
+        first = self.openings[start // 2] if self.openings else self.pieces[start]
+        found = list(chain(first, *self.pieces[start + 1 : count]))[-window.tokens :]
+        if not found:
+            raise UserError(
+                f"observation {self.skipped + count // 2} of {self.name} is an empty text, and a policy reads "
+                "nothing else before it speaks: an environment has to say something there (lmrl check-env tests it)"
+            )
+        return found
+
+
+def _texts(
+    encoder: Encoder,
+    observations: Sequence[str],
+    actions: Sequence[str],
+    ids: Sequence[Ids],
+    name: str,
+    skipped: int = 0,
+) -> _Texts:
+    openings = [opening for text in observations if (opening := encoder.opening(text)) is not None]
+    pieces = encoder.pieces(observations, actions, ids)
+    return _Texts(pieces, [len(piece) for piece in pieces], openings, name, skipped)
+
+
+def context(
+    encoder: Encoder,
+    window: Window,
+    observations: Sequence[str],
+    actions: Sequence[str],
+    action_ids: Sequence[Ids] = (),
+    name: str = "the episode",
+) -> list[int]:
+    """The ids that a policy reads before its next action; training reads exactly these (see `segments`).
+
+    Args:
+        encoder: text to ids.
+        window: how much of the past is read.
+        observations: ``t + 1`` texts.
+        actions: ``t`` texts.
+        action_ids: ids of the actions as sampled; they win over encoding the text anew.
+        name: what an error calls the episode.
+
+    Raises:
+        UserError: if that is nothing, since the texts that it reads are empty.
+    """
+    keep = 2 * len(actions) + 1 if window.texts is None else window.texts
+    skip = max(0, (2 * len(actions) + 1 - keep) // 2)  # whole turns that no window of so many texts can reach
+    texts = _texts(encoder, observations[skip:], actions[skip:], action_ids[skip:], name, skip)
+    count = len(texts.pieces)
+    return texts.ids(texts.start(window, count), count, window)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """One context and the action tokens (n of them) that are trained in it.
+
+    Example: texts ``a b`` (two tokens), action ``x y`` with reward -1, then the next context is ``c``::
+
+        ids = (a, b, x, y)    col = (1, 2)    token = (x, y)    reward = (0, -1)    next_ids = (c,)
+    """
+
+    ids: NDArray[np.int32]
+    """(L,) what the model reads."""
+    col: NDArray[np.int32]
+    """(n,) the state of every action token: the position just before it."""
+    token: NDArray[np.int32]
+    """(n,) the action tokens themselves: ``ids[col + 1]``."""
+    reward: NDArray[np.float64]
+    """(n,) zero but on the last token of each action."""
+    next_ids: NDArray[np.int32] | None
+    """What the policy reads when it speaks after the last action token; None if the rules ended the episode."""
+    key: bytes
+    """``ids`` as bytes that sort like the ids, to find equal segments and prefixes."""
+    next_key: bytes
+    """Likewise for ``next_ids``; empty if there are none."""
+    new_col: int = 0
+    """Column of the first token that no earlier segment of the episode holds; there the newest observation begins."""
+    return_to_go: NDArray[np.float64] | None = None
+    """(n,) discounted sum of the rewards from each token to the end of the episode, where it was asked for."""
+    extra: NDArray[np.float32] | None = None
+    """(k, n) numbers that an algorithm attached to each action token; they are only carried along."""
+
+    @property
+    def n_read(self) -> int:
+        """m, the number of observation tokens that are new in this segment and follow another token."""
+        return len(self.ids) - 1 - max(0, self.new_col - 1) - len(self.col)
+
+    def read_col(self) -> NDArray[np.int64]:
+        """(m,) the position just before each observation token that is new in this segment."""
+        return np.setdiff1d(np.arange(max(0, self.new_col - 1), len(self.ids) - 1), self.col)
+
+
+def as_key(ids: NDArray[np.int32]) -> bytes:
+    """Bytes that sort like the ids."""
+    return ids.astype(">u4").tobytes()  # big-endian
+
+
+def _sampled_ids(episode: Episode, encoder: Encoder) -> tuple[Ids, ...]:
+    """The sampled ids, unless another tokenizer made them."""
+    for text, ids in zip(episode.actions, episode.action_ids, strict=False):
+        if max(ids, default=0) >= len(encoder.tokenizer) or encoder.said(ids) != text:
+            return ()
+    return episode.action_ids
+
+
+def action_ids(episode: Episode, encoder: Encoder) -> list[Ids]:
+    """The ids of each action, as `segments` has them: as sampled, unless another tokenizer made them."""
+    sampled = _sampled_ids(episode, encoder) or ((),) * len(episode)
+    return [tuple(ids) or encoder.action(text) for text, ids in zip(episode.actions, sampled, strict=True)]
+
+
+def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Segment]:
+    """Cut an episode into the contexts in which its actions were (or would be) said.
+
+    Yields:
+        Segments in the order of the turns; together they hold every action token once.
+
+    Raises:
+        UserError: if an action has no tokens (nothing could be trained, and its reward would have no place), or nothing
+            is read before it (it would have no state).
+    """
+    last = episode.info.get("final_observation", episode.observations[-1])
+    said, name = (*episode.observations[:-1], last), f"the episode with seed {episode.seed}"
+    texts = _texts(encoder, said, episode.actions, _sampled_ids(episode, encoder), name)
+    if () in texts.pieces[1::2]:
+        raise UserError(
+            f"actions need at least one token; turn {texts.pieces[1::2].index(())} of seed {episode.seed} has none"
+        )
+    starts = [texts.start(window, 2 * turn + 1) for turn in range(len(episode) + 1)]
+    groups = [list(group) for _, group in groupby(range(len(episode)), key=lambda turn: starts[turn])]
+    for turns in groups:
+        after = turns[-1] + 1
+        ends = episode.terminated and after == len(episode)
+        following = None if ends else texts.ids(starts[after], 2 * after + 1, window)
+        yield _segment(texts, starts[turns[0]], turns, episode.rewards, following, window)
+
+
+def _segment(
+    texts: _Texts,
+    start: int,
+    turns: list[int],
+    rewards: Sequence[float],
+    following: list[int] | None,
+    window: Window,
+) -> Segment:
+    ids = texts.ids(start, 2 * turns[0] + 1, window)
+    read_before = len(ids) - texts.lengths[2 * turns[0]] if 0 < turns[0] and start < 2 * turns[0] else 0
+    col: list[int] = []
+    reward: list[float] = []
+    for turn in turns:
+        if turn > turns[0]:
+            ids.extend(texts.pieces[2 * turn])
+        action = texts.pieces[2 * turn + 1]
+        col.extend(range(len(ids) - 1, len(ids) - 1 + len(action)))
+        reward.extend([0.0] * (len(action) - 1) + [rewards[turn]])
+        ids.extend(action)
+    array, states = np.asarray(ids, dtype=np.int32), np.asarray(col, dtype=np.int32)
+    next_ids = None if following is None else np.asarray(following, dtype=np.int32)
+    return Segment(
+        ids=array,
+        col=states,
+        token=array[states + 1],
+        reward=np.asarray(reward, dtype=np.float64),
+        next_ids=next_ids,
+        key=as_key(array),
+        next_key=b"" if next_ids is None else as_key(next_ids),
+        new_col=max(0, read_before),
+    )

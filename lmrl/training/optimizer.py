@@ -1,0 +1,79 @@
+"""AdamW and its schedule, and half precision for the trunk with float32 for what values are learned with."""
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.plugins.precision import HalfPrecision
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel
+
+from lmrl.models.lora import is_adapter
+
+__all__ = ["SCHEDULES", "HalfTransformers", "adamw", "keep_values_whole", "schedule"]
+
+
+class HalfTransformers(HalfPrecision):
+    """``bf16-true`` and ``16-true`` for transformers only.
+
+    Heads, adapters, rewards, returns and log-probabilities stay float32, and so does whatever a loss makes of them:
+    Lightning's own plugin converts everything, the numbers of a batch included.
+    """
+
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        """Convert the weights of transformers, but not their adapters."""
+        for transformer in (part for part in module.modules() if isinstance(part, PreTrainedModel)):
+            for name, parameter in transformer.named_parameters():
+                if not is_adapter(name) and parameter.dtype is not self._desired_input_dtype:
+                    parameter.data = parameter.data.to(self._desired_input_dtype)
+        return module
+
+    def forward_context(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        """Leave the default precision as it is: what is made anew belongs to a loss."""
+        return nullcontext()
+
+    def convert_input(self, data: Any) -> Any:
+        """Leave a batch as it is: its ids need no conversion, and its rewards must not have one."""
+        return data
+
+
+def keep_values_whole(trainer: L.Trainer) -> None:
+    """Have ``trainer.precision: bf16-true`` (or ``16-true``) mean `HalfTransformers`; other settings stay."""
+    plugin = trainer.strategy.precision_plugin
+    if type(plugin) is HalfPrecision:
+        trainer.strategy.precision_plugin = HalfTransformers(plugin.precision)
+
+
+SCHEDULES = ("cosine", "constant")
+
+
+def adamw(module: nn.Module, lr: float, weight_decay: float, beta2: float) -> torch.optim.AdamW:
+    """AdamW over all parameters that learn; only matrices that are no embeddings decay."""
+    embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
+    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            groups[parameter.ndim > 1 and id(parameter) not in embeddings].append(parameter)
+    decay = {True: weight_decay, False: 0.0}
+    return torch.optim.AdamW(
+        [{"params": params, "weight_decay": decay[key]} for key, params in groups.items() if params],
+        lr=lr,
+        betas=(0.9, beta2),
+        fused=True,
+    )
+
+
+def schedule(optimizer: torch.optim.Optimizer, kind: str, warmup: int, last: float, steps: float) -> LambdaLR:
+    """A linear warm-up, times one or a cosine that falls to ``last`` (a share of the peak) in ``steps``."""
+
+    def factor(step: int) -> float:
+        warm = min(1.0, (step + 1) / max(1, warmup))
+        if kind == "constant":
+            return warm
+        progress = min(1.0, step / max(1.0, steps))
+        return warm * (last + (1.0 - last) * 0.5 * (1.0 + math.cos(math.pi * progress)))
+
+    return LambdaLR(optimizer, factor)

@@ -1,0 +1,380 @@
+"""What checkpoints and model folders hold of a module: weights, provenance, tokenizer and model card."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from huggingface_hub import ModelCardData
+from torch import Tensor
+from transformers import GenerationConfig
+
+from lmrl.errors import UserError
+from lmrl.models.checkpoints import resolve_pretrained
+from lmrl.models.export import MANIFEST, export, exported_values, read_manifest
+from lmrl.models.lm import build_lm
+from lmrl.models.lora import has_lora
+from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint
+from lmrl.policies.context import invalid_ids, stop_ids
+from lmrl.tokens.encoding import Window, encoder_for
+from lmrl.training.sharding import is_sharded, wrapper_of
+
+__all__ = [
+    "CLASSES",
+    "class_name",
+    "facts",
+    "generation_defaults",
+    "model_card",
+    "note_weights",
+    "plain_arguments",
+    "read_entry",
+    "read_folder",
+    "stand_alone",
+    "training_facts",
+    "write_folder",
+]
+
+_PLAIN = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+inputs = tokenizer(text, return_tensors="pt", add_special_tokens=False)
+print(tokenizer.decode(model.generate(**inputs)[0, inputs.input_ids.shape[1] :]))
+```"""
+
+_GUIDED = """```python
+from lmrl.policies import ValueGuidedLogitsProcessor
+
+processor = ValueGuidedLogitsProcessor.from_pretrained(folder)
+print(tokenizer.decode(model.generate(**inputs, logits_processor=[processor])[0, inputs.input_ids.shape[1] :]))
+```"""
+
+
+def model_card(facts: Mapping[str, Any], scores: Mapping[str, Any] | None, guided: bool) -> str:
+    """The card as Markdown with its metadata.
+
+    Args:
+        facts: what it was made with, JSON-like: ``algorithm``, ``task``, ``data``, ``seed``, ``steps`` and settings.
+        scores: content of ``scores.json``; None if it was not evaluated.
+        guided: whether learned values lie beside the model.
+    """
+    head = ModelCardData(library_name="transformers", pipeline_tag="text-generation", tags=["lmrl", *_tags(facts)])
+    title = f"{facts.get('algorithm', 'a language model')} on {facts.get('task', 'an unknown task')}"
+    parts = [
+        f"---\n{head.to_yaml()}\n---\n\n# {title}\n",
+        "A policy for a text game, trained with `lmrl`. It reads the game's texts, one after the other, and says an "
+        "action that ends in a line break.\n",
+        f"## Made with\n\n{_table(facts)}\n",
+        f"## Scores\n\n{_scores(scores)}\n",
+        f"## How to play it\n\n{_how(facts, guided)}\n",
+    ]
+    return "\n".join(parts)
+
+
+def _tags(facts: Mapping[str, Any]) -> list[str]:
+    return [str(facts[name]) for name in ("algorithm", "task") if name in facts]
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    lines = [f"| {name} | `{json.dumps(value)}` |" for name, value in rows.items() if value is not None]
+    return "\n".join(["| what | value |", "|---|---|", *lines])
+
+
+def _scores(scores: Mapping[str, Any] | None) -> str:
+    if scores is None:
+        return "Not evaluated yet."
+    lines = [
+        f"| {words} | {scores[name]:.4g} | {scores[interval][0]:.4g} to {scores[interval][1]:.4g} |"
+        for words, name, interval in (
+            ("return", "return_mean", "return_ci"),
+            ("normalised return", "normalized", "normalized_ci"),
+            ("success rate", "success_rate", "success_ci"),
+        )
+    ]
+    made = json.dumps(scores.get("provenance", {}))
+    return "\n".join(
+        [
+            f"{scores['episodes']} episodes of `{scores['task']}`, seed {scores['seed']}; 95 % intervals over them.",
+            "",
+            "| score | mean | interval |",
+            "|---|---|---|",
+            *lines,
+            "",
+            f"Mean length {scores['length_mean']:.1f} actions, {scores['illegal_rate']:.1%} of them illegal. "
+            f"Played with `{made}`.",
+        ]
+    )
+
+
+def _how(facts: Mapping[str, Any], guided: bool) -> str:
+    reads = "all texts so far" if facts.get("reads_texts") is None else f"the last {facts['reads_texts']} texts"
+    prompt = f"`text` holds {reads}, joined without anything between them."
+    if facts.get("rendering") == "chat":
+        prompt = f"`text` holds {reads} as `apply_chat_template` renders them, with a generation prompt."
+    if not guided:
+        return f"{prompt} Generation ends with the action.\n\n{_PLAIN}"
+    return (
+        f"{prompt} Plain `generate` plays the policy that the values were learned beside (behavioural cloning), "
+        f"**not** the one that was trained:\n\n{_PLAIN}\n\n"
+        f"With the learned values, `log pi + beta * min Q`:\n\n{_GUIDED}"
+    )
+
+
+if TYPE_CHECKING:
+    from lmrl.modules.base import LanguageModule
+
+
+_NOT_SETTINGS = ("pretrained", "architecture", "tokenizer", "_class_path", "_instantiator")
+
+
+def training_facts(module: "LanguageModule", data: object) -> dict[str, Any]:
+    """What is known when training begins, JSON-like: task, data, seeds and where it starts from."""
+    task, path = getattr(data, "task", None), getattr(data, "path", None)
+    settings = dict(getattr(data, "hparams", None) or {})
+    episodes = getattr(data, "episodes", None)
+    seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
+    found = {
+        "task": getattr(task, "name", None),
+        "max_new_tokens": getattr(task, "max_action_tokens", None),
+        "data": None if path is None else path.name,
+        "data_episodes": len(episodes) if episodes else None,
+        "data_seed": settings.get("data_seed"),
+        "batch_size": settings.get("batch_size"),
+        "env": settings.get("env"),
+        "starts_from": module.hparams.get("pretrained"),
+        "seed": None if seed is None else int(seed),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def facts(module: "LanguageModule") -> dict[str, Any]:
+    """What a model card says: training, what is read, and the settings of the algorithm."""
+    settings = {name: value for name, value in module.hparams.items() if name not in _NOT_SETTINGS}
+    window = module.window
+    reads: dict[str, Any] = {}
+    if window is not None:
+        reads = {"reads_texts": window.texts, "reads_tokens": window.tokens, "rendering": window.rendering}
+    return {"algorithm": module.name, **module.made_with, **reads, **settings}
+
+
+def generation_defaults(module: "LanguageModule") -> GenerationConfig:
+    """Sampling as our policies do it: to the end of a line or turn, from the whole distribution, no special ids."""
+    tokenizer, encoder = module.tokenizer, encoder_for(module.tokenizer, module.window)
+    invalid = invalid_ids(tokenizer, module.model.config.vocab_size, module.device, encoder.end)
+    return GenerationConfig(  # type: ignore[no-untyped-call]
+        do_sample=True,
+        top_k=0,
+        max_new_tokens=module.made_with.get("max_new_tokens", 32),
+        eos_token_id=sorted(stop_ids(encoder)),
+        pad_token_id=tokenizer.pad_token_id,
+        suppress_tokens=invalid.nonzero().flatten().tolist(),
+    )
+
+
+if TYPE_CHECKING:
+    from lmrl.modules.base import LanguageModule
+
+
+CLASSES: Mapping[str, str] = {
+    "lmrl.modules.BC": "lmrl.modules.bc",
+    "lmrl.modules.FilteredBC": "lmrl.modules.filtered_bc",
+    "lmrl.modules.MC": "lmrl.modules.mc",
+    "lmrl.modules.ILQL": "lmrl.modules.ilql",
+    "lmrl.modules.PPO": "lmrl.modules.ppo",
+    "lmrl.modules.GuidedPPO": "lmrl.modules.guided_ppo",
+    "lmrl.modules.OnlineFilteredBC": "lmrl.modules.filtered_bc",
+    "lmrl.symbolic.SymbolicDQN": "lmrl.symbolic.modules",
+    "lmrl.symbolic.SymbolicCQL": "lmrl.symbolic.modules",
+}
+"""What a checkpoint may call its class, and where that is; others go by the full name of a module that is imported."""
+
+# Of a transformers configuration: what chooses code rather than the shape of a model.
+_CHOOSE_CODE = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config")
+
+
+def class_name(kind: type) -> str:
+    """As a checkpoint names it."""
+    full = f"{kind.__module__}.{kind.__qualname__}"
+    return next((name for name, home in CLASSES.items() if full == f"{home}.{name.rpartition('.')[2]}"), full)
+
+
+def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """The arguments of a checkpoint as far as it may choose: no model to start from, and a tokenizer that is bundled.
+
+    The tokenizer of another model is taken from the folder that a run keeps beside its checkpoint.
+
+    Raises:
+        UserError: it names a model to start from, or a tokenizer that is neither bundled nor beside it.
+    """
+    if arguments.get("pretrained") is not None:
+        raise UserError(f"{file} names a model to start from, which none of ours does: {arguments['pretrained']!r:.80}")
+    named, beside = arguments.get("tokenizer"), file.with_suffix("")
+    if named not in (None, *BUNDLED):
+        if not (beside / "tokenizer_config.json").is_file():
+            raise UserError(
+                f"{file} was trained with the tokenizer {named!r:.80}, which a checkpoint alone cannot load: keep the "
+                f"folder {beside.name} beside it"
+            )
+        named = str(beside)
+    architecture = arguments.get("architecture") or {}
+    shape = {k: v for k, v in architecture.items() if not k.startswith("_") and k not in _CHOOSE_CODE}
+    return {**arguments, "pretrained": None, "tokenizer": named, "architecture": shape}
+
+
+def stand_alone(module: "LanguageModule", kind: type, checkpoint: dict[str, Any]) -> None:
+    """Take every path of the run that a module started from out of its checkpoint, and put in what loading needs.
+
+    Args:
+        module: whose checkpoint it is.
+        kind: its class, before anything was sharded.
+        checkpoint: changed in place; gets an entry ``lmrl``.
+    """
+    checkpoint["hyper_parameters"] = _arguments(module, checkpoint.get("hyper_parameters", module.hparams))
+    if not (is_sharded(module) or wrapper_of(module)):  # else `save_run` has noted it of the whole weights
+        note_weights(module)
+    checkpoint["lmrl"] = _entry(module, kind, checkpoint.get("global_step"))
+
+
+def _arguments(module: "LanguageModule", given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with which the module is made again, without another file."""
+    named = given["tokenizer"] or module.tokenizer.name_or_path
+    return {
+        **given,
+        "pretrained": None,
+        "architecture": _plain(module.model.config.to_diff_dict()),
+        "tokenizer": bundled_name(module.tokenizer) or named,
+    }
+
+
+def _entry(module: "LanguageModule", kind: type, steps: int | None) -> dict[str, Any]:
+    """What loading needs beside the arguments."""
+    return {
+        "class": class_name(kind),
+        "tokenizer": fingerprint(module.tokenizer),
+        "window": None if module.window is None else asdict(module.window),
+        "made_with": {**module.made_with, "steps": steps},
+        "action_tokens": module.action_tokens,
+    }
+
+
+def note_weights(module: "LanguageModule", weights: Mapping[str, Tensor] | None = None) -> None:
+    """Keep in ``made_with["weights"]`` a hash of what plays: the language model and the values, as float32.
+
+    Checkpoints, exported folders and scores hold it, so that it can be told which weights scores belong to.
+
+    Args:
+        module: of which it is.
+        weights: the whole state dict, where the module itself holds a share of it.
+    """
+    if weights is None:
+        weights = {f"model.{name}": tensor for name, tensor in module.model.state_dict().items()} | module.values()
+    else:
+        names, weights = module.values(), module.played_weights(weights)
+        weights = {name: t for name, t in weights.items() if name in names or name.startswith("model.")}
+    found = hashlib.sha256()
+    for name in sorted(weights):
+        # A copy: memory that numpy has seen cannot be gathered by FSDP any more.
+        tensor = weights[name].detach().to("cpu", torch.float32, copy=True).contiguous()
+        found.update(f"{name} {list(tensor.shape)}\n".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    module.made_with["weights"] = found.hexdigest()[:32]
+
+
+def read_entry(module: "LanguageModule", checkpoint: Mapping[str, Any]) -> None:
+    """Take over what `stand_alone` put in.
+
+    Raises:
+        UserError: the checkpoint is one of another algorithm, or its weights belong to another vocabulary.
+    """
+    entry = checkpoint["lmrl"]
+    written, own = entry["class"], class_name(module._kind)
+    if written != own and written in CLASSES and own in CLASSES:  # a class of the user's may go on from another
+        raise UserError(
+            f"the checkpoint is one of {written}, not of {own}: to start from its weights, give its run folder as "
+            "model.init_args.pretrained instead of ckpt_path"
+        )
+    ours, theirs = fingerprint(module.tokenizer), entry["tokenizer"]
+    if ours != theirs:
+        raise UserError(f"the checkpoint was trained with another tokenizer ({theirs}) than this one ({ours})")
+    if entry["window"] is not None:
+        module.window = Window(**entry["window"])
+    module.made_with = dict(entry.get("made_with", {}))
+    module.action_tokens = int(entry.get("action_tokens", 0))
+
+
+def write_folder(
+    module: "LanguageModule",
+    folder: Path,
+    scores: Mapping[str, Any] | None,
+    weights: Mapping[str, Tensor] | None,
+    merge: bool,
+) -> None:
+    """See `LanguageModule.export`."""
+    values, settings = module.values(), {"beta": getattr(module, "beta", None), "lora": module.hparams["lora"]}
+    settings["rendering"] = "text" if module.window is None else module.window.rendering
+    spoken: dict[str, Tensor] | None = None
+    if weights is not None:
+        weights = module.played_weights(weights)
+        values = {name: weights[name] for name in values}
+        spoken = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
+    note_weights(module, weights)
+    card = model_card(facts(module), scores, guided=any(name.startswith("q_heads.") for name in values))
+    base = _base(module) if has_lora(module.model) and not merge else None
+    defaults = generation_defaults(module)
+    arguments = {name: value for name, value in module.hparams.items() if not name.startswith("_")}
+    steps = module.global_step or module.made_with.get("steps")  # a module that was loaded has no trainer
+    about = {"hyper_parameters": _arguments(module, arguments), **_entry(module, module._kind, steps)}
+    export(folder, module.model, module.tokenizer, values, card, defaults, settings, spoken, base, about)
+
+
+def read_folder(folder: Path, kind: "type[LanguageModule]", **settings: Any) -> "LanguageModule":
+    """The module of an exported folder, as it plays: with its values and window, without optimizer and slow copies.
+
+    Args:
+        folder: that `write_folder` wrote.
+        kind: its class, as ``lmrl.json`` names it.
+        **settings: arguments over those that it was made with.
+
+    Raises:
+        UserError: files do not belong together.
+    """
+    manifest = read_manifest(folder)
+    recorded = plain_arguments({**manifest["hyper_parameters"], "tokenizer": None}, folder)
+    arguments = {**recorded, "tokenizer": str(folder), **settings}
+    if kind.policy_learns:
+        arguments["lora"] = None  # what they have learned is part of the model, or is merged into it here
+    if "play_target" in arguments:
+        arguments["play_target"] = False  # of two copies the folder holds the one that plays
+    module = kind(**arguments)
+    if fingerprint(module.tokenizer) != manifest["tokenizer"]:
+        raise UserError(f"{folder / 'tokenizer.json'} and {folder / MANIFEST} do not belong together; export it again")
+    read_entry(module, {"lmrl": manifest})
+    spoken = build_lm(str(folder), {}, len(module.tokenizer), dtype=torch.float32).state_dict()
+    weights = {**{f"model.{name}": tensor for name, tensor in spoken.items()}, **exported_values(str(folder))}
+    missing = ({f"model.{name}" for name in spoken} | module.values().keys()) ^ weights.keys()
+    if missing:
+        raise UserError(f"{folder}: weights and {MANIFEST} do not belong together ({min(missing)}); export it again")
+    module.load_state_dict(weights, strict=False)
+    noted = module.made_with.get("weights")
+    if noted is not None and manifest["hyper_parameters"].get("lora") is None:  # adapters are merged above
+        note_weights(module)
+        if module.made_with["weights"] != noted:
+            files = ", ".join(str(path) for path in sorted(folder.glob("*.safetensors")))
+            raise UserError(f"{files}: not the weights that {folder / MANIFEST} names; export the folder again")
+    return module.eval()
+
+
+def _base(module: "LanguageModule") -> str:
+    name = module.made_with.get("starts_from")
+    if name is None:
+        raise UserError("adapters belong to a pretrained model, and this run began from scratch: merge them")
+    return resolve_pretrained(name)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Configuration values that a checkpoint can hold."""
+    return {k: v for k, v in values.items() if isinstance(v, (int, float, str, bool, list, dict, type(None)))}

@@ -1,0 +1,199 @@
+"""The records that pass between environments, policies, partners and files.
+
+`Episode`, `Request`, `Reply`, `Policy`, `Partner`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from lmrl.errors import UserError
+
+__all__ = ["Described", "Episode", "Partner", "PartnerRequest", "Policy", "Reply", "Request", "Start"]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    r"""What was said, for what reward, and how it ended.
+
+    Example: two turns in the maze, the second reaches the goal::
+
+        Episode(
+            task="maze_fo",
+            observations=("... position 6, 6 ...\n", "... position 7, 6 ...\n", "Success\n"),
+            actions=("move down\n", "move down\n"),
+            rewards=(-1.0, 0.0),
+            terminated=True,
+            truncated=False,
+            seed=0,
+            info={"success": True},
+        )
+    """
+
+    task: str
+    observations: tuple[str, ...]
+    """``T + 1`` texts of the environment; the last one follows the last action."""
+    actions: tuple[str, ...]
+    """``T`` texts of the player."""
+    rewards: tuple[float, ...]
+    """``T`` rewards, one per action."""
+    terminated: bool
+    """The rules ended it: nothing beyond has value."""
+    truncated: bool
+    """It was cut short: the state after the last observation still has a value."""
+    seed: int = 0
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """JSON-like extras; ``success`` (bool) and ``illegal`` (number of illegal actions) where known."""
+    action_ids: tuple[tuple[int, ...], ...] = ()
+    """Token ids of each action as sampled (``T`` tuples), or empty where nothing was sampled."""
+    action_logprobs: tuple[tuple[float, ...], ...] = ()
+    """Log-probabilities that belong to `action_ids`."""
+    action_values: tuple[tuple[float, ...], ...] = ()
+    """V of the states in which those ids were sampled, where the policy had a value head."""
+
+    def __post_init__(self) -> None:
+        turns = len(self.actions)
+        if len(self.observations) != turns + 1 or len(self.rewards) != turns:
+            raise UserError(
+                f"an episode of {turns} actions needs {turns + 1} observations and {turns} rewards, "
+                f"got {len(self.observations)} and {len(self.rewards)}"
+            )
+        for name in ("action_ids", "action_logprobs", "action_values"):
+            if len(getattr(self, name)) not in (0, turns):
+                raise UserError(
+                    f"{name} must be empty or have one entry per action ({turns}), got {len(getattr(self, name))}"
+                )
+
+    def __len__(self) -> int:
+        """Number of turns."""
+        return len(self.actions)
+
+    @property
+    def total_reward(self) -> float:
+        """The undiscounted return."""
+        return float(sum(self.rewards))
+
+    @property
+    def success(self) -> bool:
+        """Whether the task was solved (a metric of its own: never ``reward > 0``)."""
+        return bool(self.info.get("success", False))
+
+    @property
+    def illegal(self) -> int:
+        """How many actions the rules did not know."""
+        return int(self.info.get("illegal", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    r"""One environment asks its player for the next action.
+
+    A request holds the whole episode so far, so that a policy needs no memory of its own; a policy
+    that keeps a cache per slot may compare and feed only what is new.
+
+    Example: the second turn of an episode in slot 3::
+
+        Request(slot=3, seed=7, observations=("at 1, 1\n", "at 1, 2\n"), actions=("move right\n",))
+    """
+
+    slot: int
+    """Which of the parallel environments asks, from 0; it stays the same for a whole episode."""
+    seed: int
+    """Seed of the episode. All randomness of a reply follows from the seed and the turn."""
+    observations: Sequence[str]
+    """What the environment said, ``t + 1`` texts at turn ``t``."""
+    actions: Sequence[str] = ()
+    """What the policy said, ``t`` texts."""
+    action_ids: Sequence[tuple[int, ...]] = ()
+    """The token ids of those actions as they were sampled (empty tuples if the policy has no tokens)."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """The environment's ``info`` with the newest observation (scripted players may look at it)."""
+
+    @property
+    def turn(self) -> int:
+        """Number of actions taken so far."""
+        return len(self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a policy says in answer to one `Request`."""
+
+    text: str
+    """The action, as the environment receives it."""
+    ids: tuple[int, ...] = ()
+    """Token ids of the action exactly as sampled; empty for players without tokens."""
+    logprobs: tuple[float, ...] = ()
+    """Log-probability of each id under the very distribution it was sampled from."""
+    values: tuple[float, ...] = ()
+    """V of the state in which each id was sampled, for policies with a value head."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Anything that plays. `act` gets one request per waiting environment and answers in that order."""
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]: ...
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A policy that says what it was made with, and what became of it: evaluations ask when all is played."""
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-like: part of every score."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerRequest:
+    r"""An environment asks its second speaker (an oracle, a buyer) for what it says next.
+
+    Like a `Request` it holds the whole dialogue, so that a partner needs no memory of its own.
+
+    Example: the second question of an episode about a hidden apple::
+
+        PartnerRequest(
+            task="twenty_questions",
+            facts={"word": "Apple"},
+            heard=("Is it alive?\n", "Is it a fruit?\n"),
+            said=("No.\n",),
+            seed=7,
+        )
+    """
+
+    task: str
+    """Which game is played: it decides what `facts` are."""
+    facts: Mapping[str, Any]
+    """What the second speaker knows and the player does not: the hidden word, the buyer's profile."""
+    heard: Sequence[str]
+    """What the player said, oldest first; never empty, the newest is to be answered."""
+    said: Sequence[str]
+    """What the second speaker said to all but the newest (and, with `begin`, to that one too)."""
+    seed: int
+    """Seed of the episode. All randomness of an answer follows from the seed and the number of texts."""
+    begin: str = ""
+    """What the reply is to begin with, where the game needs an answer of a certain form."""
+    slot: int = 0
+    """Which of the parallel environments asks; it stays the same for a whole episode."""
+
+
+@runtime_checkable
+class Partner(Protocol):
+    """The second speaker of a game. `reply` gets one request per waiting environment and answers in that order."""
+
+    def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
+        """One text for each request; any text is one that the environment can deal with."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Name, version and settings, JSON-like: part of every episode and score."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How an episode begins: its seed and the options handed to ``reset``."""
+
+    seed: int
+    options: Mapping[str, Any] | None = None

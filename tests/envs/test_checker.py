@@ -1,0 +1,245 @@
+"""The checker finds each law broken: an honest little game, and one liar per law."""
+
+import random
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lmrl
+from lmrl.envs import LawBroken, TextEnv, check_env
+from lmrl.envs.base import Turn
+from lmrl.envs.checker import odd_texts
+
+FORM = "reward only on turns, values of the right types"
+READ = "something to read before every action"
+SAME = "same seed, same actions, same episode"
+START = "info repeats the start"
+APART = "instances do not influence each other"
+GLOBAL = "no global generator is touched"
+RANGE = "returns within the declared range"
+ENDINGS = "truncation and termination apart"
+TEXTS = "any text is answered"
+CLOSE = "close twice"
+PICKLE = "pickling keeps behaviour"
+
+
+class Count(TextEnv):
+    """Say ``more`` until a drawn number of turns is over."""
+
+    reset_options = ("turns",)
+    return_range = (-6.0, 0.0)
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return ("more\n", "pass\n")
+
+    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+        self.left = options.get("turns") or int(self.np_random.integers(4, 7))
+        return f"{self.left} to go\n", str(self.left), {"turns": self.left}, {}
+
+    def _turn(self, action: str) -> Turn:
+        self.left -= 1
+        info = {"illegal": action not in self.legal_actions(), "success": self.left == 0}
+        return f"{self.left} to go\n", -1.0, self.left == 0, False, info
+
+
+class RewardAtReset(Count):
+    def reset(self, **kwargs: Any) -> Any:
+        text, info = super().reset(**kwargs)
+        return text, {**info, "reward": 1.0}
+
+
+class IntegerReward(Count):
+    def _turn(self, action: str) -> Turn:
+        return (super()._turn(action)[0], -1, *super()._turn(action)[2:])
+
+
+class NoSuccess(Count):
+    def _turn(self, action: str) -> Turn:
+        *rest, info = super()._turn(action)
+        return (*rest, {"illegal": info["illegal"]})  # type: ignore[return-value]
+
+
+class Endless(Count):
+    def _turn(self, action: str) -> Turn:
+        return "on\n", 0.0, False, False, {"illegal": False}
+
+
+class Unseeded(Count):
+    def _begin(self, options: dict[str, Any]) -> Any:
+        return super()._begin({"turns": 4 + random.SystemRandom().randrange(100)})
+
+
+class StartForgotten(Count):
+    def _begin(self, options: dict[str, Any]) -> Any:
+        text, name, _, info = super()._begin(options)
+        return text, name, {"turns": 99}, info
+
+
+class Shared(Count):
+    turns_of_all: list[int] = []  # noqa: RUF012
+
+    def _begin(self, options: dict[str, Any]) -> Any:
+        self.turns_of_all.clear()
+        return super()._begin(options)
+
+    def _turn(self, action: str) -> Turn:
+        self.turns_of_all.append(1)
+        _, *rest = super()._turn(action)
+        return (f"{len(self.turns_of_all)} so far\n", *rest)  # type: ignore[return-value]
+
+
+class PythonRandom(Count):
+    def _turn(self, action: str) -> Turn:
+        random.random()
+        return super()._turn(action)
+
+
+class NumpyRandom(Count):
+    def _turn(self, action: str) -> Turn:
+        np.random.random()
+        return super()._turn(action)
+
+
+class TorchRandom(Count):
+    def _turn(self, action: str) -> Turn:
+        sys.modules["torch"].rand(1)
+        return super()._turn(action)
+
+
+class TooGood(Count):
+    return_range = (-6.0, -5.5)
+
+
+class WorseWhenIllegal(Count):
+    def _turn(self, action: str) -> Turn:
+        text, reward, *rest = super()._turn(action)
+        return (text, -100.0 if action == "no such action\n" else reward, *rest)  # type: ignore[return-value]
+
+
+class BothFlags(Count):
+    def _turn(self, action: str) -> Turn:
+        text, reward, terminated, _, info = super()._turn(action)
+        return text, reward, terminated, terminated, info
+
+
+class Undead(Count):
+    def step(self, action: str) -> Turn:
+        self._playing = True
+        return super().step(action)
+
+
+class Stale(Count):
+    def _begin(self, options: dict[str, Any]) -> Any:
+        again = getattr(self, "left", None) == 0
+        text, *rest = super()._begin(options)
+        return "welcome back\n" if again else text, *rest
+
+
+class AsciiOnly(Count):
+    def _turn(self, action: str) -> Turn:
+        action.encode("ascii")
+        return super()._turn(action)
+
+
+class ClosesOnce(Count):
+    def close(self) -> None:
+        del self.observation_space
+
+
+class SilentAtFirst(Count):
+    def _begin(self, options: dict[str, Any]) -> Any:
+        return ("", *super()._begin(options)[1:])
+
+
+class SilentLater(Count):
+    def _turn(self, action: str) -> Turn:
+        text, *rest = super()._turn(action)
+        return ("" if self.left == 2 else text, *rest)  # type: ignore[return-value]
+
+
+class SilentAtTheEnd(Count):
+    def _turn(self, action: str) -> Turn:
+        text, *rest = super()._turn(action)
+        return ("" if self.left == 0 else text, *rest)  # type: ignore[return-value]
+
+
+class Unpicklable(Count):
+    def _begin(self, options: dict[str, Any]) -> Any:
+        self.helper = lambda: None
+        return super()._begin(options)
+
+
+class Forgetful(Count):
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "left": 50}
+
+
+@pytest.mark.parametrize("name", lmrl.tasks())
+def test_the_tasks_obey(name: str) -> None:
+    laws = check_env(lambda: lmrl.make(name), last_texts=lmrl.task(name).last_texts)
+    assert laws == [FORM, READ, SAME, START, APART, GLOBAL, RANGE, ENDINGS, TEXTS, CLOSE, PICKLE]
+    assert check_env(lmrl.make(name), texts=30, seed=5) == laws
+
+
+def test_an_honest_game_obeys() -> None:
+    assert len(check_env(Count)) == 11
+
+
+@pytest.mark.parametrize(
+    ("liar", "law", "what"),
+    [
+        (RewardAtReset, FORM, "reset must not give a reward"),
+        (IntegerReward, FORM, "finite float, got -1"),
+        (NoSuccess, FORM, r"info\['success'\] must be a bool"),
+        (Endless, FORM, "episodes must end"),
+        (SilentAtFirst, READ, "the first observation of seed 0 is an empty text"),
+        (Unseeded, SAME, "differ"),
+        (StartForgotten, START, "does not repeat the start"),
+        (Shared, APART, "influence each other"),
+        (PythonRandom, GLOBAL, "generator of random"),
+        (NumpyRandom, GLOBAL, "generator of numpy"),
+        (TooGood, RANGE, "outside of the declared"),
+        (WorseWhenIllegal, RANGE, "illegal actions bring"),
+        (BothFlags, ENDINGS, "not both"),
+        (Undead, ENDINGS, r"step\(\) before reset\(\) must be a UserError"),
+        (Stale, ENDINGS, "does not begin afresh"),
+        (AsciiOnly, TEXTS, "UnicodeEncodeError"),
+        (ClosesOnce, CLOSE, "second close"),
+        (Unpicklable, PICKLE, "pickling after 0 turns"),
+        (Forgetful, PICKLE, "goes on differently"),
+    ],
+)
+def test_each_law_is_found_broken(liar: type[Count], law: str, what: str) -> None:
+    with pytest.raises(LawBroken, match=what) as caught:
+        check_env(liar)
+    assert caught.value.law == law
+
+
+def test_only_who_reads_a_single_text_is_left_with_nothing_by_silence() -> None:
+    assert len(check_env(SilentLater)) == 11
+    assert len(check_env(SilentLater, last_texts=2)) == 11
+    with pytest.raises(LawBroken, match="observation 4 of seed 0 is an empty text, and a policy reads nothing else"):
+        check_env(SilentLater, last_texts=1)
+    assert len(check_env(SilentAtTheEnd, last_texts=1)) == 11
+
+
+def test_torch_is_watched_where_it_is_loaded() -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(LawBroken, match="generator of torch"):
+        check_env(TorchRandom)
+
+
+def test_ten_thousand_texts() -> None:
+    check_env(lambda: lmrl.make("maze_fo"), texts=10_000)
+
+
+def test_odd_texts_are_odd_and_repeat() -> None:
+    texts = list(odd_texts(("move up\n",), 400, seed=1))
+    assert texts == list(odd_texts(("move up\n",), 400, seed=1))
+    assert len(texts) == 400
+    assert {"", "move up", "MOVE UP\n"} <= set(texts)
+    assert max(map(len, texts)) == 100_000
+    assert any(ord(character) > 0x10000 for text in texts[50:] for character in text)
+    assert "".join(texts).encode()  # valid Unicode

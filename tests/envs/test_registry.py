@@ -1,0 +1,81 @@
+import dataclasses
+import pickle
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env as gymnasium_check
+
+import lmrl
+from lmrl.envs import registry
+from lmrl.envs.maze.env import Maze
+from lmrl.envs.registry import register
+from lmrl.errors import UserError
+
+
+def test_what_the_maze_rows_say() -> None:
+    fo, po = lmrl.task("maze_fo"), lmrl.tasks()["maze_po"]
+    assert (fo.env_id, po.env_id) == ("lmrl/MazeFO-v0", "lmrl/MazePO-v0")
+    assert (fo.last_texts, po.last_texts) == (1, 40)
+    for row in (fo, po):
+        assert (row.max_action_tokens, row.dataset_size, row.paper_filter) == (8, 1240, "success")
+        assert row.actions == ("move left\n", "move right\n", "move up\n", "move down\n")
+        assert len({start["init_position"] for start in row.starts}) == 25
+        assert row.scores.minimum == -101
+
+
+def test_tasks_may_be_changed_without_harm() -> None:
+    lmrl.tasks().clear()
+    assert lmrl.tasks()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        lmrl.task("maze_fo").name = "other"  # type: ignore[misc]
+
+
+def test_make_gives_the_bare_environment() -> None:
+    env = lmrl.make("maze_po", max_steps=3)
+    assert type(env) is Maze
+    assert env.max_steps == 3
+    assert env.reset(seed=0)[0].startswith("There ")
+
+
+@pytest.mark.parametrize("name", lmrl.tasks())
+def test_gymnasium_makes_and_accepts_it(name: str) -> None:
+    env = gymnasium.make(lmrl.task(name).env_id)
+    text, _ = env.reset(seed=4)
+    assert text == lmrl.make(name).reset(seed=4)[0]
+    gymnasium_check(env.unwrapped)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(UserError, match=r"unknown task 'maze'; known: car_dealer, chess, .*maze_fo, maze_po"):
+        lmrl.make("maze")
+    with pytest.raises(UserError, match="unknown task"):
+        lmrl.task("maze")
+    with pytest.raises(UserError, match=r"unknown argument of task maze_fo 'color'; known: .*max_steps"):
+        lmrl.make("maze_fo", color="red")
+
+
+def test_a_task_of_ones_own() -> None:
+    mine = dataclasses.replace(lmrl.task("maze_po"), name="mine", env_id="lmrl/Mine-v0", kwargs={"layout": "umaze"})
+    try:
+        register(mine)
+        register(dataclasses.replace(mine, description="again"))
+        assert lmrl.task("mine").description == "again"
+        first = lmrl.make("mine").reset(seed=1)[0]
+        assert gymnasium.make("lmrl/Mine-v0").reset(seed=1)[0] == first
+    finally:
+        registry._TASKS.pop("mine", None)
+        gymnasium.registry.pop("lmrl/Mine-v0", None)
+    with pytest.raises(UserError, match="name must not be that of a task of the benchmark, got 'wordle'"):
+        register(dataclasses.replace(mine, name="wordle"))
+
+
+@pytest.mark.parametrize("name", lmrl.tasks())
+def test_a_task_can_be_sent_to_another_process(name: str) -> None:
+    assert pickle.loads(pickle.dumps(lmrl.task(name))) == lmrl.task(name)
+
+
+def test_the_package_names_its_parts_lazily() -> None:
+    assert lmrl.data.dataset_path("maze_fo", 5, 6).name == "maze_fo-v1-n5-s6.parquet"
+    assert "behaviours" in dir(lmrl)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        lmrl.nothing  # noqa: B018

@@ -1,0 +1,72 @@
+from pathlib import Path
+
+import pytest
+
+from lmrl.envs.twenty_questions.env import guess_of
+from lmrl.envs.twenty_questions.meaning import guessed, is_guess
+from lmrl.envs.twenty_questions.objects import things
+
+DOCS = Path(__file__).parents[3] / "docs" / "tasks" / "twenty_questions.md"
+VARIANTS = {thing.name: thing.variants for thing in things()}
+ACCEPTED = [
+    ("Is it a cat?", "Cat"),
+    ("is it a CAT ??\n", "Cat"),
+    ("A cat?", "Cat"),
+    ("Is the object some kind of cat?", "Cat"),
+    ("Are you thinking of a big cat?", "Cat"),
+    ("My final guess is a cat!", "Cat"),
+    ("Could it be an orange?", "Orange"),
+    ("Is it a pair of pants?", "Pants"),
+    ("Is it pants?", "Pants"),
+    ("Is it a bottle of glue?", "Glue"),
+    ("Is your word TV?", "Television"),
+    ("Is it a red apple?", "Apple"),
+]
+REFUSED = [
+    ("Is it a cat or a dog?", "Dog"),
+    ("Is it bigger than a car?", "Car"),
+    ("Is it a toy car?", "Car"),
+    ("Is it like a cat?", "Cat"),
+    ("Do you drive a car?", "Car"),
+    ("Is it something you watch?", "Watch"),
+    ("Is it found in a forest?", "Forest"),
+    ("Is it a cat that hunts?", "Cat"),
+    ("Is it not a cat?", "Cat"),
+    ("Is it a picture of a cat?", "Cat"),
+    ("Is it a tennis ball?", "Tennis racket"),
+    ("Is it a cat dog horse cow?", "Cow"),
+    ("Is it an animal?", "Cat"),
+    ("", "Cat"),
+    ("Is it a?", "Cat"),
+]
+
+
+@pytest.mark.parametrize(("question", "word"), ACCEPTED)
+def test_a_guess(question: str, word: str) -> None:
+    assert is_guess(question, VARIANTS[word])
+
+
+@pytest.mark.parametrize(("question", "word"), REFUSED)
+def test_no_guess(question: str, word: str) -> None:
+    assert not is_guess(question, VARIANTS[word])
+
+
+def test_every_guess_that_players_say_wins_for_its_object_alone() -> None:
+    for thing in things():
+        assert [other.name for other in things() if is_guess(guess_of(thing), other.variants)] == [thing.name]
+        assert all(is_guess(f"Is it {name}?", thing.variants) for name in thing.variants)
+
+
+def test_what_is_left_of_a_guess() -> None:
+    assert guessed("Is it a pair of big socks?") == ("a pair of big socks", "pair of big socks", "big socks", "socks")
+    assert guessed("a " * 200 + "cat") == ()
+
+
+def test_the_docs_show_true_examples() -> None:
+    rows = [line.strip("| \n").split(" | ") for line in DOCS.read_text().splitlines() if line.startswith("| `")]
+    examples = [
+        (question.strip("`"), word, verdict) for question, word, verdict, *_ in rows if verdict in ("yes", "no")
+    ]
+    assert len(examples) >= 12
+    for question, word, verdict in examples:
+        assert is_guess(question, VARIANTS[word]) == (verdict == "yes"), question

@@ -1,0 +1,163 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from lmrl import files
+from lmrl.errors import UserError
+from lmrl.files import replacing, replacing_folder
+
+WRITE_HALF_THEN = """
+import os, sys
+from lmrl import atomic
+from lmrl.files import replacing, replacing_folder
+from lmrl.errors import UserError
+with replacing(sys.argv[1]) as file:
+    file.write(b"half")
+    file.flush()
+    print("written", flush=True)
+    sys.stdin.read()
+"""
+
+
+def has_unnamed_files(folder: Path) -> bool:
+    try:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR))
+    except (AttributeError, OSError):
+        return False
+    return os.path.isdir("/proc/self/fd")
+
+
+def test_the_file_appears_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.bin"
+    with replacing(path) as file:
+        file.write(b"all")
+        assert not path.exists()
+    assert path.read_bytes() == b"all"
+    assert os.listdir(path.parent) == ["file.bin"]
+
+
+def test_an_exception_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(RuntimeError, match="stop"), replacing(path) as file:
+        file.write(b"half")
+        raise RuntimeError("stop")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file.bin"]
+
+
+def test_where_files_need_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(RuntimeError), replacing(path) as file:
+        file.write(b"half")
+        assert len(os.listdir(tmp_path)) == 2
+        raise RuntimeError
+    assert os.listdir(tmp_path) == ["file.bin"]
+    with replacing(path) as file:
+        file.write(b"all")
+    assert path.read_bytes() == b"all"
+    assert os.listdir(tmp_path) == ["file.bin"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_process_leaves_the_old_file_and_no_half_one(tmp_path: Path, how: signal.Signals) -> None:
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITE_HALF_THEN, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"written\n"
+        process.send_signal(how)
+    assert process.returncode == -how
+    assert path.read_bytes() == b"old"
+    if has_unnamed_files(tmp_path):
+        assert os.listdir(tmp_path) == ["file.bin"]
+
+
+def fill(folder: Path, word: str) -> None:
+    with replacing_folder(folder) as new:
+        for name in ("one", "two"):
+            (new / name).write_text(word)
+
+
+def words(folder: Path) -> set[str]:
+    return {path.read_text() for path in folder.iterdir()}
+
+
+@pytest.fixture(params=["exchanged", "renamed"])
+def file_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One that exchanges two names in a step, where there is one, and one that cannot."""
+    if request.param == "renamed":
+        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    return str(request.param)
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path: Path, file_system: str) -> None:
+    for word in ("first", "second"):
+        fill(tmp_path / "folder", word)
+        assert words(tmp_path / "folder") == {word}
+    with pytest.raises(KeyError), replacing_folder(tmp_path / "folder") as new:
+        (new / "one").write_text("half")
+        raise KeyError
+    assert words(tmp_path / "folder") == {"second"}
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_killed_process_leaves_one_copy_at_least(tmp_path: Path, file_system: str) -> None:
+    """Killed at each of the calls that change names, one after the other; the next one cleans up."""
+    fill(tmp_path / "folder", "old")
+    ended = []
+    while not (ended and ended[-1]):
+        child = os.fork()
+        if child == 0:
+            _fill_and_die(tmp_path / "folder", [len(ended)])
+        ended.append(os.waitpid(child, 0)[1] == 0)
+        there = tmp_path / "folder"
+        if file_system == "renamed" and not there.exists():
+            assert words(tmp_path / ".folder.old") == {"old"}
+        else:
+            assert words(there) in ({"old"}, {"new"})
+        with pytest.raises(KeyError), replacing_folder(there):  # the next one fails
+            raise KeyError
+        assert words(there) in ({"old"}, {"new"})
+        fill(tmp_path / "folder", "old")
+        assert words(tmp_path / "folder") == {"old"} and os.listdir(tmp_path) == ["folder"]
+    assert len(ended) > 2
+
+
+def _fill_and_die(folder: Path, left: list[int]) -> NoReturn:
+    """Replace the folder, and die at the call that changes a name before which so many others are left."""
+    sys.addaudithook(lambda event, arguments: _die(left) if event in ("os.rename", "os.rmdir") else None)
+    exchange = files._exchange
+
+    def dying(one: Path, other: Path) -> bool:
+        _die(left)
+        done = exchange(one, other)
+        _die(left)
+        return done
+
+    files._exchange = dying
+    fill(folder, "new")
+    os._exit(0)
+
+
+def _die(left: list[int]) -> None:
+    left[0] -= 1
+    if left[0] < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_working_directory_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    for folder in (Path("."), tmp_path):
+        with pytest.raises(UserError, match="working directory"), replacing_folder(folder):
+            pass

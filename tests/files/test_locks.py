@@ -1,0 +1,71 @@
+"""One process at a time, and a lock that goes with its holder."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from threading import Timer
+
+import pytest
+
+from lmrl.errors import UserError
+from lmrl.files import locked
+
+HOLD = """
+import os, sys
+from lmrl.files import locked
+with locked(sys.argv[1]):
+    if len(sys.argv) > 2 and os.fork() == 0:
+        sys.stdin.read()  # a child that outlives its parent
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+ROOT = Path(__file__).parents[2]
+
+
+def holder(folder: Path, *more: str) -> "subprocess.Popen[bytes]":
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder), *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"held\n"
+    return process
+
+
+def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
+    with holder(tmp_path / "run") as other:
+        with pytest.raises(UserError) as told, locked(tmp_path / "run", "run folder"):
+            pass
+        said = str(told.value)
+        assert f"run folder {tmp_path / 'run'} is in use by process {other.pid} on " in said
+        assert " since 20" in said and f"(-c {tmp_path / 'run'})" in said and "\n" not in said
+        with locked(tmp_path / "another"):
+            pass
+        other.communicate(b"")
+    with locked(tmp_path / "run"):
+        assert [path.name for path in tmp_path.iterdir()] == [".run.lock"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_holder_holds_nothing_though_a_child_of_it_lives(tmp_path: Path) -> None:
+    with holder(tmp_path / "run", "fork") as other:
+        other.send_signal(signal.SIGKILL)
+        other.wait(20)
+        with locked(tmp_path / "run"):
+            pass
+        assert other.stdin is not None
+        other.stdin.close()
+
+
+def test_one_process_does_not_hold_it_twice(tmp_path: Path) -> None:
+    with locked(tmp_path / "run"), pytest.raises(UserError, match=f"process {os.getpid()} "), locked(tmp_path / "run"):
+        pass
+
+
+def test_waiting_for_one_that_ends(tmp_path: Path) -> None:
+    with holder(tmp_path / "run") as other:
+        ending = Timer(0.1, other.kill)
+        ending.start()
+        with locked(tmp_path / "run", wait=20.0):
+            assert other.wait(20) == -signal.SIGKILL

@@ -1,0 +1,61 @@
+"""The corridor of `tests.helpers.doubles` as a task that can be played: four squares, all values known by hand."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import gymnasium
+
+from lmrl.envs import registry
+from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.task import Scores, Task
+
+GOAL = 3
+STARTS = tuple({"square": square} for square in range(GOAL))
+_MOVES = {"L": -1, "R": 1}
+
+
+class Corridor(TextEnv):
+    """Squares 0 to 2 and the goal beside them. A move costs 1, the one that reaches the goal nothing."""
+
+    reset_options: ClassVar[tuple[str, ...]] = ("square",)
+
+    def __init__(self, max_steps: int = 3, render_mode: str | None = "ansi") -> None:
+        super().__init__(render_mode)
+        self.return_range = (-float(max_steps), 0.0)
+        self._max_steps, self._square, self._steps = max_steps, 0, 0
+
+    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+        drawn = int(self.np_random.integers(GOAL))
+        self._square, self._steps = int(options.get("square", drawn)), 0
+        return str(self._square), str(self._square), {"square": self._square}, {}
+
+    def _turn(self, action: str) -> Turn:
+        self._square = min(GOAL, max(0, self._square + _MOVES.get(action, 0)))
+        self._steps += 1
+        there = self._square == GOAL
+        info = {"illegal": action not in _MOVES, "success": there}
+        return str(self._square), float(there) - 1.0, there, not there and self._steps == self._max_steps, info
+
+
+@contextmanager
+def corridor_task() -> Iterator[None]:
+    """Inside, ``corridor`` is the name of a task: one letter at a time, read and said, evaluated from each square."""
+    row = Task(
+        name="corridor",
+        description="Walk to the right.",
+        env_id="tests/Corridor-v0",
+        entry_point="tests.helpers.corridor:Corridor",
+        max_action_tokens=1,
+        dataset_size=24,
+        paper_filter="",
+        scores=Scores(-3.0, None, None, {}, {}),
+        last_texts=1,
+        starts=STARTS,
+    )
+    registry.register(row)
+    try:
+        yield
+    finally:
+        registry._TASKS.pop(row.name)
+        gymnasium.registry.pop(row.env_id)

@@ -1,0 +1,94 @@
+"""Value heads, copies, and language models from scratch or from disk."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmrl.errors import UserError
+from lmrl.models.checkpoints import resolve_checkpoint, resolve_pretrained
+from lmrl.models.heads import ValueHead, follow, frozen_copy
+from lmrl.models.lm import build_lm, vocabulary_of
+
+TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
+
+
+def test_a_head_starts_as_its_bias_everywhere() -> None:
+    head = ValueHead(8, 5, bias=-4.4)
+    torch.testing.assert_close(head(torch.randn(3, 8)), torch.full((3, 5), -4.4))
+
+
+def test_heads_stay_in_float32_under_autocast_and_for_bf16_trunks() -> None:
+    head = ValueHead(8, 1)
+    torch.nn.init.normal_(head.outer.weight)
+    hidden = torch.randn(3, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = head(hidden)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, head(hidden), rtol=0, atol=0)
+    assert head(hidden.bfloat16()).dtype == torch.float32
+
+
+def test_slow_parameters_move_by_their_rate_and_arrive_at_one() -> None:
+    slow, fast = torch.zeros(2), torch.tensor([1.0, -2.0])
+    for n in range(1, 4):
+        follow([slow], [fast], 0.25)
+        torch.testing.assert_close(slow, fast * (1 - 0.75**n))
+    follow([slow], [fast], 1.0)
+    assert torch.equal(slow, fast)
+
+
+def test_a_frozen_copy_does_not_share_or_learn() -> None:
+    source = torch.nn.Linear(2, 2)
+    copy = frozen_copy(source)
+    assert not copy.training
+    assert not any(p.requires_grad for p in copy.parameters())
+    assert copy.weight.data_ptr() != source.weight.data_ptr()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_models_have_no_dropout_and_come_back_from_disk(kind: str, tmp_path: Path) -> None:
+    llama = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    sizes = {"n_layer": 1, "n_embd": 16} if kind == "gpt2" else llama
+    model = build_lm(None, {"model_type": kind, **sizes}, 40)
+    model.train()
+    ids = torch.tensor([[1, 2, 3]])
+    torch.testing.assert_close(model(ids).logits, model(ids).logits, rtol=0, atol=0)
+    model.save_pretrained(tmp_path)
+    again = build_lm(str(tmp_path), {}, 40).train()
+    torch.testing.assert_close(again(ids).logits, model(ids).logits)
+
+
+def test_dropout_of_a_saved_model_is_switched_off(tmp_path: Path) -> None:
+    model = build_lm(None, TINY, 40)
+    model.config.resid_pdrop = model.config.embd_pdrop = 0.9
+    model.save_pretrained(tmp_path)
+    again = build_lm(str(tmp_path), {}, 40).train()
+    assert torch.equal(again(torch.tensor([[1, 2]])).logits, again(torch.tensor([[1, 2]])).logits)
+
+
+def test_a_smaller_vocabulary_is_extended(tmp_path: Path) -> None:
+    build_lm(None, TINY, 40).save_pretrained(tmp_path)
+    assert vocabulary_of(build_lm(str(tmp_path), {}, 50)) == 50
+    assert vocabulary_of(build_lm(str(tmp_path), {}, 30)) == 40
+
+
+def test_wrong_models_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="model_type must be one that transformers knows, got 'gpt99'"):
+        build_lm(None, {"model_type": "gpt99"}, 40)
+    with pytest.raises(UserError, match="pretrained must be a folder with a causal language model"):
+        build_lm(str(tmp_path), {}, 40)
+
+
+def test_runs_are_found_best_first(tmp_path: Path) -> None:
+    run = tmp_path / "maze_fo" / "bc"
+    for missing in (resolve_pretrained, resolve_checkpoint):
+        with pytest.raises(UserError, match=r"lmrl fit --config configs/maze_fo/bc\.yaml"):
+            missing(str(run))
+    for name in ("last", "best"):
+        (run / name).mkdir(parents=True)
+        (run / name / "config.json").touch()
+        (run / f"{name}.ckpt").touch()
+        assert resolve_checkpoint(run).name == f"{name}.ckpt"
+        assert Path(resolve_pretrained(str(run))).name == name
+    assert resolve_pretrained("gpt2") == "gpt2"

@@ -1,0 +1,758 @@
+"""The games of the page, the server behind it, the command, and all of it in a browser where one is installed."""
+
+import json
+import re
+import socket
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+import pytest
+import uvicorn
+
+from lmrl.cli import main
+from lmrl.commands.play import _chat_settings, _leading_to
+from lmrl.envs.registry import make, make_policy
+from lmrl.errors import UserError
+from lmrl.play.access import BoundedConnection, Keys
+from lmrl.play.app import make_app
+from lmrl.play.game import Game, Offer, Order
+from lmrl.play.seat import Seat
+from lmrl.types import Policy, Reply, Request
+from tests.helpers.browser import opened
+from tests.helpers.endpoints import Unruly, completion
+from tests.study.test_page import EVIL
+
+# -- games ------------------------------------------------------------------------------------------------------------
+
+
+def hidden_word(seed: int) -> str:
+    return str(make("wordle").reset(seed=seed)[1]["start"]["word"])
+
+
+def test_a_person_plays_wordle_turn_by_turn() -> None:
+    game = Game(Order("wordle", seed=1))
+    for guess in ("zzzzz", hidden_word(1)):
+        assert not game.seats[0].over
+        game.step(guess)
+    (seat,) = game.state()["seats"]
+    assert seat["said"] == ["Wordle:\n", "zzzzz\n", "\n", f"{hidden_word(1)}\n", "g g g g g\n"]
+    facts = {
+        name: seat[name] for name in ("person", "over", "return", "turns", "illegal", "ending", "rewards", "values")
+    }
+    assert facts == {
+        "person": True,
+        "over": True,
+        "return": -1.0,
+        "turns": 2,
+        "illegal": 1,
+        "ending": 0,
+        "rewards": [-1.0, 0.0],
+        "values": [None, None],
+    }
+    with pytest.raises(UserError, match="the game is over"):
+        game.step("about")
+
+
+def test_two_players_start_alike_and_move_together() -> None:
+    game = Game(Order("maze_fo", ("optimal", "random"), seed=3, env=["max_steps=7"]))
+    start = game.state()["seats"]
+    assert start[0]["said"] == start[1]["said"]
+    game.step(None)
+    assert [seat["turns"] for seat in game.state()["seats"]] == [1, 1]
+    while not all(seat.over for seat in game.seats):
+        game.step(None)
+    best, other = game.state()["seats"]
+    distance = make("maze_fo").layout.distances()[tuple(best["path"][0])]  # type: ignore[attr-defined]
+    assert (best["ending"], best["turns"], best["return"]) == (0, distance, 1.0 - distance)
+    assert (best["path"][-1], best["picture"]["goal"]) == ((8, 6), [8, 6])
+    assert (other["ending"], other["turns"], len(other["path"])) == (2, 8, 9)
+
+
+def test_a_person_in_the_dark_is_shown_the_cells_around_until_the_end() -> None:
+    game = Game(Order("maze_po", seed=3, env=["max_steps=1", "layout=umaze"]))
+    (seat,) = game.state()["seats"]
+    row, col = make("maze_po", layout="umaze").reset(seed=3)[1]["position"]
+    rows = make("maze_po", layout="umaze").layout.rows  # type: ignore[attr-defined]
+    around = f"{rows[row - 1][col]}{rows[row][col - 1]}{rows[row][col + 1]}{rows[row + 1][col]}"
+    assert "".join(seat["picture"]["rows"]) == "?{}?{} {}?{}?".format(*around)
+    assert (seat["picture"]["goal"], seat["path"]) == (None, [(1, 1)])
+    game.step("jump")
+    game.step("jump")
+    (seat,) = game.state()["seats"]
+    assert (seat["picture"]["rows"], seat["picture"]["goal"], seat["path"]) == ([*rows], [3, 3], [(row, col)] * 3)
+    watched = Game(Order("maze_po", ("optimal",), seed=3)).state()["seats"][0]
+    assert (watched["picture"]["goal"], watched["path"]) == ([8, 6], [watched["path"][0]])
+
+
+def test_the_board_of_a_person_knows_the_moves_by_their_squares() -> None:
+    game = Game(Order("chess", seed=0))
+    moves = game.state()["seats"][0]["moves"]
+    assert (len(moves), moves["g1f3"], moves["e2e4"]) == (20, "N f 3", "e 4")
+    game.step(moves["g1f3"])
+    (seat,) = game.state()["seats"]
+    assert (seat["turns"], seat["illegal"]) == (1, 0)
+    assert Game(Order("chess", ("random",))).state()["seats"][0]["moves"] == {}
+
+
+def test_advice_and_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    game = Game(Order("maze_fo", seed=0, advisor="optimal"))
+    assert game.advice() == {"turn": 0, "name": "optimal", "move": "move left", "value": None}
+    game.step("move left")
+    assert game.advice()["turn"] == 1
+    assert Game(Order("maze_fo", seed=0)).advice() == {}
+    assert Game(Order("maze_fo", ("random",), advisor="optimal")).advice() == {}
+    assert main(["symbolic", "--algorithms", "dqn", "--steps", "2"]) == 0
+    run = "runs/maze_fo/symbolic_dqn"
+    game = Game(Order("maze_fo", ("human", run), advisor=run))
+    value = game.advice()["value"]
+    game.step("move up")
+    mine, theirs = game.state()["seats"]
+    assert isinstance(value, float) and theirs["values"] == [value] and mine["values"] == [None]
+
+
+class Stuck:
+    """A player that fails at its second turn."""
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        if requests[0].turn:
+            raise UserError("no answer")
+        return [Reply("move up\n")]
+
+
+def test_if_one_player_fails_nobody_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    players: dict[str, Policy] = {"optimal": make_policy("maze_fo", "optimal"), "stuck": Stuck()}
+    monkeypatch.setattr("lmrl.players.named_policy", lambda name, *_: players[name])
+    game = Game(Order("maze_fo", ("optimal", "stuck"), seed=5))
+    game.step(None)
+    with pytest.raises(UserError, match="no answer"):
+        game.step(None)
+    assert [seat["turns"] for seat in game.state()["seats"]] == [1, 1]
+
+
+def test_an_environment_that_fails_is_brought_back_to_where_it_was() -> None:
+    made = []
+
+    def make_env() -> Any:
+        made.append(make("maze_fo"))
+        return made[-1]
+
+    seat = Seat("maze_fo", make_env, 0, "you", None)
+    seat.play(seat.move("move left"))
+    before = seat.state()
+    made[0].step = lambda action: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        seat.play(seat.move("move left"))
+    assert (len(made), seat.state()) == (2, before)
+    seat.play(seat.move("move left"))
+    assert [seat.state()["said"][turn] for turn in (1, 3)] == ["move left\n"] * 2
+    with pytest.raises(UserError, match="an action is needed"):
+        seat.move(None)
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (Order("nothing"), "unknown task 'nothing'"),
+        (Order("wordle", ("nobody",)), "no policy 'nobody'"),
+        (Order("wordle", ("human", "human")), "policy must be one player or two, at most one of them human"),
+        (Order("wordle", ()), "policy must be one player or two"),
+        (Order("wordle", ("random",) * 3), "policy must be one player or two"),
+        (Order("wordle", seed=-1), "seed must be a whole number from 0, got -1"),
+        (Order("wordle", advisor="human"), "the advisor must be a policy, not 'human'"),
+        (Order("wordle", env=["vocab"]), "env takes arguments as name=value, got 'vocab'"),
+        (Order("wordle", env=["words=3"]), "unknown argument of task wordle 'words'"),
+    ],
+)
+def test_what_cannot_be_played(order: Order, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Game(order)
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+ORDER: dict[str, Any] = {"task": "wordle", "policies": ["human"], "seed": 1, "advisor": "", "env": []}
+
+
+@contextmanager
+def served(first: Order, runs: Path = Path("runs"), **limits: float) -> Iterator[str]:
+    """The address of a page; its keys and its sessions are all ``k``."""
+    keys, connection = Keys(print, make=lambda: "k"), type("Connection", (BoundedConnection,), limits)
+    keys.new()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        app = make_app(Offer(first, runs), keys, ["here"])
+        settings = uvicorn.Config(app, http=connection, lifespan="off", log_level="error")
+        server = uvicorn.Server(settings)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join(20)
+
+
+def ask(address: str, body: Any = None, session: str = "k", **headers: str) -> tuple[int, Any, Any]:
+    """Status, headers, and what came: JSON if it is."""
+    data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+    named = {"content-type": "application/json", "x-lmrl-session": session, **headers}
+    named = {name.replace("_", "-"): value for name, value in named.items()}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, data, named), timeout=60) as answer:
+            status, came, text = answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        status, came, text = error.code, error.headers, error.read().decode()
+    return status, came, json.loads(text) if text.startswith("{") else text
+
+
+def enter(root: str) -> None:
+    """Open the session ``k``."""
+    assert ask(f"{root}open", {"key": "k"}, "")[::2] == (200, {"session": "k"})
+
+
+CLOSED = {"error": "Open the whole address that lmrl web printed; each opens the page once."}
+
+
+def test_a_key_opens_one_session_and_no_more() -> None:
+    announced: list[str] = []
+    keys = Keys(announced.append)
+    one, other = keys.new(), keys.new()
+    assert not keys.knows(one) and keys.open("") is None and keys.open(one[:-1]) is None
+    session = keys.open(one)
+    assert session is not None and session != one and keys.knows(session)
+    assert (keys.open(one), keys.open(session), announced) == (None, None, [])
+    assert not any(map(keys.knows, ("", one, other, session[:-1], "\ud83d", "\u00e4")))
+    assert keys.open(other) not in (None, session)
+    # The last key was used, so there is another one.
+    (third,) = announced
+    assert keys.open(third) is not None and len(announced) == 2
+
+
+def test_only_a_session_is_answered_and_told_what_is_wrong() -> None:
+    with served(Order("wordle", seed=1)) as root:
+        # The page itself is nobody's secret: it has neither order nor runs.
+        status, headers, page = ask(root, session="")
+        assert status == 200 and "<title>lmrl</title>" in page and "car_dealer" in page
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "script-src 'sha256-" in policy
+        assert (headers["Referrer-Policy"], headers["Cache-Control"]) == ("no-referrer", "no-store")
+        for path in ("offer", "new", "step", "advice"):
+            for session in ("", "no", "\xe4"):
+                assert ask(f"{root}{path}?key=k", ORDER, session)[::2] == (403, CLOSED)
+        for body in ({"key": "no"}, {"key": ["k"]}, {}, [], "k"):
+            assert ask(f"{root}open", body, "")[::2] == (403, CLOSED)
+        enter(root)
+        assert ask(f"{root}offer", {})[2]["first"]["seed"] == 1
+        status, headers, game = ask(f"{root}new", ORDER)
+        assert (status, game["game"], game["seats"][0]["said"]) == (200, 1, ["Wordle:\n"])
+        assert headers["X-Content-Type-Options"] == "nosniff" and "Set-Cookie" not in headers
+        status, _, game = ask(f"{root}step", {"game": 1, "action": hidden_word(1)})
+        assert (status, game["game"], game["seats"][0]["ending"]) == (200, 1, 0)
+        for path, body, message in (
+            ("new", b"{", "the request is not JSON"),
+            ("new", b"[" * 60_000, "the request is not JSON"),
+            ("new", b"\xff\x00", "the request is not JSON"),
+            ("new", b" " * 70_000, "the request is longer than 65536 bytes"),
+            ("new", [], "an order has the fields task, policies, seed, advisor, env, got []"),
+            ("new", {**ORDER, "seed": "1"}, "seed must be a whole number, got '1'"),
+            ("new", {**ORDER, "seed": -1}, "seed must be a whole number from 0, got -1"),
+            ("new", {**ORDER, "seed": 10**300}, "seed must be at most 9007199254740992, got 1e+300"),
+            ("new", {**ORDER, "policies": [1]}, "policies must be a list of texts, got [1]"),
+            ("new", {**ORDER, "task": "x"}, "unknown task 'x'"),
+            ("step", {"game": 1, "action": "about"}, "the game is over"),
+            ("step", {"game": 1, "action": 3}, "action must be a text, got 3"),
+            ("step", {"game": 9}, "this game is no longer there"),
+            ("advice", 3, "this game is no longer there"),
+        ):
+            status, _, told = ask(f"{root}{path}", body)
+            assert status == 400 and told["error"].startswith(message), told
+        for _ in range(8):
+            _, _, game = ask(f"{root}new", ORDER)
+        assert game["game"] == 9
+        assert ask(f"{root}advice", {"game": 1})[0] == 400
+        assert ask(f"{root}advice", {"game": 2})[::2] == (200, {})
+
+
+@pytest.mark.parametrize(
+    ("headers", "answered"),
+    [
+        ({"host": "localhost:9000"}, True),  # as a forwarded port has it
+        ({"host": "[::1]:8765"}, True),
+        ({"host": "192.168.0.7"}, True),
+        ({"host": "HERE:8765", "origin": "http://here:8765"}, True),
+        ({"host": "evil.example:8765"}, False),
+        ({"host": "127.0.0.1.evil.example"}, False),
+        ({"host": "[::1"}, False),
+        ({"host": "localhost", "origin": "http://localhost"}, True),
+        ({"host": "localhost", "origin": "http://localhost:81"}, False),
+        ({"host": "localhost", "origin": "http://evil.example"}, False),
+        ({"host": "localhost", "origin": "null"}, False),
+        ({"sec_fetch_site": "same-origin", "sec_fetch_mode": "cors"}, True),
+        ({"sec_fetch_site": "same-site", "sec_fetch_mode": "cors"}, False),  # another port of this machine
+        ({"sec_fetch_site": "cross-site", "sec_fetch_mode": "no-cors"}, False),
+        ({"content_type": "text/plain"}, False),  # what a form of any page may send
+    ],
+)
+def test_pages_from_elsewhere_are_not_answered(headers: dict[str, str], answered: bool) -> None:
+    with served(Order("wordle")) as root:
+        enter(root)
+        status, came, _ = ask(f"{root}offer", {}, **headers)
+        assert (status == 200) is answered
+        assert came["X-Frame-Options"] == "DENY"
+
+
+@contextmanager
+def watched(*places: str) -> Iterator[list[tuple[str, str]]]:
+    """What this process opens, lists, runs and imports in the meantime, where it names one of the places."""
+    seen: list[tuple[str, str]] = []
+    _watchers.append((places, seen))
+    if len(_watchers) == 1 and not _hooked:
+        _hooked.append(True)
+        sys.addaudithook(_audit)
+    try:
+        yield seen
+    finally:
+        _watchers.pop()
+
+
+_watchers: list[tuple[tuple[str, ...], list[tuple[str, str]]]] = []
+_hooked: list[bool] = []
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    for places, seen in _watchers:
+        if event.split(".")[0] in ("open", "import", "subprocess", "os", "exec", "compile", "socket"):
+            told = repr(arguments)
+            seen += [(event, told) for place in places if place in told]
+
+
+def test_no_request_chooses_a_path_a_program_a_module_or_an_endpoint(tmp_path: Path) -> None:
+    trap = tmp_path / "trap"
+    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
+    trap.chmod(0o755)
+    runs, path = tmp_path / "runs", str(trap)
+    run = runs / "wordle" / "mine"
+    for name in ("trap.ckpt", "config.json", "double.txt"):
+        (tmp_path / name).write_text("{}")
+    players = [path, f"{path}.ckpt", str(tmp_path), f"local:{tmp_path}", "chat:trap", f"lm:{tmp_path}", "os:system"]
+    players += [str(run / ".." / ".." / ".." / "trap.ckpt"), "../trap", "runs/wordle/mine/trap", "human\0", ""]
+    words = [f"engine_path={path}", f"opponent=stockfish engine_path={path}", "opponent=stockfish"]
+    arguments = [
+        *(("chess", word.split()) for word in (*words, f"opponent={path}", f"render_mode={path}")),
+        *(("endgames", word.split()) for word in (*words, f"piece_sets={path}")),
+        *(
+            ("wordle", [word])
+            for word in (f"vocab={path}", "vocab=[1,2]", "vocab=&a", "vocab=", "__class__=1", "self=1")
+        ),
+        *(("wordle", [word]) for word in ("vocab=${oc.env:HOME}", "counted=${oc.env:HOME}", "bad_word_reward=1e400")),
+        *(
+            ("maze_fo", [word])
+            for word in (f"layout={path}", f"layout={tmp_path}/double.txt", "layout.rows=1", "max_steps=x")
+        ),
+        *(("twenty_questions", [f"partner={name}"]) for name in (f"lm:{path}", "chat:trap", "trap.module:Partner")),
+        *(("twenty_questions", [f"partner.{name}"]) for name in ("name=chat:trap", "base_url=http://trap")),
+    ]
+    orders = [{**ORDER, "env": words, "task": task} for task, words in arguments]
+    for name in players:
+        orders += [{**ORDER, "policies": [name]}, {**ORDER, "policies": ["human", name]}]
+        orders += [{**ORDER, "advisor": name}] if name else []
+    orders += [{**ORDER, "task": name} for name in (path, "trap:Task", "../trap")]
+    with served(Order("wordle"), runs) as root, watched("trap", "double.txt") as seen:
+        enter(root)
+        for order in orders:
+            status, _, told = ask(f"{root}new", order)
+            assert status == 400 and re.match(
+                "unknown player|unknown task|the page may not set|env takes", told["error"]
+            )
+    assert not seen and not (tmp_path / "sprung").exists()
+
+
+def test_what_the_page_may_choose(tmp_path: Path) -> None:
+    for name in ("wordle/done/best.ckpt", "wordle/begun/log.txt", "chess/done/last.ckpt"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    # What the command line names may be chosen, with its arguments word for word.
+    first = Order("chess", ("human", "chat:x"), 0, "runs/best", ("opponent=stockfish", "engine_path=/opt/engine"))
+    offer = Offer(first, tmp_path)
+    assert offer.check(first) is first
+    assert [*offer.players("wordle")][-3:] == [str(tmp_path / "wordle" / "done"), "chat:x", "runs/best"]
+    assert {"random", "optimal"} <= {*offer.players("wordle")} and "human" not in offer.players("wordle")
+    for order in (
+        Order("maze_po", ("random", "human"), env=["layout=umaze", "max_steps=5", "reward=illegal_penalty"]),
+        Order("wordle", (str(tmp_path / "wordle" / "done"),), advisor="chat:x", env=["vocab=null", "counted=true"]),
+        Order("wordle", env=["bad_word_reward=-2.5"]),
+        Order("chess", env=["opponent=alphabeta", "depth=2"]),
+        Order("endgames", env=["piece_sets=kQK"]),
+        Order("twenty_questions", env=["noise=0.25", "deterministic=false"]),
+    ):
+        assert offer.check(order) is order
+        if "done" not in "".join(order.policies) and not order.advisor:
+            Game(order).close()
+    for order in (
+        Order("chess", env=["engine_path=/opt/other"]),
+        Order("endgames", env=["engine_path=/opt/engine"]),
+        Order("wordle", (str(tmp_path / "wordle" / "begun"),)),
+        Order("wordle", (str(tmp_path / "chess" / "done"),)),
+    ):
+        with pytest.raises(UserError, match="named on the command line"):
+            offer.check(order)
+
+
+def test_the_games_of_a_page_have_one_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openai", reason="needs openai: pip install 'lmrl[chat]'")
+    monkeypatch.setenv("LMRL_DATA", str(tmp_path))
+    first, up = Order("maze_fo", ("chat:x",)), completion('{"action": "move up"}')
+    with Unruly(*[up] * 9) as server:
+        chat = _chat_settings(first, [f"base_url={server.url}", "cache=false", "budget_requests=3"])
+        for turns in (2, 1):
+            game = Game(first, chat)
+            for _ in range(turns):
+                game.step(None)
+        with pytest.raises(UserError, match="budget of 3 requests"):
+            game.step(None)
+        assert game.state()["seats"][0]["turns"] == 1
+
+
+# -- connections ------------------------------------------------------------------------------------------------------
+
+
+Connect: TypeAlias = Callable[[str, bytes], socket.socket]
+
+
+@pytest.fixture
+def connected() -> Iterator[Connect]:
+    """Opens a connection to a page and sends something; all are closed in the end."""
+    with ExitStack() as opened:
+
+        def connect(root: str, sent: bytes) -> socket.socket:
+            place = ("127.0.0.1", int(root.rstrip("/").rpartition(":")[2]))
+            found = opened.enter_context(socket.create_connection(place, timeout=20))
+            found.sendall(sent)
+            return found
+
+        yield connect
+
+
+def is_cut(connection: socket.socket) -> bool:
+    """Whether the server hangs up without an answer."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+HALVES = (
+    b"",
+    b"GET / HTTP/1.1\r\nhost: localhost\r\nx: ",
+    b"POST /open HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{",
+)
+
+
+def test_requests_that_never_end_are_cut(connected: Connect, capsys: pytest.CaptureFixture[str]) -> None:
+    """Thirty half requests, and one that goes on byte by byte; whoever asks in the meantime is answered."""
+    with served(Order("wordle"), seconds=0.5) as root:
+        began = time.monotonic()
+        halves = [connected(root, HALVES[number % 3]) for number in range(30)]
+        enter(root)
+        slow = connected(root, HALVES[1])
+        with suppress(OSError):
+            while time.monotonic() - began < 15:
+                slow.sendall(b"x")
+                time.sleep(0.05)
+        assert time.monotonic() - began < 5
+        assert all(map(is_cut, halves))
+        assert time.monotonic() - began < 5
+        assert ask(f"{root}offer", {})[0] == 200
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_second_request_that_never_ends_is_cut_too(connected: Connect) -> None:
+    with served(Order("wordle"), seconds=0.5) as root:
+        page = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        kept = connected(root, page)
+        answer = b""
+        while b"</html>" not in answer:
+            answer += kept.recv(1 << 16)
+        kept.sendall(page[:-2])
+        assert is_cut(kept)
+
+
+def test_long_answers_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A player may think for longer than a request may take to come."""
+    monkeypatch.setattr(Offer, "describe", lambda _: time.sleep(1.2) or {"slow": True})
+    with served(Order("wordle"), seconds=0.3) as root:
+        enter(root)
+        assert ask(f"{root}offer", {})[::2] == (200, {"slow": True})
+
+
+def test_an_answer_that_nobody_takes_is_given_up(connected: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Offer, "describe", lambda _: {"much": "x" * (20 << 20)})
+    with served(Order("wordle"), seconds=0.3) as root:
+        enter(root)
+        head = b"POST /offer HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nx-lmrl-session: k\r\n"
+        deaf = connected(root, head + b"content-length: 2\r\n\r\n{}")
+        assert deaf.recv(4, socket.MSG_WAITALL) == b"HTTP"
+        time.sleep(1.5)  # nothing is read in the meantime
+        came = 0
+        with suppress(ConnectionResetError):
+            while part := deaf.recv(1 << 20):
+                came += len(part)
+        assert came < 20 << 20
+
+
+def test_there_are_never_more_connections_than_allowed(connected: Connect) -> None:
+    """The one that has waited longest makes room."""
+    with served(Order("wordle"), most=10) as root:
+        waiting = [connected(root, HALVES[1]) for _ in range(40)]
+        assert all(map(is_cut, waiting[:30]))
+        assert ask(root)[0] == 200
+        assert is_cut(waiting[30])
+        waiting[39].settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            waiting[39].recv(1)
+
+
+def test_what_goes_wrong_inside_is_told_to_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmrl.play.game.Game", lambda *_: 1 / 0)
+    with served(Order("wordle")) as root:
+        enter(root)
+        status, headers, told = ask(f"{root}new", ORDER)
+        assert (status, told) == (500, {"error": "ZeroDivisionError: division by zero"})
+        assert headers["X-Frame-Options"] == "DENY"
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    ports, shown, printed, leading = [], list[str](), list[str](), list[str]()
+
+    def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        ports.append(sockets[0].getsockname())
+        raise KeyboardInterrupt  # as Ctrl-C does
+
+    monkeypatch.setattr("uvicorn.Server.run", run)
+
+    def show(address: str) -> None:
+        """What other users see of it is the path of a file that they cannot read."""
+        page = Path(urlsplit(address).path)
+        assert (page.stat().st_mode & 0o777, page.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        leading.append(page.read_text())
+        shown.append(address)
+
+    monkeypatch.setattr("webbrowser.open", show)
+    assert main(["web", "wordle", "--port", "0", "--policy", "random"]) == 0
+    printed += capsys.readouterr().out.split()
+    assert printed[:2] == ["wordle", "at"] and "note:" not in printed
+    place, _, key = printed[2].partition("#")
+    assert place == f"http://127.0.0.1:{ports[0][1]}/" and len(key) >= 20
+    (led,) = re.findall(r"url=(.*?)\"", leading[0])
+    assert led.partition("#")[0] == place and len(led.partition("#")[2]) >= 20 and led != printed[2]
+    assert re.fullmatch(r"file://[\w/.-]+/lmrl\.html", shown[0]) and not Path(urlsplit(shown[0]).path).exists()
+    assert main(["web", "wordle", "--port", "0", "--no-browser", "--host", "0.0.0.0"]) == 0
+    assert "note: whoever has this address" in capsys.readouterr().out
+    assert len(shown) == 1 and ports[1][0] == "0.0.0.0"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for words, message in (
+            (["wordle", "--port", str(taken.getsockname()[1])], "--port 0 takes any free one"),
+            (["wordle", "--port", "99999999"], "cannot listen at host '127.0.0.1', port 99999999"),
+            (["nothing"], "unknown task 'nothing'"),
+            (["wordle", "--policy", "nobody"], "no policy 'nobody'"),
+            (["wordle", "--advisor", "nobody"], "no policy 'nobody'"),
+            (["wordle", "--chat", "timeout=3"], "chat can be set for a chat model only"),
+            (["wordle", "--policy", "chat:x", "--chat", "base_url=http://x", "timeout=-3"], "timeout must be above 0"),
+        ):
+            assert main(["web", *words]) == 2
+            assert message in capsys.readouterr().err
+    assert len(ports) == 2
+
+
+# -- in a browser -----------------------------------------------------------------------------------------------------
+
+
+def typed(tab: Any, words: str, turn: int) -> None:
+    tab.fill(".answer input", words)
+    tab.press(".answer input", "Enter")
+    tab.wait_for_selector(f"body[data-turns='{turn}']")
+
+
+def order(tab: Any, task: str, mode: str, **fields: str) -> None:
+    """Fill in the form and press its button; waits until the new game is there."""
+    tab.evaluate("delete document.body.dataset.turns")
+    tab.select_option("#task", task)
+    tab.click(f"label:has([value={mode}]) span")
+    for name, value in fields.items():
+        tab.fill(f"#{name}", value)
+    tab.click("text=Start")
+    tab.wait_for_selector("body[data-turns]")
+
+
+def texts(tab: Any, selector: str) -> list[str]:
+    return [" ".join(words.split()) for words in tab.locator(selector).all_inner_texts()]
+
+
+def test_wordle_to_its_end_in_the_page() -> None:
+    word = hidden_word(1)
+    with served(Order("wordle", seed=1, advisor="optimal")) as root, opened() as tab:
+        tab.goto(f"{root}#k")
+        tab.wait_for_selector("body[data-turns='0']")
+        typed(tab, "zzzzz", 1)
+        tab.fill(".answer input", word[:2])
+        letters = [letter for letter in texts(tab, ".tiles .tile")]
+        assert letters[:7] == ["Z"] * 5 + [*word[:2].upper()] and len(letters) == 30
+        tab.click("text=Use it")
+        advised = tab.input_value(".answer input")
+        tab.press(".answer input", "Enter")
+        tab.wait_for_selector("body[data-turns='2']")
+        assert texts(tab, "li.own .text") == ["zzzzz", advised]
+        typed(tab, word, 3)
+        assert texts(tab, ".facts")[0] == "you return \N{MINUS SIGN}2 turn 3 illegal 1 solved"
+        assert tab.locator(".tile.g").count() >= 10  # the row, and the letters below
+        assert not tab.is_visible(".answer") and not tab.is_visible(".hint")
+        tab.click("#back")
+        assert texts(tab, ".facts")[0].startswith("you return \N{MINUS SIGN}2 turn 2 illegal 1")
+        assert tab.is_disabled("#on") is False
+        tab.click("text=Next seed")
+        tab.wait_for_selector("body[data-turns='0']")
+        assert tab.input_value("#seed") == "2" and tab.locator(".tiles .tile.o").count() == 30
+
+
+def test_the_way_in_by_a_file_is_open_once(tmp_path: Path) -> None:
+    with served(Order("wordle", seed=1)) as root, opened() as tab:
+        tab.goto(_leading_to(f"{root}#k", tmp_path))
+        tab.wait_for_selector("body[data-turns='0']")
+        assert tab.url == root  # the key is neither shown nor in the history
+        tab.reload()
+        tab.wait_for_selector("body[data-turns='0']")
+        other = tab.context.new_page()
+        other.goto(root)
+        other.wait_for_selector("#problem:not(:empty)")
+        assert texts(other, "#problem") == [CLOSED["error"]]
+        assert other.locator("#seats > *").count() == 0
+        other.evaluate("location.hash = 'wrong'")
+        other.wait_for_function("location.hash === ''")
+        other.evaluate("location.hash = 'k'")  # another key, which was announced when the first was used
+        other.wait_for_selector("body[data-turns='0']")
+
+
+def test_a_policy_is_watched_in_the_maze() -> None:
+    with served(Order("maze_fo", ("optimal",), seed=3)) as root, opened() as tab:
+        tab.goto(f"{root}#k")
+        tab.select_option("#pace", "fast")
+        tab.wait_for_selector(".facts .good")
+        turns = int(tab.get_attribute("body", "data-turns"))
+        assert texts(tab, "#where") == [f"turn {turns} of {turns}"]
+        assert tab.locator(".picture line").count() == turns == tab.locator("li.own").count()
+        assert tab.is_disabled("#play") and tab.is_disabled("#on")
+        tab.click("#back")
+        assert tab.locator(".picture line").count() == turns - 1
+        assert tab.locator(".facts .good").count() == 0
+        tab.fill("#turn", "0")
+        assert tab.locator(".picture line").count() == 0 and tab.locator("li").count() == 1
+        tab.click("#play")
+        tab.wait_for_selector(".facts .good")
+
+
+def test_two_policies_side_by_side_and_a_mistake_that_is_explained() -> None:
+    with served(Order("maze_po", ("random", "optimal"), seed=3, env=["max_steps=5"])) as root, opened() as tab:
+        tab.goto(f"{root}#k")
+        tab.select_option("#pace", "fast")
+        tab.wait_for_selector(".seat:nth-child(2) .good, .seat:nth-child(2) .bad")
+        assert texts(tab, ".player") == ["random", "optimal"]
+        first = [texts(tab, f".seat:nth-child({n}) li")[0] for n in (1, 2)]
+        assert first[0] == first[1]
+        tab.fill("#right", "nobody")
+        tab.click("text=Start")
+        tab.wait_for_selector("#problem:not(:empty)")
+        assert texts(tab, "#problem")[0].startswith("unknown player 'nobody'; known: ")
+        assert texts(tab, ".player") == ["random", "optimal"]
+
+
+def test_moves_on_the_board_and_with_the_arrow_keys() -> None:
+    with served(Order("chess", env=["opponent=random"])) as root, opened() as tab:
+        tab.goto(f"{root}#k")
+        tab.click("[data-square=g1]")
+        assert sorted(tab.eval_on_selector_all(".to", "all => all.map(square => square.dataset.square)")) == [
+            "f3",
+            "h3",
+        ]
+        tab.click("[data-square=f3]")
+        tab.wait_for_selector("body[data-turns='1']")
+        assert texts(tab, "li.own .text") == ["N f 3"]
+        order(tab, "maze_po", "play", env="")
+        tab.keyboard.press("ArrowUp")
+        tab.wait_for_selector("body[data-turns='1']")
+        assert texts(tab, "li.own .text") == ["move up"]
+        assert tab.locator(".picture rect").count() == 5
+
+
+class Hostile:
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        return [Reply(EVIL[request.turn % 3] + "\n") for request in requests]
+
+
+def test_hostile_texts_of_people_and_models_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmrl.players.named_policy", lambda *_: Hostile())
+    monkeypatch.setattr("lmrl.players.named_adviser", lambda *_: Hostile())
+    evil = Order("twenty_questions", ("human", EVIL[0]), advisor=EVIL[1], env=[])
+    with served(evil) as root, opened() as tab:
+        tab.goto(f"{root}#k")
+        tab.wait_for_selector("body[data-turns='0']")
+        for turn, text in enumerate(EVIL[:3], 1):
+            typed(tab, text, turn)
+        tab.wait_for_selector(".hint:not([hidden])")
+        for seat in (1, 2):
+            said = tab.locator(f".seat:nth-child({seat}) li.own .text").all_text_contents()
+            assert said == list(EVIL[:3])
+        assert tab.locator(".player").nth(1).text_content() == EVIL[0]
+        assert EVIL[1] in tab.locator(".hint").first.text_content()
+        assert tab.evaluate("String(window.pwned)") == "undefined"
+        assert tab.locator("img, iframe, main h1, main script").count() == 0
+        tab.evaluate("delete document.body.dataset.turns")
+        tab.fill("#env", EVIL[1].replace(" ", "_"))
+        tab.click("text=Start")
+        tab.wait_for_selector("#problem:not(:empty)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_window_is_wide_enough_and_the_words_stand_out(scheme: str) -> None:
+    window = {"viewport": {"width": 390, "height": 800}, "color_scheme": scheme}
+    with served(Order("wordle")) as root, opened(**window) as tab:
+        tab.goto(f"{root}#k")
+        tab.wait_for_selector("body[data-turns='0']")
+        for task, mode in (("wordle", "play"), ("endgames", "watch"), ("maze_fo", "compare"), ("car_dealer", "play")):
+            order(
+                tab,
+                task,
+                mode,
+                **({} if mode == "play" else {"left": "random"}),
+                **({"right": "random"} if mode == "compare" else {}),
+            )
+            assert tab.evaluate("document.documentElement.scrollWidth") == 390, task
+        for ink, paper in (
+            ("ink", "paper"),
+            ("soft", "tint"),
+            ("ink", "own"),
+            ("soft", "own"),
+            ("mark", "paper"),
+            ("good", "paper"),
+            ("paper", "act"),
+        ):
+            assert contrast(tab, ink, paper) >= 4.5, (ink, paper)
+
+
+def contrast(tab: Any, ink: str, paper: str) -> float:
+    """Of two colours of the page, as WCAG 2 has it."""
+    shades = []
+    for name in (ink, paper):
+        code = tab.evaluate(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim().slice(1)")
+        wide = code if len(code) == 6 else "".join(2 * digit for digit in code)
+        parts = [int(wide[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        shades.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(shades) + 0.05) / (min(shades) + 0.05)

@@ -1,0 +1,149 @@
+import base64
+import csv
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmrl.errors import UserError
+from lmrl.report.report import write_report
+
+ALWAYS = {"report.md", "report.html", "table.csv", "table.json", "scores.png", "returns.png", "lengths.png"}
+DASH = "\N{EN DASH}"
+METRICS = "epoch,ilql/q_loss,step,train/loss\n0,1.5,9,2.5\n0,1.0,19,1.5\n"
+EVIL = "<script>alert(1)</script>|`x` **b** [a](javascript:1)\x1b[31m\x00\n"
+
+
+class Page(HTMLParser):
+    """Tags, text and pictures of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.sources: list[str] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory, run_of: Callable[..., Path], seer: Any, player: Any) -> Path:
+    """A finished BC (always down) and ILQL (always right), and a player with bad manners; no filtered BC, no MC."""
+    place = tmp_path_factory.mktemp("report")
+    run_of(place / "runs", "bc", player(lambda request: "move down\n"))
+    run_of(place / "runs", "ilql", seer, metrics=METRICS)
+    run_of(place / "runs", "evil<b>|name", player(lambda request: EVIL), episodes=2)
+    return write_report(place / "runs", place / "report").parent
+
+
+def row(report: Path, begin: str) -> list[str]:
+    lines = (report / "report.md").read_text().splitlines()
+    return next(line for line in lines if line.startswith(f"| {begin} |")).strip("| ").split(" | ")
+
+
+def test_all_files_are_there(report: Path) -> None:
+    expected = {*ALWAYS, "learning_curves.png", "losses_maze_fo.png", "improvement.png", "maze_values_maze_fo.png"}
+    assert {path.name for path in report.iterdir()} == expected
+
+
+def test_a_row_holds_ours_beside_the_published(report: Path) -> None:
+    cells = row(report, "ILQL")
+    assert cells[1].startswith("100.0 [") and cells[2:5] == [DASH, "99.9", DASH]
+    assert cells[5].startswith("\N{MINUS SIGN}6.84 [") and cells[6] == "\N{MINUS SIGN}6.97"
+    assert cells[7:] == ["100.0 [86.7, 100.0] %", "7.8", "0.00 %", "25", DASH, "5 min 03 s"]
+    assert row(report, "BC")[3] == "58.2 †"
+
+
+def test_the_table_holds_all_tasks_and_players_beside_the_published(report: Path) -> None:
+    cells = row(report, "maze_fo")
+    lines = (report / "report.md").read_text().splitlines()
+    heads = next(line for line in lines if line.startswith("| task | BC")).strip("| ").split(" | ")
+    assert (
+        heads == ["task", "BC", "ILQL", "GPT-4"]
+        and cells[3] == f"{DASH} / 78.2"
+        and cells[2] == "100.0 / 99.9"
+        and cells[1].endswith(" / 58.2 †")
+    )
+    section = (report / "report.md").read_text().split("### Published scores that do not follow")[1].split("###")[0]
+    assert "| maze_fo | MC | \N{MINUS SIGN}48.10 | 75.0 | 72.9 |" in section
+
+
+def test_the_table_as_files(report: Path) -> None:
+    table = json.loads((report / "table.json").read_text())
+    ilql = next(cell for cell in table["cells"] if cell["name"] == "ilql")
+    assert ilql["normalized"] == pytest.approx(100) and ilql["over_seeds"] is None and ilql["published"] == 99.9
+    assert table["constants"]["maze_fo"]["minimum"] == -101
+    with (report / "table.csv").open() as file:
+        rows = {line["name"]: line for line in csv.DictReader(file)}
+    assert float(rows["ilql"]["over_episodes_low"]) == ilql["over_episodes"][0]
+    assert rows["ilql"]["over_seeds_low"] == "" and rows["bc"]["published_follows"] == "False"
+
+
+def test_the_difference_has_an_interval(report: Path) -> None:
+    cells = row(report, "ILQL \N{MINUS SIGN} BC")
+    assert cells[4] == "higher" and cells[2] == "41.7"
+    low, high = re.findall(r"\[([\d.]+), ([\d.]+)\]", cells[1])[0]
+    assert 30 < float(low) < float(cells[1].split()[0]) < float(high) < 110
+
+
+def test_printed_scores_that_do_not_follow_are_marked(report: Path) -> None:
+    section = (report / "report.md").read_text().split("### The published numbers, checked")[1].split("The scale:")[0]
+    marked = {line.split(" | ")[0].strip("| ") for line in section.splitlines() if "† does not follow" in line}
+    assert marked == {"BC", "filtered BC", "MC"}
+    assert "| \N{MINUS SIGN}48.10 | 75.0 | 72.9 |" in section
+
+
+def test_missing_algorithms_warnings_and_commands_are_told(report: Path) -> None:
+    for name in ("report.md", "report.html"):
+        words = (report / name).read_text()
+        words = Page(words).words if name.endswith("html") else words.replace("\\", "")
+        assert "no evaluation of filtered BC, MC was found; made by: lmrl reproduce maze_fo" in words
+        assert "2 of 2 returns lie below the constants' minimum -101" in words
+        assert "lmrl fit --config configs/maze_fo/ilql.yaml --seed_everything 0    # 5 min 03 s" in words
+
+
+def test_the_page_needs_nothing_else_and_runs_nothing(report: Path) -> None:
+    page = Page((report / "report.html").read_text())
+    assert not {"script", "b", "link", "iframe"} & set(page.tags)
+    assert EVIL.split("\x1b")[0] in page.words and "evil<b>|name" in page.words
+    assert [source[:22] for source in page.sources] == ["data:image/png;base64,"] * 7
+    assert base64.b64decode(page.sources[0][22:]) == (report / "scores.png").read_bytes()
+
+
+def test_control_characters_are_gone(report: Path) -> None:
+    for name in ("report.md", "report.html"):
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", (report / name).read_text())
+
+
+def test_markdown_shows_hostile_text_as_text(report: Path) -> None:
+    lines = (report / "report.md").read_text().splitlines()
+    assert row(report, r"evil&lt;b&gt;\|name")[10] == "2"
+    for line in lines:
+        assert "<script" not in line or line.startswith("    ")
+
+
+def test_without_curves_or_probes_there_are_no_such_pictures(
+    tmp_path: Path, run_of: Callable[..., Path], player: Any
+) -> None:
+    run_of(tmp_path / "runs", "bc", player(lambda request: "move down\n"), task="maze_po")
+    page = write_report(tmp_path / "runs", tmp_path / "report", algorithms=["bc"])
+    assert {path.name for path in page.parent.iterdir()} == ALWAYS
+    assert "no evaluation of" not in page.read_text()
+
+
+def test_nothing_to_report(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="make some with: lmrl reproduce"):
+        write_report(tmp_path)
+    with pytest.raises(UserError, match="unknown task"):
+        write_report(tmp_path, tasks=["maze"])
+    assert not (tmp_path / "report").exists()

@@ -1,0 +1,204 @@
+"""Chat templates: what is trained is what is read and said in play, token by token, and is what the template makes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from lmrl.datamodules import MazeDataModule
+from lmrl.envs.registry import task
+from lmrl.errors import UserError
+from lmrl.evaluation import evaluate
+from lmrl.modules import BC, ILQL, load_module, load_policy
+from lmrl.policies import LMPolicy
+from lmrl.tokens.encoding import ChatEncoder, Window, encoder_for
+from lmrl.tokens.segments import context, segments
+from lmrl.types import Episode, Request
+from tests.helpers.online import TINY, trainer
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+LLAMA3 = (
+    "{{ bos_token }}{% for m in messages %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\\n\\n' }}"
+    "{{ m['content'] | trim }}{{ '<|eot_id|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
+)
+MISTRAL = (
+    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}{{ '[INST] ' + m['content'] + ' [/INST]' }}"
+    "{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'] | trim + eos_token }}{% endif %}{% endfor %}"
+)
+GEMMA = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% set role = 'model' if m['role'] == 'assistant' else m['role'] %}"
+    "{{ '<start_of_turn>' + role + '\\n' + m['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"
+)
+TEMPLATES = {"chatml": CHATML, "llama3": LLAMA3, "mistral": MISTRAL, "gemma": GEMMA}
+ENDS = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>", "mistral": "</s>", "gemma": "<end_of_turn>"}
+SPECIAL = [
+    "<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+    "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>",
+]  # fmt: skip
+
+OBSERVATIONS = ("you are at 1, 1.\n", "wall!\n", "you are at 1, 2.\n", "you are at 2, 2.\n")
+ACTIONS = ("move up\n", "move right\n", "move down\n")
+
+
+def tokenizer(template: str | None) -> PreTrainedTokenizerBase:
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    teacher = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=[AddedToken(text, normalized=False, special=True) for text in SPECIAL],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator([*OBSERVATIONS, *ACTIONS, "user assistant model"] * 3, teacher)
+    made = PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+    made.chat_template = template
+    return made
+
+
+@pytest.fixture(params=TEMPLATES)
+def style(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def played(ids: Sequence[tuple[int, ...]] = (), **more: Any) -> Episode:
+    given = {"terminated": False, "truncated": True, "action_ids": tuple(ids), **more}
+    return Episode("maze_fo", OBSERVATIONS, ACTIONS, (-1.0, -2.0, -3.0), **given)
+
+
+def messages(first: int, count: int) -> list[dict[str, str]]:
+    texts = [text.strip() for pair in zip(OBSERVATIONS, (*ACTIONS, ""), strict=True) for text in pair][first:count]
+    return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+
+
+def rendered(tokens: PreTrainedTokenizerBase, first: int, count: int) -> list[int]:
+    """What the tokenizer itself makes of the dialogue, as a whole."""
+    told = messages(first, count)
+    return list(tokens.apply_chat_template(told, add_generation_prompt=True, tokenize=True, return_dict=False))
+
+
+@pytest.mark.parametrize("texts", [None, 1, 3, 4], ids=lambda n: f"{n} texts")
+def test_contexts_are_those_of_the_template(style: str, texts: int | None) -> None:
+    """In play and in training; a window that would begin with an action begins with the observation after it."""
+    tokens, window = tokenizer(TEMPLATES[style]), Window(texts, rendering="chat")
+    encoder = encoder_for(tokens, window)
+    parts = list(segments(played(), encoder, window))
+    trained = [part.ids[: col + 1].tolist() for part in parts for col in part.col]
+    for turn in range(4):
+        count = 2 * turn + 1
+        first = 0 if texts is None else max(0, count - texts + (count - texts) % 2)
+        expected = rendered(tokens, first, count)
+        assert context(encoder, window, OBSERVATIONS[: turn + 1], ACTIONS[:turn]) == expected
+        following = [part.next_ids.tolist() for part in parts if part.next_ids is not None]
+        assert expected in [*trained, *following]
+
+
+def test_loss_is_on_the_agents_words_and_its_end_of_turn(style: str) -> None:
+    tokens, window = tokenizer(TEMPLATES[style]), Window(rendering="chat")
+    (part,) = segments(played(), encoder_for(tokens, window), window)
+    space, end = " " if style == "mistral" else "", ENDS[style]
+    assert tokens.decode(part.token) == "".join(f"{space}{action.strip()}{end}" for action in ACTIONS)
+    ends = tokens.convert_tokens_to_ids(end)
+    assert part.reward[part.token == ends].tolist() == [-1.0, -2.0, -3.0] and part.reward.sum() == -6.0
+    assert part.token.tolist() == part.ids[part.col + 1].tolist()
+
+
+@pytest.mark.parametrize("texts", [None, 1, 4], ids=lambda n: f"{n} texts")
+def test_a_rollout_is_trained_on_as_it_was_read_and_said(style: str, texts: int | None) -> None:
+    """A model from random weights says anything: no end of turn, special ids, words that encode otherwise."""
+    tokens, window = tokenizer(TEMPLATES[style]), Window(texts, 900, "chat")
+    torch.manual_seed(0)
+    module = BC(architecture={**TINY, "n_positions": 1024, "vocab_size": len(tokens)})
+    read: list[tuple[list[int], tuple[int, ...]]] = []
+    policy = LMPolicy(module.model, tokens, window, max_new_tokens=6)
+    end = tokens.convert_tokens_to_ids(ENDS[style])
+    with torch.no_grad():  # so that some turns end
+        module.model.get_output_embeddings().weight[end] *= 4  # type: ignore[operator, union-attr]
+    act = policy.act
+
+    def noting(requests: Sequence[Request]) -> Any:
+        replies = act(requests)
+        read.extend(zip(policy._prompter.contexts(requests), (reply.ids for reply in replies), strict=True))
+        return replies
+
+    policy.act = noting  # type: ignore[method-assign]
+    episodes = evaluate(policy, "maze_fo", 3, slots=1, env={"max_steps": 8}).episodes
+    assert {ids[-1] == end for episode in episodes for ids in episode.action_ids} == {True, False}
+    special = set(tokens.all_special_ids) - {end}
+    assert not special & {token for episode in episodes for ids in episode.action_ids for token in ids}
+    parts, trained = [part for episode in episodes for part in segments(episode, ChatEncoder(tokens), window)], []
+    for part in parts:
+        starts = [c for i, c in enumerate(part.col) if i == 0 or c != part.col[i - 1] + 1 or part.reward[i - 1] != 0]
+        trained += [part.ids[: col + 1].tolist() for col in starts]
+    said = [token for part in parts for token in part.token.tolist()]
+    assert trained == [ids for ids, _ in read]
+    assert said == [token for _, ids in read for token in ids]
+
+
+def test_a_turn_that_was_cut_off_is_ended_by_what_follows(style: str) -> None:
+    """The player reads the end of its turn, and is not trained to have said it."""
+    tokens, window = tokenizer(TEMPLATES[style]), Window(rendering="chat")
+    encoder = ChatEncoder(tokens)
+    said = [encoder.action(action)[:-1] for action in ACTIONS]
+    assert context(encoder, window, OBSERVATIONS, ACTIONS, said) == rendered(tokens, 0, 7)
+    (part,) = segments(played(said), encoder, window)
+    assert part.token.tolist() == [token for ids in said for token in ids]
+
+
+def test_what_is_said_is_what_is_heard(style: str) -> None:
+    encoder = ChatEncoder(tokenizer(TEMPLATES[style]))
+    for text in ACTIONS:
+        ids = encoder.action(text)
+        assert encoder.said(ids) == text == encoder.said(ids[:-1])
+        assert ids[-1] == encoder.end
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (None, "has none: use rendering text"),
+        (CHATML.replace("m['content']", "m['content'] + loop.revindex | string"), "prefix-stable"),
+        (CHATML.replace("m['content']", "(m['content'] if loop.last else m['content'][:4])"), "prefix-stable"),
+        # What is three turns old or younger stays.
+        (CHATML.replace("m['content']", "(m['content'] if loop.revindex < 4 else m['content'][:4])"), "prefix-stable"),
+        (LLAMA3.replace("'<|eot_id|>'", "'\\n'"), "must end in a token of its own"),
+        (CHATML.replace("assistant\\n' }}{% endif", "assistant\\n<think>' }}{% endif"), "prefix-stable"),
+    ],
+)
+def test_templates_that_cannot_be_cut_are_refused(template: str | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ChatEncoder(tokenizer(template))
+
+
+def test_a_run_on_chat_plays_as_it_was_trained(data_path: Path, tmp_path: Path) -> None:
+    """From the tokenizer's folder over BC and ILQL to the checkpoint that plays, and to `generate`."""
+    tokenizer(GEMMA).save_pretrained(tmp_path / "tokens")
+    data: dict[str, Any] = {"path": str(data_path), "batch_size": 64, "rendering": "chat"}
+    bc = BC(architecture={**TINY, "n_positions": 256}, tokenizer=str(tmp_path / "tokens"))
+    run: L.Trainer = trainer(tmp_path / "bc", 2)
+    run.fit(bc, MazeDataModule("maze_fo", **data))
+    bc.export(tmp_path / "bc" / "last")
+    ilql = ILQL(pretrained=str(tmp_path / "bc"))
+    run = trainer(tmp_path / "ilql", 2)
+    run.fit(ilql, MazeDataModule("maze_fo", **data))
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    ilql.export(tmp_path / "last")  # as runs do: with the tokenizer
+    assert load_module(tmp_path / "last.ckpt").reading().rendering == "chat"
+    policy = load_policy(tmp_path / "last.ckpt", task("maze_fo"))
+    request = Request(0, 0, OBSERVATIONS[:1])
+    (ids,) = policy._prompter.contexts([request])  # type: ignore[attr-defined]
+    assert bc.tokenizer.decode(ids).endswith("<end_of_turn>\n<start_of_turn>model\n")
+    end = bc.tokenizer.convert_tokens_to_ids("<end_of_turn>")
+    generation = bc.model.generation_config.from_pretrained(tmp_path / "bc" / "last")  # type: ignore[union-attr]
+    assert generation.eos_token_id in (end, [end]) and end not in generation.suppress_tokens

@@ -1,0 +1,145 @@
+"""Precision, activation checkpointing and compilation change how a loss is computed, not what it is."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lmrl.errors import UserError
+from lmrl.models.lm import trunk_of
+from lmrl.modules import BC, ILQL, LanguageModule
+from lmrl.tokens.collate import TokenBatch, collate
+from lmrl.tokens.encoding import Window
+from tests.helpers.doubles import cut, episode
+from tests.modules.test_gradients import examples, loader
+from tests.modules.test_lora import LLAMA, LORA
+
+TINY = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
+
+
+class FromScratchILQL(ILQL):
+    starts_from_bc = False
+
+
+class Watching(L.Callback):
+    """Losses and kinds of numbers, as a step sees them."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.kinds: dict[str, torch.dtype] = {}
+        self.rewards: list[Tensor] = []
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: TokenBatch, *_: Any) -> None:
+        self.kinds = {name: p.dtype for name, p in module.named_parameters()}
+        self.rewards.append(batch.reward)
+        assert torch.get_default_dtype() is torch.float32
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        self.losses.append(float(trainer.callback_metrics["train/loss"]))
+
+
+def run(module: LanguageModule, root: Path, steps: int = 2, **settings: Any) -> Watching:
+    watching = Watching()
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    trainer = L.Trainer(
+        max_steps=steps,
+        logger=False,
+        accelerator="cpu",
+        default_root_dir=root,
+        callbacks=[watching],
+        **quiet,
+        **settings,
+    )
+    trainer.fit(module, loader(8))
+    return watching
+
+
+def make(kind: type[LanguageModule], **arguments: Any) -> LanguageModule:
+    torch.manual_seed(0)
+    module = kind(**{"architecture": TINY, "warmup_steps": 0, "lr": 1e-3, **arguments})
+    for name, parameter in module.named_parameters():
+        if "outer.weight" in name or "lora_B" in name:  # else heads are constant and adapters do nothing
+            nn.init.normal_(parameter, std=0.3)
+    return module
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [(BC, {}), (FromScratchILQL, {"lora": LORA}), (FromScratchILQL, {"lora": LORA, "gamma": 1.0})],
+)
+def test_half_precision_leaves_heads_adapters_and_rewards_whole(
+    kind: type[LanguageModule], arguments: dict[str, Any], precision: str, tmp_path: Path
+) -> None:
+    exact = run(make(kind, **arguments), tmp_path)
+    half = run(make(kind, **arguments), tmp_path, precision=precision)
+    assert half.losses == pytest.approx(exact.losses, rel=0.03) and half.losses != exact.losses
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(half.rewards, exact.rewards, strict=True))
+    assert {rewards.dtype for rewards in half.rewards} == {torch.float32}  # whole numbers are the same in both
+    whole = {n for n in half.kinds if "lora_" in n or "_head" in n}
+    assert bool(whole) == (kind is not BC)
+    for name, kept in half.kinds.items():
+        in_half = precision == "bf16-true" and name not in whole
+        assert kept is (torch.bfloat16 if in_half else torch.float32), name
+
+
+def test_slow_copies_in_half_precision_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"bf16-true rounds the steps of ILQL's slow copies.*model\.init_args\.lora"):
+        run(make(FromScratchILQL), tmp_path, precision="bf16-true")
+
+
+def test_weights_saved_in_half_precision_are_trained_in_float32(tmp_path: Path) -> None:
+    module = make(BC)
+    module.window = Window()
+    module.model.to(torch.bfloat16)  # type: ignore[arg-type]
+    module.export(tmp_path / "half")
+    again = BC(pretrained=str(tmp_path / "half"))
+    assert {p.dtype for p in again.parameters()} == {torch.float32}
+
+
+def gradients(module: LanguageModule, batch: TokenBatch) -> dict[str, Tensor]:
+    module.train()
+    module.losses(batch).loss.backward()  # type: ignore[attr-defined]
+    return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"lora": LORA}, {"architecture": LLAMA, "lora": LORA}])
+def test_checkpointed_activations_give_the_same_gradients(
+    arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = collate(cut([episode("s", "abc", "t", "de", "u", rewards=[1, -2], terminated=False)], Window()))
+    found = []
+    for checkpointing in (False, True):
+        module = make(FromScratchILQL, activation_checkpointing=checkpointing, lr=0.0, **arguments)
+        run(module, tmp_path, steps=1)  # a run is where it begins
+        read = 0
+
+        def count(*_: Any) -> None:
+            nonlocal read
+            read += 1
+
+        layer = next(m for m in trunk_of(module.learner).modules() if isinstance(m, nn.ModuleList))[0]
+        next(layer.children()).register_forward_pre_hook(count)
+        module.zero_grad()
+        found.append(gradients(module, batch))
+        assert read == (2 if checkpointing else 1)
+    plain, checkpointed = found
+    assert plain.keys() == checkpointed.keys() and plain
+    for name, gradient in plain.items():
+        torch.testing.assert_close(checkpointed[name], gradient, atol=1e-6, rtol=1e-5, msg=name)
+
+
+def test_a_compiled_run_is_the_same_run() -> None:
+    """With the backend that traces and differentiates without a compiler of machine code."""
+    batch = collate(examples())
+    plain, compiled = make(BC), make(BC, compile="aot_eager")
+    assert plain.state_dict().keys() == compiled.state_dict().keys()
+    ours, theirs = gradients(plain, batch), gradients(compiled, batch)
+    assert compiled._read_rows is not plain._read_rows
+    for name, gradient in ours.items():
+        torch.testing.assert_close(theirs[name], gradient, atol=1e-6, rtol=1e-5, msg=name)
+    with pytest.raises(UserError, match=r"compile.*'swift'"):
+        make(BC, compile="swift")
