@@ -82,7 +82,7 @@ VERBS = {
     "view": Verb("view:view_command", "show episodes on an HTML page, with a model's values over the words"),
     "study make": Verb("study:make_command", "write a page on which people rate dialogues blindly"),
     "study table": Verb("study:table_command", "turn the returned ratings into a table with tests"),
-    "check-env": Verb("check_env:check_env_command", "test that an environment obeys the laws of the package"),
+    "check-env": Verb("data:check_env_command", "test that an environment obeys the laws of the package"),
     "play": Verb("play:play_command", "play a task yourself in the terminal"),
     "web": Verb("web:web_command", "play, watch and compare policies in the browser"),
 }

@@ -21,7 +21,9 @@ __all__ = [
     "configs_folder",
     "configuration",
     "differences",
+    "env_arguments",
     "max_steps_of",
+    "named_values",
     "value_at",
 ]
 
@@ -179,3 +181,23 @@ def _leaves(config: Any, key: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(config, f"{key}.{name!s}")
     else:
         yield key, value
+
+
+def named_values(words: Sequence[str] | None, option: str) -> dict[str, Any]:
+    """``["opponent=random", "max_moves=10"]`` as a mapping; values are read as YAML.
+
+    Raises:
+        UserError: a word that is not ``name=value``; it names the option.
+    """
+    for word in words or ():
+        name, equals, _ = word.partition("=")
+        if not equals or not all(part.isidentifier() for part in name.split(".")):
+            raise UserError(f"{option} takes arguments as name=value, got {word!r}")
+    found = OmegaConf.to_container(OmegaConf.from_dotlist(list(words or ())))
+    assert isinstance(found, dict)
+    return {str(name): value for name, value in found.items()}
+
+
+def env_arguments(words: Sequence[str] | None) -> dict[str, Any]:
+    """Arguments of an environment, see `named_values`."""
+    return named_values(words, "env")

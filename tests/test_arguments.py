@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from lmrl.commands.arguments import call, env_arguments
+from lmrl.commands.arguments import call
+from lmrl.configuration import env_arguments
 from lmrl.errors import UserError
 
 

@@ -1,8 +1,10 @@
-"""Imports reach only towards lower layers; nothing is imported inside a function; `import lmrl` stays light."""
+"""Packages are totally ordered, modules have no cycles, no import hides in a function, `import lmrl` stays light."""
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,47 +13,42 @@ import lmrl
 
 ROOT = Path(lmrl.__file__).parent
 
-# The one table: a module or package below lmrl/ and its layer.
-LAYERS = {
-    "errors": 0,
-    "lazy": 0,
-    "episode": 0,
-    "protocols": 0,
-    "storage": 0,
-    "atomic": 0,
-    "locks": 1,
-    "records": 0,
-    "json_text": 0,
-    "columns": 0,
-    "ranks": 1,
-    "batch": 2,
-    "layout": 2,
-    "config_files": 0,
-    "envs": 1,
-    "rollout": 2,
-    "slot": 2,
-    "tokens": 2,
-    "rendering": 2,
-    "behaviours": 2,
-    "losses": 3,
-    "models": 3,
-    "policies": 4,
-    "partners": 5,
-    "integrations": 5,
-    "data": 6,
-    "datamodules": 7,
-    "modules": 8,
-    "players": 8,
-    "symbolic": 8,
-    "evaluation": 9,
-    "callbacks": 10,
-    "reproduce": 11,
-    "commands": 12,
-    "cli": 13,
-    "__main__": 14,
-    "tied": 14,
-    "__init__": 14,
-}
+# The one table: what is below lmrl/, each importing only from those before it.
+ORDER = (
+    "errors",
+    "lazy",
+    "types",
+    "files",
+    "configuration",
+    "distributed",
+    "envs",
+    "losses",
+    "tokens",
+    "models",
+    "decoding",
+    "rollout",
+    "chat",
+    "policies",
+    "partners",
+    "data",
+    "datamodules",
+    "training",
+    "modules",
+    "players",
+    "evaluation",
+    "integrations",
+    "callbacks",
+    "report",
+    "symbolic",
+    "study",
+    "play",
+    "reproduce",
+    "commands",
+    "__init__",
+    "cli",
+    "__main__",
+    "tied",
+)
 
 # Imports that happen when a function is called, and why that is no way around a cycle.
 AT_CALL_TIME = {
@@ -59,48 +56,61 @@ AT_CALL_TIME = {
 }
 
 FILES = sorted(ROOT.rglob("*.py"))
+MODULES = {
+    ".".join(("lmrl", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__") for path in FILES
+}
 _CALLS = ("import_module", "__import__", "load")
 
 
-def _home(path: Path) -> str:
-    """The layer table's name for a file: its package or, directly below lmrl/, its module."""
-    first = path.relative_to(ROOT).parts[0]
-    return first.removesuffix(".py")
+def _module(path: Path) -> str:
+    return ".".join(("lmrl", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
 
 
-def _imports(tree: ast.AST) -> set[str]:
-    """The names below ``lmrl.`` that a file imports, at any depth of the code, or takes from the top level."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
+def _home(module: str) -> str:
+    """The name in the table: a package or, directly below lmrl/, a module."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """The modules of lmrl that a file imports, at any depth of the code, also for type checkers alone."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
             assert node.level == 0, "imports are absolute"
-            module = str(node.module)
-            found |= {f"lmrl.{alias.name}" for alias in node.names} if module == "lmrl" else {module}
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "lmrl":
-            taken = getattr(lmrl, node.attr)
-            found.add(str(getattr(taken, "__module__", getattr(taken, "__name__", "lmrl"))))
-    own = {name.split(".")[1] if "." in name else "__init__" for name in found if name.split(".")[0] == "lmrl"}
-    # `from lmrl import __version__` and the like reach the package itself
-    return {name if name in LAYERS else "__init__" for name in own} - {"__init__"}
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in MODULES else node.module
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_downwards(path: Path) -> None:
-    home = _home(path)
-    assert home in LAYERS, f"give lmrl/{home} a layer in tests/test_layers.py"
-    reached = _imports(ast.parse(path.read_text(encoding="utf-8"))) - {home}
-    upwards = {name: LAYERS[name] for name in reached if LAYERS[name] > LAYERS[home]}
-    assert not upwards, f"{home} is layer {LAYERS[home]} and imports {upwards}"
+GRAPH = {_module(path): set(_imports(path)) - {_module(path)} for path in FILES}
 
 
-def test_no_two_packages_import_each_other() -> None:
-    edges: set[tuple[str, str]] = set()
-    for path in FILES:
-        home = _home(path)
-        edges |= {(home, other) for other in _imports(ast.parse(path.read_text(encoding="utf-8"))) if other != home}
-    assert not {tuple(sorted(edge)) for edge in edges if edge[::-1] in edges}
+@pytest.mark.parametrize("module", sorted(GRAPH))
+def test_imports_point_to_what_comes_before(module: str) -> None:
+    home = _home(module)
+    assert home in ORDER, f"give lmrl/{home} a place in tests/test_layers.py"
+    later = ORDER[ORDER.index(home) + 1 :]
+    assert not {other for other in GRAPH[module] if _home(other) in later}
+
+
+def test_modules_have_no_cycles() -> None:
+    # The facade of a package names its modules for type checkers and imports them when they are first used.
+    facades = {_module(path) for path in FILES if path.name == "__init__.py"}
+    graph = {module: set() if module in facades else reached for module, reached in GRAPH.items()}
+    assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)
+
+
+def test_only_facades_import_their_own_for_type_checkers_alone() -> None:
+    hidden = [path for path in FILES if path.name != "__init__.py" and any(_imported_for_types(path))]
+    assert not hidden
+
+
+def _imported_for_types(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            named = [inner.module or "" for inner in ast.walk(node) if isinstance(inner, ast.ImportFrom)]
+            yield from (name for name in named if name.startswith("lmrl"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

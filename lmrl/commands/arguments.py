@@ -12,16 +12,14 @@ from typing import Any, get_type_hints
 from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
-from omegaconf import OmegaConf
 
+from lmrl.configuration import named_values
 from lmrl.errors import UserError
 
 __all__ = [
     "PUBLIC",
     "call",
-    "env_arguments",
     "explain",
-    "named_values",
     "parser_of",
     "partner_argument",
     "public_classes",
@@ -192,26 +190,6 @@ def call(function: Function, argv: Sequence[str], prog: str) -> int:
     positional = [_words(known[p.name]) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     options = {p.name: _words(known[p.name]) for p in parameters if p.kind is p.KEYWORD_ONLY}
     return function(*positional, **options) or 0
-
-
-def named_values(words: Sequence[str] | None, option: str) -> dict[str, Any]:
-    """``["opponent=random", "max_moves=10"]`` as a mapping; values are read as YAML.
-
-    Raises:
-        UserError: a word that is not ``name=value``; it names the option.
-    """
-    for word in words or ():
-        name, equals, _ = word.partition("=")
-        if not equals or not all(part.isidentifier() for part in name.split(".")):
-            raise UserError(f"{option} takes arguments as name=value, got {word!r}")
-    found = OmegaConf.to_container(OmegaConf.from_dotlist(list(words or ())))
-    assert isinstance(found, dict)
-    return {str(name): value for name, value in found.items()}
-
-
-def env_arguments(words: Sequence[str] | None) -> dict[str, Any]:
-    """Arguments of an environment, see `named_values`."""
-    return named_values(words, "env")
 
 
 def partner_argument(partner: str, chat: Sequence[str] | None) -> str | dict[str, Any]:

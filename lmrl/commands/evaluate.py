@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lmrl.commands.arguments import env_arguments, named_values
+from lmrl.configuration import env_arguments, named_values
 from lmrl.envs.chat_tasks import CHAT_TASKS
 from lmrl.errors import check_range
 from lmrl.evaluation.evaluate import default_episodes

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from pickle import UnpicklingError
@@ -353,7 +352,7 @@ def _with_class_names(argv: Sequence[str]) -> list[str]:
     words = list(argv)
     if {"-h", "--help"}.isdisjoint(words):
         for package in PUBLIC.values():
-            import_module(package)
+            public_classes(package)  # imports them
     options = ("--data", "--data.class_path", "--data.help")
     for index, word in enumerate(words):
         option, equals, value = word.partition("=")

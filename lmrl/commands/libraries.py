@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import lmrl
-
 __all__ = ["explain_library", "is_refused_setting", "quiet_libraries"]
 
 #: Which extra of the project brings a package.
@@ -67,7 +65,7 @@ def is_refused_setting(error: BaseException) -> bool:
     """
     first = [*_chain(error)][-1]
     frames = traceback.extract_tb(first.__traceback__)
-    ours = Path(lmrl.__file__).parent
+    ours = Path(__file__).parents[1]
     return bool(frames) and "site-packages" in frames[-1].filename and ours not in Path(frames[-1].filename).parents
 
 

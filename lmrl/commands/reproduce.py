@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmrl.commands.arguments import env_arguments
+from lmrl.configuration import env_arguments
 from lmrl.envs import registry
 from lmrl.errors import UserError
 from lmrl.evaluation.results import notes_on_weights

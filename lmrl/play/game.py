@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmrl.commands.arguments import env_arguments
+from lmrl.configuration import env_arguments
 from lmrl.envs import registry
 from lmrl.envs.registry import policy_names
 from lmrl.errors import UserError, unknown

@@ -8,12 +8,16 @@ from rich.text import Text
 
 from lmrl.envs.chess.env import plain_fen
 from lmrl.envs.maze.layouts import Cell, Layout, find_layout
+from lmrl.envs.task import Task
 from lmrl.envs.wordle.env import word_of
+from lmrl.partners import environment
 from lmrl.play.seat import advise
+from lmrl.policies.human import HumanPolicy
 from lmrl.report.wording import number
-from lmrl.types import Episode, Policy, Request
+from lmrl.rollout import rollout
+from lmrl.types import Episode, Policy, Request, Start
 
-__all__ = ["draw_board", "draw_maze", "draw_wordle"]
+__all__ = ["draw_board", "draw_maze", "draw_wordle", "play_episode"]
 
 _TILES = {"g": "bold white on #4d8f47", "y": "bold white on #a98800", "b": "bold white on #5c5f62"}
 _NO_WORD = "bold red strike"
@@ -99,6 +103,35 @@ def _spread(rank: str) -> str:
 def _glyph(piece: str) -> str:
     kinds: Mapping[str, str] = dict(zip("prnbqk", _PIECES, strict=True))
     return kinds.get(piece.lower(), " ")
+
+
+def play_episode(
+    task: Task, arguments: Mapping[str, Any], seed: int, adviser: Policy | None = None, name: str = ""
+) -> None:
+    """Let the person at the terminal play one episode, and print how it ended.
+
+    Args:
+        task: what is played.
+        arguments: of its environment.
+        seed: of the episode.
+        adviser: whose move is shown each turn; None: nobody's.
+        name: of the adviser.
+    """
+    console = Console(highlight=False)
+    print(f"{task.name}: {task.description}.")
+    if task.actions:
+        print(f"Actions: {', '.join(action.strip() for action in task.actions)}.")
+
+    def show(request: Request) -> None:
+        _show(console, task.name, arguments, request)
+        if adviser is not None:
+            console.print(_advice(adviser, name, request), style="cyan", markup=False)
+
+    make = environment(task.name, arguments)
+    for _, episode in rollout(HumanPolicy(show=show), make, [Start(seed)], task=task.name, slots=1):
+        _show(console, task.name, arguments, _ended(episode))
+        ending = "solved" if episode.success else "not solved"
+        print(f"{ending}: return {episode.total_reward:g} in {len(episode)} turns, {episode.illegal} illegal")
 
 
 def _advice(adviser: Policy, name: str, request: Request) -> str:

@@ -136,9 +136,9 @@ def test_a_map_that_only_the_file_names_is_not_read(tmp_path: Path) -> None:
 
 
 def test_values_are_those_of_the_first_episodes_that_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmrl.modules.load_module", lambda run: SimpleNamespace(made_with={}))
+    monkeypatch.setattr("lmrl.play.viewer.load_module", lambda run: SimpleNamespace(made_with={}))
     value = [[TokenValue("move up\n", 0.5, None, None)]]
-    monkeypatch.setattr("lmrl.evaluation.token_values.token_values", lambda module, episodes: (value for _ in episodes))
+    monkeypatch.setattr("lmrl.play.viewer.token_values", lambda module, episodes: (value for _ in episodes))
     write_episodes(tmp_path / "walks.parquet", [maze("move up\n")] * 4)
     for shown, valued, expected in ((None, 3, "012"), (2, 3, "01"), (3, 1, "0")):
         write_view(tmp_path / "walks.parquet", tmp_path / "page.html", tmp_path, episodes=shown, valued=valued)
@@ -279,8 +279,8 @@ def minus(text: str) -> str:
 
 def test_the_words_are_coloured_by_what_the_model_thinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [[[TokenValue("move", 0.25, -2.0, -3.0), TokenValue(" up\n", 1.0, -2.0, -1.0)]]]
-    monkeypatch.setattr("lmrl.modules.load_module", lambda run: SimpleNamespace(made_with={}))
-    monkeypatch.setattr("lmrl.evaluation.token_values.token_values", lambda module, episodes: values)
+    monkeypatch.setattr("lmrl.play.viewer.load_module", lambda run: SimpleNamespace(made_with={}))
+    monkeypatch.setattr("lmrl.play.viewer.token_values", lambda module, episodes: values)
     write_episodes(tmp_path / "one.parquet", [maze("move up\n")])
     write_view(tmp_path / "one.parquet", tmp_path / "page.html", run=tmp_path)
     seen, title = in_browser(tmp_path / "page.html", _HEAT)

@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 
 from lmrl.cli import main
-from lmrl.commands.play import _chat_settings, _leading_to
+from lmrl.commands.web import _chat_settings, _leading_to
 from lmrl.envs.registry import make, make_policy
 from lmrl.errors import UserError
 from lmrl.play.access import BoundedConnection, Keys
@@ -130,7 +130,7 @@ class Stuck:
 
 def test_if_one_player_fails_nobody_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     players: dict[str, Policy] = {"optimal": make_policy("maze_fo", "optimal"), "stuck": Stuck()}
-    monkeypatch.setattr("lmrl.players.named_policy", lambda name, *_: players[name])
+    monkeypatch.setattr("lmrl.play.game.named_policy", lambda name, *_: players[name])
     game = Game(Order("maze_fo", ("optimal", "stuck"), seed=5))
     game.step(None)
     with pytest.raises(UserError, match="no answer"):
@@ -521,7 +521,7 @@ def test_there_are_never_more_connections_than_allowed(connected: Connect) -> No
 
 
 def test_what_goes_wrong_inside_is_told_to_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmrl.play.game.Game", lambda *_: 1 / 0)
+    monkeypatch.setattr("lmrl.play.app.Game", lambda *_: 1 / 0)
     with served(Order("wordle")) as root:
         enter(root)
         status, headers, told = ask(f"{root}new", ORDER)
@@ -697,8 +697,8 @@ class Hostile:
 
 
 def test_hostile_texts_of_people_and_models_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmrl.players.named_policy", lambda *_: Hostile())
-    monkeypatch.setattr("lmrl.players.named_adviser", lambda *_: Hostile())
+    monkeypatch.setattr("lmrl.play.game.named_policy", lambda *_: Hostile())
+    monkeypatch.setattr("lmrl.play.game.named_adviser", lambda *_: Hostile())
     evil = Order("twenty_questions", ("human", EVIL[0]), advisor=EVIL[1], env=[])
     with served(evil) as root, opened() as tab:
         tab.goto(f"{root}#k")

@@ -1,0 +1,124 @@
+"""``lmrl web``: play, watch and compare in the browser."""
+
+import html
+import os
+import socket
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lmrl.configuration import named_values
+from lmrl.errors import UserError
+from lmrl.play.game import Game, Offer, Order
+from lmrl.players import is_chat, played_task
+
+try:
+    import uvicorn
+
+    from lmrl.play.access import BoundedConnection, Keys
+    from lmrl.play.app import make_app
+except ImportError as error:
+    raise UserError(f"lmrl web needs starlette and uvicorn ({error}): pip install 'lmrl[web]'") from error
+
+__all__ = ["web_command"]
+
+_LEADING = '<!doctype html><meta charset="utf-8"><title>lmrl</title><meta http-equiv="refresh" content="0; url={}">\n'
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def web_command(
+    task: str | None = None,
+    *,
+    policy: list[str] | None = None,
+    seed: int = 0,
+    advisor: str | None = None,
+    env: list[str] | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    no_browser: bool = False,
+    runs: Path = Path("runs"),
+    chat: list[str] | None = None,
+) -> None:
+    """Play in the browser, watch a policy play, or two side by side at the same episode.
+
+    The page also changes the task, the players and the seed. Players are the scripted ones, the runs of a task, and
+    those that are named here; a path, a program or a chat model is named here or nowhere. The address holds a key that
+    opens the page once.
+
+    Args:
+        task: name of the task, e.g. wordle (default: that of the first policy or advisor that is a run).
+        policy: one player to watch or two to compare, each as ``lmrl evaluate --policy`` takes them; human is you
+            (default: human).
+        seed: decides what is random about the episode.
+        advisor: a run folder, a checkpoint or another player whose move is shown to you each turn, and V if it has
+            values.
+        env: arguments of the environment, e.g. opponent=random or partner=lm:PATH.
+        host: address to listen at; others than your own machine can reach it only if you change this.
+        port: to listen at; 0 is any free one.
+        no_browser: only print the address.
+        runs: folder of the runs that the page offers, runs/TASK/NAME.
+        chat: settings of the chat models among the players, e.g. budget_tokens=100000; a budget is for all games.
+    """
+    task = played_task(task, *(policy or ()), *filter(None, [advisor])).name
+    first = Order(task, policy or ["human"], seed, advisor or "", env or [])
+    settings = _chat_settings(first, chat)
+    Game(first, settings).close()  # what cannot be played is said here, not on the page
+    with _listening(host, port) as listener:
+        place = _place(host, listener.getsockname()[1])
+        keys = Keys(lambda key: print(f"For another tab: {place}#{key}", flush=True))
+        print(f"{task} at {place}#{keys.new()}\nCtrl-C ends it.", flush=True)
+        if host not in _LOCAL:
+            print(
+                "note: whoever has this address can load your runs, and ask the chat models that you named", flush=True
+            )
+        app = make_app(Offer(first, runs, settings), keys, (host, socket.gethostname()))
+        server = uvicorn.Config(
+            app,
+            http=BoundedConnection,
+            ws="none",
+            lifespan="off",
+            log_level="error" if os.environ.get("LMRL_DEBUG") == "1" else "critical",
+            access_log=False,
+            proxy_headers=False,
+            h11_max_incomplete_event_size=16_384,
+            timeout_graceful_shutdown=1,
+        )
+        with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="lmrl-") as private:
+            if not no_browser:
+                webbrowser.open(_leading_to(f"{place}#{keys.new()}", Path(private)))
+            uvicorn.Server(server).run(sockets=[listener])
+
+
+def _chat_settings(first: Order, words: list[str] | None) -> dict[str, Any]:
+    """Each game has new players, but the budget is one."""
+    settings = named_values(words, "chat")
+    if settings and not any(map(is_chat, (*first.policies, first.advisor))):
+        raise UserError("chat can be set for a chat model only (chat:MODEL or local:PATH): none is among the players")
+    budget = {"shared_budget": True} if any(name.startswith("budget_") for name in settings) else {}
+    return {**budget, **settings}
+
+
+def _leading_to(address: str, private: Path) -> str:
+    """The address of a page that leads to another one. Command lines can be read by every user, this file by none."""
+    page = private / "lmrl.html"
+    page.touch(mode=0o600)
+    page.write_text(_LEADING.format(html.escape(address)), encoding="utf-8")
+    return page.as_uri()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"cannot listen at host {host!r}, port {port} ({error}); --port 0 takes any free one"
+        ) from error
+
+
+def _place(host: str, port: int) -> str:
+    """As a browser takes it: a machine that listens everywhere is called by its name."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}/"
