@@ -1,7 +1,7 @@
 """The command line: finds the verb, hands it its arguments, turns errors into one line and an exit code.
 
-A verb is a function in `lmrl.commands`. Its module is imported when the verb is called and not before, so that
-``lmrl --help`` and the verbs that need no model answer without loading torch.
+A verb is a function, most of them in `lmrl.commands`. Its module is imported when the verb is called and not before, so
+that ``lmrl --help`` and the verbs that need no model answer without loading torch.
 """
 
 import os
@@ -21,7 +21,7 @@ __all__ = ["VERBS", "Verb", "main"]
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb: where its function is (``module:function`` in `lmrl.commands`) and its line in ``lmrl --help``."""
+    """A verb: where its function is (``module:function`` below `lmrl`) and its line in ``lmrl --help``."""
 
     target: str
     help: str
@@ -41,7 +41,7 @@ class Verb:
     def load(self) -> Callable[..., Any]:
         """Import the function."""
         module, function = self.target.split(":")
-        found: Callable[..., Any] = getattr(load(f"lmrl.commands.{module}"), function)
+        found: Callable[..., Any] = getattr(load(f"lmrl.{module}"), function)
         return found
 
 
@@ -67,24 +67,24 @@ All of an algorithm's:           lmrl fit --model.help lmrl.modules.ILQL
 All of the data's:               lmrl fit --data.help lmrl.datamodules.MazeDataModule"""
 
 VERBS = {
-    "fit": Verb("fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True, page=_FIT),
-    "evaluate": Verb("evaluate:evaluate_command", "let a policy play and write its episodes and scores"),
-    "export": Verb("export:export_command", "write a run's model as a folder for transformers"),
-    "reproduce": Verb("reproduce:reproduce_command", "data, training, evaluation and report for whole tasks"),
-    "report": Verb("reproduce:report_command", "write the report again from finished runs"),
-    "symbolic": Verb("symbolic:symbolic_command", "the maze as a grid: tabular Q-learning, DQN and CQL"),
-    "data generate": Verb("data:generate_command", "record a dataset with a task's scripted player"),
-    "data join": Verb("data:join_command", "put the parts of a dataset together (data generate --shard)"),
-    "data stats": Verb("data:stats_command", "describe a dataset next to the published figures"),
-    "data verify": Verb("data:verify_command", "replay a dataset through its environment"),
-    "data import": Verb("data:import_command", "convert an official LMRL-Gym file"),
-    "partner-agreement": Verb("partner:agreement_command", "compare a second speaker with the scripted one"),
-    "view": Verb("view:view_command", "show episodes on an HTML page, with a model's values over the words"),
-    "study make": Verb("study:make_command", "write a page on which people rate dialogues blindly"),
-    "study table": Verb("study:table_command", "turn the returned ratings into a table with tests"),
-    "check-env": Verb("data:check_env_command", "test that an environment obeys the laws of the package"),
-    "play": Verb("play:play_command", "play a task yourself in the terminal"),
-    "web": Verb("web:web_command", "play, watch and compare policies in the browser"),
+    "fit": Verb("commands.fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True, page=_FIT),
+    "evaluate": Verb("commands.evaluate:evaluate_command", "let a policy play and write its episodes and scores"),
+    "export": Verb("commands.export:export_command", "write a run's model as a folder for transformers"),
+    "reproduce": Verb("commands.reproduce:reproduce_command", "data, training, evaluation and report for whole tasks"),
+    "report": Verb("commands.reproduce:report_command", "write the report again from finished runs"),
+    "symbolic": Verb("symbolic.command:symbolic_command", "without language: tabular Q-learning, DQN and CQL"),
+    "data generate": Verb("commands.data:generate_command", "record a dataset with a task's scripted player"),
+    "data join": Verb("commands.data:join_command", "put the parts of a dataset together (data generate --shard)"),
+    "data stats": Verb("commands.data:stats_command", "describe a dataset next to the published figures"),
+    "data verify": Verb("commands.data:verify_command", "replay a dataset through its environment"),
+    "data import": Verb("commands.data:import_command", "convert an official LMRL-Gym file"),
+    "partner-agreement": Verb("commands.partner:agreement_command", "compare a second speaker with the scripted one"),
+    "view": Verb("commands.view:view_command", "show episodes on an HTML page, with a model's values over the words"),
+    "study make": Verb("commands.study:make_command", "write a page on which people rate dialogues blindly"),
+    "study table": Verb("commands.study:table_command", "turn the returned ratings into a table with tests"),
+    "check-env": Verb("commands.data:check_env_command", "test that an environment obeys the laws of the package"),
+    "play": Verb("commands.play:play_command", "play a task yourself in the terminal"),
+    "web": Verb("commands.web:web_command", "play, watch and compare policies in the browser"),
 }
 
 

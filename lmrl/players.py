@@ -10,8 +10,7 @@ from lmrl import chat, modules  # both load torch only when a name of theirs is 
 from lmrl.data.recording import dataset_path, generate
 from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.envs import registry
-from lmrl.envs.chat_tasks import CHAT_TASKS
-from lmrl.envs.registry import make_policy, policy_names, task
+from lmrl.envs.registry import chat_prompt, make_policy, policy_names, task
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, unknown
 from lmrl.policies.chat import ChatPolicy, Speaker
@@ -214,6 +213,6 @@ def chat_player(
         if setting not in known:
             raise unknown(f"setting of {kind} players", setting, [*known, "reply", "examples"])
     episodes = first_episodes(task.name) if examples is None else list(islice(read_dataset(examples, task.name), _POOL))
-    chosen = CHAT_TASKS[task.name].temperature if temperature is None else temperature
+    chosen = chat_prompt(task.name).temperature if temperature is None else temperature
     made = speaker(model, **{"max_tokens": _MAX_TOKENS, **settings, "temperature": chosen})
     return ChatPolicy(made, task.name, episodes, reply, env)

@@ -18,6 +18,7 @@ ORDER = (
     "errors",
     "lazy",
     "types",
+    "plugins",
     "files",
     "configuration",
     "distributed",

@@ -79,7 +79,7 @@ def test_a_command_of_the_docs_is_understood(
         assert program == "lmrl", f"no rule says how to check {line!r}"
         name = next(name for name in VERBS if words[: len(name.split())] == name.split())
         module, function = VERBS[name].target.split(":")
-        parser = parser_of(getattr(import_module(f"lmrl.commands.{module}"), function), f"lmrl {name}")
+        parser = parser_of(getattr(import_module(f"lmrl.{module}"), function), f"lmrl {name}")
         parser.parse_args(words[len(name.split()) :])
 
 

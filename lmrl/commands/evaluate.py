@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lmrl.configuration import env_arguments, named_values
-from lmrl.envs.chat_tasks import CHAT_TASKS
+from lmrl.envs.registry import chat_prompt
 from lmrl.errors import check_range
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.record import record_evaluation
@@ -102,7 +102,7 @@ def evaluate_command(
 
 
 def _default_episodes(policy: str, task: str) -> int:
-    return CHAT_TASKS[task].games if is_chat(policy) else default_episodes(task)
+    return chat_prompt(task).games if is_chat(policy) else default_episodes(task)
 
 
 def _told(settings: Mapping[str, Any]) -> str:

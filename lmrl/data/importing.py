@@ -3,36 +3,20 @@
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from lmrl.data.storage import write_episodes
-from lmrl.envs.official import Layout
-from lmrl.envs.registry import make, task
+from lmrl.envs.official import FileFormat
+from lmrl.envs.registry import file_format, make, task
 from lmrl.envs.task import Task
-from lmrl.errors import UserError, unknown
+from lmrl.errors import UserError
 from lmrl.files import parse_json
 from lmrl.types import Episode
 
 __all__ = ["import_official"]
 
 _log = logging.getLogger(__name__)
-
-
-# Imported with a task's first file: the chess rules are a package of their own. Each module has its ``LAYOUTS``.
-_MODULES = {
-    "maze_fo": "lmrl.envs.maze.official",
-    "maze_po": "lmrl.envs.maze.official",
-    "text_nav_fo": "lmrl.envs.text_nav.official",
-    "text_nav_po": "lmrl.envs.text_nav.official",
-    "wordle": "lmrl.envs.wordle.official",
-    "chess": "lmrl.envs.chess.official",
-    "endgames": "lmrl.envs.chess.official",
-    "car_dealer": "lmrl.envs.car_dealer.official",
-    "twenty_questions": "lmrl.envs.twenty_questions.official",
-    "guess_city": "lmrl.envs.guess_city.official",
-}
 
 
 def import_official(
@@ -77,27 +61,27 @@ def import_official(
             line (in a JSON list: by number from 1) with what is wrong. Nothing is written then.
     """
     row = task(task_name)
-    if row.name not in _MODULES:
-        raise unknown("official layout of task", row.name, _MODULES)
+    form = file_format(row.name)
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     left_out: list[str] = []
     arguments = dict(env or {})
     metadata = {"task": row.name, "source": path.name, "env": arguments}
-    count = write_episodes(out, _episodes(row, path, left_out, arguments), metadata)
+    count = write_episodes(out, _episodes(row, form, path, left_out, arguments), metadata)
     if left_out:
         _log.warning("%s: %d records left out, because nothing is known after their only action", path, len(left_out))
     return count
 
 
-def _episodes(row: Task, path: Path, left_out: list[str], arguments: Mapping[str, Any]) -> Iterator[Episode]:
-    layout: Layout = import_module(_MODULES[row.name]).LAYOUTS[row.name]
+def _episodes(
+    row: Task, form: FileFormat, path: Path, left_out: list[str], arguments: Mapping[str, Any]
+) -> Iterator[Episode]:
     env, empty = make(row.name, **arguments), True
-    for where, record in layout.regroup(_records(path, layout.list_begins)):
+    for where, record in form.regroup(_records(path, form.list_begins)):
         empty = False
         try:
-            episode = layout.complete(layout.parse(record), row, env)
+            episode = form.complete(form.parse(record), row, env)
         except UserError as error:
             raise UserError(f"{path}, {where}: {error}") from error
         if episode is None:

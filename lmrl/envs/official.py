@@ -9,7 +9,7 @@ from lmrl.envs.task import Task
 from lmrl.errors import UserError
 from lmrl.types import Episode
 
-__all__ = ["Game", "Layout", "game_of_commands", "game_of_sequence", "game_of_texts", "game_of_transitions"]
+__all__ = ["FileFormat", "Game", "game_of_commands", "game_of_sequence", "game_of_texts", "game_of_transitions"]
 
 _T = TypeVar("_T")
 _LARGEST = 3.4e38  # as of a reward in our files
@@ -166,7 +166,7 @@ Records = Iterator[tuple[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileFormat:
     """How to read a task's official file."""
 
     parse: Callable[[Any], Game]

@@ -1,29 +1,45 @@
-"""The tasks by name: their environments, scripted players and recording recipes."""
+"""The tasks by name: their environments, and what hangs on them (players, recipes, prompts, pictures).
+
+The tasks of the benchmark are the ``TASKS`` of the packages beside this module. Other packages add theirs by an
+entry point, see `lmrl.plugins`.
+"""
 
 import inspect
+import logging
 import math
-from collections.abc import Callable, Mapping
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import NoneType
-from typing import Any, Protocol, TypeAlias, cast, get_args
+from typing import Any, cast, get_args
 
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
 from lmrl.envs.base import TextEnv
-from lmrl.envs.maze.layouts import LAYOUTS, MOVES
-from lmrl.envs.published import PUBLISHED
+from lmrl.envs.hooks import ChatPrompt, MakeRecording, PartnerPrompts, Picture, Players, Probe, ProbePlot
+from lmrl.envs.official import FileFormat
 from lmrl.envs.task import Recording, Task
-from lmrl.errors import UserError, unknown
+from lmrl.errors import UserError, in_one_line, unknown
+from lmrl.plugins import plugins
 from lmrl.types import Policy
 
 __all__ = [
-    "ROWS",
+    "BENCHMARK",
     "Task",
+    "chat_prompt",
+    "file_format",
     "make",
+    "make_picture",
     "make_policy",
     "may_choose",
+    "partner_prompts",
+    "pictures",
     "policy_names",
+    "probe",
+    "probe_plot",
     "recorded_arguments",
     "recording",
     "register",
@@ -31,149 +47,37 @@ __all__ = [
     "tasks",
 ]
 
-_MAZE = LAYOUTS["double_t_maze"]
-_MAZE_CHOICES = {
-    "layout": tuple(LAYOUTS),
-    "observe": ("position", "walls", "goal"),
-    "reward": ("standard", "illegal_penalty", "illegal_penalty_diff_scale"),
-}
-_OPPONENTS = ("alphabeta", "random")  # those without a program of their own
-_MAZE_STARTS = tuple({"init_position": cell} for cell in _MAZE.free if cell != _MAZE.goal)
-
-# A new game adds its rows here; the order is that of the results tables.
-ROWS = (
-    Task(
-        name="maze_fo",
-        description="walk to the goal, told its position, one's own, and the walls around",
-        env_id="lmrl/MazeFO-v0",
-        entry_point="lmrl.envs.maze.env:Maze",
-        kwargs={"observe": "position"},
-        choices=_MAZE_CHOICES,
-        last_texts=1,
-        max_action_tokens=8,
-        actions=tuple(MOVES),
-        dataset_size=1_240,
-        paper_filter="success",
-        starts=_MAZE_STARTS,
-        scores=PUBLISHED["maze_fo"],
-    ),
-    Task(
-        name="maze_po",
-        description="walk to the goal, told only the walls around",
-        env_id="lmrl/MazePO-v0",
-        entry_point="lmrl.envs.maze.env:Maze",
-        kwargs={"observe": "walls"},
-        choices=_MAZE_CHOICES,
-        last_texts=40,
-        max_action_tokens=8,
-        actions=tuple(MOVES),
-        dataset_size=1_240,
-        paper_filter="success",
-        starts=_MAZE_STARTS,
-        scores=PUBLISHED["maze_po"],
-    ),
-    Task(
-        name="text_nav_fo",
-        description="put the stale food into the fridge, told the room, what is in it and what can be done",
-        env_id="lmrl/TextNavFO-v0",
-        entry_point="lmrl.envs.text_nav.env:TextNav",
-        kwargs={"observe": "full"},
-        choices={"observe": ("full", "partial")},
-        last_texts=1,
-        max_action_tokens=24,
-        dataset_size=2_500,
-        paper_filter="success",
-        scores=PUBLISHED["text_nav_fo"],
-    ),
-    Task(
-        name="text_nav_po",
-        description="put the stale food into the fridge, told neither the room's name nor the inventory",
-        env_id="lmrl/TextNavPO-v0",
-        entry_point="lmrl.envs.text_nav.env:TextNav",
-        kwargs={"observe": "partial"},
-        choices={"observe": ("full", "partial")},
-        max_action_tokens=24,
-        dataset_size=2_500,
-        paper_filter="success",
-        scores=PUBLISHED["text_nav_po"],
-    ),
-    Task(
-        name="wordle",
-        description="find a hidden word in six guesses, told after each which letters are right",
-        env_id="lmrl/Wordle-v0",
-        entry_point="lmrl.envs.wordle.env:Wordle",
-        max_action_tokens=8,
-        dataset_size=100_000,
-        paper_filter="top 30 % by return",
-        scores=PUBLISHED["wordle"],
-    ),
-    Task(
-        name="chess",
-        description="win a game of chess as White",
-        env_id="lmrl/Chess-v0",
-        entry_point="lmrl.envs.chess.env:Chess",
-        choices={"opponent": _OPPONENTS},
-        last_texts=1,
-        max_action_tokens=12,
-        dataset_size=1_000,
-        dataset_version=2,
-        paper_filter="success",
-        scores=PUBLISHED["chess"],
-    ),
-    Task(
-        name="endgames",
-        description="mate the lone black king with queen, rook, or both",
-        env_id="lmrl/Endgames-v0",
-        entry_point="lmrl.envs.endgames.env:Endgames",
-        choices={"opponent": _OPPONENTS, "piece_sets": ("kQK", "kRK", "kQRK", "kRRK")},
-        last_texts=1,
-        max_action_tokens=12,
-        dataset_size=40_000,
-        paper_filter="success",
-        starts=tuple({"test": number} for number in range(645)),
-        selection=tuple({"selection": number} for number in range(128)),
-        scores=PUBLISHED["endgames"],
-    ),
-    Task(
-        name="twenty_questions",
-        description="find a hidden object by at most twenty questions that are answered by yes or no",
-        env_id="lmrl/TwentyQuestions-v0",
-        entry_point="lmrl.envs.twenty_questions.env:TwentyQuestions",
-        max_action_tokens=24,
-        dataset_size=10_000,
-        paper_filter="top 10 % by return",
-        scores=PUBLISHED["twenty_questions"],
-    ),
-    Task(
-        name="guess_city",
-        description="find out by at most twenty questions in which city somebody lives",
-        env_id="lmrl/GuessCity-v0",
-        entry_point="lmrl.envs.guess_city.env:GuessCity",
-        max_action_tokens=24,
-        dataset_size=10_000,
-        dataset_version=2,
-        paper_filter="top 10 % by return",
-        scores=PUBLISHED["guess_city"],
-    ),
-    Task(
-        name="car_dealer",
-        description="sell a car to a buyer whose wishes, budget and weakness show only in what they say",
-        env_id="lmrl/CarDealer-v0",
-        entry_point="lmrl.envs.car_dealer.env:CarDealer",
-        choices={"reward": ("revenue", "fancy")},
-        max_action_tokens=48,
-        dataset_size=10_000,
-        paper_filter="top 10 % by return",
-        scores=PUBLISHED["car_dealer"],
-    ),
-)
-
-
+_log = logging.getLogger(__name__)
 _LARGEST = 2**53
 
 
+def _benchmark() -> tuple[Task, ...]:
+    packages = (found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if found.ispkg)
+    rows = [row for name in packages for row in import_module(f"{__package__}.{name}").TASKS]
+    return tuple(sorted(rows, key=lambda row: row.table_row))
+
+
+BENCHMARK: tuple[Task, ...] = _benchmark()
+"""The tasks of the benchmark, in the order of the results table."""
+
+
+def _enter(row: Task) -> None:
+    _TASKS[row.name] = row
+    gymnasium.registry.pop(row.env_id, None)  # again under the same id (a reloaded module): Gymnasium would warn
+    gymnasium.register(row.env_id, entry_point=row.entry_point, kwargs=dict(row.kwargs))
+
+
+_TASKS: dict[str, Task] = {}
+for _row in BENCHMARK:
+    _enter(_row)
+
+_searched = False
+"""Whether other packages have been asked for their tasks."""
+
+
 def tasks() -> dict[str, Task]:
-    """All tasks by name."""
+    """All tasks by name: those of the benchmark, of other packages, and those of `register`."""
+    _search()
     return dict(_TASKS)
 
 
@@ -184,8 +88,50 @@ def task(name: str) -> Task:
         UserError: for an unknown name; it lists the known ones.
     """
     if name not in _TASKS:
+        _search()
+    if name not in _TASKS:
         raise unknown("task", name, _TASKS)
     return _TASKS[name]
+
+
+def register(row: Task) -> None:
+    """Make a task of your own known in this process, under its name and under its id in Gymnasium.
+
+    ``row.entry_point`` is ``module:class``; a class of a notebook is ``__main__:MyGame``. Registering a name again
+    replaces the task.
+
+    Raises:
+        UserError: the name is that of a task of the benchmark.
+    """
+    if row.name in {known.name for known in BENCHMARK}:
+        raise UserError(f"name must not be that of a task of the benchmark, got {row.name!r}")
+    _enter(row)
+
+
+def _search() -> None:
+    """Ask other packages for their tasks, once; one that is broken is told and left out."""
+    global _searched
+    if _searched:
+        return
+    _searched = True
+    for point in plugins():
+        package = point.dist.name if point.dist is not None else point.value
+        try:
+            for row in _rows_of(point):
+                if row.name in _TASKS:
+                    raise UserError(f"there is a task {row.name!r} already")
+                _enter(row)
+        except Exception as error:  # whatever its import raises
+            told = in_one_line(f"{type(error).__name__}: {error}", 300)
+            _log.warning("tasks of the package %s (%s) are left out: %s", package, point.value, told)
+
+
+def _rows_of(point: EntryPoint) -> Iterable[Task]:
+    value = point.load()
+    rows = (value,) if isinstance(value, Task) else value
+    if not isinstance(rows, tuple) or not all(isinstance(row, Task) for row in rows):
+        raise UserError(f"the entry point {point.name!r} must be a Task or a tuple of them, got {type(value).__name__}")
+    return rows
 
 
 def make(name: str, **kwargs: Any) -> TextEnv:
@@ -270,63 +216,34 @@ def may_choose(name: str, argument: str, value: Any) -> bool:
     return isinstance(value, float) and float in kinds and math.isfinite(value)
 
 
-def register(row: Task) -> None:
-    """Make a task of your own known in this process, under its name and under its id in Gymnasium.
-
-    ``row.entry_point`` is ``module:class``; a class of a notebook is ``__main__:MyGame``. Registering a name again
-    replaces the task.
-
-    Raises:
-        UserError: the name is that of a task of the benchmark.
-    """
-    if row.name in {known.name for known in ROWS}:
-        raise UserError(f"name must not be that of a task of the benchmark, got {row.name!r}")
-    _TASKS[row.name] = row
-    gymnasium.registry.pop(row.env_id, None)
-    gymnasium.register(row.env_id, entry_point=row.entry_point, kwargs=dict(row.kwargs))
+def _hook(row: Task, field: str) -> Any:
+    """What a hook of the task leads to; None if the task has none."""
+    where = getattr(row, field)
+    if not where:
+        return None
+    name, _, attribute = where.partition(":")
+    module = import_module(name)
+    if not hasattr(module, attribute):
+        raise UserError(f"{field} of task {row.name} is {where!r}: there is no {attribute!r} in {name}")
+    return getattr(module, attribute)
 
 
-_TASKS = {row.name: row for row in ROWS}
-
-for _row in ROWS:
-    # Again under the same id (a reloaded module): Gymnasium would warn.
-    if _row.env_id not in gymnasium.registry:
-        gymnasium.register(_row.env_id, entry_point=_row.entry_point, kwargs=dict(_row.kwargs))
-
-
-_Players: TypeAlias = Mapping[str, Callable[[Mapping[str, Any]], Policy]]
-
-
-class _Behaviours(Protocol):
-    """What the module of a game's behaviours holds."""
-
-    PLAYERS: _Players
-
-    def recording(self, task_name: str, env: Mapping[str, Any]) -> Recording: ...
-
-
-# A new game adds its module here. It is imported when it is needed: the chess rules are a package of their own.
-_MODULES = {
-    "maze_fo": "lmrl.envs.maze.players",
-    "maze_po": "lmrl.envs.maze.players",
-    "text_nav_fo": "lmrl.envs.text_nav.players",
-    "text_nav_po": "lmrl.envs.text_nav.players",
-    "wordle": "lmrl.envs.wordle.players",
-    "chess": "lmrl.envs.chess.players",
-    "endgames": "lmrl.envs.endgames.players",
-    "twenty_questions": "lmrl.envs.twenty_questions.players",
-    "guess_city": "lmrl.envs.guess_city.players",
-    "car_dealer": "lmrl.envs.car_dealer.players",
-}
+def _needed(task_name: str, field: str, kind: str) -> Any:
+    """As `_hook`, for what a task must have; ``kind`` is what such a task is called in the message."""
+    known = tasks()
+    having = [name for name, row in known.items() if getattr(row, field)]
+    if task_name not in having:
+        raise unknown(kind, task_name, having)
+    return _hook(known[task_name], field)
 
 
 def policy_names(task_name: str) -> tuple[str, ...]:
-    """Names of the scripted players of a task; a task that was only registered has none.
+    """Names of the scripted players of a task, of which it may have none.
 
     Raises:
         UserError: for an unknown task.
     """
-    return tuple(_players(task_name))
+    return tuple(_players(task(task_name)))
 
 
 def make_policy(task_name: str, name: str, env: Mapping[str, Any] | None = None) -> Policy:
@@ -340,29 +257,86 @@ def make_policy(task_name: str, name: str, env: Mapping[str, Any] | None = None)
     Raises:
         UserError: for an unknown task or player; it lists the known ones.
     """
-    players = _players(task_name)
+    row = task(task_name)
+    players = _players(row)
     if name not in players:
         raise unknown(f"policy of {task_name}", name, players)
-    return players[name](env or {})
+    return players[name]({**row.kwargs, **(env or {})})
+
+
+def _players(row: Task) -> Players:
+    return cast(Players, _hook(row, "players") or {})
 
 
 def recording(task_name: str, env: Mapping[str, Any] | None = None) -> Recording:
     """The recipe of a task's dataset, in an environment with those arguments.
 
     Raises:
-        UserError: for an unknown task, or one that was only registered and has no recipe.
+        UserError: for an unknown task, or one that has no recipe.
     """
-    behaviours = _behaviours(task_name)
-    if behaviours is None:
+    row = task(task_name)
+    recipe: MakeRecording | None = _hook(row, "recording")
+    if recipe is None:
         raise UserError(f"task {task_name!r} has no recipe for a dataset; give the path of one (data.init_args.path)")
-    return behaviours.recording(task_name, env or {})
+    return recipe(task_name, {**row.kwargs, **(env or {})})
 
 
-def _players(task_name: str) -> _Players:
-    behaviours = _behaviours(task_name)
-    return {} if behaviours is None else behaviours.PLAYERS
+def file_format(task_name: str) -> FileFormat:
+    """How the task's file of the original benchmark is read.
+
+    Raises:
+        UserError: for an unknown task, or one that has no official file.
+    """
+    return cast(FileFormat, _needed(task_name, "official", "task with official files"))
 
 
-def _behaviours(task_name: str) -> _Behaviours | None:
-    module = _MODULES.get(task(task_name).name)
-    return None if module is None else cast(_Behaviours, import_module(module))
+def chat_prompt(task_name: str) -> ChatPrompt:
+    """How a task is put to a chat model that plays.
+
+    Raises:
+        UserError: for an unknown task, or one that has no prompt.
+    """
+    return cast(ChatPrompt, _needed(task_name, "chat", "task with prompts"))
+
+
+def partner_prompts(task_name: str) -> PartnerPrompts:
+    """What models are told that are the second speaker of a task.
+
+    Raises:
+        UserError: for an unknown task, or one whose second speaker has no prompts.
+    """
+    return cast(PartnerPrompts, _needed(task_name, "partner", "dialogue task"))
+
+
+def make_picture(task_name: str, make: Callable[[], TextEnv]) -> Picture | None:
+    """How episodes of a task are drawn, in an environment that is made on demand; None if they are not.
+
+    Raises:
+        UserError: for an unknown task; what `make` raises.
+    """
+    kind: type[Picture] | None = _hook(task(task_name), "picture")
+    return None if kind is None else kind(make)
+
+
+def pictures(task_names: Iterable[str]) -> list[type[Picture]]:
+    """What the pages need that show episodes of these tasks: each kind of picture once."""
+    found = (_hook(_TASKS[name], "picture") for name in task_names if name in tasks())
+    return [*{kind.kind: kind for kind in found if kind is not None}.values()]
+
+
+def probe(task_name: str) -> Probe | None:
+    """What is asked of policies in states of interest; None if a task has no such states.
+
+    Raises:
+        UserError: for an unknown task.
+    """
+    return cast("Probe | None", _hook(task(task_name), "probe"))
+
+
+def probe_plot(task_name: str) -> ProbePlot | None:
+    """How a report draws the answers; None if it does not.
+
+    Raises:
+        UserError: for an unknown task.
+    """
+    return cast("ProbePlot | None", _hook(task(task_name), "probe_plot"))

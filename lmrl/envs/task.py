@@ -1,21 +1,10 @@
-"""`Task`: everything that the rest of the package has to know of a row of the benchmark beside its environment.
+"""`Task`: everything that the rest of the package knows of a row of the benchmark beside its environment.
 
 The published numbers, and the scale that makes tasks comparable: 0 worst, 50 the published average, 100 best.
 
 Source: Abdulhai et al., "LMRL Gym: Benchmarks for Multi-Turn Reinforcement Learning with Language Models", ICML 2025.
-Constants of the scale are its Table 5, raw scores Table 4, normalised scores Table 2, dataset statistics Table 1. Raw
-car dealer scores of online filtered BC and GPT-4 are missing there and are taken from Table 2, where every other car
-dealer number equals the raw one. FO and PO share one line of Table 1.
-
-The printed normalised scores do not all follow from the printed raw scores and constants; `Scores.note` says where.
-
-What a chat model is told about each task, and how it is asked.
-
-Temperature, how much of the past is shown, examples and the form of the reply are those of the paper's GPT-4 baselines
-where their code says so (Abdulhai et al. 2025, appendix; scripts ``*/gpt4/*``): maze, Wordle, chess and endgames. For
-the other tasks the temperature is the endpoint's usual one, 1. The paper gives no example for Twenty Questions and has
-no scripts for Text-Nav, Guess My City and Car Dealer; here each task has an example. Errata kept out: of the maze's
-actions "move down" was missing and "move up" came twice; the chess examples were spelt otherwise than the positions.
+Constants of the scale are its Table 5, raw scores Table 4, normalised scores Table 2, dataset statistics Table 1. The
+printed normalised scores do not all follow from the printed raw scores and constants; `Scores.note` says where.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,11 +16,11 @@ from lmrl.types import Policy, Request, Start
 
 __all__ = [
     "ALGORITHMS",
-    "ChatTask",
     "PublishedData",
     "Recording",
     "Scores",
     "Task",
+    "by_algorithm",
     "normalize",
     "recording_seed",
     "turn_chance",
@@ -55,15 +44,15 @@ class PublishedData:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What was published about one task."""
+    """What was published about one task; without arguments: nothing."""
 
-    minimum: float
-    average: float | None
+    minimum: float = 0.0
+    average: float | None = None
     """None, like `maximum`, where no constants were published: the raw score is the normalised one."""
-    maximum: float | None
-    raw: Mapping[str, float]
+    maximum: float | None = None
+    raw: Mapping[str, float] = field(default_factory=dict)
     """Mean return by algorithm."""
-    normalized: Mapping[str, float]
+    normalized: Mapping[str, float] = field(default_factory=dict)
     """The printed normalised score by algorithm."""
     data: PublishedData | None = None
     """None where no dataset was published."""
@@ -83,7 +72,8 @@ def normalize(raw: float, scores: Scores) -> float:
     return 50 + 50 * (raw - scores.average) / (scores.maximum - scores.average)
 
 
-def _by_algorithm(*values: float) -> Mapping[str, float]:
+def by_algorithm(*values: float) -> Mapping[str, float]:
+    """A number for each of `ALGORITHMS`, in their order."""
     return dict(zip(ALGORITHMS, values, strict=True))
 
 
@@ -103,42 +93,6 @@ def recording_seed(seed: int, index: int) -> int:
     return Random(f"episode {seed} {index}").getrandbits(53)
 
 
-def _nothing(env: Mapping[str, Any]) -> str:
-    return ""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatTask:
-    """How one task is put to a chat model."""
-
-    role: str
-    """Who the model is, after "You are"."""
-    rules: str
-    """The game, its actions and what is rewarded."""
-    other: str = "Game"
-    """Name of the other speaker in transcripts."""
-    own: str = "You"
-    key: str = "action"
-    """Key of the action in a JSON reply."""
-    temperature: float = 1.0
-    last_texts: int | None = None
-    """How many of the newest texts are shown; None: all."""
-    examples: int = 1
-    """Episodes of the dataset that are shown."""
-    example_turns: int | None = None
-    """Turns of each; None: whole episodes."""
-    games: int = 100
-    """Episodes of an evaluation."""
-    header: str = ""
-    """A first text that says nothing."""
-    appendix: Callable[[Mapping[str, Any]], str] = _nothing
-    """More rules, from the arguments of the environment that is played."""
-    spelling: Callable[[str], str] = str.strip
-    """An observation as it is shown."""
-    own_spelling: Callable[[str], str] = str.strip
-    """An action as it is shown."""
-
-
 def turn_chance(request: Request) -> Random:
     """A generator that follows from the episode's seed and the turn, and from nothing else.
 
@@ -149,21 +103,28 @@ def turn_chance(request: Request) -> Random:
 
 @dataclass(frozen=True)
 class Task:
-    """A row of the benchmark."""
+    """A row of the benchmark, or a task of another package.
+
+    All fields are plain values. A hook is ``module:attribute``, imported when it is first used (`lmrl.envs.registry`);
+    an empty one means that the task has none.
+    """
 
     name: str
     description: str
+    """One line."""
     env_id: str
     """Id for ``gymnasium.make``."""
     entry_point: str
     """Where the environment is, ``module:class``; imported when it is made."""
     max_action_tokens: int
     """Longest action that a policy may say."""
-    dataset_size: int
+    dataset_size: int = 1_000
     """Episodes in the default dataset."""
-    paper_filter: str
+    table_row: int = 0
+    """Place in the results table, for tasks of the benchmark; others come behind them."""
+    paper_filter: str = ""
     """Which episodes the paper's filtered BC keeps."""
-    scores: Scores
+    scores: Scores = field(default_factory=Scores)
     last_texts: int | None = None
     """How many of the newest texts (observations and actions) a policy reads; None: all."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -181,3 +142,19 @@ class Task:
     """Reset options that evaluation cycles through; empty: seeds decide."""
     selection: tuple[Mapping[str, Any], ...] = ()
     """Likewise where checkpoints are chosen in training; empty: `starts`, which then are all that there is."""
+    players: str = ""
+    """Hook: scripted players by name, each made from the arguments of the environment (`lmrl.envs.hooks.Players`)."""
+    recording: str = ""
+    """Hook: the recipe of the dataset, from name and arguments to a `Recording` (`lmrl.envs.hooks.MakeRecording`)."""
+    official: str = ""
+    """Hook: how an official file is read (`lmrl.envs.official.FileFormat`)."""
+    chat: str = ""
+    """Hook: how the task is put to a chat model that plays (`lmrl.envs.hooks.ChatPrompt`)."""
+    partner: str = ""
+    """Hook: what models are told that are the second speaker (`lmrl.envs.hooks.PartnerPrompts`)."""
+    picture: str = ""
+    """Hook: how an episode is drawn (a subclass of `lmrl.envs.hooks.Picture`)."""
+    probe: str = ""
+    """Hook: what a policy does and expects in states of interest (`lmrl.envs.hooks.Probe`)."""
+    probe_plot: str = ""
+    """Hook: how that is drawn in a report (`lmrl.envs.hooks.ProbePlot`)."""

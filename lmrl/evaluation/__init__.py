@@ -1,6 +1,5 @@
 """Playing, summing up and reporting: scores with intervals, beside the published ones."""
 
-from lmrl.envs.maze.probe import MazeProbe, probe_maze
 from lmrl.evaluation.evaluate import Evaluation, default_episodes, evaluate
 from lmrl.evaluation.intervals import Interval, bootstrap_difference, bootstrap_mean, wilson
 from lmrl.evaluation.results import Result, read_results, write_evaluation
@@ -8,13 +7,11 @@ from lmrl.evaluation.results import Result, read_results, write_evaluation
 __all__ = [
     "Evaluation",
     "Interval",
-    "MazeProbe",
     "Result",
     "bootstrap_difference",
     "bootstrap_mean",
     "default_episodes",
     "evaluate",
-    "probe_maze",
     "read_results",
     "wilson",
     "write_evaluation",

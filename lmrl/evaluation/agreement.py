@@ -1,21 +1,17 @@
 """How often a second speaker answers as the scripted one does."""
 
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import islice
 from typing import Any
 
 from lmrl.envs.base import DialogueEnv
-from lmrl.envs.registry import make, task
+from lmrl.envs.registry import make, partner_prompts, tasks
 from lmrl.errors import UserError
 from lmrl.evaluation.intervals import wilson
-from lmrl.types import Partner, PartnerRequest
+from lmrl.types import Partner
 
 __all__ = ["Agreement", "partner_agreement"]
 
-# Games whose answers are yes or no, and where questions to both come from.
-_PROBES: Mapping[str, str] = {"twenty_questions": "lmrl.envs.twenty_questions.players"}
 _BATCH = 256
 
 
@@ -63,17 +59,18 @@ def partner_agreement(partner: Partner, task_name: str, size: int = 2_000, seed:
     Raises:
         UserError: for another task, or fewer than two questions.
     """
-    if task(task_name).name not in _PROBES:
+    speakers = [name for name, row in tasks().items() if row.partner]
+    asking = {name: found for name in speakers if (found := partner_prompts(name).questions)}
+    if task_name not in asking:
         raise UserError(
-            f"agreement can be counted where answers are yes or no ({', '.join(_PROBES)}), got {task_name!r}"
+            f"agreement can be counted where answers are yes or no ({', '.join(asking)}), got {task_name!r}"
         )
     if size < 2:
         raise UserError(f"size must be at least 2, got {size}")
     env = make(task_name)
     assert isinstance(env, DialogueEnv)
-    probe: Callable[[int], Iterator[tuple[str, PartnerRequest]]] = import_module(_PROBES[task_name]).probe
     counts: dict[str, dict[bool, list[int]]] = {}
-    questions = islice(probe(seed), size)
+    questions = islice(asking[task_name](seed), size)
     while asked := list(islice(questions, _BATCH)):
         requests = [request for _, request in asked]
         for (group, _), right, said in zip(asked, env.partner.reply(requests), partner.reply(requests), strict=True):

@@ -1,4 +1,4 @@
-"""One evaluation from player to files: play, probe the maze if it is one, write the result folder."""
+"""One evaluation from player to files: play, probe the policy where the task says how, write the result folder."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -6,8 +6,6 @@ from typing import Any
 
 from lmrl.data.storage import write_episodes
 from lmrl.envs import registry
-from lmrl.envs.maze.env import Maze
-from lmrl.envs.maze.probe import MazeProbe, probe_maze
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import evaluate
 from lmrl.evaluation.results import check_evaluation_folder, write_evaluation
@@ -30,7 +28,7 @@ def record_evaluation(
     on_episode: Callable[[Episode], None] | None = None,
     env: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Evaluate and write ``episodes.parquet``, ``scores.json`` and, for a maze, ``probe.json``: all of them at once.
+    """Evaluate and write ``episodes.parquet``, ``scores.json`` and, for a task with a probe, ``probe.json``, at once.
 
     Args:
         policy: whoever plays.
@@ -40,7 +38,7 @@ def record_evaluation(
         seed: of the evaluation.
         slots: how many environments play side by side.
         name: how the policy is called in tables.
-        greedy: makes the same policy at temperature 0; asked for its move in every cell if the task is a maze.
+        greedy: makes the same policy at temperature 0, for the task's probe (`lmrl.envs.hooks.Probe`).
         provenance: decoding settings, checkpoint, dataset: what the result was made with.
         on_episode: called with each episode as it ends.
         env: arguments of the environment.
@@ -71,15 +69,11 @@ def record_evaluation(
     return write_evaluation(played, directory, _probe(policy, greedy, task, env or {}))
 
 
-def _probe(
-    policy: Policy, greedy: Callable[[], Policy] | None, task: str, arguments: Mapping[str, Any]
-) -> MazeProbe | None:
-    if greedy is None:
-        return None
-    env = registry.make(task, **arguments)
-    env.close()
-    if not isinstance(env.unwrapped, Maze):
+def _probe(policy: Policy, greedy: Callable[[], Policy] | None, task: str, arguments: Mapping[str, Any]) -> Any:
+    """What the task's probe finds; None if it has none, or the policy cannot be probed."""
+    probe = registry.probe(task)
+    if greedy is None or probe is None:
         return None
     asked = greedy()
     same = getattr(asked, "weights", None) == getattr(policy, "weights", None)  # a training may have replaced them
-    return probe_maze(asked, task, arguments) if same else None
+    return probe.run(asked, task, arguments) if same else None

@@ -4,7 +4,7 @@ A run lives in ``runs/<task>/<name>``::
 
     evaluation/episodes.parquet    every episode played
     evaluation/scores.json         the numbers; all files of the folder are of one evaluation
-    evaluation/probe.json          mazes: greedy move and V of every cell
+    evaluation/probe.json          tasks with a probe: what the policy does and expects in states of interest
     metrics.csv                    learning curves (here or in a folder below)
     evaluation_last/               the same of the last checkpoint, where it is not the best
     timing.json                    commands, seeds and wall times
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lmrl.data.storage import read_episodes, write_episodes
-from lmrl.envs.maze.probe import MazeProbe, read_probe, write_probe
+from lmrl.envs.registry import probe, tasks
 from lmrl.errors import UserError, in_one_line
 from lmrl.evaluation.curves import Curves, find_metrics, read_curves
 from lmrl.evaluation.evaluate import Evaluation
@@ -179,7 +179,8 @@ class Result:
     """Content of ``timing.json``; empty where nobody measured."""
     curves: Curves
     """Empty for players that were not trained."""
-    probe: MazeProbe | None
+    probe: Any
+    """What the task's probe found (`lmrl.envs.hooks.Probe`); None where there was none."""
     cell: Mapping[str, Any]
     """Content of ``cell.json``; empty for runs that no table was made of."""
 
@@ -188,8 +189,8 @@ class Result:
         return read_episodes(self.folder / "evaluation" / "episodes.parquet")
 
 
-def write_evaluation(evaluation: Evaluation, directory: Path | str, probe: MazeProbe | None = None) -> dict[str, Any]:
-    """Write ``episodes.parquet``, ``scores.json`` and ``probe.json`` if there is a probe; return the scores.
+def write_evaluation(evaluation: Evaluation, directory: Path | str, probed: Any = None) -> dict[str, Any]:
+    """Write ``episodes.parquet``, ``scores.json`` and ``probe.json`` if something was probed; return the scores.
 
     The folder takes the place of an earlier evaluation's as a whole, once it is complete: what fails or is killed
     before leaves that one as it was.
@@ -198,12 +199,12 @@ def write_evaluation(evaluation: Evaluation, directory: Path | str, probe: MazeP
         UserError: as `check_evaluation_folder`.
     """
     check_evaluation_folder(directory)
-    scores = evaluation.scores()
+    scores, hook = evaluation.scores(), probe(evaluation.task)
     metadata = {"task": evaluation.task, "policy": evaluation.policy, "seed": evaluation.seed}
     with replacing_folder(directory) as new:
         write_episodes(new / "episodes.parquet", evaluation.episodes, metadata)
-        if probe is not None:
-            write_probe(probe, new / "probe.json")
+        if probed is not None and hook is not None:
+            hook.write(probed, new / "probe.json")
         write_json(scores, new / "scores.json")
     return scores
 
@@ -296,13 +297,14 @@ def _read(folder: Path, task: str) -> Result:
         raise UserError(f"{path}: lacks {', '.join(lacking)}")
     if scores["task"] != task:
         raise UserError(f"{path}: scores of task {scores['task']!r} lie in the folder of {task!r}")
-    metrics, probe = find_metrics(folder), path.with_name("probe.json")
+    metrics, probed = find_metrics(folder), path.with_name("probe.json")
+    hook = probe(task) if task in tasks() else None
     return Result(
         name=folder.name,
         folder=folder,
         scores=scores,
         timing=read_json(folder / "timing.json"),
         curves={} if metrics is None else read_curves(metrics),
-        probe=read_probe(probe) if probe.is_file() else None,
+        probe=hook.read(probed) if hook is not None and probed.is_file() else None,
         cell=read_json(folder / "cell.json"),
     )

@@ -13,8 +13,8 @@ from transformers.utils.chat_template_utils import get_json_schema
 
 from lmrl.data.records import SCHEMA, episode_from_row, table_of
 from lmrl.data.storage import read_episodes
-from lmrl.envs.chat_tasks import CHAT_TASKS
-from lmrl.errors import UserError, unknown
+from lmrl.envs.registry import chat_prompt
+from lmrl.errors import UserError
 from lmrl.integrations.trl import TaskEnvironment, answer, opening
 from lmrl.policies.chat import introduction
 from lmrl.rollout import episode_seed
@@ -115,7 +115,7 @@ def prompts_dataset(name: str, size: int, seed: int = 0, **env: Any) -> "Dataset
         name: of the task.
         size: number of rows.
         seed: other seeds give other episodes, and so do evaluations with the same seed.
-        env: arguments of the environment, where the rules depend on them (Wordle's vocabulary).
+        env: arguments of the environment, where the rules depend on them.
 
     Raises:
         UserError: `datasets` is missing, for a task without prompts, or a size below 1.
@@ -150,9 +150,7 @@ def conversations_dataset(episodes: str | os.PathLike[str] | Iterable[Episode], 
 
 
 def _prompt(name: str, env: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if name not in CHAT_TASKS:
-        raise unknown("task with prompts", name, CHAT_TASKS)
-    chat = CHAT_TASKS[name]
+    chat = chat_prompt(name)
     rules = introduction(chat, chat.appendix(env), (), "plain")
     return [
         {"role": "system", "content": f"You are {chat.role}. {_CALL}"},
@@ -165,7 +163,7 @@ def _conversation(episode: Episode, env: Mapping[str, Any]) -> list[dict[str, An
     first, *later = episode.observations
     messages = [system, {**user, "content": user["content"] + opening(episode.task, first)}]
     for turn, (action, text) in enumerate(zip(episode.actions, later, strict=True), start=1):
-        said = CHAT_TASKS[episode.task].own_spelling(action)
+        said = chat_prompt(episode.task).own_spelling(action)
         call = {"type": "function", "function": {"name": "act", "arguments": {"action": said}}}
         messages += [
             {"role": "assistant", "content": "", "tool_calls": [call]},

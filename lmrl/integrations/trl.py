@@ -5,9 +5,8 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from lmrl.envs.chat_tasks import CHAT_TASKS
-from lmrl.envs.registry import make, task
-from lmrl.envs.task import ChatTask
+from lmrl.envs.hooks import ChatPrompt
+from lmrl.envs.registry import chat_prompt, make, task
 from lmrl.errors import UserError
 from lmrl.policies.chat import transcript
 from lmrl.rollout import Slot
@@ -137,15 +136,15 @@ def episode_return(
 
 def opening(name: str, observation: str) -> str:
     """The first text of an episode as a model is told it."""
-    return "\n".join(transcript(_chat_task(name), [observation], 0, "plain"))
+    return "\n".join(transcript(_prompt(name), [observation], 0, "plain"))
 
 
 def answer(name: str, observation: str, over: bool) -> str:
     """A later text as a model is told it."""
-    said = _chat_task(name).spelling(observation)
+    said = _prompt(name).spelling(observation)
     return "\n".join(filter(None, (said, GAME_OVER))) if over else said
 
 
-def _chat_task(name: str) -> ChatTask:
+def _prompt(name: str) -> ChatPrompt:
     """How texts of a task are spelled; of a task of one's own, as they are."""
-    return CHAT_TASKS.get(name) or ChatTask(role="a player", rules="")
+    return chat_prompt(name) if task(name).chat else ChatPrompt(role="a player", rules="")

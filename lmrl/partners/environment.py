@@ -8,8 +8,9 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from lmrl.chat.client import ChatClient
+from lmrl.envs import registry
 from lmrl.envs.base import TextEnv
-from lmrl.envs.registry import make
+from lmrl.envs.registry import make, partner_prompts
 from lmrl.errors import UserError, unknown
 from lmrl.types import Partner
 
@@ -17,7 +18,6 @@ __all__ = ["environment", "make_partner"]
 
 # Imported when one is asked for: models need torch, endpoints a client.
 _KINDS = {"lm": ("lmrl.partners.lm", "LMPartner"), "chat": ("lmrl.partners.chat", "ChatPartner")}
-_TEMPERATURE = {"car_dealer": 1.0}  # the published buyer is sampled, the oracles are greedy
 
 
 def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
@@ -44,7 +44,11 @@ def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
     module, speaker = _KINDS[kind]
     found = getattr(import_module(module), speaker)
     _check_settings(kind, settings, ChatClient if kind == "chat" else found)
-    return cast(Partner, found(what, **{"temperature": _TEMPERATURE.get(task, 0.0), **settings}))
+    return cast(Partner, found(what, **{"temperature": _temperature(task), **settings}))
+
+
+def _temperature(task: str) -> float:
+    return partner_prompts(task).temperature if registry.task(task).partner else 0.0
 
 
 def _check_settings(kind: str, settings: Mapping[str, Any], taker: Callable[..., object]) -> None:

@@ -1,17 +1,15 @@
-"""A language model as the second speaker, and what it reads.
-
-Source: LMRL-Gym, appendices C.6 to C.8, and its code: the oracles of Twenty Questions and Guess My City read one
-question without those before it; the buyer reads the whole dialogue behind a line that says whom they play.
-"""
+"""A language model as the second speaker, which reads what the task's prompts make of a dialogue."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
 
-from lmrl.errors import UserError, unknown
+from lmrl.envs.hooks import PartnerDialogue
+from lmrl.envs.registry import partner_prompts
+from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies import LMPolicy, load_lm_policy
@@ -19,52 +17,14 @@ from lmrl.types import Episode, PartnerRequest, Request
 
 __all__ = ["LMPartner", "partner_episodes", "spoken"]
 
-Spoken: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
-"""What a speaker has read, ``t + 1`` texts, and what they said in between, ``t`` texts."""
 
-
-def _object(facts: Mapping[str, Any], question: str) -> str:
-    names = ", ".join(facts["variants"])
-    return (
-        "Answer the question about the object truthfully.\n"
-        f"object: ({names})\nquestion: {question}\nanswer (yes or no): "
-    )
-
-
-def _city(facts: Mapping[str, Any], question: str) -> str:
-    place = f"{facts['city']},{facts['country']}".lower()
-    return f"Answer the question about the city truthfully.\nobject: {place}\nquestion: {question}\nanswer: "
-
-
-def _oracle(prompt: Callable[[Mapping[str, Any], str], str]) -> Callable[[PartnerRequest], Spoken]:
-    return lambda request: ((prompt(request.facts, request.heard[-1].strip()),), ())
-
-
-def _buyer(request: PartnerRequest) -> Spoken:
-    first = f"Start\n{request.facts['profile']}{request.heard[0]}"
-    heard = (first, *request.heard[1:])
-    if not request.begin:
-        return heard, tuple(request.said)
-    # Asked once more after what they said last: nothing was heard in between.
-    return (*heard, request.begin), tuple(request.said)
-
-
-_SPOKEN: Mapping[str, Callable[[PartnerRequest], Spoken]] = {
-    "twenty_questions": _oracle(_object),
-    "guess_city": _oracle(_city),
-    "car_dealer": _buyer,
-}
-
-
-def spoken(request: PartnerRequest) -> Spoken:
+def spoken(request: PartnerRequest) -> PartnerDialogue:
     """The dialogue as the second speaker reads it; the reply comes next.
 
     Raises:
-        UserError: for a task whose second speaker has no prompt.
+        UserError: for a task whose second speaker has no prompts.
     """
-    if request.task not in _SPOKEN:
-        raise unknown("dialogue task", request.task, _SPOKEN)
-    return _SPOKEN[request.task](request)
+    return partner_prompts(request.task).dialogue(request)
 
 
 def partner_episodes(pairs: Sequence[tuple[PartnerRequest, str]]) -> list[Episode]:
@@ -101,7 +61,7 @@ class LMPartner:
     """Answers with a language model of `transformers`: a causal one through the decoding engine, or a seq2seq one.
 
     Args:
-        path: run folder (``runs/twenty_questions/partner``), model folder or hub id.
+        path: run folder (``runs/TASK/partner``), model folder or hub id.
         temperature: of sampling; 0 is greedy. Samples of a causal model follow from the episode's seed alone, those of
             a seq2seq model also from who else asks at the same time.
         max_new_tokens: longest reply.

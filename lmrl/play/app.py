@@ -16,11 +16,11 @@ from lmrl.envs import registry
 from lmrl.errors import UserError
 from lmrl.play.access import Keys, OwnRequests
 from lmrl.play.game import Game, Offer, Order
-from lmrl.report.pages import printable, render_page, script
+from lmrl.report.pages import page_parts, printable, render_page
 
 __all__ = ["make_app"]
 
-_SCRIPTS = ("pictures.js", "web_seat.js", "web_page.js")
+_SCRIPTS = ("web_seat.js", "web_page.js")
 _SESSION = "x-lmrl-session"
 """A header: unlike a cookie it goes to this port alone, and no page from elsewhere can make a browser send it."""
 _GAMES = 8
@@ -134,9 +134,9 @@ def _answering(keys: Keys, work: Callable[[Any], dict[str, Any]]) -> Callable[[R
 
 
 def _page() -> Callable[[Request], Response]:
-    scripts = script(*_SCRIPTS)
-    page = render_page("web.html.j2", {"tasks": [*registry.tasks()], **scripts})
-    headers = {"Content-Security-Policy": _POLICY.format(scripts["script_hash"])}
+    parts = page_parts(registry.pictures(registry.tasks()), *_SCRIPTS)
+    page = render_page("web.html.j2", {"tasks": [*registry.tasks()], **parts})
+    headers = {"Content-Security-Policy": _POLICY.format(parts["script_hash"])}
     return lambda request: HTMLResponse(page, headers=headers)
 
 

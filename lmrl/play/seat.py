@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from lmrl.envs.base import DialogueEnv
-from lmrl.envs.maze.env import Maze
-from lmrl.envs.maze.layouts import Cell, Layout, walked
+from lmrl.envs.registry import make_picture
 from lmrl.errors import UserError
-from lmrl.play.viewer import episode_facts, picture_facts, rounded, said, shown_text
+from lmrl.play.viewer import episode_facts, rounded, said, shown_text
 from lmrl.rollout import MakeEnv, Slot, step_together
 from lmrl.types import Episode, Policy, Reply, Request, Start
 
@@ -69,6 +68,7 @@ class Seat:
         self._task, self._make_env, self._player = task, make_env, player
         self._slot = Slot(make_env(), place)
         self._slot.begin(0, Start(seed))
+        self._drawn = make_picture(task, lambda: self._slot.env)
         self._terminated = False
         self._values: list[float | None] = []
 
@@ -134,21 +134,7 @@ class Seat:
         self._slot.env.close()
 
     def _picture(self, episode: Episode) -> dict[str, Any]:
-        layout = self._slot.env.layout if isinstance(self._slot.env, Maze) else None
-        if layout is None:
-            return {"picture": picture_facts(self._task, None), "path": None}
-        told = "current position" in episode.observations[0]
-        if self.person and not self.over and not told:
-            return {
-                "picture": {"kind": "maze", "rows": _around(layout, self._slot.info["position"]), "goal": None},
-                "path": [(1, 1)] * len(episode.observations),
-            }
-        facts = picture_facts(self._task, layout) | {"goal": list(self._slot.info["goal"])}
-        return {"picture": facts, "path": walked(episode, layout)}
-
-
-def _around(layout: Layout, cell: Cell) -> list[str]:
-    """A map of the cell and its four neighbours: ``["?#?", "# #", "? ?"]``."""
-    row, col = cell
-    above, here, below = (layout.rows[r][col - 1 : col + 2] for r in (row - 1, row, row + 1))
-    return [f"?{above[1]}?", here, f"?{below[1]}?"]
+        if self._drawn is None:
+            return {"picture": {"kind": ""}, "states": None}
+        facts, states = self._drawn.live(episode, hidden=self.person and not self.over)
+        return {"picture": {"kind": self._drawn.kind, **facts}, "states": states}

@@ -8,18 +8,17 @@ from typing import Any
 
 from lmrl.data.storage import read_episodes, read_metadata
 from lmrl.envs import registry
-from lmrl.envs.maze.env import Maze
-from lmrl.envs.maze.layouts import Layout, walked
+from lmrl.envs.base import TextEnv
+from lmrl.envs.hooks import Picture
 from lmrl.errors import UserError
 from lmrl.evaluation.token_values import TokenValue, token_values
 from lmrl.files import replacing
 from lmrl.modules import LanguageModule, load_module
-from lmrl.report.pages import embedded, printable, render_page, script
+from lmrl.report.pages import embedded, page_parts, printable, render_page
 from lmrl.types import Episode
 
-__all__ = ["episode_facts", "picture_facts", "rounded", "said", "shown_text", "view_data", "write_view"]
+__all__ = ["episode_facts", "rounded", "said", "shown_text", "view_data", "write_view"]
 
-_KINDS = {"wordle": "wordle", "chess": "chess", "endgames": "chess"}
 _LONGEST = 20_000
 """Characters of a text that are shown."""
 
@@ -50,29 +49,28 @@ def view_data(
         episodes: of any tasks, in order.
         values: of the first episodes, see `lmrl.evaluation.token_values`.
         run: whose values they are.
-        env: arguments of the environment that was played, for the map of a maze.
-        recorded: those that the file names, as far as a file may choose them (see
-            `lmrl.envs.registry.recorded_arguments`); else a maze has no map.
+        env: arguments of the environment that was played, for pictures that depend on them.
+        recorded: those that the file names; where it may not choose them (see
+            `lmrl.envs.registry.recorded_arguments`), there is no such picture.
     """
     texts, tasks, columns = _Texts(), dict[str, dict[str, Any]](), dict[str, list[Any]]()
-    layouts: dict[str, Layout | None] = {}
+    pictures: dict[str, Picture | None] = {}
     for episode in episodes:
         task = printable(episode.task)
         if task not in tasks:
-            layouts[task] = layout = _layout(task, recorded or {}, env)
-            tasks[task] = picture_facts(task, layout)
-        for name, value in {"task": task, **_row(episode, texts, layouts[task])}.items():
+            pictures[task], tasks[task] = _picture(task, recorded or {}, env)
+        for name, value in {"task": task, **_row(episode, texts, pictures[task])}.items():
             columns.setdefault(name, []).append(value)
     tokens = {index: [_tokens(turn, texts) for turn in turns] for index, turns in enumerate(values)}
     empty: dict[str, list[Any]] = {"return": []}
     return {"tasks": tasks, "episodes": columns or empty, "values": tokens, "run": run, "texts": texts.shown()}
 
 
-def _row(episode: Episode, texts: _Texts, layout: Layout | None) -> dict[str, Any]:
+def _row(episode: Episode, texts: _Texts, picture: Picture | None) -> dict[str, Any]:
     return {
         **episode_facts(episode),
         "said": [texts.number(text) for text in said(episode)],
-        "path": None if layout is None else walked(episode, layout),
+        "states": None if picture is None else picture.states(episode),
     }
 
 
@@ -114,27 +112,22 @@ def rounded(value: float | None, digits: int) -> float | None:
     return round(value, digits) if value is not None and isfinite(value) else None
 
 
-def picture_facts(name: str, layout: Layout | None) -> dict[str, Any]:
-    """What kind of picture a task has, and its map if it is a maze."""
-    if layout is None:
-        return {"kind": _KINDS.get(name, "")}
-    return {"kind": "maze", "rows": list(layout.rows), "goal": list(layout.goal)}
+def _picture(name: str, recorded: Any, env: Mapping[str, Any] | None) -> tuple[Picture | None, dict[str, Any]]:
+    """How episodes of a task are drawn, and what the page must know for that; files may be of tasks nobody knows."""
 
+    def make() -> TextEnv:
+        return registry.make(name, **registry.recorded_arguments(name, recorded, env, "the file"))
 
-def _layout(name: str, recorded: Any, env: Mapping[str, Any] | None) -> Layout | None:
-    """The map, if the task is a maze; files may be of tasks that nobody knows."""
-    if not name.startswith("maze"):
-        return None
     try:
-        made = registry.make(name, **registry.recorded_arguments(name, recorded, env, "the file"))
+        picture = registry.make_picture(name, make) if name in registry.tasks() else None
+        facts = {} if picture is None else {"kind": picture.kind, **picture.facts()}
     except (ValueError, TypeError):  # arguments from a file may be anything
-        return None
-    made.close()
-    return made.layout if isinstance(made, Maze) else None
+        return None, {"kind": ""}
+    return picture, facts or {"kind": ""}
 
 
 _RANGES = (("return", "return"), ("turns", "turns"), ("illegal", "illegal"))
-_SCRIPTS = ("pictures.js", "view_episode.js", "view_list.js")
+_SCRIPTS = ("view_episode.js", "view_list.js")
 
 
 def write_view(
@@ -178,7 +171,7 @@ def write_view(
         "title": source.name if run is None else f"{source.name}, {run}",
         "ranges": _RANGES,
         "data": embedded(data),
-        **script(*_SCRIPTS),
+        **page_parts(registry.pictures(data["tasks"]), *_SCRIPTS),
     }
     with replacing(out) as file:
         file.write(render_page("view.html.j2", words).encode())

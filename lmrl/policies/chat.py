@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from lmrl.chat.client import Messages
 from lmrl.chat.endpoint import mended, without_thoughts
-from lmrl.envs.chat_tasks import CHAT_TASKS
-from lmrl.envs.task import ChatTask
+from lmrl.envs.hooks import ChatPrompt
+from lmrl.envs.registry import chat_prompt
 from lmrl.errors import unknown
 from lmrl.types import Episode, Reply, Request
 
@@ -78,13 +78,13 @@ _JSON = 'Reply with nothing but a JSON object: {{{thought}"{key}": "..."}}'
 _PLAIN = "Reply with nothing but your {key}, on one line."
 
 
-def best_examples(episodes: Sequence[Episode], task: ChatTask) -> list[Episode]:
+def best_examples(episodes: Sequence[Episode], task: ChatPrompt) -> list[Episode]:
     """The episodes worth showing: not over at once, solved, of the highest return; the first ones of equals."""
     enough = [episode for episode in episodes if len(episode) >= (task.example_turns or _LEAST_TURNS)]
     return sorted(enough, key=lambda episode: (-episode.success, -episode.total_reward))[: task.examples]
 
 
-def introduction(task: ChatTask, appendix: str, examples: Sequence[Episode], form: str) -> str:
+def introduction(task: ChatPrompt, appendix: str, examples: Sequence[Episode], form: str) -> str:
     """All that stays the same from turn to turn: rules and examples."""
     parts = [task.rules, appendix]
     for number, episode in enumerate(examples, start=1):
@@ -95,7 +95,7 @@ def introduction(task: ChatTask, appendix: str, examples: Sequence[Episode], for
     return "\n\n".join(part for part in parts if part)
 
 
-def conversation(task: ChatTask, introduced: str, request: Request, form: str) -> list[dict[str, str]]:
+def conversation(task: ChatPrompt, introduced: str, request: Request, form: str) -> list[dict[str, str]]:
     """The messages that ask for the next action.
 
     Args:
@@ -104,7 +104,7 @@ def conversation(task: ChatTask, introduced: str, request: Request, form: str) -
         request: the episode so far.
         form: ``json`` or ``plain``.
     """
-    thought = '"thought": "...", ' if task.key == "guess" else ""
+    thought = '"thought": "...", ' if task.thought else ""
     ask = _JSON.format(thought=thought, key=task.key) if form == "json" else _PLAIN.format(key=task.key)
     texts = _said(request.observations, request.actions)
     first = 0 if task.last_texts is None else max(0, len(texts) - task.last_texts)
@@ -123,7 +123,7 @@ def _said(observations: Sequence[str], actions: Sequence[str]) -> list[str]:
     return [observations[0], *(text for pair in both for text in pair)]
 
 
-def transcript(task: ChatTask, texts: Sequence[str], first: int, form: str) -> list[str]:
+def transcript(task: ChatPrompt, texts: Sequence[str], first: int, form: str) -> list[str]:
     """The lines of an episode from text ``first`` on; actions look as they are to be said."""
     lines = []
     for number, text in enumerate(texts, start=first):
@@ -159,10 +159,10 @@ class ChatPolicy:
 
     Args:
         speaker: who is asked.
-        task: name of the task; see `lmrl.envs.chat_tasks` for what is told about it.
+        task: name of the task; see `lmrl.envs.hooks.ChatPrompt` for what is told about it.
         episodes: of the task's dataset; the best of them are the examples.
         reply: ``json`` as published, or ``plain`` for models that cannot keep to it.
-        env: arguments of the environment that is played, where the rules depend on them (Wordle's vocabulary).
+        env: arguments of the environment that is played, where the rules depend on them.
 
     Raises:
         UserError: for a task without prompts or another form of reply.
@@ -176,12 +176,11 @@ class ChatPolicy:
         reply: str = "json",
         env: Mapping[str, Any] | None = None,
     ) -> None:
-        if task not in CHAT_TASKS:
-            raise unknown("task with prompts", task, CHAT_TASKS)
+        prompt = chat_prompt(task)
         if reply not in REPLIES:
             raise unknown("reply", reply, REPLIES)
         self.speaker, self.replies, self.unreadable = speaker, 0, 0
-        self._task, self._form = CHAT_TASKS[task], reply
+        self._task, self._form = prompt, reply
         self._examples = best_examples(episodes, self._task)
         self._introduction = introduction(self._task, self._task.appendix(env or {}), self._examples, reply)
         self._odd: list[str] = []

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["embedded", "printable", "render_html", "render_markdown", "render_page", "script"]
+from lmrl.envs.hooks import Picture
+
+__all__ = ["embedded", "page_parts", "printable", "render_html", "render_markdown", "render_page", "script"]
 
 # Only what would be read as markup: an underscore inside a word and a bracket that no link follows are plain text.
 _MARKDOWN = re.compile(r"([\\`*|~$]|\](?=[(\[:])|(?<!\w)_|_(?!\w))")
@@ -48,12 +50,32 @@ def _environment(autoescape: bool) -> Environment:
     return Environment(loader=loader, autoescape=autoescape, undefined=StrictUndefined)
 
 
-def script(*names: str) -> dict[str, str]:
-    """Scripts of this package, joined, and the hash by which a page allows them and no other: words for a template."""
+def script(*names: str, before: Sequence[str] = ()) -> dict[str, str]:
+    """Scripts of this package, joined, and the hash by which a page allows them and no other: words for a template.
+
+    Args:
+        names: of the scripts.
+        before: texts of other scripts, which come first.
+    """
     folder = files("lmrl.report").joinpath("templates")
-    joined = "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+    texts = [*before, *(folder.joinpath(name).read_text(encoding="utf-8") for name in names)]
+    joined = printable("\n".join(texts))  # as the whole page will be: the hash is of what the browser reads
     digest = hashlib.sha256(joined.encode()).digest()
     return {"script": Markup(joined), "script_hash": base64.b64encode(digest).decode("ascii")}
+
+
+def page_parts(pictures: Sequence[type[Picture]], *names: str) -> dict[str, str]:
+    """As `script`, for a page that shows episodes; with ``picture_style``, the style sheets of the pictures."""
+    own = files("lmrl.report").joinpath("templates", "pictures.js").read_text(encoding="utf-8")
+    scripts = [_text_of(picture.script) for picture in pictures]
+    styles = [_text_of(picture.style) for picture in pictures if picture.style]
+    return {**script(*names, before=[own, *scripts]), "picture_style": Markup("\n".join(styles))}
+
+
+def _text_of(place: str) -> str:
+    """Of a file of a package, ``package:file``."""
+    package, _, name = place.partition(":")
+    return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def embedded(data: object) -> Markup:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import matplotlib.style
 import numpy as np
@@ -11,14 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lmrl.envs import registry
-from lmrl.envs.maze.picture import draw_mazes
+from lmrl.envs.hooks import ProbePlot
 from lmrl.evaluation.curves import Curve, Curves
 from lmrl.evaluation.results import Result
 from lmrl.evaluation.scores import Score, improvements
 from lmrl.report.plots import STYLE, Bar, plot_improvements, plot_lengths, plot_returns_beside_data, plot_scores
 from lmrl.report.wording import colour, label, ordered
 
-__all__ = ["draw", "plot_losses", "plot_returns"]
+__all__ = ["draw", "plot_losses", "plot_probes", "plot_returns"]
 
 _TERMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
@@ -61,6 +62,30 @@ def plot_losses(runs: Mapping[str, Curves], path: Path, columns: int = 3) -> Non
         for axis in axes.flat[len(runs) :]:
             axis.set_axis_off()
         figure.savefig(path, dpi=110)
+
+
+def plot_probes(plot: ProbePlot, probes: Mapping[str, Any], path: Path, title: str = "") -> None:
+    """Draw what a task's probe found, a panel for each policy.
+
+    Args:
+        plot: draws one panel.
+        probes: policy name to what its probe found; at least one.
+        path: where the PNG goes.
+        title: above the whole picture.
+    """
+    with matplotlib.style.context(STYLE):
+        columns = min(2, len(probes))
+        rows = -(-len(probes) // columns)
+        width, height = plot.size(next(iter(probes.values())))
+        figure = Figure(figsize=(width * columns, height * rows + (0.4 if title else 0.0)), layout="constrained")
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color="#111111")
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for axis, (name, probe) in zip(axes, probes.items(), strict=False):
+            plot.draw(axis, label(name), probe)
+        for axis in axes[len(probes) :]:
+            axis.set_axis_off()
+        figure.savefig(path)
 
 
 def _return_curve(axis: Axes, name: str, seeds: Sequence[Curves]) -> int:
@@ -139,7 +164,7 @@ def _key(line: Line2D) -> Line2D:
     return Line2D([], [], color=line.get_color(), linestyle=line.get_linestyle(), linewidth=2.5, label=line.get_label())
 
 
-_STALE = ("maze_values_*.png", "losses_*.png", "learning_curves.png", "improvement.png", "returns.png", "lengths.png")
+_STALE = ("*_values_*.png", "losses_*.png", "learning_curves.png", "improvement.png", "returns.png", "lengths.png")
 
 
 def draw(
@@ -154,7 +179,7 @@ def draw(
     """
     for stale in chain.from_iterable(map(out.glob, _STALE)):
         stale.unlink()
-    return [*_of_scores(scores, out), *_of_curves(found, out), *_of_mazes(found, out)]
+    return [*_of_scores(scores, out), *_of_curves(found, out), *_of_probes(found, out)]
 
 
 def _of_scores(scores: Mapping[str, Mapping[str, Score]], out: Path) -> Iterator[Path]:
@@ -188,13 +213,15 @@ def _of_curves(found: Mapping[str, Mapping[str, Mapping[int, Result]]], out: Pat
         yield out / f"losses_{task}.png"
 
 
-def _of_mazes(found: Mapping[str, Mapping[str, Mapping[int, Result]]], out: Path) -> Iterator[Path]:
+def _of_probes(found: Mapping[str, Mapping[str, Mapping[int, Result]]], out: Path) -> Iterator[Path]:
     for task, players in found.items():
         first = {name: next(iter(players[name].values())).probe for name in ordered(players)}
         probes = {name: probe for name, probe in first.items() if probe is not None}
-        if probes:
-            draw_mazes(probes, out / f"maze_values_{task}.png", task)
-            yield out / f"maze_values_{task}.png"
+        plot = registry.probe_plot(task)
+        if probes and plot is not None:
+            path = out / plot.file_name(task)
+            plot_probes(plot, probes, path, task)
+            yield path
 
 
 def _bars(task: str, players: Mapping[str, Score]) -> list[Bar]:

@@ -107,8 +107,6 @@ _WORDS: dict[str, Any] = {
         "seed, ties counting half, with 95 % intervals over episodes.",
         "returns.png": "Share of the episodes that return at most so much: grey of the dataset, lines of the players.",
         "lengths.png": "Turns per episode, and the share of actions that the rules did not know.",
-        "maze": "V of each cell as colour and number, the greedy move as an arrow; wrong moves are dashed and "
-        "framed, ★ is the goal. A move is right if it begins a shortest path.",
         "losses": "The terms of each loss, of the first training seed.",
     },
     "notes": (

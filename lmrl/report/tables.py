@@ -85,7 +85,7 @@ def task_words(
         expected: algorithms that ought to be among them.
     """
     record, names = registry.task(task), ordered(results)
-    published = record.scores
+    published, plot = record.scores, registry.probe_plot(task)
     missing = [name for name in expected if name not in results]
     return {
         "title": f"{task}: {record.description}",
@@ -93,7 +93,8 @@ def task_words(
         "warnings": [f"{label(name)}: {words}" for name in names for words in results[name].scores.get("warnings", ())],
         "missing": _missing(task, missing) if missing else "",
         "differences": _differences(scores, published),
-        "maze_picture": f"maze_values_{task}.png",
+        "probe_picture": "" if plot is None else plot.file_name(task),
+        "probe_caption": "" if plot is None else plot.caption,
         "losses_picture": f"losses_{task}.png",
         "published": _published(published),
         "constants": _constants(published),

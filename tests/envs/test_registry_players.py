@@ -16,7 +16,9 @@ from lmrl.players import is_trained
 
 @pytest.fixture
 def mine() -> Iterator[Task]:
-    row = dataclasses.replace(registry.task("maze_fo"), name="my_maze", env_id="lmrl/MyMaze-v0")
+    row = dataclasses.replace(
+        registry.task("maze_fo"), name="my_maze", env_id="lmrl/MyMaze-v0", players="", recording=""
+    )
     registry.register(row)
     yield row
     del registry._TASKS["my_maze"], gymnasium.registry["lmrl/MyMaze-v0"]
@@ -28,7 +30,7 @@ def test_every_task_of_the_benchmark_has_players_and_a_recipe() -> None:
         assert recording(name).policy is not None
 
 
-def test_a_registered_task_has_neither_and_is_played_by_runs(mine: Task, tmp_path: Path) -> None:
+def test_a_task_without_hooks_has_neither_and_is_played_by_runs(mine: Task, tmp_path: Path) -> None:
     assert policy_names("my_maze") == ()
     assert is_trained(str(tmp_path), mine)
     with pytest.raises(UserError, match="unknown policy of my_maze 'random'"):

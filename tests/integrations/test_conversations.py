@@ -8,7 +8,7 @@ import pytest
 from lmrl.data import generate
 from lmrl.data.storage import read_episodes
 from lmrl.envs import tasks
-from lmrl.envs.chat_tasks import CHAT_TASKS
+from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError
 from lmrl.integrations.hf_datasets import conversations_dataset, prompts_dataset
 from lmrl.integrations.trl import GAME_OVER, environment_factory, opening
@@ -24,7 +24,9 @@ def test_prompts_begin_other_episodes_than_evaluations_do() -> None:
     assert not set(rows["seed"]) & {episode_seed(3, i) for i in range(5)}
     assert list(prompts_dataset("wordle", 3, seed=3)["seed"]) == list(rows["seed"])[:3]
     system, user = rows[0]["prompt"]
-    assert system["role"] == "system" and '"act"' in system["content"] and CHAT_TASKS["wordle"].rules in user["content"]
+    assert (
+        system["role"] == "system" and '"act"' in system["content"] and chat_prompt("wordle").rules in user["content"]
+    )
     with pytest.raises(UserError, match="size must be at least 1"):
         prompts_dataset("wordle", 0)
     with pytest.raises(UserError, match="unknown task with prompts 'sudoku'"):

@@ -6,7 +6,7 @@ import pytest
 
 import lmrl
 from lmrl.envs import tasks
-from lmrl.envs.chat_tasks import CHAT_TASKS
+from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError
 from lmrl.integrations.trl import GAME_OVER, TaskEnvironment, environment_factory, episode_return
 
@@ -29,7 +29,7 @@ def test_an_environment_plays_what_the_game_plays(task: str) -> None:
     environment, env = environment_factory(task)(), lmrl.make(task)
     text, _ = env.reset(seed=7)
     shown = environment.reset(seed=7, prompt=[], environment=task)
-    chat = CHAT_TASKS[task]
+    chat = chat_prompt(task)
     assert shown == (f"{chat.other}: {chat.spelling(text)}" if text.strip() != chat.header else "(You begin.)")
     total = 0.0
     for _ in range(3):

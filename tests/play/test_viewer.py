@@ -56,7 +56,7 @@ def test_what_the_page_holds_by_hand() -> None:
         "seed": ["0", str(2**60)],
         "said": [[0, 1, 2], [3, 4, 3, 5, 3, 4, 3, 6, 3]],
         "rewards": [[0.0], [-1.0] * 4],
-        "path": [None, [[7, 6], [6, 6], [6, 6], [5, 6], [5, 5]]],
+        "states": [None, [[7, 6], [6, 6], [6, 6], [5, 6], [5, 5]]],
     }
     assert held["values"] == {"0": [[[7, 0.25, -1.0, None], [8, 1.0, None, 0.123]]]}
     assert held["tasks"]["wordle"] == {"kind": "wordle"}
@@ -67,7 +67,7 @@ def test_the_map_is_that_of_the_environment_that_was_played() -> None:
     walk = maze("move up\n")
     assert view_data([walk], env={"layout": ["?"]})["tasks"]["maze_po"] == {"kind": ""}
     small = view_data([maze("move down\n", start=(1, 1))], env={"layout": "umaze"})
-    assert (small["tasks"]["maze_po"]["goal"], small["episodes"]["path"]) == ([3, 3], [[(1, 1), (2, 1)]])
+    assert (small["tasks"]["maze_po"]["goal"], small["episodes"]["states"]) == ([3, 3], [[(1, 1), (2, 1)]])
 
 
 def test_numbers_that_are_none_and_endless_texts() -> None:

@@ -70,10 +70,10 @@ def test_two_players_start_alike_and_move_together() -> None:
     while not all(seat.over for seat in game.seats):
         game.step(None)
     best, other = game.state()["seats"]
-    distance = make("maze_fo").layout.distances()[tuple(best["path"][0])]  # type: ignore[attr-defined]
+    distance = make("maze_fo").layout.distances()[tuple(best["states"][0])]  # type: ignore[attr-defined]
     assert (best["ending"], best["turns"], best["return"]) == (0, distance, 1.0 - distance)
-    assert (best["path"][-1], best["picture"]["goal"]) == ((8, 6), [8, 6])
-    assert (other["ending"], other["turns"], len(other["path"])) == (2, 8, 9)
+    assert (best["states"][-1], best["picture"]["goal"]) == ((8, 6), [8, 6])
+    assert (other["ending"], other["turns"], len(other["states"])) == (2, 8, 9)
 
 
 def test_a_person_in_the_dark_is_shown_the_cells_around_until_the_end() -> None:
@@ -83,13 +83,13 @@ def test_a_person_in_the_dark_is_shown_the_cells_around_until_the_end() -> None:
     rows = make("maze_po", layout="umaze").layout.rows  # type: ignore[attr-defined]
     around = f"{rows[row - 1][col]}{rows[row][col - 1]}{rows[row][col + 1]}{rows[row + 1][col]}"
     assert "".join(seat["picture"]["rows"]) == "?{}?{} {}?{}?".format(*around)
-    assert (seat["picture"]["goal"], seat["path"]) == (None, [(1, 1)])
+    assert (seat["picture"]["goal"], seat["states"]) == (None, [(1, 1)])
     game.step("jump")
     game.step("jump")
     (seat,) = game.state()["seats"]
-    assert (seat["picture"]["rows"], seat["picture"]["goal"], seat["path"]) == ([*rows], [3, 3], [(row, col)] * 3)
+    assert (seat["picture"]["rows"], seat["picture"]["goal"], seat["states"]) == ([*rows], [3, 3], [(row, col)] * 3)
     watched = Game(Order("maze_po", ("optimal",), seed=3)).state()["seats"][0]
-    assert (watched["picture"]["goal"], watched["path"]) == ([8, 6], [watched["path"][0]])
+    assert (watched["picture"]["goal"], watched["states"]) == ([8, 6], [watched["states"][0]])
 
 
 def test_the_board_of_a_person_knows_the_moves_by_their_squares() -> None:

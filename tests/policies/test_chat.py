@@ -11,9 +11,8 @@ import pytest
 from lmrl.chat.client import Messages
 from lmrl.cli import main
 from lmrl.data.storage import read_episodes
-from lmrl.envs.chat_tasks import CHAT_TASKS
 from lmrl.envs.maze.layouts import LAYOUTS, MOVES
-from lmrl.envs.registry import make, task, tasks
+from lmrl.envs.registry import chat_prompt, make, task, tasks
 from lmrl.errors import UserError
 from lmrl.evaluation.results import read_json
 from lmrl.models.lm import build_lm
@@ -59,7 +58,7 @@ def walked(*cells: str, success: bool = True, actions: Sequence[str] = ()) -> Ep
 
 
 def test_every_task_has_a_prompt_and_no_other_has() -> None:
-    assert [*CHAT_TASKS] == [*tasks()]
+    assert all(row.chat for row in tasks().values())
     with pytest.raises(UserError, match="unknown task with prompts 'go'; known: car_dealer"):
         ChatPolicy(Scripted(), "go")
     with pytest.raises(UserError, match="unknown reply 'xml'; known: json, plain"):
@@ -75,7 +74,7 @@ def test_rules_name_the_key_and_the_first_text_is_shown(name: str) -> None:
     for message in (system, user):
         assert f'"{key}": "..."}}' in message["content"]
         assert message["content"].isascii()
-    shown = CHAT_TASKS[name].spelling(request.observations[0])
+    shown = chat_prompt(name).spelling(request.observations[0])
     header = name in ("wordle", "twenty_questions", "guess_city", "car_dealer")
     assert (f": {shown}\n" in user["content"]) is not header
     assert ("\n(You begin.)\n" in user["content"]) is header
@@ -84,7 +83,9 @@ def test_rules_name_the_key_and_the_first_text_is_shown(name: str) -> None:
 
 
 def test_the_published_settings() -> None:
-    settings = {name: (task.temperature, task.last_texts, task.games) for name, task in CHAT_TASKS.items()}
+    settings = {
+        name: (task.temperature, task.last_texts, task.games) for name in tasks() for task in [chat_prompt(name)]
+    }
     assert settings["maze_fo"][:2] == (1.0, 7)
     assert settings["maze_po"][:2] == (0.7, 20)
     assert settings["wordle"] == (0.0, None, 64)

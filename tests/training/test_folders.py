@@ -25,7 +25,7 @@ FEW = ["--env", "max_steps=4"]
 @pytest.fixture(autouse=True)
 def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking in every cell of the maze takes longer than all the rest."""
-    monkeypatch.setattr("lmrl.evaluation.record.probe_maze", lambda *arguments: None)
+    monkeypatch.setattr("lmrl.envs.registry.probe", lambda task: None)
 
 
 def learn(kind: type[LanguageModule], bc_run: str, data_path: Path, root: Path, **settings: Any) -> None:

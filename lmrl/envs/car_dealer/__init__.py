@@ -1,0 +1,37 @@
+"""Car Dealer."""
+
+from lmrl.envs.task import PublishedData, Scores, Task, by_algorithm
+
+__all__ = ["TASKS"]
+
+TASKS = (
+    Task(
+        name="car_dealer",
+        table_row=10,
+        description="sell a car to a buyer whose wishes, budget and weakness show only in what they say",
+        env_id="lmrl/CarDealer-v0",
+        entry_point="lmrl.envs.car_dealer.env:CarDealer",
+        choices={"reward": ("revenue", "fancy")},
+        max_action_tokens=48,
+        dataset_size=10_000,
+        paper_filter="top 10 % by return",
+        # Raw scores of online filtered BC and GPT-4 are missing in Table 4 and are taken from Table 2, where every
+        # other one equals the raw one.
+        scores=Scores(
+            minimum=0,
+            average=None,
+            maximum=None,
+            raw=by_algorithm(44.5, 54.8, 57.2, 46.3, 50.5, 40.4, 53.5),
+            normalized=by_algorithm(44.5, 54.8, 57.2, 46.3, 50.5, 40.4, 53.5),
+            data=PublishedData(19_000, 16.5, 3.61, 0.53, 0.562, 0.422),
+            note="No average and maximum were published; raw and normalised scores are the same numbers, in thousands "
+            "of dollars. The data's length counts the lines of both speakers, its return is the reward fancy.",
+        ),
+        players="lmrl.envs.car_dealer.players:PLAYERS",
+        recording="lmrl.envs.car_dealer.players:recording",
+        official="lmrl.envs.car_dealer.official:FORMAT",
+        chat="lmrl.envs.car_dealer.prompts:CHAT",
+        partner="lmrl.envs.car_dealer.prompts:PARTNER",
+    ),
+)
+"""In the order of the results table."""

@@ -7,12 +7,12 @@ from typing import Any
 
 from lmrl.envs.base import TextEnv
 from lmrl.envs.car_dealer.env import HEADER, CarDealer, Sale, find_sale
-from lmrl.envs.official import Game, Layout
+from lmrl.envs.official import FileFormat, Game
 from lmrl.envs.task import Task
 from lmrl.errors import UserError
 from lmrl.types import Episode
 
-__all__ = ["LAYOUTS", "car_dealer_episode", "game_of_conversation"]
+__all__ = ["FORMAT", "car_dealer_episode", "game_of_conversation"]
 
 _ROLES = ("Seller", "Buyer")
 
@@ -115,4 +115,4 @@ def _by_personality(records: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, A
             yield where, record
 
 
-LAYOUTS = {"car_dealer": Layout(game_of_conversation, car_dealer_episode, "[", _by_personality)}
+FORMAT = FileFormat(game_of_conversation, car_dealer_episode, "[", _by_personality)

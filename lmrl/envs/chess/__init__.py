@@ -1,0 +1,38 @@
+"""Chess."""
+
+from lmrl.envs.task import PublishedData, Scores, Task, by_algorithm
+
+__all__ = ["TASKS"]
+
+_OPPONENTS = ("alphabeta", "random")  # those without a program of their own
+
+TASKS = (
+    Task(
+        name="chess",
+        table_row=6,
+        description="win a game of chess as White",
+        env_id="lmrl/Chess-v0",
+        entry_point="lmrl.envs.chess.env:Chess",
+        choices={"opponent": _OPPONENTS},
+        last_texts=1,
+        max_action_tokens=12,
+        dataset_size=1_000,
+        dataset_version=2,
+        paper_filter="success",
+        scores=Scores(
+            minimum=-401,
+            average=0.21,
+            maximum=1,
+            raw=by_algorithm(-22.3, -56.5, -28.2, -21.4, -16.0, -22.3, -81.3),
+            normalized=by_algorithm(47.2, 42.9, 46.5, 47.3, 48.0, 47.2, 0),
+            data=PublishedData(625_000, 46.7, 18.16, 0.60, 0.210, 0.970),
+            note="From the constants GPT-4 is 39.8; it is printed as 0.",
+        ),
+        players="lmrl.envs.chess.players:PLAYERS",
+        recording="lmrl.envs.chess.players:recording",
+        official="lmrl.envs.chess.official:FORMAT",
+        chat="lmrl.envs.chess.prompts:CHAT",
+        picture="lmrl.envs.chess.picture:BoardPicture",
+    ),
+)
+"""In the order of the results table."""

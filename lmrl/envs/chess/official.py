@@ -7,12 +7,12 @@ import chess
 
 from lmrl.envs.base import TextEnv
 from lmrl.envs.chess.env import plain_fen, plain_san, spaced_fen, spaced_san
-from lmrl.envs.official import Game, Layout, game_of_transitions
+from lmrl.envs.official import FileFormat, Game, game_of_transitions
 from lmrl.envs.task import Task
 from lmrl.errors import UserError
 from lmrl.types import Episode
 
-__all__ = ["LAYOUTS", "chess_episode", "chess_records"]
+__all__ = ["FORMAT", "chess_episode", "chess_records"]
 
 
 def chess_records(records: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -121,4 +121,4 @@ def _board(text: str, turn: int) -> chess.Board:
     return board
 
 
-LAYOUTS = dict.fromkeys(("chess", "endgames"), Layout(game_of_transitions, chess_episode, "[[", chess_records))
+FORMAT = FileFormat(game_of_transitions, chess_episode, "[[", chess_records)

@@ -3,12 +3,12 @@
 from lmrl.envs.base import TextEnv
 from lmrl.envs.guess_city.cities import places_in
 from lmrl.envs.guess_city.env import HEADER
-from lmrl.envs.official import Game, Layout
+from lmrl.envs.official import FileFormat, Game
 from lmrl.envs.task import Task
 from lmrl.envs.twenty_questions.official import episode_of_lines, game_of_lines
 from lmrl.types import Episode
 
-__all__ = ["LAYOUTS", "guess_city_episode"]
+__all__ = ["FORMAT", "guess_city_episode"]
 
 _WORD = "word: "
 
@@ -21,5 +21,4 @@ def guess_city_episode(game: Game, row: Task, env: TextEnv) -> Episode:
     return episode_of_lines(game, row, HEADER, {"word": word, **start})
 
 
-LAYOUTS = {"guess_city": Layout(game_of_lines, guess_city_episode, "[")}
-"""Guess My City."""
+FORMAT = FileFormat(game_of_lines, guess_city_episode, "[")

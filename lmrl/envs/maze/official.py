@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmrl.envs.base import TextEnv, Turn
-from lmrl.envs.official import Game, Layout, game_of_texts, game_of_transitions
+from lmrl.envs.official import FileFormat, Game, game_of_texts, game_of_transitions
 from lmrl.envs.task import Task
 from lmrl.types import Episode
 
-__all__ = ["LAYOUTS", "maze_episode"]
+__all__ = ["FORMAT_FO", "FORMAT_PO", "maze_episode"]
 
 _SUCCESS, _FAILURE = "Success\n", "Failure\n"
 _CALLS = 101  # the clock runs out with this action
@@ -77,7 +77,5 @@ def _fit(env: TextEnv, start: Mapping[str, Any], game: Game) -> _Fit | None:
     return None
 
 
-LAYOUTS = {
-    "maze_fo": Layout(game_of_transitions, maze_episode, "[["),
-    "maze_po": Layout(game_of_texts, maze_episode, "["),
-}
+FORMAT_FO = FileFormat(game_of_transitions, maze_episode, "[[")
+FORMAT_PO = FileFormat(game_of_texts, maze_episode, "[")

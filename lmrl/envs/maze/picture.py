@@ -1,147 +1,89 @@
-"""A picture of what a policy knows of a maze: V as colour and number, the greedy move as an arrow in each cell."""
+"""How a maze is drawn: the map and the way through it, or no more than the cells around."""
 
-from collections.abc import Callable, Mapping, Sequence
-from math import ceil
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
-import matplotlib
-import matplotlib.style
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from rich.text import Text
 
-from lmrl.envs.maze.layouts import MOVES, Cell
-from lmrl.envs.maze.probe import MazeProbe
-from lmrl.report.plots import STYLE
-from lmrl.report.wording import label, number
+from lmrl.envs.hooks import Picture
+from lmrl.envs.maze.env import Maze
+from lmrl.envs.maze.layouts import Cell, Layout, walked
+from lmrl.types import Episode, Request
 
-__all__ = ["draw_mazes"]
+__all__ = ["MazePicture", "draw_maze"]
 
-_WALL, _FREE, _WRONG = "#D5D8DD", "#FFFFFF", "#D81B60"
-_Paint: TypeAlias = Callable[[float], tuple[float, float, float, float]]
-_REACH = 0.27
-"""Half an arrow, in cells."""
+_WALL, _SEEN = "on #5f6872", "on #f2f4f6"
 
 
-def draw_mazes(probes: Mapping[str, MazeProbe], path: Path, title: str = "") -> None:
-    """Draw one maze per policy into a PNG: V as colour and number (each with its own scale), greedy moves as arrows.
+class MazePicture(Picture):
+    """The map and the way so far; while a person plays whom the texts do not tell the position, the cells around."""
 
-    A move that is not on a shortest path is dashed and framed; a policy that says no move gets a question mark.
+    kind = "maze"
+    script = "lmrl.envs.maze:picture.js"
+    style = "lmrl.envs.maze:picture.css"
 
-    Args:
-        probes: policy name to its probe; at least one.
-        path: where the PNG goes.
-        title: above the whole picture.
-    """
-    with matplotlib.style.context(STYLE):
-        columns = min(2, len(probes))
-        rows = ceil(len(probes) / columns)
-        _, _, height, width = _crop(next(iter(probes.values())).rows)
-        size = ((0.47 * width + 0.9) * columns, (0.47 * height + 0.5) * rows + (0.4 if title else 0.0))
-        figure = Figure(figsize=size, layout="constrained")
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color="#111111")
-        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-        for axis, (name, probe) in zip(axes, probes.items(), strict=False):
-            _draw(axis, name, probe)
-        for axis in axes[len(probes) :]:
-            axis.set_axis_off()
-        figure.savefig(path)
+    @cached_property
+    def layout(self) -> Layout:
+        """The map of the environment."""
+        env = self._make().unwrapped
+        assert isinstance(env, Maze)
+        return env.layout
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"rows": list(self.layout.rows), "goal": list(self.layout.goal)}
+
+    def states(self, episode: Episode) -> list[Cell] | None:
+        """The cells; None if the first one is not known."""
+        return walked(episode, self.layout)
+
+    def live(self, episode: Episode, hidden: bool) -> tuple[Mapping[str, Any], Sequence[Any] | None]:
+        if hidden and not _tells_position(episode.observations[0]):
+            around = _around(self.layout, episode.info["position"])
+            return {"rows": around, "goal": None}, [(1, 1)] * len(episode.observations)
+        return {**self.facts(), "goal": list(episode.info["goal"])}, self.states(episode)
+
+    def terminal(self, request: Request) -> Text | None:
+        return draw_maze(self.layout, request)
 
 
-def _paint(probe: MazeProbe, axis: Axes) -> _Paint | None:
-    if not probe.values:
+def draw_maze(layout: Layout, request: Request) -> Text | None:
+    """The map where the text tells the position, else no more than it tells: the four cells around."""
+    if "position" not in request.info:
         return None
-    low, high = min(probe.values), max(probe.values)
-    norm, colours = Normalize(low, high if high > low else low + 1), matplotlib.colormaps["viridis"]
-    bar = axis.figure.colorbar(ScalarMappable(norm, colours), ax=axis, shrink=0.7, aspect=24, pad=0.02)
-    bar.set_label("V (discounted reward to come)", fontsize=8.5)
-    bar.ax.tick_params(labelsize=8)
-    bar.outline.set_visible(False)
-    return lambda value: colours(float(norm(value)))
+    cell, goal = _cell(request.info["position"]), _cell(request.info["goal"])
+    told = _tells_position(request.observations[0])
+    rows = range(len(layout.rows)) if told else range(cell[0] - 1, cell[0] + 2)
+    cols = range(len(layout.rows[0])) if told else range(cell[1] - 1, cell[1] + 2)
+    drawn = Text()
+    for row in rows:
+        for col in cols:
+            near = told or row == cell[0] or col == cell[1]
+            drawn.append(*_square(layout, (row, col), cell, goal if told else None) if near else ("  ", ""))
+        drawn.append("\n")
+    drawn.right_crop(1)
+    return drawn
 
 
-def _crop(rows: Sequence[str]) -> tuple[int, int, int, int]:
-    """Top, left, height and width of the part that matters: the free cells and one ring of wall around them."""
-    free = [(r, c) for r, row in enumerate(rows) for c, mark in enumerate(row) if mark != "#"]
-    top, left = min(r for r, _ in free) - 1, min(c for _, c in free) - 1
-    return top, left, max(r for r, _ in free) + 2 - top, max(c for _, c in free) + 2 - left
+def _tells_position(text: str) -> bool:
+    return "current position" in text
 
 
-def _draw(axis: Axes, name: str, probe: MazeProbe) -> None:
-    top, left, height, width = _crop(probe.rows)
-    # Half of the outer ring of walls is enough to see that it is one.
-    axis.set_xlim(left, left + width - 1)
-    axis.set_ylim(top + height - 1, top)
-    axis.add_patch(Rectangle((left, top), width - 1, height - 1, facecolor=_WALL, edgecolor="none"))
-    for row in range(top, top + height):
-        for col in range(left, left + width):
-            if probe.rows[row][col] != "#":
-                _cell(axis, (row, col), _FREE)
-    axis.text(probe.goal[1], probe.goal[0], "★", ha="center", va="center", fontsize=17, color="#C28A00")
-    paint = _paint(probe, axis)
-    for place in range(len(probe.positions)):
-        _state(axis, probe, place, paint)
-    axis.set_aspect("equal")
-    axis.set_xticks([])
-    axis.set_yticks([])
-    axis.spines[:].set_visible(False)
-    axis.set_title(_title(name, probe), fontsize=10)
+def _square(layout: Layout, at: Cell, cell: Cell, goal: Cell | None) -> tuple[str, str]:
+    if at == cell:
+        return "◉ ", f"bold #b4461f {_SEEN}"
+    if at == goal:
+        return "★ ", f"bold #a07400 {_SEEN}"
+    return "  ", _WALL if layout.rows[at[0]][at[1]] == "#" else _SEEN
 
 
-def _title(name: str, probe: MazeProbe) -> str:
-    count = len(probe.positions)
-    title = f"{label(name)}: greedy move right in {probe.right} of {count} cells"
-    if probe.best_possible < count:
-        title += f"\n(from the first observation alone, at most {probe.best_possible})"
-    return title
+def _cell(pair: Sequence[int]) -> Cell:
+    row, col = pair
+    return row, col
 
 
-def _state(axis: Axes, probe: MazeProbe, place: int, paint: _Paint | None) -> None:
-    row, col = probe.positions[place]
-    value = None if probe.values is None else probe.values[place]
-    colour = _FREE if value is None or paint is None else paint(value)
-    ink = "#111111" if _light(colour) else "#FFFFFF"
-    _cell(axis, (row, col), colour)
-    middle = row if value is None else row - 0.14
-    _move(axis, (middle, col), MOVES.get(probe.moves[place]), probe.is_right(place), ink)
-    if value is not None:
-        axis.text(col, row + 0.31, number(value), ha="center", va="center", fontsize=7, color=ink)
-    if not probe.is_right(place):
-        axis.add_patch(Rectangle((col - 0.45, row - 0.45), 0.9, 0.9, fill=False, edgecolor=_WRONG, linewidth=2.2))
-
-
-def _cell(axis: Axes, position: Cell, colour: object) -> None:
-    row, col = position
-    axis.add_patch(Rectangle((col - 0.48, row - 0.48), 0.96, 0.96, facecolor=colour, edgecolor="none"))
-
-
-def _move(axis: Axes, middle: tuple[float, float], move: Cell | None, right: bool, ink: str) -> None:
-    row, col = middle
-    if move is None:
-        axis.text(col, row, "?", ha="center", va="center", fontsize=12, fontweight="bold", color=ink)
-        return
-    down, across = move[0] * _REACH, move[1] * _REACH
-    # Where a number stands below, a vertical arrow has less room than a horizontal one.
-    down *= 0.75
-    axis.annotate(
-        "",
-        xy=(col + across, row + down),
-        xytext=(col - across, row - down),
-        arrowprops={
-            "arrowstyle": "-|>,head_width=0.22,head_length=0.38",
-            "color": ink,
-            "linewidth": 1.6,
-            "linestyle": "-" if right else (0, (2, 1)),
-            "shrinkA": 0,
-            "shrinkB": 0,
-        },
-    )
-
-
-def _light(colour: object) -> bool:
-    red, green, blue, _ = matplotlib.colors.to_rgba(colour)  # type: ignore[arg-type]
-    return 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+def _around(layout: Layout, cell: Cell) -> list[str]:
+    """A map of the cell and its four neighbours: ``["?#?", "# #", "? ?"]``."""
+    row, col = cell
+    above, here, below = (layout.rows[r][col - 1 : col + 2] for r in (row - 1, row, row + 1))
+    return [f"?{above[1]}?", here, f"?{below[1]}?"]

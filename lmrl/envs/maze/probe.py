@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from lmrl.envs import registry
+from lmrl.envs.hooks import Probe
 from lmrl.envs.maze.env import Maze
 from lmrl.envs.maze.layouts import MOVES, Cell, Layout
 from lmrl.errors import UserError, in_one_line
 from lmrl.files import json_of_file, replacing
 from lmrl.types import Policy, Request
 
-__all__ = ["MazeProbe", "probe_maze", "read_probe", "write_probe"]
+__all__ = ["PROBE", "MazeProbe", "probe_maze", "read_probe", "write_probe"]
 
 
 @runtime_checkable
@@ -116,6 +117,9 @@ def read_probe(path: Path) -> MazeProbe:
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise UserError(f"{path}: not a maze probe ({type(error).__name__}: {in_one_line(error)})") from error
     return probe
+
+
+PROBE = Probe(probe_maze, write_probe, read_probe)
 
 
 def _check(probe: MazeProbe) -> None:

@@ -1,11 +1,11 @@
 """What the official Text-Nav files leave out: how an episode ended, and the line ends."""
 
 from lmrl.envs.base import TextEnv
-from lmrl.envs.official import Game, Layout, game_of_commands
+from lmrl.envs.official import FileFormat, Game, game_of_commands
 from lmrl.envs.task import Task
 from lmrl.types import Episode
 
-__all__ = ["LAYOUTS", "text_nav_episode"]
+__all__ = ["FORMAT", "text_nav_episode"]
 
 _WON, _LOST = "*** The End ***", "*** You lost! ***"
 
@@ -34,4 +34,4 @@ def _line(text: str) -> str:
     return text.strip() + "\n"
 
 
-LAYOUTS = dict.fromkeys(("text_nav_fo", "text_nav_po"), Layout(game_of_commands, text_nav_episode, "["))
+FORMAT = FileFormat(game_of_commands, text_nav_episode, "[")

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from lmrl.envs.base import TextEnv
-from lmrl.envs.official import Game, Layout
+from lmrl.envs.official import FileFormat, Game
 from lmrl.envs.task import Task
 from lmrl.envs.twenty_questions.env import QUESTIONS
 from lmrl.envs.twenty_questions.objects import place_of
 from lmrl.errors import UserError
 from lmrl.types import Episode
 
-__all__ = ["LAYOUTS", "episode_of_lines", "game_of_lines", "twenty_questions_episode"]
+__all__ = ["FORMAT", "episode_of_lines", "game_of_lines", "twenty_questions_episode"]
 
 _HEADER = "Questions:\n"
 _WORD = "word: "
@@ -77,5 +77,4 @@ def episode_of_lines(game: Game, row: Task, header: str, known: Mapping[str, Any
     )
 
 
-LAYOUTS = {"twenty_questions": Layout(game_of_lines, twenty_questions_episode, "[")}
-"""Twenty Questions."""
+FORMAT = FileFormat(game_of_lines, twenty_questions_episode, "[")

@@ -3,14 +3,14 @@
 from functools import reduce
 
 from lmrl.envs.base import TextEnv
-from lmrl.envs.official import Game, Layout, game_of_sequence
+from lmrl.envs.official import FileFormat, Game, game_of_sequence
 from lmrl.envs.task import Task
 from lmrl.envs.wordle.env import TRIES, Wordle, word_of
 from lmrl.envs.wordle.words import LENGTH
 from lmrl.errors import UserError
 from lmrl.types import Episode
 
-__all__ = ["LAYOUTS", "wordle_episode"]
+__all__ = ["FORMAT", "wordle_episode"]
 
 _SOLVED = "g" * LENGTH
 _MARK = "<|endoftext|>"  # some files begin and end games with it
@@ -60,4 +60,4 @@ def _hidden(env: Wordle, texts: list[str], game: Game, known: int) -> str | None
     return words.pick(left, 0) if left else None
 
 
-LAYOUTS = {"wordle": Layout(game_of_sequence, wordle_episode, "[")}
+FORMAT = FileFormat(game_of_sequence, wordle_episode, "[")

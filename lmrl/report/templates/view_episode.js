@@ -61,13 +61,13 @@ const facts = (index) => {
 // Shows an episode in `place`; the arrow keys left and right move `step` through its turns.
 const showEpisode = (place, index) => {
   const said = data.episodes.said[index].map((id) => data.texts[id]), last = data.episodes.turns[index];
-  const task = data.tasks[data.episodes.task[index]], path = data.episodes.path[index], tokens = data.values[index];
-  const frame = make("div", { class: "picture" }), pictured = picture(task, path, said, 0) !== null;
-  const moves = pictured && task.kind !== "wordle";
+  const task = data.tasks[data.episodes.task[index]], states = data.episodes.states[index], tokens = data.values[index];
+  const frame = make("div", { class: "picture" }), pictured = picture(task, states, said, 0) !== null;
+  const moves = pictured && !PICTURES.get(task.kind).whole;
   const slider = make("input", { type: "range", min: 0, max: last, "aria-label": "turn" }), where = make("output");
   let list;
   const show = (turn) => {
-    const drawn = picture(task, path, said, turn);
+    const drawn = picture(task, states, said, turn);
     frame.replaceChildren(...(drawn ? [drawn] : []), ...(moves ? [make("div", { class: "stepper" }, slider, where)] : []));
     slider.value = turn;
     where.textContent = `turn ${turn} of ${last}`;

@@ -1,27 +1,4 @@
 // One seat: what is known of its episode, a picture, what was said, and for a person a place to answer.
-const COLOURS = /^[gyb]{5}$/;
-
-// Wordle's rows that are still empty, the first of them with what is being typed.
-const fillTiles = (drawn, guesses, typed) => {
-  const letters = [...typed.replace(/\s/g, "")].slice(0, 5);
-  for (let place = guesses.length * 5; place < 30; place++)
-    drawn.append(make("span", { class: "tile o" }, (place < guesses.length * 5 + 5 && letters[place % 5]) || " "));
-};
-
-// The letters by the best that is known of them.
-const alphabet = (guesses, answers) => {
-  const known = {};
-  guesses.forEach((guess, turn) => {
-    const letters = [...guess.replace(/\s/g, "")], colours = answers[turn].replace(/\s/g, "");
-    if (!COLOURS.test(colours)) return;
-    letters.forEach((letter, place) => {
-      if ("byg".indexOf(colours[place]) >= "byg".indexOf(known[letter] || "b")) known[letter] = colours[place];
-    });
-  });
-  return make("div", { class: "alphabet", "aria-label": "letters" },
-    ...[..."abcdefghijklmnopqrstuvwxyz"].map((letter) => make("span", { class: `tile ${known[letter] || "o"}` }, letter)));
-};
-
 const outcome = ({ over, ending }) =>
   over ? make("span", { class: ending === 0 ? "good" : "bad" }, ["solved", "not solved", "cut short"][ending]) : "";
 
@@ -50,18 +27,14 @@ const answering = (actions, say, typing) => {
 };
 
 const seatView = (game, place, say, go) => {
-  const first = game.seats[place], kind = first.picture.kind;
+  const first = game.seats[place], { typing } = PICTURES.get(first.picture.kind) || {};
   const told = make("p", { class: "facts", role: "status" }), frame = make("div", { class: "picture" });
   const hint = make("p", { class: "hint", role: "status", hidden: "" }), said = make("div", { class: "said", tabindex: 0, "aria-label": "what was said" });
   let seat = first, turn = 0, from = "";
 
   const paint = (typed) => {
-    const words = seat.said.slice(0, 2 * turn + 1), drawn = picture(seat.picture, seat.path, words, turn);
-    frame.replaceChildren(...(drawn ? [drawn] : []));
-    if (kind !== "wordle") return;
-    const guesses = words.filter((_, place) => place % 2), answers = words.slice(1).filter((_, place) => place % 2);
-    fillTiles(drawn, guesses, typed);
-    frame.append(alphabet(guesses, answers));
+    const words = seat.said.slice(0, 2 * turn + 1), drawn = picture(seat.picture, seat.states, words, turn);
+    frame.replaceChildren(...(!drawn ? [] : typing ? typing(drawn, words, typed) : [drawn]));
   };
   const target = (square) => seat.moves[from + square] || seat.moves[`${from}${square}q`];
   const mark = () => frame.querySelectorAll("[data-square]").forEach((field) => {
@@ -76,10 +49,10 @@ const seatView = (game, place, say, go) => {
     if (move) say(move);
   });
 
-  const answer = first.person ? answering(game.actions, say, (typed) => { if (kind === "wordle" && turn === seat.turns) paint(typed); }) : null;
+  const answer = first.person ? answering(game.actions, say, (typed) => { if (typing && turn === seat.turns) paint(typed); }) : null;
   const own = make("div", {}, frame, hint, ...(answer ? [answer.element] : []));
   const element = make("section", { class: "seat", "aria-label": first.person ? "you" : first.name }, told,
-    make("div", { class: kind ? "both pictured" : "both" }, own, said));
+    make("div", { class: first.picture.kind ? "both pictured" : "both" }, own, said));
 
   const show = (now, wanted) => {
     [seat, turn, from] = [now, Math.min(wanted, now.turns), ""];

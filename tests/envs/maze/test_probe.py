@@ -4,9 +4,10 @@ from typing import Any
 import matplotlib.image
 import pytest
 
-from lmrl.envs.maze.picture import draw_mazes
 from lmrl.envs.maze.probe import probe_maze, read_probe, write_probe
+from lmrl.envs.maze.probe_plot import PROBE_PLOT
 from lmrl.errors import UserError
+from lmrl.report.pictures import plot_probes
 from lmrl.types import Request
 
 
@@ -65,7 +66,7 @@ def test_the_picture_shows_wrong_moves(seer: Any, player: Any, tmp_path: Path) -
         ("bc", player(lambda request: "move down\n")),
         ("mc", player(lambda _: "?\n")),
     ):
-        draw_mazes({name: probe_maze(policy, "maze_fo")}, tmp_path / "maze.png")
+        plot_probes(PROBE_PLOT, {name: probe_maze(policy, "maze_fo")}, tmp_path / "maze.png")
         red, green, blue = matplotlib.image.imread(tmp_path / "maze.png")[..., :3].transpose(2, 0, 1)
         framed.append(int(((red > 0.8) & (green < 0.2) & (blue > 0.3) & (blue < 0.5)).sum()))
     assert framed[0] == 0 < framed[1] < framed[2]

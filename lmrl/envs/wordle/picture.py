@@ -1,0 +1,42 @@
+"""How a game of Wordle is drawn: a row of tiles for each guess, and the letters by what is known of them."""
+
+from rich.text import Text
+
+from lmrl.envs.hooks import Picture
+from lmrl.envs.wordle.env import word_of
+from lmrl.types import Request
+
+__all__ = ["WordlePicture", "draw_wordle"]
+
+_TILES = {"g": "bold white on #4d8f47", "y": "bold white on #a98800", "b": "bold white on #5c5f62"}
+_NO_WORD = "bold red strike"
+
+
+class WordlePicture(Picture):
+    """All that it shows is in the texts."""
+
+    kind = "wordle"
+    script = "lmrl.envs.wordle:picture.js"
+    style = "lmrl.envs.wordle:picture.css"
+
+    def terminal(self, request: Request) -> Text:
+        return draw_wordle(request)
+
+
+def draw_wordle(request: Request) -> Text:
+    """The guesses so far, and the letters by what is known of them."""
+    drawn, known = Text(), dict[str, str]()
+    for action, answer in zip(request.actions, request.observations[1:], strict=True):
+        guess, colours = word_of(action), answer.replace(" ", "").strip()
+        if len(colours) != len(guess):
+            drawn.append(guess.upper(), _NO_WORD)
+            drawn.append("  not a word of the vocabulary\n", "red")
+            continue
+        for letter, colour in zip(guess, colours, strict=True):
+            drawn.append(f" {letter.upper()} ", _TILES[colour])
+            drawn.append(" ")
+            known[letter] = max(known.get(letter, "b"), colour, key="byg".index)
+        drawn.append("\n")
+    for letter in "abcdefghijklmnopqrstuvwxyz":
+        drawn.append(letter, _TILES[known[letter]] if letter in known else "")
+    return drawn

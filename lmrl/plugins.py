@@ -1,0 +1,25 @@
+"""Packages that add tasks: those with an entry point of the group ``lmrl.tasks``. Nothing of them is imported here."""
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+__all__ = ["GROUP", "plugin_configs", "plugins"]
+
+GROUP = "lmrl.tasks"
+"""The value of an entry point, ``module:attribute``, is a `lmrl.envs.task.Task` or a tuple of them."""
+
+
+def plugins() -> list[EntryPoint]:
+    """The entry points, by name of their package."""
+    return sorted(entry_points(group=GROUP), key=lambda point: (point.dist.name if point.dist else "", point.name))
+
+
+@cache
+def plugin_configs() -> tuple[Path, ...]:
+    """The folders ``configs`` in those packages; they hold ``<task>/<algorithm>.yaml``."""
+    tops = dict.fromkeys(point.module.partition(".")[0] for point in plugins())
+    specs = [spec for top in tops if (spec := find_spec(top)) is not None]
+    places = [Path(place) / "configs" for spec in specs for place in spec.submodule_search_locations or ()]
+    return tuple(place for place in places if place.is_dir())
