@@ -1,4 +1,4 @@
-"""A short BC run in the maze, which tests of online learning start from."""
+"""A short BC run in the maze, which tests of online learning start from, and players that know the maze."""
 
 from pathlib import Path
 
@@ -9,7 +9,10 @@ from lmrl.callbacks import KeepLast
 from lmrl.data import generate
 from lmrl.datamodules import MazeDataModule
 from lmrl.modules import BC
+from tests.helpers.mazes import player, run_of, seer
 from tests.helpers.online import TINY, trainer
+
+__all__ = ["bc_run", "data_path", "player", "run_of", "seer"]
 
 
 @pytest.fixture(scope="module")

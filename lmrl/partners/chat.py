@@ -40,8 +40,9 @@ def conversation(request: PartnerRequest) -> list[dict[str, str]]:
     return messages
 
 
-_SPEAKERS = ("answer", "reply", "assistant", "you")  # before a line of its own, beside the names of the task
-_OTHERS = ("player", "user", "question")  # before a line of the other speaker
+# Before a line of its own, and before one of the other speaker; the prompts of a task may name more.
+_SPEAKERS = ("buyer", "oracle", "resident", "answer", "reply", "assistant", "you")
+_OTHERS = ("seller", "player", "user", "question")
 _QUOTES = "\"'*`\u201c\u201d "
 _CONCLUSION = "Output:"
 _READ, _LONGEST = 65_536, 4_096  # characters of an answer that are read, and of a line that is said

@@ -76,6 +76,6 @@ def test_a_task_can_be_sent_to_another_process(name: str) -> None:
 
 def test_the_package_names_its_parts_lazily() -> None:
     assert lmrl.data.dataset_path("maze_fo", 5, 6).name == "maze_fo-v1-n5-s6.parquet"
-    assert "behaviours" in dir(lmrl)
+    assert "modules" in dir(lmrl)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         lmrl.nothing  # noqa: B018

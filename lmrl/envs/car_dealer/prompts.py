@@ -61,4 +61,4 @@ def _instructions(facts: Mapping[str, Any]) -> str:
     return _BUYER.format(**known, features=", ".join(facts["features"]), strategy=strategy)
 
 
-PARTNER = PartnerPrompts(_dialogue, _instructions, 1.0, speakers=("buyer",), others=("seller", "dealer"))
+PARTNER = PartnerPrompts(_dialogue, _instructions, 1.0, others=("dealer",))

@@ -43,4 +43,4 @@ def _instructions(facts: Mapping[str, Any]) -> str:
     return _RESIDENT.format(city=facts["city"], country=facts["country"], names=names)
 
 
-PARTNER = PartnerPrompts(_dialogue, _instructions, speakers=("resident",))
+PARTNER = PartnerPrompts(_dialogue, _instructions)

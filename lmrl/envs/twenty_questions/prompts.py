@@ -48,4 +48,4 @@ def _instructions(facts: Mapping[str, Any]) -> str:
     return _ORACLE.format(names=" or ".join(names))
 
 
-PARTNER = PartnerPrompts(_dialogue, _instructions, speakers=("oracle",), questions=probe)
+PARTNER = PartnerPrompts(_dialogue, _instructions, questions=probe)

@@ -1,3 +1,5 @@
+"""Players of the maze, and folders of finished runs of theirs; `tests.conftest` makes fixtures of them known."""
+
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
