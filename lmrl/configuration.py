@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lmrl.errors import UserError
+from lmrl.plugins import plugin_configs
 
 __all__ = [
     "base_of",
@@ -42,17 +43,21 @@ def configs_folder() -> Path:
 def config_file(name: str | Path) -> Path:
     """The file of that name: as given, or among the shipped ones (``configs/maze_fo/ilql.yaml`` works anywhere).
 
+    Packages that add tasks (`lmrl.plugins`) ship files, too.
+
     Raises:
         UserError: there is no such file; the message lists the shipped ones nearest to it.
     """
     given = Path(name)
     if given.is_file():
         return given
-    shipped = configs_folder()
+    shipped = (configs_folder(), *plugin_configs())
     parts = given.parts[1:] if given.parts[:1] == ("configs",) else given.parts
-    if not given.is_absolute() and shipped.joinpath(*parts).is_file():
-        return shipped.joinpath(*parts)
-    known = [f"configs/{path.relative_to(shipped).as_posix()}" for path in sorted(shipped.rglob("*.yaml"))]
+    for folder in () if given.is_absolute() else shipped:
+        if folder.joinpath(*parts).is_file():
+            return folder.joinpath(*parts)
+    found = [(folder, path) for folder in shipped for path in sorted(folder.rglob("*.yaml"))]
+    known = [f"configs/{path.relative_to(folder).as_posix()}" for folder, path in found]
     near = [path for path in known if path.split("/")[1] in parts]
     near = near or difflib.get_close_matches(f"configs/{'/'.join(parts)}", known, n=4, cutoff=0.85)
     folders = sorted({f"{Path(path).parent}/" for path in known})

@@ -1,5 +1,6 @@
 """Packages that add tasks: those with an entry point of the group ``lmrl.tasks``. Nothing of them is imported here."""
 
+import re
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -19,7 +20,7 @@ def plugins() -> list[EntryPoint]:
 @cache
 def plugin_configs() -> tuple[Path, ...]:
     """The folders ``configs`` in those packages; they hold ``<task>/<algorithm>.yaml``."""
-    tops = dict.fromkeys(point.module.partition(".")[0] for point in plugins())
+    tops = dict.fromkeys(re.split(r"[.:]", point.value)[0] for point in plugins())
     specs = [spec for top in tops if (spec := find_spec(top)) is not None]
     places = [Path(place) / "configs" for spec in specs for place in spec.submodule_search_locations or ()]
     return tuple(place for place in places if place.is_dir())

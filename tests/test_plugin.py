@@ -1,0 +1,137 @@
+"""The task of `docs/extending.md`, installed as a package of its own, which all commands know by its entry point."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.test_repo import ROOT, blocks
+
+PAGE = ROOT / "docs" / "extending.md"
+
+
+def install(folder: Path, package: str, entry_points: str) -> None:
+    """What pip leaves beside a package."""
+    told = folder / f"{package}-0.1.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1\n")
+    (told / "entry_points.txt").write_text(f"[lmrl.tasks]\n{entry_points}\n")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package of the page, and a broken one."""
+    folder = tmp_path_factory.mktemp("site")
+    package = folder / "lmrl_corridor"
+    (package / "configs" / "corridor").mkdir(parents=True)
+    (game,) = (block for block in blocks(PAGE, "python") if "class Corridor" in block)
+    (tasks,) = (block for block in blocks(PAGE, "python") if "TASKS = Task" in block)
+    (package / "game.py").write_text(game)
+    (package / "__init__.py").write_text(tasks)
+    (package / "picture.js").write_text(*blocks(PAGE, "js"))
+    (package / "configs" / "corridor" / "bc.yaml").write_text(*blocks(PAGE, "yaml"))
+    (project,) = blocks(PAGE, "toml")
+    install(folder, "lmrl_corridor", project.split('[project.entry-points."lmrl.tasks"]\n')[1].replace('"', ""))
+    return folder
+
+
+def environment(site: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+
+
+def lmrl(site: Path, folder: Path, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lmrl", *words]
+    return subprocess.run(
+        command, cwd=folder, env=environment(site), input=typed, capture_output=True, text=True, timeout=300
+    )
+
+
+def done(site: Path, folder: Path, *words: str, typed: str = "") -> str:
+    result = lmrl(site, folder, *words, typed=typed)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return result.stdout
+
+
+def test_data_and_play(site: Path, tmp_path: Path) -> None:
+    assert "ok: any text is answered" in done(site, tmp_path, "check-env", "corridor", "--texts", "20")
+    done(site, tmp_path, "data", "generate", "corridor", "--size", "30", "--out", "data.parquet")
+    assert "30" in done(site, tmp_path, "data", "stats", "data.parquet")
+    assert "30" in done(site, tmp_path, "data", "verify", "data.parquet")
+    played = done(site, tmp_path, "play", "corridor", "--seed", "0", typed="right\n" * 5)
+    assert "corridor: walk to the end of a corridor." in played and "\nsolved: return " in played
+    refused = lmrl(site, tmp_path, "data", "import", "corridor", "data.parquet", "--out", "other.parquet")
+    assert refused.returncode == 2
+    assert "unknown task with official files 'corridor'; known: car_dealer" in refused.stderr
+    mistaken = lmrl(site, tmp_path, "fit", "--config", "configs/corridor/x.yaml")
+    assert "known: configs/corridor/bc.yaml" in mistaken.stderr
+
+
+@pytest.mark.slow
+def test_training_evaluation_and_pages(site: Path, tmp_path: Path) -> None:
+    done(site, tmp_path, "fit", "--config", "configs/corridor/bc.yaml", "--trainer.max_steps=3")
+    done(site, tmp_path, "evaluate", "--policy", "runs/corridor/bc/last.ckpt", "--episodes", "4", "--out", "played")
+    scores = json.loads((tmp_path / "played" / "scores.json").read_text())
+    assert (scores["task"], scores["episodes"]) == ("corridor", 4)
+    assert scores["normalized"] == scores["return_mean"]  # nothing was published
+    done(site, tmp_path, "view", "played/episodes.parquet", "--out", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert 'PICTURES.set("corridor"' in page and '"states":[[' in page
+    done(site, tmp_path, "reproduce", "corridor", "--algorithms", "bc", "--smoke", "--jobs", "1", "--runs", "table")
+    assert "corridor" in (tmp_path / "report" / "report.md").read_text()
+    assert (tmp_path / "table" / "corridor" / "bc" / "evaluation" / "scores.json").is_file()
+
+
+def test_the_web_page_offers_it(site: Path, tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn")
+    command = [sys.executable, "-u", "-m", "lmrl", "web", "corridor", "--port", "0", "--no-browser"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(site), stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            told = server.stdout.readline()
+            address = re.search(r"http://127\.0\.0\.1:\d+/", told)
+            assert address is not None, told
+            with urllib.request.urlopen(address.group(), timeout=60) as answer:
+                page = answer.read().decode()
+        finally:
+            server.send_signal(signal.SIGINT)
+    assert 'PICTURES.set("corridor"' in page and ">corridor<" in page
+
+
+def test_a_broken_package_is_told_in_one_line_and_harms_no_other(site: Path, tmp_path: Path) -> None:
+    for package, value in {
+        "absent": "no_such_module:TASKS",
+        "crashing": "crashing:TASKS",
+        "wrong": "wrong:TASKS",
+        "twice": "twice:TASKS",
+        "first": "first:TASKS",
+    }.items():
+        install(tmp_path, package, f"tasks = {value}")
+    (tmp_path / "crashing.py").write_text("1 / 0\n")
+    (tmp_path / "wrong.py").write_text("TASKS = ['maze_fo']\n")
+    head = "from dataclasses import replace\nfrom lmrl.envs.registry import task\n"
+    copy = f"{head}TASKS = replace(task('wordle'), name={{!r}})\n"
+    (tmp_path / "twice.py").write_text(copy.format("corridor"))
+    (tmp_path / "first.py").write_text(copy.format("wordle"))
+    both = Path(f"{site}{os.pathsep}{tmp_path}")
+    code = "import lmrl; print(*lmrl.tasks()); print(lmrl.task('corridor').env_id)"
+    result = subprocess.run([sys.executable, "-c", code], env=environment(both), capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    names, env_id = result.stdout.splitlines()
+    assert names.split()[-2:] == ["car_dealer", "corridor"] and env_id == "lmrl_corridor/Corridor-v0"
+    told = {line.split()[4]: line for line in result.stderr.splitlines()}
+    assert sorted(told) == ["absent", "crashing", "first", "twice", "wrong"]
+    assert "No module named 'no_such_module'" in told["absent"] and "division by zero" in told["crashing"]
+    assert "must be a Task or a tuple of them, got list" in told["wrong"]
+    assert "there is a task 'corridor' already" in told["twice"] and "there is a task 'wordle' already" in told["first"]
+
+
+def test_an_import_of_the_package_asks_no_other(site: Path) -> None:
+    code = "import sys, lmrl; lmrl.task('maze_fo'); print('lmrl_corridor' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], env=environment(site), capture_output=True, text=True)
+    assert result.stdout == "False\n", result.stderr
