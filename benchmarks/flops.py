@@ -10,13 +10,13 @@ not all weights meet all tokens:
 
 ILQL adds to the trunk that learns:
 
-- the slow trunk, forward only: ``2 N + 4 L H T`` per token;
+- the target trunk, forward only: ``2 N + 4 L H T`` per token;
 - two Q heads, ``H^2 + H V`` weights each, forward and backward, for the S states;
-- their slow copies, forward only: ``2 H^2`` per state, and of the outer layer one row per action token, ``2 H``;
+- their target networks, forward only: ``2 H^2`` per state, and of the outer layer one row per action token, ``2 H``;
 - the V head, ``H^2 + H`` weights, forward and backward, for the S states.
 
 ILQL's frozen policy is not run in training, so it does not count; neither do embeddings, norms, biases, losses, the
-optimizer, the move of the slow copies, and what is computed a second time in the backward pass (tables in pieces).
+optimizer, the move of the target networks, and what is computed a second time in the backward pass (tables in pieces).
 """
 
 from benchmarks.size import Size
@@ -47,6 +47,6 @@ def ilql(size: Size, data: TokenBatch) -> int:
     """A step of ILQL."""
     width, states = size.width, len(data.row)
     q_heads = 2 * 6 * (width**2 + width * size.vocabulary) * states
-    slow_q_heads = 2 * 2 * (width**2 * states + width * data.n_tokens)
+    target_q_heads = 2 * 2 * (width**2 * states + width * data.n_tokens)
     v_head = 6 * (width**2 + width) * states
-    return _trunk(size, data, _BOTH) + _trunk(size, data, _FORWARD) + q_heads + slow_q_heads + v_head
+    return _trunk(size, data, _BOTH) + _trunk(size, data, _FORWARD) + q_heads + target_q_heads + v_head

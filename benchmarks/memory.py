@@ -76,7 +76,7 @@ def parts(model: Model, algorithm: str) -> tuple[int, int]:
         return model.total(), 0
     if algorithm == "PPO":
         return model.total() + v, model.total()
-    return model.trunk() + 2 * q + v, model.total() + model.trunk() + 2 * q  # pi_beta; slow trunk and heads
+    return model.trunk() + 2 * q + v, model.total() + model.trunk() + 2 * q  # pi_beta; target trunk and heads
 
 
 def whole(model: Model, algorithm: str) -> int:

@@ -15,8 +15,8 @@ from benchmarks.row import Row
 from lmrl.configuration import configs_folder
 from lmrl.data import generate
 from lmrl.datamodules import OfflineDataModule
+from lmrl.datamodules.spec import BatchSpec
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.tokens.encoding import Encoder
 
 EPISODES, CHESS = 400, 40  # chess is slow
 
@@ -31,10 +31,10 @@ def padding(task: str, folder: Path, episodes: int) -> float:
     module, _, name = config["data"]["class_path"].rpartition(".")
     data: OfflineDataModule = getattr(import_module(module), name)(**arguments)
     tokenizer = load_tokenizer(*filter(None, [config["model"].get("init_args", {}).get("tokenizer")]))
-    data._encoder = lambda: Encoder(tokenizer)
     data.setup("fit")
     shares = []
-    for data.bootstrap in (False, True):
+    for bootstrap in (False, True):
+        data.configure_batches(BatchSpec(tokenizer=tokenizer, bootstrap=bootstrap))
         batches = list(data.train_dataloader())
         read = sum(rows * width for batch in batches for rows, width in batch.groups)
         ids = sum(int((batch.input_ids != tokenizer.pad_token_id).sum()) for batch in batches)  # no text has this id

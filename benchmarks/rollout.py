@@ -25,11 +25,11 @@ from lmrl.envs.registry import make_policy
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import trunk_of
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.modules.ppo import compute_advantages
 from lmrl.policies import LMPolicy, ValueGuidedPolicy
 from lmrl.rollout import rollout
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import segments
-from lmrl.training.rounds import judge
 from lmrl.types import Episode, Policy, Reply, Request, Start
 
 __all__ = ["memory", "run"]
@@ -144,11 +144,11 @@ def memory(episodes: int = 2048, turns: int = 32) -> tuple[float, float, float]:
     played = [_episode(draw, encoder, heard, turns) for _ in range(episodes)]
     kept = tracemalloc.get_traced_memory()[0]
     parts = [list(segments(episode, encoder, Window(None, 1024))) for episode in played]
-    start = [np.zeros(sum(len(part.col) for part in its)) for its in parts]
+    ref = [np.zeros(sum(len(part.col) for part in its)) for its in parts]
     buffer, settings = ReplayBuffer(), {"kl_weight": 0.0, "gamma": 1.0, "gae_lambda": 0.95}
-    for its in judge(played, parts, start, [0.0] * episodes, **settings).parts:
+    for its in compute_advantages(played, parts, ref, [0.0] * episodes, **settings).segments:
         buffer.append(its, Outcome(0.0, False))
-    del its, parts, start
+    del its, parts, ref
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return (kept - begun) / 2**20, (held - kept) / 2**20, (peak - begun) / 2**20

@@ -47,7 +47,7 @@ def learner(module: LanguageModule, data: TokenBatch) -> Callable[[], None]:
         optimizer.step()
         optimizer.zero_grad()
         if isinstance(module, ILQL):
-            module.follow()
+            module.update_target_networks()
 
     return step
 

@@ -2,7 +2,7 @@
 
 32 rows of 128 tokens, 2 layers of width 128, 50,257 words, float32, one thread; the environment and the player take
 turns of 12 and 4 tokens. Both sides have the same weights, run in a process of their own, and must give the same loss.
-The other side does what is usually done: it runs both heads and both slow copies at every position and lets autograd
+The other side does what is usually done: it runs both heads and both target heads at every position and lets autograd
 keep the tables. Time is the processor's, the best of three; memory is the peak above what was held before.
 """
 
@@ -34,8 +34,8 @@ def everywhere(module: ILQL, data: TokenBatch) -> Tensor:
     here, said = data.row[data.state], data.col[data.state]
     hidden = module.trunk(input_ids=ids, use_cache=False).last_hidden_state
     with torch.no_grad():
-        slow_hidden = module.slow_trunk(input_ids=ids, use_cache=False).last_hidden_state
-        slow = [head(slow_hidden)[here, said, data.token] for head in module.slow_q_heads]
+        target_hidden = module.target_trunk(input_ids=ids, use_cache=False).last_hidden_state
+        slow = [head(target_hidden)[here, said, data.token] for head in module.target_q_heads]
     tables = [head(hidden) for head in module.q_heads]
     assert module.v_head is not None
     value = module.v_head(hidden)[..., 0]
@@ -56,7 +56,7 @@ def measure(side: str) -> dict[str, float]:
     torch.manual_seed(0)
     module, data = ILQL(architecture=ARCHITECTURE), batch(12, 4, vocabulary=VOCABULARY)
     with torch.no_grad():  # heads start as constants
-        for head in (*module.q_heads, *module.slow_q_heads, module.v_head):
+        for head in (*module.q_heads, *module.target_q_heads, module.v_head):
             head.outer.weight.normal_(0, 0.1)
     before, times, losses = _peak(), [], []
     for _ in range(STEPS):

@@ -15,15 +15,16 @@
 
 # %%
 import os
+from dataclasses import replace
 from typing import NamedTuple
 
 import lightning as L
 from torch import Tensor
 
-from lmrl.datamodules import MazeDataModule
+from lmrl.datamodules import BatchSpec, MazeDataModule
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.intervals import bootstrap_difference
-from lmrl.losses import taken
+from lmrl.losses import gather_token_scores
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import head_of, hidden_states, trunk_of
 from lmrl.modules import BC
@@ -53,13 +54,13 @@ class AdvantageWeightedBC(BC):
         self.temperature, self.limit, self.gamma = temperature, limit, gamma
         self.v_head = ValueHead(int(self.model.config.hidden_size), 1, 0.0)
 
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
-        self.ask(gamma=self.gamma)  # batch.return_to_go
+    def batch_spec(self) -> BatchSpec:
+        return replace(super().batch_spec(), returns_gamma=self.gamma)  # batch.return_to_go
 
     def losses(self, batch: TokenBatch) -> AWLoss:
         hidden = hidden_states(trunk_of(self.model), batch)  # (S, width), at the distinct states
-        nll = taken(head_of(self.model)(hidden), batch.state, batch.token).nll  # (N,), of the action tokens
+        logits = head_of(self.model)(hidden)
+        nll = gather_token_scores(logits, batch.state, batch.token).nll  # (N,), of the action tokens
         value = self.v_head(hidden).squeeze(-1)[batch.state]
         advantage = batch.return_to_go - value.detach()
         weight = (advantage / self.temperature).exp().clamp(max=self.limit)

@@ -35,7 +35,7 @@ _LANGUAGE = {
     "weight_decay": NOT_NEGATIVE,
     "adam_beta2": OPEN_SHARE,
 }
-_BC = {**_LANGUAGE, "read_weight": NOT_NEGATIVE}
+_BC = {**_LANGUAGE, "observation_loss_weight": NOT_NEGATIVE}
 _FILTER = {"top_fraction": FRACTION, "min_return": ANY}
 _VALUES = {**_LANGUAGE, "beta": NOT_NEGATIVE, "head_bias": ANY, "q_rank": COUNT}
 _PPO = {

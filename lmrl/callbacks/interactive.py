@@ -15,8 +15,8 @@ from lmrl.envs.registry import task as task_of
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation import evaluate
 from lmrl.modules import LanguageModule
-from lmrl.training.rounds import log_now
-from lmrl.training.sharding import whole
+from lmrl.training.reporting import log_now
+from lmrl.training.sharding import summon_full_params
 from lmrl.types import Policy
 
 __all__ = ["InteractiveEvaluation", "policy_of"]
@@ -76,7 +76,7 @@ class InteractiveEvaluation(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Make the policy once, so that settings which it does not take are refused now, not after many steps."""
         assert isinstance(pl_module, LanguageModule)
-        with whole(pl_module, but=pl_module.silent):
+        with summon_full_params(pl_module, but=pl_module.unused_in_rollouts):
             policy_of(pl_module, self.decoding)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
@@ -99,7 +99,7 @@ class InteractiveEvaluation(Callback):
         assert isinstance(module, LanguageModule)
         training = module.training
         module.eval()
-        with whole(module, but=module.silent):
+        with summon_full_params(module, but=module.unused_in_rollouts):
             policy = policy_of(module, self.decoding)
             played = evaluate(
                 policy,

@@ -19,8 +19,8 @@ from lmrl.errors import UserError, check_range
 from lmrl.modules import LanguageModule
 from lmrl.partners import environment
 from lmrl.rollout import episode_seed, in_order, rollout
-from lmrl.training.rounds import log_now
-from lmrl.training.sharding import whole
+from lmrl.training.reporting import log_now
+from lmrl.training.sharding import summon_full_params
 from lmrl.types import Episode, Policy, Reply, Request, Start
 
 __all__ = ["RolloutCollection", "signs_of_collapse"]
@@ -93,7 +93,7 @@ class RolloutCollection(Callback):
         assert isinstance(pl_module, LanguageModule)
         if not isinstance(data, OnlineDataModule):
             raise UserError(f"RolloutCollection plays for lmrl.datamodules.OnlineDataModule, got {type(data).__name__}")
-        if pl_module.on_policy and self.decoding.keys() - {"compile"}:
+        if pl_module.batch_spec().post_rollout is not None and self.decoding.keys() - {"compile"}:
             raise UserError(
                 f"{type(pl_module).__name__} samples at temperature 1: decoding must hold nothing but compile, got "
                 f"{', '.join(self.decoding)}"
@@ -104,7 +104,7 @@ class RolloutCollection(Callback):
         def collect(number: int) -> list[Episode]:
             return self._collect(trainer, pl_module, data, number)
 
-        data.collect = collect
+        data.set_rollout_source(collect)
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
         """Count the minibatches of the round that have been learned from, for checkpoints."""
@@ -115,7 +115,7 @@ class RolloutCollection(Callback):
         say(trainer, f"playing round {number}")
         settings = {"max_new_tokens": data.task.max_action_tokens, "slots": self.slots, **self.decoding}
         starts = [_start(data.seed, number, index) for index in range(self.episodes)]
-        with whole(module, but=module.silent), trainer.precision_plugin.forward_context():
+        with summon_full_params(module, but=module.unused_in_rollouts), trainer.precision_plugin.forward_context():
             busy = _Busy(policy_of(module, settings))
 
             def play(mine: Sequence[Start]) -> list[Episode]:

@@ -1,7 +1,6 @@
 """Keeping a run: a checkpoint and, beside it, a folder for `transformers`."""
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from lmrl.errors import check_range
 from lmrl.files import remove, replace
 from lmrl.modules import LanguageModule
 from lmrl.training.saving import note_weights
-from lmrl.training.sharding import is_sharded, whole, whole_weights, wrapper_of
+from lmrl.training.sharding import full_state_dict, is_sharded
 
 __all__ = ["KeepLast", "save_run"]
 
@@ -42,10 +41,9 @@ def write_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappi
     if trainer.is_global_zero:
         remove(new)  # what a killed run left
     trainer.strategy.barrier()
-    weights = whole_weights(module)
-    if is_sharded(module) or wrapper_of(module) is not None:  # else each process has all that the checkpoint notes
-        with whole(module) if wrapper_of(module) is not None else nullcontext():
-            note_weights(module, weights)
+    weights = full_state_dict(module)
+    if is_sharded(module):  # else each process has all that the checkpoint notes
+        note_weights(module, weights)
         module.made_with = trainer.strategy.broadcast(module.made_with)
     trainer.save_checkpoint(new)
     _write_folder(trainer, module, root / name, scores, weights)
@@ -70,9 +68,8 @@ def _write_folder(
     scores: Mapping[str, Any] | None,
     weights: Mapping[str, Tensor] | None,
 ) -> None:
-    with whole(module) if wrapper_of(module) is not None else nullcontext():
-        if trainer.is_global_zero:
-            module.export(folder, scores, weights)
+    if trainer.is_global_zero:
+        module.export(folder, scores, weights)
     trainer.strategy.barrier()
 
 
@@ -92,11 +89,9 @@ class KeepLast(Callback):
         check_range("[1, inf)", every_n_steps=every_n_steps)
         self.every_n_steps = every_n_steps
         self._saved, self._written = -1, False
-        self._means: dict[str, tuple[Tensor, Tensor]] = {}
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         """Write if it is time. What is logged of this batch comes later, and the checkpoint is kept after that."""
-        self._go_on_with_means(trainer)
         if trainer.global_step and trainer.global_step % self.every_n_steps == 0:
             self._write(trainer, pl_module)
 
@@ -118,36 +113,13 @@ class KeepLast(Callback):
         root, began = Path(trainer.default_root_dir), trainer.ckpt_path
         if self._saved == -1 and began and Path(began).resolve() == (root / "last.ckpt").resolve():
             assert isinstance(pl_module, LanguageModule)
-            _write_folder(trainer, pl_module, root / "last", None, whole_weights(pl_module))
+            _write_folder(trainer, pl_module, root / "last", None, full_state_dict(pl_module))
 
     def on_exception(self, trainer: Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Save what a run has learned that was told to end; after an error the last good checkpoint is worth more."""
         if isinstance(exception, (KeyboardInterrupt, SIGTERMException)) and trainer.training:
             self._write(trainer, pl_module)
         self._keep(trainer)
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep the sums of what is logged as a mean over the epoch (by PPO, a round), if that has not ended."""
-        loop = trainer.fit_loop.epoch_loop
-        if not loop.batch_progress.is_last_batch:
-            checkpoint["epoch_means"] = {
-                key: (metric.value, metric.cumulated_batch_size)
-                for key, metric in loop._results.items()
-                if metric.is_tensor and metric.meta.on_epoch and metric.meta.is_mean_reduction
-            }
-
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Go on with these sums."""
-        self._means = checkpoint.get("epoch_means", {})
-
-    def _go_on_with_means(self, trainer: Trainer) -> None:
-        if self._means:  # the first batch has been logged
-            for key, metric in trainer.fit_loop.epoch_loop._results.items():
-                if key in self._means:
-                    value, count = self._means[key]
-                    metric.value = metric.value + value.to(metric.value.device)
-                    metric.cumulated_batch_size = metric.cumulated_batch_size + count.to(metric.value.device)
-            self._means = {}
 
     def _write(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         if trainer.global_step != self._saved and not trainer.fast_dev_run:  # type: ignore[attr-defined]

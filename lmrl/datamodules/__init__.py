@@ -3,6 +3,7 @@
 from lmrl.datamodules.filters import Filter
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.online import OnlineDataModule
+from lmrl.datamodules.spec import BatchSpec
 from lmrl.datamodules.tasks import (
     CarDealerDataModule,
     ChessDataModule,
@@ -15,6 +16,7 @@ from lmrl.datamodules.tasks import (
 )
 
 __all__ = [
+    "BatchSpec",
     "CarDealerDataModule",
     "ChessDataModule",
     "Filter",

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from transformers import PreTrainedTokenizerBase
 
 from lmrl.data import dataset_path, generate, read_dataset
-from lmrl.datamodules.filters import Filter
+from lmrl.datamodules.spec import BatchSpec
 from lmrl.distributed import place
 from lmrl.envs.registry import task
 from lmrl.envs.task import Task
@@ -112,8 +112,7 @@ Run: TypeAlias = tuple[Segment, ...]
 class OfflineDataModule(L.LightningDataModule):
     """The episodes of one task, split by episode into training and validation.
 
-    A module may set `filter` (which episodes to keep), `gamma` (to get returns), `bootstrap` (to get the states that
-    follow) and `read` (to get the tokens that are only read) in its own ``setup``.
+    What batches hold beside the action tokens says the algorithm, by `configure_batches`.
     """
 
     def __init__(
@@ -164,10 +163,7 @@ class OfflineDataModule(L.LightningDataModule):
             raise unknown("rendering", rendering, ("text", "chat"))
         own = dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
         self.path = Path(path) if path else own
-        self.filter = Filter()
-        self.gamma: float | None = None
-        self.bootstrap = False
-        self.read = False
+        self.spec = BatchSpec()
         self.episodes: list[Episode] = []
         self._seed = seed
 
@@ -177,6 +173,16 @@ class OfflineDataModule(L.LightningDataModule):
         if self._seed is None:
             self._seed = int(os.environ.get("PL_GLOBAL_SEED", 0))  # where Lightning's seed_everything leaves it
         return self._seed
+
+    def configure_batches(self, spec: BatchSpec) -> None:
+        """Take what the algorithm wants; `LanguageModule.setup` calls it before any dataloader is made.
+
+        Raises:
+            UserError: if it wants rounds prepared, which nobody plays here.
+        """
+        if spec.post_rollout is not None:
+            raise UserError("an algorithm that learns from what it plays needs lmrl.datamodules.OnlineDataModule")
+        self.spec = spec
 
     def prepare_data(self) -> None:
         """Generate the task's own dataset if it is not there yet."""
@@ -209,7 +215,7 @@ class OfflineDataModule(L.LightningDataModule):
             UserError: if the filter leaves nothing.
         """
         generator = torch.Generator().manual_seed(self.seed)
-        return self._loader(self.filter.keep(self.split()[0]), shuffle=True, generator=generator)
+        return self._loader(self.spec.filter.keep(self.split()[0]), shuffle=True, generator=generator)
 
     def val_dataloader(self) -> DataLoader[TokenBatch] | list[DataLoader[TokenBatch]]:
         """The held-out episodes, unfiltered, in the same batches each time."""
@@ -220,9 +226,7 @@ class OfflineDataModule(L.LightningDataModule):
         """What the policy reads: of the texts as many as the task says, of the tokens as many as fit the model."""
         limit = self.hparams["max_tokens"]
         if limit is None:
-            model = getattr(self._module(), "model", None)
-            positions = getattr(getattr(model, "config", None), "max_position_embeddings", None) or 1024
-            limit = positions - self.task.max_action_tokens
+            limit = (self.spec.positions or 1024) - self.task.max_action_tokens
         return Window(self.task.last_texts, limit, self.hparams["rendering"])
 
     def state_dict(self) -> dict[str, Any]:
@@ -233,12 +237,8 @@ class OfflineDataModule(L.LightningDataModule):
         """Go on where a run was saved."""
         self._seed = int(state_dict["seed"])
 
-    def _module(self) -> L.LightningModule | None:
-        return None if self.trainer is None else self.trainer.lightning_module
-
     def _tokenizer(self) -> PreTrainedTokenizerBase:
-        """Of the module that is being trained; the bundled one where there is none."""
-        return getattr(self._module(), "tokenizer", None) or load_tokenizer()
+        return self.spec.tokenizer or load_tokenizer()
 
     def _encoder(self) -> Encoder:
         return encoder_for(self._tokenizer(), self.window())
@@ -257,7 +257,7 @@ class OfflineDataModule(L.LightningDataModule):
         size = self.hparams["consecutive"]
         runs: list[Run] = []
         for episode in episodes:
-            parts = _with_returns(self._segments(episode, encoder, window), self.gamma)
+            parts = _with_returns(self._segments(episode, encoder, window), self.spec.returns_gamma)
             runs += [tuple(parts[first : first + size]) for first in range(0, len(parts), size)]
         together = max(1, self.hparams["batch_size"] // size)
         order: Sampler[int] = RandomSampler(runs, generator=generator) if shuffle else SequentialSampler(runs)
@@ -274,9 +274,12 @@ class OfflineDataModule(L.LightningDataModule):
             collate_fn=partial(
                 _collate,
                 pad=encoder.tokenizer.pad_token_id or 0,
-                read=self.read,
-                bootstrap=self.bootstrap,
-                expected=(sum(len(s.col) for s in parts) / batches, sum(s.n_read for s in parts) / batches),
+                observations=self.spec.observations,
+                bootstrap=self.spec.bootstrap,
+                expected=(
+                    sum(len(s.col) for s in parts) / batches,
+                    sum(s.n_observation_tokens for s in parts) / batches,
+                ),
             ),
         )
 

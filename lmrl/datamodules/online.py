@@ -5,22 +5,21 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import lightning as L
 import numpy as np
 from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 from torch.utils.data import DataLoader, IterableDataset
 
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.replay_buffer import Outcome, ReplayBuffer
+from lmrl.datamodules.spec import BatchSpec, RolloutSource
 from lmrl.distributed import place
 from lmrl.errors import UserError, check_range
 from lmrl.tokens.collate import TokenBatch, collate
-from lmrl.tokens.segments import Segment, segments
+from lmrl.tokens.segments import segments
 from lmrl.types import Episode
 
-__all__ = ["Digest", "OnlineDataModule"]
-
-Digest: TypeAlias = Callable[[Sequence[Episode], Sequence[list[Segment]]], list[list[Segment]]]
-"""What an algorithm makes of a round: episodes and the segments of each to segments with what it attaches to them."""
+__all__ = ["OnlineDataModule", "online_datamodule"]
 
 Run: TypeAlias = tuple[ReplayBuffer, range]
 
@@ -30,8 +29,8 @@ _MOST_EMPTY = 20  # rounds in a row that may leave nothing to learn from
 class OnlineDataModule(OfflineDataModule):
     """What the policy plays itself. An epoch is a round: it begins with new episodes, played with the weights of now.
 
-    The callback `RolloutCollection` says how they are played (`collect`). A module may set `filter` (which episodes
-    of those at hand to learn from) and `digest` in its own ``setup``.
+    The callback `RolloutCollection` says how they are played (`set_rollout_source`), the algorithm which episodes of
+    those at hand it learns from, and what is computed once per round (`configure_batches`).
 
     Everything about a round follows from its number and `seed`, and the checkpoint holds the rest: a run that goes
     on from a checkpoint, wherever in a round it was saved, gives the numbers of one that was never interrupted.
@@ -67,13 +66,20 @@ class OnlineDataModule(OfflineDataModule):
         """
         super().__init__(task, **shared)
         check_range("[1, inf)", epochs=epochs, batches=batches, memory_mb=memory_mb)
-        self.collect: Callable[[int], list[Episode]] | None = None
-        self.digest: Digest | None = None
+        self._play: RolloutSource | None = None
         self.round = 0
         self.consumed = 0
         self._plan: list[list[Run]] | None = []
         self._expected = (0.0, 0.0)
         self.recorded, self.played = ReplayBuffer(), ReplayBuffer()
+
+    def configure_batches(self, spec: BatchSpec) -> None:
+        """Take what the algorithm wants; see `OfflineDataModule.configure_batches`."""
+        self.spec = spec
+
+    def set_rollout_source(self, play: RolloutSource) -> None:
+        """Say who plays rounds."""
+        self._play = play
 
     def prepare_data(self) -> None:
         """Generate the task's own dataset if it is needed and not there yet."""
@@ -97,7 +103,7 @@ class OnlineDataModule(OfflineDataModule):
         Raises:
             UserError: if nobody plays.
         """
-        if self.collect is None:
+        if self._play is None:
             raise UserError(
                 "OnlineDataModule needs somebody who plays: add the callback lmrl.callbacks.RolloutCollection"
             )
@@ -133,13 +139,13 @@ class OnlineDataModule(OfflineDataModule):
             yield self._batch([runs[index] for index in chosen], expected)
 
     def _next_round(self) -> None:
-        assert self.collect is not None
+        assert self._play is not None
         encoder, window = self._encoder(), self.window()
         for number in range(self.round + 1, self.round + 1 + _MOST_EMPTY):
-            episodes = [episode for episode in self.collect(number) if len(episode)]
+            episodes = [episode for episode in self._play(number) if len(episode)]
             parts = [list(segments(episode, encoder, window)) for episode in episodes]
-            if self.digest is not None:
-                parts = self.digest(episodes, parts)
+            if self.spec.post_rollout is not None:
+                parts = self.spec.post_rollout(episodes, parts)
             if not self.hparams["history"]:
                 self.played.clear()
             for episode, its in zip(episodes, parts, strict=True):
@@ -147,7 +153,9 @@ class OnlineDataModule(OfflineDataModule):
             self.round, self.consumed, self._plan = number, 0, None
             if self._planned():
                 return
-            why = f"{self.filter} keeps none of {len(episodes)} episodes" if episodes else "no episode has an action"
+            why = (
+                f"{self.spec.filter} keeps none of {len(episodes)} episodes" if episodes else "no episode has an action"
+            )
             rank_zero_warn(f"round {number} is skipped: {why}")
         raise UserError(f"{_MOST_EMPTY} rounds in a row left nothing to learn from; of the last, {why}")
 
@@ -171,7 +179,7 @@ class OnlineDataModule(OfflineDataModule):
         buffers = [self.recorded, self.played] if self.hparams["history"] else [self.played]
         spans = [(buffer, span) for buffer in buffers for span in buffer.spans()]
         outcomes = [outcome for buffer in buffers for outcome in buffer.outcomes()]
-        kept = [spans[index] for index in self.filter.choose(outcomes)]
+        kept = [spans[index] for index in self.spec.filter.choose(outcomes)]
         return [run for buffer, span in kept for run in self._runs(buffer, [span])]
 
     def _runs(self, buffer: ReplayBuffer, spans: Sequence[range]) -> list[Run]:
@@ -183,8 +191,8 @@ class OnlineDataModule(OfflineDataModule):
         counts = [
             buffer.token_counts([run for its, run in runs if its is buffer]) for buffer in (self.recorded, self.played)
         ]
-        n_actions, n_read = (sum(column) for column in zip(*counts, strict=True))
-        return n_actions / batches, n_read / batches
+        n_actions, n_observation_tokens = (sum(column) for column in zip(*counts, strict=True))
+        return n_actions / batches, n_observation_tokens / batches
 
     def _runs_per_batch(self) -> int:
         """Of all processes together."""
@@ -199,8 +207,9 @@ class OnlineDataModule(OfflineDataModule):
         rank, world = place()
         mine, pad = runs[rank::world], self._tokenizer().pad_token_id or 0
         parts = [buffer[index] for buffer, run in mine or runs[:1] for index in run]
-        batch = collate(parts, pad, self.read, self.bootstrap, (expected[0] / world, expected[1] / world))
-        return batch if mine else batch.unspoken()
+        spec, share = self.spec, (expected[0] / world, expected[1] / world)
+        batch = collate(parts, pad, spec.observations, spec.bootstrap, share)
+        return batch if mine else batch.without_targets()
 
     def state_dict(self) -> dict[str, Any]:
         """What was played, and how far learning from it has come."""
@@ -213,6 +222,22 @@ class OnlineDataModule(OfflineDataModule):
         self.round, self.consumed = int(state_dict["round"]), int(state_dict["consumed"])
         self.played.load_state_dict(state_dict["played"])
         self._plan = None
+
+
+def online_datamodule(trainer: L.Trainer, name: str) -> OnlineDataModule:
+    """The datamodule of an algorithm that learns from what it plays.
+
+    Args:
+        trainer: of the run.
+        name: of the algorithm, for the error.
+
+    Raises:
+        UserError: if it is another kind of datamodule.
+    """
+    data = getattr(trainer, "datamodule", None)
+    if not isinstance(data, OnlineDataModule):
+        raise UserError(f"{name} learns from what it plays: use lmrl.datamodules.OnlineDataModule")
+    return data
 
 
 class _Stream(IterableDataset[TokenBatch]):

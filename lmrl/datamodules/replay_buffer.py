@@ -106,16 +106,13 @@ class ReplayBuffer:
             "follows": np.int8,  # per segment
             "next_ids": np.int32,  # of the segments that are cut
             "next_end": np.int64,  # per segment
-            "extra": np.float32,  # per action token `extras` numbers
             "last": np.int64,  # per episode, where its segments end
             "total_reward": np.float64,
             "success": np.int8,
         }
-        self.extras = 0
-        self._columns = {
-            name: Column(dtype, None if folder is None else folder / f"{name}.bin", limit)
-            for name, dtype in types.items()
-        }
+        self._folder, self._limit = folder, limit
+        self._columns = {name: self._column(name, dtype) for name, dtype in types.items()}
+        self._attached: dict[str, Column] = {}  # per action token, under the names that the algorithm gave
 
     def __len__(self) -> int:
         """Number of segments."""
@@ -133,9 +130,8 @@ class ReplayBuffer:
             if follows == _IS_CUT:
                 add["next_ids"](part.next_ids)  # type: ignore[arg-type]
             add["follows"]([follows])
-            if part.extra is not None:
-                self.extras = len(part.extra)
-                add["extra"](part.extra.T.reshape(-1))
+            for name, values in part.columns.items():
+                self._attached_column(name).extend(values)
             for end, column in (("ids_end", "ids"), ("col_end", "col"), ("next_end", "next_ids")):
                 add[end]([len(self._columns[column])])
         add["last"]([len(self)])
@@ -156,10 +152,11 @@ class ReplayBuffer:
         """Numbers of action tokens and of observation tokens in all segments of some spans."""
         bounds = np.asarray([(span.start, span.stop) for span in spans], dtype=np.int64).reshape(-1, 2).T
         ids, actions = (np.diff(self._columns[name].values(), prepend=0) for name in ("ids_end", "col_end"))
-        read = ids - 1 - np.maximum(self._columns["new_col"].values() - 1, 0) - actions  # as `Segment.n_read`
-        totals = (np.concatenate([[0], np.cumsum(counts)])[bounds] for counts in (actions, read))
-        n_actions, n_read = (int((ends - starts).sum()) for starts, ends in totals)
-        return n_actions, n_read
+        # As `Segment.n_observation_tokens`.
+        observed = ids - 1 - np.maximum(self._columns["new_col"].values() - 1, 0) - actions
+        totals = (np.concatenate([[0], np.cumsum(counts)])[bounds] for counts in (actions, observed))
+        n_actions, n_observation_tokens = (int((ends - starts).sum()) for starts, ends in totals)
+        return n_actions, n_observation_tokens
 
     def __getitem__(self, index: int) -> Segment:
         """One segment."""
@@ -171,7 +168,6 @@ class ReplayBuffer:
         elif follows == _GOES_ON:
             following = self._part("ids", "ids_end", index + 1)
             following = following[: int(self._columns["col"].values(said[1], said[1] + 1)[0]) + 1]
-        extra = self._columns["extra"].values(said[0] * self.extras, said[1] * self.extras)
         return Segment(
             ids=ids,
             col=col,
@@ -181,26 +177,34 @@ class ReplayBuffer:
             key=as_key(ids),
             next_key=b"" if following is None else as_key(following),
             new_col=int(self._columns["new_col"].values(index, index + 1)[0]),
-            extra=extra.reshape(-1, self.extras).T if self.extras else None,
+            columns={name: column.values(*said) for name, column in self._attached.items() if len(column)},
         )
 
     def clear(self) -> None:
         """Forget everything."""
-        for column in self._columns.values():
+        for column in (*self._columns.values(), *self._attached.values()):
             column.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything as tensors."""
-        columns = {name: torch.from_numpy(column.values().copy()) for name, column in self._columns.items()}
-        return {"columns": columns, "extras": self.extras}
+        return {"columns": _tensors(self._columns), "attached": _tensors(self._attached)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put back what `state_dict` returned."""
         self.clear()
-        self.extras = int(state["extras"])
         saved: Mapping[str, Tensor] = state["columns"]
         for name, column in self._columns.items():
             column.extend(saved[name].numpy())
+        for name, values in state["attached"].items():
+            self._attached_column(name).extend(values.numpy())
+
+    def _column(self, name: str, dtype: DTypeLike) -> Column:
+        return Column(dtype, None if self._folder is None else self._folder / f"{name}.bin", self._limit)
+
+    def _attached_column(self, name: str) -> Column:
+        if name not in self._attached:
+            self._attached[name] = self._column(f"rollout_{name}", np.float32)
+        return self._attached[name]
 
     def _bounds(self, end: str, index: int) -> tuple[int, int]:
         start, stop = (0, *self._columns[end].values(max(0, index - 1), index + 1).tolist())[-2:]
@@ -208,3 +212,7 @@ class ReplayBuffer:
 
     def _part(self, column: str, end: str, index: int) -> NDArray[Any]:
         return self._columns[column].values(*self._bounds(end, index))
+
+
+def _tensors(columns: Mapping[str, Column]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(column.values().copy()) for name, column in columns.items()}

@@ -20,10 +20,10 @@ __all__ = [
     "Guidance",
     "Sample",
     "SamplingSettings",
+    "add_q_to_logits",
     "check_decoding",
-    "combine",
     "draw",
-    "lowest",
+    "min_q",
     "process_logits",
     "uniforms",
 ]
@@ -167,12 +167,12 @@ class Guidance:
         check_decoding({name: getattr(self, name) for name in ("beta", "support_top_k", "support_top_p")})
 
 
-def lowest(q_heads: Sequence[Head], hidden: Tensor) -> Tensor:
+def min_q(q_heads: Sequence[Head], hidden: Tensor) -> Tensor:
     """The pessimistic value of every token: the minimum over the heads, ``(rows, vocabulary)`` in float32."""
     return torch.stack([head(hidden).float() for head in q_heads]).amin(0)
 
 
-def combine(logits: Tensor, q: Tensor, beta: float) -> Tensor:
+def add_q_to_logits(logits: Tensor, q: Tensor, beta: float) -> Tensor:
     """``logits + beta * q`` in float32 (Snell et al. 2023, section 4.3, up to a constant of each state).
 
     Done before any id is masked, since ``0 * inf`` is not a number.
@@ -300,7 +300,7 @@ class Decoder:
         with torch.inference_mode():
             logits = base = self.engine.logits(hidden).float()
             if self.guidance is not None and self.guidance.beta > 0 and value is not None:
-                logits = combine(base, lowest(self.guidance.q_heads, value), self.guidance.beta)
+                logits = add_q_to_logits(base, min_q(self.guidance.q_heads, value), self.guidance.beta)
             if self.invalid is not None:
                 logits = logits.masked_fill(self.invalid, -torch.inf)
             return logits if self.guidance is None else self._within_support(logits, base, self.guidance)

@@ -7,10 +7,9 @@ import torch
 from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 
-from lmrl.decoding.sampling import combine, lowest
+from lmrl.decoding.sampling import add_q_to_logits, min_q
 from lmrl.models.lm import head_of, hidden_states, trunk_of
-from lmrl.modules import LanguageModule
-from lmrl.modules.values import ValueModule
+from lmrl.modules import GuidedPPO, LanguageModule, ValueModule
 from lmrl.policies.context import invalid_ids
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Encoder, encoder_for
@@ -38,7 +37,7 @@ def token_values(module: LanguageModule, episodes: Iterable[Episode]) -> Iterato
     Raises:
         UserError: if the module does not know what it reads, or an action has no tokens.
     """
-    window = module.reading()
+    window = module.context_window()
     encoder = encoder_for(module.tokenizer, window)
     for episode in episodes:
         batch = collate(list(segments(episode, encoder, window)))
@@ -58,12 +57,12 @@ def _numbers(module: LanguageModule, batch: TokenBatch, end: int | None) -> tupl
     """Probability, V and Q, ``(N,)`` each; the last two not a number for a module without values."""
     logits = head_of(module.model)(hidden_states(trunk_of(module.model), batch)).float()
     invalid = invalid_ids(module.tokenizer, logits.shape[-1], logits.device, end)
-    if not isinstance(module, ValueModule):
+    if not isinstance(module, ValueModule | GuidedPPO):
         p = logits.masked_fill(invalid, -torch.inf).softmax(-1)[batch.state, batch.token]
         return p, torch.full_like(p, torch.nan), torch.full_like(p, torch.nan)
-    trunk, q_heads, v_head = module.played
+    trunk, q_heads, v_head = module.played_values
     hidden = hidden_states(trunk, batch)
-    q = lowest(list(q_heads), hidden)
-    p = combine(logits, q, module.beta).masked_fill(invalid, -torch.inf).softmax(-1)
+    q = min_q(list(q_heads), hidden)
+    p = add_q_to_logits(logits, q, module.beta).masked_fill(invalid, -torch.inf).softmax(-1)
     v = (p * q).sum(-1) if v_head is None else v_head(hidden).squeeze(-1).float()
     return p[batch.state, batch.token], v[batch.state], q[batch.state, batch.token]

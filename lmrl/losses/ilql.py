@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmrl.losses.mc import td_target
-from lmrl.losses.token_scores import Taken
+from lmrl.losses.token_scores import TokenScores
 
 __all__ = ["ILQLLoss", "expectile_loss", "ilql_loss"]
 
@@ -35,8 +35,8 @@ def expectile_loss(value: Tensor, target: Tensor, expectile: float) -> Tensor:
 
 
 def ilql_loss(
-    q: Sequence[Taken],
-    slow_q: Sequence[Tensor],
+    q: Sequence[TokenScores],
+    target_q: Sequence[Tensor],
     value: Tensor,
     next_value: Tensor,
     reward: Tensor,
@@ -46,13 +46,13 @@ def ilql_loss(
     expectile: float,
     cql_weight: float,
 ) -> ILQLLoss:
-    """``sum_i 1/2 (Q_i - y)^2 + L_expectile(V, min_i slow Q_i) + cql_weight * sum_i CE(Q_i)``, mean over action tokens.
+    """``sum_i 1/2 (Q_i - y)^2 + L_expectile(V, min_i target Q_i) + cql_weight * sum_i CE(Q_i)``, a mean over tokens.
 
-    ``y = r + gamma * V(next)`` uses the V that is being trained; the slow copies serve V's target only.
+    ``y = r + gamma * V(next)`` uses the V that is being trained; the target networks serve V's target only.
 
     Args:
         q: for each head, Q of the tokens taken and the cross-entropy of its softmax, (N,) each.
-        slow_q: for each head, the slow copy's Q of the tokens taken, (N,).
+        target_q: for each head, the target network's Q of the tokens taken, (N,).
         value: (N,) V of the states in which the tokens were chosen.
         next_value: (N,) V of the states in which the policy speaks next.
         reward: (N,).
@@ -63,9 +63,9 @@ def ilql_loss(
     """
     count = max(1, reward.numel())
     target = td_target(reward, next_value, terminated, gamma)
-    lowest = reduce(torch.minimum, slow_q)
+    min_q = reduce(torch.minimum, target_q)
     q_loss = torch.stack([0.5 * (head.score - target).square().sum() for head in q]).sum() / count
-    v_loss = expectile_loss(value, lowest, expectile).sum() / count
+    v_loss = expectile_loss(value, min_q, expectile).sum() / count
     cql_loss = torch.stack([head.nll.sum() for head in q]).sum() / count
     q_mean = torch.stack([head.score.sum() for head in q]).mean() / count
     return ILQLLoss(q_loss + v_loss + cql_weight * cql_loss, q_loss, v_loss, cql_loss, q_mean, value.sum() / count)

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from lmrl.losses.token_scores import Taken
+from lmrl.losses.token_scores import TokenScores
 
 __all__ = ["MCLoss", "mc_loss", "returns_to_go", "td_target"]
 
@@ -57,7 +57,7 @@ class MCLoss(NamedTuple):
     q_mean: Tensor
 
 
-def mc_loss(q: Taken, return_to_go: Tensor, *, cql_weight: float) -> MCLoss:
+def mc_loss(q: TokenScores, return_to_go: Tensor, *, cql_weight: float) -> MCLoss:
     """``mean(1/2 (Q - G)^2) + cql_weight * mean(CE(Q))`` (Abdulhai et al. 2025, MC returns).
 
     Args:

@@ -17,36 +17,36 @@ __all__ = [
     "Experience",
     "KLController",
     "PPOLoss",
-    "Spoken",
+    "TokenLogprobs",
     "explained_variance",
     "gae",
     "k3",
     "ppo_loss",
-    "spoken",
+    "token_logprobs",
     "whiten",
     "with_kl_penalty",
 ]
 
 
 def with_kl_penalty(
-    rewards: ArrayLike, logprob: ArrayLike, start_logprob: ArrayLike, weight: float
+    rewards: ArrayLike, logprob: ArrayLike, ref_logprob: ArrayLike, kl_weight: float
 ) -> NDArray[np.float64]:
-    """``r_k - weight * (log pi(u_k) - log pi_start(u_k))``, per action token (Ziegler et al. 2019, section 2.1).
+    """``r_k - kl_weight * (log pi(u_k) - log pi_ref(u_k))``, per action token (Ziegler et al. 2019, section 2.1).
 
     Args:
         rewards: (T,) of the environment.
         logprob: (T,) under the policy that sampled.
-        start_logprob: (T,) under the frozen policy.
-        weight: price of a nat.
+        ref_logprob: (T,) under the frozen reference model.
+        kl_weight: KL penalty coefficient.
     """
-    ratio = np.asarray(logprob, dtype=np.float64) - np.asarray(start_logprob, dtype=np.float64)
-    return np.asarray(rewards, dtype=np.float64) - weight * ratio
+    ratio = np.asarray(logprob, dtype=np.float64) - np.asarray(ref_logprob, dtype=np.float64)
+    return np.asarray(rewards, dtype=np.float64) - kl_weight * ratio
 
 
 def k3(log_ratio: ArrayLike) -> NDArray[np.float64]:
     """``e^x - 1 - x``, never negative (Schulman 2020, "Approximating KL divergence").
 
-    With ``x = log pi_start(u) - log pi(u)`` of tokens that ``pi`` sampled, its mean estimates ``KL(pi, pi_start)``
+    With ``x = log pi_ref(u) - log pi(u)`` of tokens that ``pi`` sampled, its mean estimates ``KL(pi, pi_ref)``
     without bias; with the opposite sign, as in the reference implementation, it does not.
     """
     log_ratio = np.asarray(log_ratio, dtype=np.float64)
@@ -56,16 +56,16 @@ def k3(log_ratio: ArrayLike) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class KLController:
-    """The price of a nat: fixed, or moved so that the KL approaches a target (Ziegler et al. 2019, section 2.2).
+    """The KL penalty coefficient: fixed, or moved so that the KL nears a target (Ziegler et al. 2019, section 2.2).
 
     Raises:
         UserError: only one of ``target`` and ``horizon``, or one that is not positive.
     """
 
     target: float | None = None
-    """Mean KL per action token to be held; None keeps the price."""
+    """Mean KL per action token to be held; None keeps the coefficient."""
     horizon: float | None = None
-    """How many samples it takes to change the price by a factor of about e."""
+    """How many samples it takes to change the coefficient by a factor of about e."""
 
     def __post_init__(self) -> None:
         given = [value for value in (self.target, self.horizon) if value is not None]
@@ -75,12 +75,12 @@ class KLController:
                 f"kl_target and kl_horizon must both be given or both be left out, got {self.target}, {self.horizon}"
             )
 
-    def after(self, weight: float, kl: float, samples: int) -> float:
-        """The price after a round of so many samples with this mean KL."""
+    def after(self, kl_weight: float, kl: float, samples: int) -> float:
+        """The coefficient after a round of so many samples with this mean KL."""
         if self.target is None or self.horizon is None:
-            return weight
+            return kl_weight
         error = min(0.2, max(-0.2, kl / self.target - 1.0))
-        return weight * (1.0 + error * samples / self.horizon)
+        return kl_weight * (1.0 + error * samples / self.horizon)
 
 
 def gae(
@@ -127,7 +127,7 @@ def explained_variance(values: ArrayLike, targets: ArrayLike) -> float:
 
 
 class Experience(NamedTuple):
-    """What is known of N action tokens from the time they were sampled, (N,) float32 each."""
+    """What is known of N action tokens from the time they were sampled, (N,) float32 each: the columns of a rollout."""
 
     logprob: Tensor
     """Under the very distribution that they were sampled from."""
@@ -139,8 +139,8 @@ class Experience(NamedTuple):
     """Of V: advantage before whitening, plus value."""
 
 
-class Spoken(NamedTuple):
-    """What a policy says now about tokens that were taken, (N,) float32 each."""
+class TokenLogprobs(NamedTuple):
+    """What a policy makes of N action tokens now, (N,) float32 each."""
 
     logprob: Tensor
     entropy: Tensor
@@ -162,7 +162,7 @@ class PPOLoss(NamedTuple):
     """The one that is farthest from 1: in the first minibatch of a round all are 1."""
 
 
-def spoken(logits: Tensor, state: Tensor, token: Tensor, invalid: Tensor) -> Spoken:
+def token_logprobs(logits: Tensor, state: Tensor, token: Tensor, invalid: Tensor) -> TokenLogprobs:
     """Log-probabilities and entropies at temperature 1 among the tokens that may be said.
 
     Args:
@@ -174,11 +174,11 @@ def spoken(logits: Tensor, state: Tensor, token: Tensor, invalid: Tensor) -> Spo
     logprobs = logits.float().masked_fill(invalid, -torch.inf).log_softmax(-1)
     entropy = -(logprobs.exp() * logprobs.masked_fill(invalid, 0.0)).sum(-1)
     chosen = logprobs.reshape(-1).index_select(0, state * logprobs.shape[-1] + token)
-    return Spoken(chosen, entropy.index_select(0, state))
+    return TokenLogprobs(chosen, entropy.index_select(0, state))
 
 
 def ppo_loss(
-    now: Spoken,
+    now: TokenLogprobs,
     value: Tensor,
     old: Experience,
     *,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-__all__ = ["LinearScores", "Taken", "linear_scores", "score_taken", "taken"]
+__all__ = ["LinearScores", "TokenScores", "gather_scores", "gather_token_scores", "linear_scores"]
 
 _WHOLE = 2**24  # tables up to this size are made at once: for small vocabularies that is faster
 _PIECE = {"cpu": 2**19}  # scores in a piece; on a processor they should stay in its cache
@@ -119,7 +119,7 @@ class _Pieces(torch.autograd.Function):
         return of_hidden.to(hidden.dtype), of_weight, of_bias, None, None
 
 
-class Taken(NamedTuple):
+class TokenScores(NamedTuple):
     """What a table of scores says about the tokens that were taken."""
 
     score: Tensor
@@ -128,8 +128,8 @@ class Taken(NamedTuple):
     """(N,) cross-entropy of the softmax over all scores: ``logsumexp(scores) - score``."""
 
 
-def taken(scores: Tensor | LinearScores, state: Tensor, token: Tensor) -> Taken:
-    """Look up the tokens that were said.
+def gather_token_scores(scores: Tensor | LinearScores, state: Tensor, token: Tensor) -> TokenScores:
+    """Look up the action tokens.
 
     Args:
         scores: (S, vocabulary) logits or Q values at the distinct states, or their factors.
@@ -142,12 +142,12 @@ def taken(scores: Tensor | LinearScores, state: Tensor, token: Tensor) -> Taken:
     if isinstance(scores, LinearScores):
         score, total = scores.score_and_total(state, token)
     else:
-        score, total = score_taken(scores, state, token), scores.float().logsumexp(dim=-1)
-    return Taken(score=score, nll=total.index_select(0, state) - score)
+        score, total = gather_scores(scores, state, token), scores.float().logsumexp(dim=-1)
+    return TokenScores(score=score, nll=total.index_select(0, state) - score)
 
 
-def score_taken(scores: Tensor | LinearScores, state: Tensor, token: Tensor) -> Tensor:
-    """(N,) the scores of the tokens alone, float32; arguments as of `taken`."""
+def gather_scores(scores: Tensor | LinearScores, state: Tensor, token: Tensor) -> Tensor:
+    """(N,) the scores of the tokens alone, float32; arguments as of `gather_token_scores`."""
     if isinstance(scores, LinearScores):
         return scores.score(state, token)
     return scores.reshape(-1).index_select(0, state * scores.shape[-1] + token).float()

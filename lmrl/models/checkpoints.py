@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _CONTENTS, _REST = ".metadata", "meta.pt"
-_WEIGHTS = ("state_dict.", "model.")  # of ModelParallelStrategy and of FSDPStrategy
+_WEIGHTS = "state_dict."  # prefix of the weights in the checkpoints of ModelParallelStrategy
 #: What the table of contents of tensors and plain values is made of.
 _PLAIN = {
     "torch.distributed.checkpoint.metadata": {
@@ -101,13 +101,12 @@ def read_shards(folder: Path, *, weights: bool, allow_pickle: bool) -> dict[str,
         return content
     reader = FileSystemReader(folder) if allow_pickle else _PlainReader(folder)
     entries = _entries(reader)
-    prefix = next((prefix for prefix in _WEIGHTS if any(name.startswith(prefix) for name in entries)), _WEIGHTS[0])
     found = {
-        name.removeprefix(prefix): torch.empty(entry.size, dtype=entry.properties.dtype)
+        name.removeprefix(_WEIGHTS): torch.empty(entry.size, dtype=entry.properties.dtype)
         for name, entry in entries.items()
-        if name.startswith(prefix) and isinstance(entry, TensorStorageMetadata)
+        if name.startswith(_WEIGHTS) and isinstance(entry, TensorStorageMetadata)
     }
-    _load({prefix.removesuffix("."): found}, reader, DefaultLoadPlanner())
+    _load({_WEIGHTS.removesuffix("."): found}, reader, DefaultLoadPlanner())
     return {**content, "state_dict": found}
 
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from lmrl.losses import LinearScores, Taken, linear_scores, score_taken, taken
+from lmrl.losses import LinearScores, TokenScores, gather_scores, gather_token_scores, linear_scores
 
-__all__ = ["ValueHead", "follow", "frozen_copy", "sharing_copy"]
+__all__ = ["ValueHead", "copy_sharing_frozen", "frozen_copy", "polyak_update"]
 
 
 class ValueHead(nn.Module):
@@ -41,8 +41,8 @@ class ValueHead(nn.Module):
             result: Tensor = self.outer(self._within(hidden))
         return result
 
-    def taken(self, hidden: Tensor, state: Tensor, token: Tensor) -> Taken:
-        """What the head says about N tokens; see `lmrl.losses.taken`.
+    def gather_token_scores(self, hidden: Tensor, state: Tensor, token: Tensor) -> TokenScores:
+        """Scores of N tokens; see `lmrl.losses.gather_token_scores`.
 
         Args:
             hidden: (S, width) at the distinct states.
@@ -50,12 +50,12 @@ class ValueHead(nn.Module):
             token: (N,) which of the ``out`` numbers.
         """
         with torch.autocast(hidden.device.type, enabled=False):
-            return taken(self._scores(hidden), state, token)
+            return gather_token_scores(self._scores(hidden), state, token)
 
-    def score_taken(self, hidden: Tensor, state: Tensor, token: Tensor) -> Tensor:
-        """(N,) the numbers of the tokens alone: much cheaper if ``out`` is large. Arguments as of `taken`."""
+    def gather_scores(self, hidden: Tensor, state: Tensor, token: Tensor) -> Tensor:
+        """(N,) the scores alone: much cheaper if ``out`` is large. Arguments as of `gather_token_scores`."""
         with torch.autocast(hidden.device.type, enabled=False):
-            return score_taken(self._scores(hidden), state, token)
+            return gather_scores(self._scores(hidden), state, token)
 
     def _scores(self, hidden: Tensor) -> Tensor | LinearScores:
         return linear_scores(self._within(hidden), self.outer.weight, self.outer.bias)
@@ -67,20 +67,20 @@ class ValueHead(nn.Module):
 M = TypeVar("M", bound=nn.Module)
 
 
-def sharing_copy(module: M) -> M:
+def copy_sharing_frozen(module: M) -> M:
     """A copy with modules of its own, which holds the very parameters that do not learn, and copies of the others."""
     return deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
 
 
 def frozen_copy(module: M) -> M:
-    """A `sharing_copy` in eval mode without gradients."""
-    return sharing_copy(module).requires_grad_(False).eval()
+    """A `copy_sharing_frozen` in eval mode without gradients."""
+    return copy_sharing_frozen(module).requires_grad_(False).eval()
 
 
 @torch.no_grad()
-def follow(slow: Iterable[Tensor], fast: Iterable[Tensor], rate: float) -> None:
-    """Move slow parameters towards fast ones: ``slow <- (1 - rate) * slow + rate * fast``.
+def polyak_update(target: Iterable[Tensor], online: Iterable[Tensor], rate: float) -> None:
+    """Move target parameters towards online ones: ``target <- (1 - rate) * target + rate * online``.
 
-    The slow parameters must be float32: in bfloat16 steps this small round to nothing.
+    The target parameters must be float32: in bfloat16 steps this small round to nothing.
     """
-    torch._foreach_lerp_(list(slow), list(fast), rate)
+    torch._foreach_lerp_(list(target), list(online), rate)

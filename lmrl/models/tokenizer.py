@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.folders import check_folder
 
-__all__ = ["BUNDLED", "bundled_name", "fingerprint", "load_tokenizer", "train"]
+__all__ = ["BUNDLED", "bundled_name", "fingerprint", "load_tokenizer", "tokenizer_for", "train"]
 
 _ASSETS = Path(__file__).parent.parent / "assets"
 _SPECIAL = ("<|endoftext|>", "<|pad|>")
@@ -120,6 +120,25 @@ def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> P
             f"{str(file) if file.is_file() else name!r}: {in_one_line(error, 1000)}"
         ) from error
     return loaded
+
+
+def tokenizer_for(folder: str | None, name: str | None, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model: the one that is named, or that of its folder, or else the first of `BUNDLED`.
+
+    Args:
+        folder: of the model, or its hub id; None: a model from scratch.
+        name: as of `load_tokenizer`; it must have the vocabulary of the folder's.
+        trust_remote_code: run code that it brings with it.
+
+    Raises:
+        UserError: if it has another vocabulary, and as `load_tokenizer`.
+    """
+    tokenizer = load_tokenizer(name or folder or BUNDLED[0], trust_remote_code)
+    if folder is not None and name is not None:
+        theirs = fingerprint(load_tokenizer(folder, trust_remote_code))
+        if fingerprint(tokenizer) != theirs:
+            raise UserError(f"tokenizer {tokenizer.name_or_path!r} is another one than that of {folder!r} ({theirs})")
+    return tokenizer
 
 
 def bundled_name(tokenizer: PreTrainedTokenizerBase) -> str | None:

@@ -1,16 +1,19 @@
 """Behavioural cloning."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import check_range
 from lmrl.losses import BCLoss, bc_loss
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch
+from lmrl.training.reporting import PerplexityReporter
 
 __all__ = ["BC"]
 
@@ -18,48 +21,48 @@ __all__ = ["BC"]
 class BC(LanguageModule):
     """Imitate the actions of the data: cross-entropy on action tokens.
 
-    Tokens of the environment can be predicted as well (`read_weight`), which teaches a model from scratch to
+    Observation tokens can be predicted as well (`observation_loss_weight`), which teaches a model from scratch to
     understand what it reads: an answer that follows from earlier ones is a clearer lesson than an action that is the
     data's whim. A pretrained model hardly needs it.
     """
 
     name = "bc"
 
-    def __init__(self, read_weight: float = 0.0, **shared: Any) -> None:
+    def __init__(self, observation_loss_weight: float = 0.0, **shared: Any) -> None:
         """Build the language model.
 
         Args:
-            read_weight: weight of the loss on tokens that are read and not said; 0, as published, leaves them out.
+            observation_loss_weight: weight of the loss on observation tokens; 0, as published, leaves them out.
             **shared: arguments of `LanguageModule`.
 
         Raises:
             UserError: for a negative weight, and as `LanguageModule`.
         """
-        check_range("[0, inf)", read_weight=read_weight)
+        check_range("[0, inf)", observation_loss_weight=observation_loss_weight)
         super().__init__(**shared)
-        self.read_weight = read_weight
+        self.observation_loss_weight = observation_loss_weight
+        self.reporter = PerplexityReporter(self.name)
 
-    def setup(self, stage: str) -> None:
-        """Ask the datamodule for what is read, if it counts."""
-        super().setup(stage)
-        self.ask(read=self.read_weight > 0)
+    def batch_spec(self) -> BatchSpec:
+        """With observation tokens, if they count."""
+        return replace(super().batch_spec(), observations=self.observation_loss_weight > 0)
 
     def losses(self, batch: TokenBatch) -> BCLoss:
-        """The mean negative log-likelihood of the action tokens, and of what is read."""
+        """The mean negative log-likelihood of the action tokens, and of the observation tokens."""
         logits = logits_of(self.model, self.hidden_states(trunk_of(self.model), batch))
-        read = (batch.read_state, batch.read_token, self.read_weight)
-        return bc_loss(logits, batch.state, batch.token, *read)
+        observed = (batch.observation_state, batch.observation_token, self.observation_loss_weight)
+        return bc_loss(logits, batch.state, batch.token, *observed)
 
     def objective(self, terms: BCLoss, batch: TokenBatch) -> Tensor:
         """Action tokens and observation tokens, each divided by the number that is expected of them."""
-        if not self.read_weight or terms.nll is None or terms.read_nll is None:
+        if not self.observation_loss_weight or terms.nll is None or terms.read_nll is None:
             return super().objective(terms, batch)
-        return terms.nll * batch.scale + self.read_weight * terms.read_nll * batch.read_scale
+        return terms.nll * batch.scale + self.observation_loss_weight * terms.read_nll * batch.observation_scale
 
     def policy(self, **settings: Any) -> LMPolicy:
         """Sample from the model; `settings` as of `lmrl.policies.LMPolicy`."""
-        return LMPolicy(self.model, self.tokenizer, self.reading(), **settings)
+        return LMPolicy(self.model, self.tokenizer, self.context_window(), **settings)
 
     def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
         """By likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
-        return RerankPolicy(self.model, self.tokenizer, self.reading(), proposals=proposals, **settings)
+        return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)

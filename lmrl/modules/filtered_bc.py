@@ -1,16 +1,18 @@
 """Filtered behavioural cloning (%BC), offline and online."""
 
+from dataclasses import replace
 from typing import Any
 
 from lmrl.datamodules.filters import Filter
-from lmrl.errors import UserError
+from lmrl.datamodules.online import online_datamodule
+from lmrl.datamodules.spec import BatchSpec
 from lmrl.modules.bc import BC
 
 __all__ = ["FilteredBC", "OnlineFilteredBC"]
 
 
 class FilteredBC(BC):
-    """BC that tells its datamodule which episodes to keep."""
+    """BC on some of the episodes."""
 
     name = "filtered_bc"
 
@@ -21,10 +23,9 @@ class FilteredBC(BC):
         super().__init__(**shared)
         self.filter = Filter(success=success, top_fraction=top_fraction, min_return=min_return)
 
-    def setup(self, stage: str) -> None:
-        """Hand the filter to the datamodule."""
-        super().setup(stage)
-        self.ask(filter=self.filter)
+    def batch_spec(self) -> BatchSpec:
+        """Of the episodes that the filter keeps."""
+        return replace(super().batch_spec(), filter=self.filter)
 
 
 class OnlineFilteredBC(FilteredBC):
@@ -34,11 +35,10 @@ class OnlineFilteredBC(FilteredBC):
     starts_from_bc = True
 
     def setup(self, stage: str) -> None:
-        """Hand the filter to the datamodule.
+        """See `LanguageModule.setup`.
 
         Raises:
             UserError: if the datamodule does not play rounds.
         """
+        online_datamodule(self.trainer, type(self).__name__)
         super().setup(stage)
-        if not hasattr(getattr(self.trainer, "datamodule", None), "collect"):
-            raise UserError("OnlineFilteredBC learns from what it plays: use lmrl.datamodules.OnlineDataModule")

@@ -1,64 +1,99 @@
 """From offline values to online learning: PPO of a value-guided policy."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from lmrl.decoding.sampling import combine, lowest
+from lmrl.decoding.sampling import add_q_to_logits, min_q
+from lmrl.errors import check_range
 from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import head_of, trunk_of
 from lmrl.modules.ppo import PPO
-from lmrl.modules.values import ValueModule
+from lmrl.modules.values import ValueModel, build_q_heads, build_value_trunk, load_pretrained_values
+from lmrl.policies import RerankPolicy, ValueGuidedPolicy
 from lmrl.tokens.collate import TokenBatch
 
 __all__ = ["GuidedPPO"]
 
 
-class GuidedPPO(ValueModule, PPO):
+class GuidedPPO(PPO):
     """PPO from an ILQL run: ``softmax(log pi_beta + beta * min_i Q_i)``, as that run plays, goes on learning.
 
     Trunk, Q heads and V head of the run are what learns; pi_beta stays as it is. The Qs are now part of the policy and
     no estimates any more. KL is measured from the policy that the run ended with.
     """
 
-    name = "ppo"
-    heads = 2
-    needs_values = True
-
-    def __init__(self, **shared: Any) -> None:
-        """Take over the policy and the values of the run.
+    def __init__(self, beta: float = 8.0, q_rank: int | None = None, **shared: Any) -> None:
+        """Start from the policy and the values of the run.
 
         Args:
-            **shared: arguments of `ValueModule` and `PPO`.
+            beta: how strongly Q moves the policy.
+            q_rank: width of the layer inside of the Q heads, as in the run; None: that of the trunk.
+            **shared: arguments of `PPO`.
 
         Raises:
-            UserError: if `pretrained` is no run with values of ILQL, and as `PPO`.
+            UserError: if `pretrained` is no run with values of ILQL, for a number outside of its range, and as `PPO`.
         """
+        check_range("[0, inf)", beta=beta)
+        check_range("[1, inf)", q_rank=q_rank)
         super().__init__(**shared)
-        self.v_head: ValueHead = ValueHead(int(self.model.config.hidden_size), 1, self.hparams["head_bias"])
-        self.take_over_values()
-        self.start: nn.Module = frozen_copy(nn.ModuleList([self.trunk, self.q_heads]))
+        self.beta = beta
+
+    def build_values(self, head_bias: float) -> None:
+        """Load the value model of the run, and keep a frozen copy of it as `ref_model`."""
+        self.v_head = ValueHead(int(self.model.config.hidden_size), 1, head_bias)
+        self.trunk = build_value_trunk(self.model, self.hparams["lora"])
+        self.q_heads = build_q_heads(self.model, 2, head_bias, self.hparams["q_rank"])
+        load_pretrained_values(self, self.played_values, required=True)
+        self.ref_model: nn.Module = frozen_copy(nn.ModuleList([self.trunk, self.q_heads]))
+
+    def add_adapters(self, lora: Mapping[str, Any] | None) -> None:
+        """None on pi_beta, which does not learn."""
+
+    @property
+    def trainable_model(self) -> PreTrainedModel:
+        """The trunk under the heads."""
+        return self.trunk
+
+    @property
+    def played_values(self) -> ValueModel:
+        """What plays beside pi_beta, and what is exported."""
+        return ValueModel(self.trunk, self.q_heads, self.v_head)
 
     def train(self, mode: bool = True) -> "GuidedPPO":
-        """Training mode for what learns; pi_beta and the start policy stay in eval mode."""
+        """Training mode for what learns; pi_beta and the reference model stay in eval mode."""
         super().train(mode)
+        self.model.train(False)
         return self
 
-    def scores(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    def logits_and_values(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """(S, vocabulary) logits of the guided policy, and (S,) V."""
         hidden = self.hidden_states(self.trunk, batch)
-        logits = combine(self._base_logits(batch), lowest(list(self.q_heads), hidden), self.beta)
+        logits = add_q_to_logits(self._base_logits(batch), min_q(list(self.q_heads), hidden), self.beta)
         return logits, self.v_head(hidden).squeeze(-1)
 
-    def start_logits(self, batch: TokenBatch) -> Tensor:
+    def ref_logits(self, batch: TokenBatch) -> Tensor:
         """(S, vocabulary) logits of the policy that the run began with."""
-        trunk, q_heads = self.start.children()
-        return combine(
-            self._base_logits(batch), lowest(list(q_heads.children()), self.hidden_states(trunk, batch)), self.beta
-        )
+        trunk, q_heads = self.ref_model.children()
+        q = min_q(list(q_heads.children()), self.hidden_states(trunk, batch))
+        return add_q_to_logits(self._base_logits(batch), q, self.beta)
 
     @torch.no_grad()
     def _base_logits(self, batch: TokenBatch) -> Tensor:
         logits: Tensor = head_of(self.model)(self.hidden_states(trunk_of(self.model), batch))
         return logits
+
+    def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
+        """Sample from the guided policy; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""
+        return self.played_values.policy(self, self.beta if beta is None else beta, **settings)
+
+    def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
+        """By ``sum (min Q - V)`` over an action's tokens; `settings` as of `lmrl.policies.RerankPolicy`."""
+        return self.played_values.reranker(self, proposals, **settings)
+
+    def value_state_dict(self) -> dict[str, Tensor]:
+        """Trunk (its adapters, where it has some) and heads: ``trunk.*``, ``q_heads.*``, ``v_head.*``."""
+        return self.played_values.state_dict(self.hparams["lora"] is not None)

@@ -15,7 +15,7 @@ from lmrl.lazy import load
 from lmrl.models.checkpoints import read_checkpoint, resolve_run
 from lmrl.models.export import MANIFEST, read_manifest
 from lmrl.modules.base import LanguageModule
-from lmrl.training.saving import CLASSES, read_folder
+from lmrl.training.saving import ROOMS, read_folder
 from lmrl.types import Policy
 
 __all__ = ["load_module", "load_policy", "trained_task"]
@@ -60,8 +60,15 @@ def _class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
     named = content["lmrl"].get("class")
     if not isinstance(named, str):
         raise UserError(f"{file} is damaged: the name of its class must be a text, got {named!r:.60}")
-    if named in CLASSES:
-        return cast(type[L.LightningModule], getattr(load(CLASSES[named]), named.rpartition(".")[2]))
+    home, _, name = named.rpartition(".")
+    kind = getattr(load(home), name) if home in ROOMS and name in load(home).__all__ else _imported(file, named)
+    if not (isinstance(kind, type) and issubclass(kind, L.LightningModule) and hasattr(kind, "policy")):
+        raise UserError(f"{file} is not a checkpoint of lmrl: {named!r:.200} is no LightningModule with a policy")
+    return kind
+
+
+def _imported(file: Path, named: str) -> object:
+    """What the user has imported under that name, or listed the module of."""
     listed = [module for module in os.environ.get("LMRL_MODULES", "").replace(",", " ").split() if module]
     for module in listed:
         try:
@@ -72,12 +79,11 @@ def _class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
     kind = getattr(sys.modules.get(home), name, None)
     if kind is None:
         raise UserError(
-            f"{file} was written by {named!r:.200}, which is none of {', '.join(CLASSES)}; if you trust that class, "
+            f"{file} was written by {named!r:.200}, which is none of {' or '.join(ROOMS)}; if you trust that class, "
             "import its module before, or list the module: LMRL_MODULES=my_package.algorithms"
         )
-    if not (isinstance(kind, type) and issubclass(kind, L.LightningModule) and hasattr(kind, "policy")):
-        raise UserError(f"{file} is not a checkpoint of lmrl: {named!r:.200} is no LightningModule with a policy")
-    return kind
+    found: object = kind
+    return found
 
 
 def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -> M:

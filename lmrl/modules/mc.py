@@ -1,10 +1,12 @@
 """Monte Carlo returns."""
 
+from dataclasses import replace
 from typing import Any
 
+from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import check_range
 from lmrl.losses import MCLoss, mc_loss
-from lmrl.modules.values import ValueModule
+from lmrl.modules.values import ValueModule, load_pretrained_values
 from lmrl.tokens.collate import TokenBatch
 
 __all__ = ["MC"]
@@ -31,15 +33,14 @@ class MC(ValueModule):
         super().__init__(**shared)
         self.gamma = gamma
         self.cql_weight = cql_weight
-        self.take_over_values()
+        load_pretrained_values(self, self.value_model, required=False)
 
-    def setup(self, stage: str) -> None:
-        """Ask the datamodule for returns."""
-        super().setup(stage)
-        self.ask(gamma=self.gamma)
+    def batch_spec(self) -> BatchSpec:
+        """With returns."""
+        return replace(super().batch_spec(), returns_gamma=self.gamma)
 
     def losses(self, batch: TokenBatch) -> MCLoss:
         """Squared error of Q and its cross-entropy."""
         hidden = self.hidden_states(self.trunk, batch)
-        (q,) = self.q_taken(hidden, batch)
+        (q,) = self.gather_q(hidden, batch)
         return mc_loss(q, batch.return_to_go, cql_weight=self.cql_weight)

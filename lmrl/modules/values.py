@@ -1,31 +1,99 @@
 """What MC and ILQL share: a frozen policy, a value model beside it, and the policy that plays both."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lmrl.errors import UserError, check_range
-from lmrl.losses import Taken
+from lmrl.losses import TokenScores
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.export import exported_values
-from lmrl.models.heads import ValueHead, sharing_copy
+from lmrl.models.heads import ValueHead, copy_sharing_frozen
 from lmrl.models.lm import trunk_of, vocabulary_of
 from lmrl.models.lora import adapter_weights, add_lora
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import RerankPolicy, ValueGuidedPolicy
 from lmrl.tokens.collate import TokenBatch
 
-__all__ = ["Played", "ValueModule"]
+__all__ = ["ValueModel", "ValueModule", "build_q_heads", "build_value_trunk", "load_pretrained_values"]
 
 
-class Played(NamedTuple):
-    """The value model that plays."""
+class ValueModel(NamedTuple):
+    """A trunk and the heads on it."""
 
     trunk: PreTrainedModel
     q_heads: nn.ModuleList
     v_head: nn.Module | None
+
+    def policy(self, module: LanguageModule, beta: float, **settings: Any) -> ValueGuidedPolicy:
+        """Sample from ``log pi_beta + beta * min Q``; pi_beta is the language model of the module."""
+        window = module.context_window()
+        return ValueGuidedPolicy(module.model, module.tokenizer, window, **self._parts(), beta=beta, **settings)
+
+    def reranker(self, module: LanguageModule, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
+        """Score actions by ``sum (min Q - V)`` over their tokens."""
+        scored: dict[str, Any] = {"proposals": proposals, "score": "value", **self._parts(), **settings}
+        return RerankPolicy(module.model, module.tokenizer, module.context_window(), **scored)
+
+    def state_dict(self, lora: bool) -> dict[str, Tensor]:
+        """Trunk (with `lora` its adapters alone) and heads: ``trunk.*``, ``q_heads.*``, ``v_head.*``."""
+        parts = {"trunk": adapter_weights(self.trunk) if lora else self.trunk.state_dict()}
+        heads = {"q_heads": self.q_heads, "v_head": self.v_head}
+        parts |= {name: part.state_dict() for name, part in heads.items() if part is not None}
+        return {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.items()}
+
+    def _parts(self) -> dict[str, Any]:
+        return {"value_model": self.trunk, "q_heads": list(self.q_heads), "v_head": self.v_head}
+
+
+def build_value_trunk(model: PreTrainedModel, lora: Mapping[str, Any] | None) -> PreTrainedModel:
+    """A trunk of its own for values, which begins as that of the model; the model is frozen.
+
+    Args:
+        model: the policy. With `lora` the trunk holds its very parameters, and adapters beside them.
+        lora: settings of `lmrl.models.lora.add_lora`; None copies the parameters, which learn.
+    """
+    if lora is not None:
+        model.requires_grad_(False)
+    trunk: PreTrainedModel = copy_sharing_frozen(trunk_of(model))
+    model.requires_grad_(False).train(False)
+    if lora is not None:
+        add_lora(trunk, lora)
+    return trunk
+
+
+def build_q_heads(model: PreTrainedModel, count: int, bias: float, rank: int | None) -> nn.ModuleList:
+    """Q heads over the vocabulary of a model, on hidden vectors as wide as its own."""
+    width, vocabulary = int(model.config.hidden_size), vocabulary_of(model)
+    return nn.ModuleList([ValueHead(width, vocabulary, bias, rank) for _ in range(count)])
+
+
+def load_pretrained_values(module: LanguageModule, values: ValueModel, required: bool) -> None:
+    """If the run that a module starts from has learned values, go on from them.
+
+    Args:
+        module: whose `pretrained` may be such a run.
+        values: of the module, with all heads.
+        required: whether the run must have values.
+
+    Raises:
+        UserError: if these are values of another kind, or there are none where they are required.
+    """
+    name, lora = module.hparams["pretrained"], module.hparams["lora"] is not None
+    if name is None or next(values.trunk.parameters()).is_meta:  # the first process loads them for all
+        return
+    learned = exported_values(resolve_pretrained(name))
+    if not learned and not required:
+        return
+    ours = {key: tensor.shape for key, tensor in values.state_dict(lora).items()}
+    if ours != {key: tensor.shape for key, tensor in learned.items()}:
+        parts = ", ".join(sorted({key.split(".")[0] for key in learned}))
+        said = f"has others ({parts})" if learned else "has none"
+        same = ", with the same lora" if lora else ""
+        raise UserError(f"{type(module).__name__} goes on from values of its own kind{same}; {name!r} {said}")
+    module.load_state_dict(learned, strict=False)
 
 
 class ValueModule(LanguageModule):
@@ -36,9 +104,6 @@ class ValueModule(LanguageModule):
     """
 
     starts_from_bc = True
-    policy_learns = False
-    #: Whether it has to start from a run that has learned values already.
-    needs_values = False
     #: Number of Q heads.
     heads = 1
 
@@ -60,44 +125,27 @@ class ValueModule(LanguageModule):
         check_range("[1, inf)", q_rank=q_rank)
         super().__init__(**shared)
         self.beta = beta
-        self.trunk: PreTrainedModel = sharing_copy(trunk_of(self.model))
-        self.model.requires_grad_(False).train(False)
-        if self.hparams["lora"] is not None:
-            add_lora(self.trunk, self.hparams["lora"])
-        width, vocabulary = int(self.model.config.hidden_size), vocabulary_of(self.model)
-        self.q_heads = nn.ModuleList([ValueHead(width, vocabulary, head_bias, q_rank) for _ in range(self.heads)])
+        self.trunk = build_value_trunk(self.model, self.hparams["lora"])
+        self.q_heads = build_q_heads(self.model, self.heads, head_bias, q_rank)
         self.v_head: nn.Module | None = None
 
+    def add_adapters(self, lora: Mapping[str, Any] | None) -> None:
+        """None on the policy, which does not learn."""
+
     @property
-    def learner(self) -> PreTrainedModel:
+    def trainable_model(self) -> PreTrainedModel:
         """The trunk under the heads."""
         return self.trunk
 
     @property
-    def played(self) -> Played:
-        """What plays beside pi_beta, and what is exported: `ILQL` may play its slow copies."""
-        return Played(self.trunk, self.q_heads, self.v_head)
+    def value_model(self) -> ValueModel:
+        """What learns."""
+        return ValueModel(self.trunk, self.q_heads, self.v_head)
 
-    def take_over_values(self) -> None:
-        """If the run that it starts from has learned values, go on from them. Call it when all heads are there.
-
-        Raises:
-            UserError: if these are values of another kind, or there are none where they are needed.
-        """
-        name = self.hparams["pretrained"]
-        if name is None or next(self.trunk.parameters()).is_meta:  # the first process takes them over for all
-            return
-        learned = exported_values(resolve_pretrained(name))
-        if not learned and not self.needs_values:
-            return
-        own = self._weights(Played(self.trunk, self.q_heads, self.v_head))
-        ours = {key: tensor.shape for key, tensor in own.items()}
-        if ours != {key: tensor.shape for key, tensor in learned.items()}:
-            parts = ", ".join(sorted({key.split(".")[0] for key in learned}))
-            said = f"has others ({parts})" if learned else "has none"
-            same = "" if self.hparams["lora"] is None else ", with the same lora"
-            raise UserError(f"{type(self).__name__} goes on from values of its own kind{same}; {name!r} {said}")
-        self.load_state_dict(learned, strict=False)
+    @property
+    def played_values(self) -> ValueModel:
+        """What plays beside pi_beta, and what is exported: `ILQL` may play its target networks."""
+        return self.value_model
 
     def train(self, mode: bool = True) -> "ValueModule":
         """Training mode for what learns; the frozen policy stays in eval mode."""
@@ -107,44 +155,17 @@ class ValueModule(LanguageModule):
 
     def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
         """Sample from ``log pi_beta + beta * min Q``; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""
-        trunk, q_heads, v_head = self.played
-        return ValueGuidedPolicy(
-            self.model,
-            self.tokenizer,
-            self.reading(),
-            value_model=trunk,
-            q_heads=list(q_heads),
-            v_head=v_head,
-            beta=self.beta if beta is None else beta,
-            **settings,
-        )
+        return self.played_values.policy(self, self.beta if beta is None else beta, **settings)
 
     def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
         """By ``sum (min Q - V)`` over an action's tokens; `settings` as of `lmrl.policies.RerankPolicy`."""
-        trunk, q_heads, v_head = self.played
-        return RerankPolicy(
-            self.model,
-            self.tokenizer,
-            self.reading(),
-            proposals=proposals,
-            score="value",
-            value_model=trunk,
-            q_heads=list(q_heads),
-            v_head=v_head,
-            **settings,
-        )
+        return self.played_values.reranker(self, proposals, **settings)
 
-    def q_taken(self, hidden: Tensor, batch: TokenBatch) -> list[Taken]:
+    def gather_q(self, hidden: Tensor, batch: TokenBatch) -> list[TokenScores]:
         """What each Q head says, on (S, width) hidden vectors, about the action tokens of a batch."""
-        return [head.taken(hidden, batch.state, batch.token) for head in cast(Iterable[ValueHead], self.q_heads)]
+        heads = cast(Iterable[ValueHead], self.q_heads)
+        return [head.gather_token_scores(hidden, batch.state, batch.token) for head in heads]
 
-    def values(self) -> dict[str, Tensor]:
+    def value_state_dict(self) -> dict[str, Tensor]:
         """Trunk (its adapters, where it has some) and heads that play: ``trunk.*``, ``q_heads.*``, ``v_head.*``."""
-        return self._weights(self.played)
-
-    def _weights(self, played: Played) -> dict[str, Tensor]:
-        trunk, q_heads, v_head = played
-        parts = {"trunk": trunk.state_dict() if self.hparams["lora"] is None else adapter_weights(trunk)}
-        heads = {"q_heads": q_heads, "v_head": v_head}
-        parts |= {name: part.state_dict() for name, part in heads.items() if part is not None}
-        return {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.items()}
+        return self.played_values.state_dict(self.hparams["lora"] is not None)

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import DynamicCache, LogitsProcessor, PreTrainedModel
 
 from lmrl.decoding.engine import Weights
-from lmrl.decoding.sampling import Head, combine, lowest
+from lmrl.decoding.sampling import Head, add_q_to_logits, min_q
 from lmrl.errors import UserError, check_range
 from lmrl.models.export import load_values
 from lmrl.models.tokenizer import load_tokenizer
@@ -85,7 +85,7 @@ class ValueGuidedLogitsProcessor(LogitsProcessor):
             input_ids: ``(rows, length)``.
             scores: ``(rows, vocabulary)`` logits of the language model.
         """
-        combined = combine(scores, lowest(self.q_heads, self._hidden(input_ids)), self.beta)
+        combined = add_q_to_logits(scores, min_q(self.q_heads, self._hidden(input_ids)), self.beta)
         return combined if self.invalid is None else combined.masked_fill(self.invalid, -torch.inf)
 
     def _hidden(self, ids: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.decoding.engine import Engine
-from lmrl.decoding.sampling import Head, SamplingSettings, draw, lowest, process_logits, uniforms
+from lmrl.decoding.sampling import Head, SamplingSettings, draw, min_q, process_logits, uniforms
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.policies.context import Prompter, invalid_ids
 from lmrl.tokens.encoding import Window, encoder_for
@@ -35,7 +35,7 @@ def advantage(q_heads: Sequence[Head], v_head: Head | None) -> Measure:
     """``min_i Q_i(id) - V``; without a V head the lowest Q alone."""
 
     def measure(hidden: Tensor, ids: Tensor) -> Tensor:
-        q = lowest(q_heads, hidden).gather(1, ids[:, None])[:, 0]
+        q = min_q(q_heads, hidden).gather(1, ids[:, None])[:, 0]
         return q if v_head is None else q - v_head(hidden).reshape(-1).float()
 
     return measure

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.decoding.engine import Engine
-from lmrl.decoding.sampling import Decoder, Guidance, Head, SamplingSettings, lowest, process_logits
+from lmrl.decoding.sampling import Decoder, Guidance, Head, SamplingSettings, min_q, process_logits
 from lmrl.policies.context import Prompter, speak
 from lmrl.tokens.encoding import Window
 from lmrl.types import Reply, Request
@@ -90,6 +90,6 @@ class ValueGuidedPolicy:
         s = self._settings
         logits = self._decoder.score(slots, contexts)
         weights = process_logits(logits, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p).exp()
-        q = lowest(self._guidance.q_heads, hidden)
+        q = min_q(self._guidance.q_heads, hidden)
         # Only what may be said counts: an infinite Q of an impossible token must not become 0 * inf.
         return torch.where(weights > 0, weights * q, 0.0).sum(-1)

@@ -33,13 +33,13 @@ class SymbolicLoss(NamedTuple):
 
 
 def symbolic_loss(
-    q: Tensor, slow_next: Tensor, action: Tensor, reward: Tensor, terminated: Tensor, gamma: float, cql_weight: float
+    q: Tensor, target_next: Tensor, action: Tensor, reward: Tensor, terminated: Tensor, gamma: float, cql_weight: float
 ) -> SymbolicLoss:
     """Squared TD error (Mnih et al. 2015) plus ``cql_weight * (logsumexp Q(s, .) - Q(s, a))`` (Kumar et al. 2020).
 
     Args:
         q: (N, 4) of the states.
-        slow_next: (N, 4) of the states that follow, from the slow copy; no gradient goes there.
+        target_next: (N, 4) of the states that follow, from the target network; no gradient goes there.
         action: (N,) what was done.
         reward: (N,).
         terminated: (N,) bool: the value beyond is zero.
@@ -47,7 +47,7 @@ def symbolic_loss(
         cql_weight: 0 for DQN.
     """
     taken = q.gather(1, action[:, None])[:, 0]
-    target = reward + gamma * slow_next.detach().amax(1) * ~terminated
+    target = reward + gamma * target_next.detach().amax(1) * ~terminated
     td_loss = F.mse_loss(taken, target)
     cql_loss = (q.logsumexp(1) - taken).mean()
     return SymbolicLoss(td_loss + cql_weight * cql_loss, td_loss, cql_loss)
@@ -156,7 +156,7 @@ class GridPolicy:
 
 
 class _SymbolicQ(L.LightningModule):
-    """A Q network, its slow copy, and how both learn from batches of steps."""
+    """A Q network, its target network, and how both learn from batches of steps."""
 
     name = "symbolic"
 
@@ -178,7 +178,7 @@ class _SymbolicQ(L.LightningModule):
             hidden: width of the two hidden layers.
             lr: learning rate of Adam.
             gamma: discount.
-            polyak: share of the way that the slow copy goes in each step.
+            polyak: rate at which the target network moves in each step.
             batch_size: steps in a batch.
             cql_weight: weight of the conservative term.
             seed: of what is played and drawn.
@@ -195,7 +195,7 @@ class _SymbolicQ(L.LightningModule):
             nn.ReLU(),
             nn.Linear(hidden, len(ACTIONS)),
         )
-        self.slow_q = deepcopy(self.q).requires_grad_(False)
+        self.target_q = deepcopy(self.q).requires_grad_(False)
 
     @abstractmethod
     def batches(self) -> IterableDataset[list[Tensor]]:
@@ -211,7 +211,7 @@ class _SymbolicQ(L.LightningModule):
         settings = self.hparams
         terms = symbolic_loss(
             self.q(self.features[state]),
-            self.slow_q(self.features[following]),
+            self.target_q(self.features[following]),
             *(action, reward, terminated, settings["gamma"], settings["cql_weight"]),
         )
         logged = {"train/loss": terms.loss.detach(), f"{self.name}/td_loss": terms.td_loss.detach()}
@@ -221,11 +221,11 @@ class _SymbolicQ(L.LightningModule):
         return terms.loss
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Let the slow copy follow, once per step of the optimizer."""
+        """Update the target network, once per step of the optimizer."""
         super().optimizer_step(*args, **kwargs)
         with torch.no_grad():
-            for slow, fast in zip(self.slow_q.parameters(), self.q.parameters(), strict=True):
-                slow.lerp_(fast, self.hparams["polyak"])
+            for target, online in zip(self.target_q.parameters(), self.q.parameters(), strict=True):
+                target.lerp_(online, self.hparams["polyak"])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam."""

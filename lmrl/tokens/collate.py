@@ -21,7 +21,7 @@ To the losses all this is invisible: they see N action tokens as indices into S 
 Shapes: R rows read by the model, L columns, S distinct states, N action tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -185,14 +185,14 @@ class TokenBatch(NamedTuple):
     """(N,) float32, NaN where nobody asked for it."""
     expected_tokens: Tensor
     """() float32, the number of action tokens that batches of this source have on average; see `scale`."""
-    read_state: Tensor | None = None
+    observation_state: Tensor | None = None
     """(M,) index of the states before the observation tokens; None if not asked for."""
-    read_token: Tensor | None = None
+    observation_token: Tensor | None = None
     """(M,) ids of those tokens: each as often as the episodes have it."""
-    expected_read: Tensor | None = None
+    expected_observation_tokens: Tensor | None = None
     """() float32, the number of observation tokens that batches of this source have on average."""
-    extra: Tensor | None = None
-    """(k, N) float32, what an algorithm attached to each action token; None where nobody did."""
+    columns: Mapping[str, Tensor] | None = None
+    """(N,) float32 each, by name: what an algorithm attached to each action token; None where none did."""
 
     @property
     def n_tokens(self) -> int:
@@ -210,23 +210,24 @@ class TokenBatch(NamedTuple):
         return self.n_tokens / self.expected_tokens
 
     @property
-    def read_scale(self) -> Tensor:
+    def observation_scale(self) -> Tensor:
         """() likewise for the mean over the M observation tokens; 0 if they were not asked for."""
-        if self.read_token is None or self.expected_read is None:
+        if self.observation_token is None or self.expected_observation_tokens is None:
             return torch.zeros_like(self.expected_tokens)
-        return self.read_token.numel() / self.expected_read
+        return self.observation_token.numel() / self.expected_observation_tokens
 
-    def unspoken(self) -> "TokenBatch":
-        """The same rows without anything to learn from them."""
-        per_token = ("state", "token", "reward", "next", "terminated", "return_to_go", "read_state", "read_token")
-        cut = {name: value[:0] for name in per_token if (value := getattr(self, name)) is not None}
-        return self._replace(**cut, extra=None if self.extra is None else self.extra[:, :0])
+    def without_targets(self) -> "TokenBatch":
+        """The same rows without action tokens or observation tokens."""
+        targets = ("token", "reward", "next", "terminated", "return_to_go", "observation_state", "observation_token")
+        cut = {name: value[:0] for name in ("state", *targets) if (value := getattr(self, name)) is not None}
+        columns = None if self.columns is None else {name: column[:0] for name, column in self.columns.items()}
+        return self._replace(**cut, columns=columns)
 
 
 def collate(
     batch: Sequence[Segment],
     pad: int = 0,
-    read: bool = False,
+    observations: bool = False,
     bootstrap: bool = True,
     expected: tuple[float, float] | None = None,
 ) -> TokenBatch:
@@ -235,7 +236,7 @@ def collate(
     Args:
         batch: any segments, in any order; an empty list gives a batch without action tokens.
         pad: id to fill rows with; nothing ever looks at it.
-        read: also index the observation tokens, each in the segment in which it is new.
+        observations: also index the observation tokens, each in the segment in which it is new.
         bootstrap: also read and index the state that follows each action token; without, where every turn has a window
             of its own, half as much is read.
         expected: the numbers of action tokens and of observation tokens that batches of this source have on average
@@ -248,13 +249,12 @@ def collate(
     terminated = np.zeros(len(here), dtype=bool)
     terminated[last] = [s.next_ids is None for s in batch]
     after = _successors(layout, batch, here, last) if bootstrap else here[:0]
-    before, heard = _read(layout, batch) if read else (here[:0], here[:0])
+    before, observed = _observations(layout, batch) if observations else (here[:0], here[:0])
     states, inverse = np.unique(np.concatenate([here, after, before]), return_inverse=True)
     returns = [np.full(len(s.col), np.nan) if s.return_to_go is None else s.return_to_go for s in batch]
-    extra = [s.extra for s in batch if s.extra is not None]
     positions, mask = layout.attention()
     ids = layout.ids(pad)
-    n_tokens, n_read = expected or (len(here), len(heard))
+    n_tokens, n_observation_tokens = expected or (len(here), len(observed))
     return TokenBatch(
         input_ids=torch.from_numpy(ids),
         groups=layout.groups,
@@ -269,10 +269,10 @@ def collate(
         terminated=torch.from_numpy(terminated),
         return_to_go=torch.from_numpy(_join(returns, np.float32)),
         expected_tokens=torch.tensor(float(n_tokens) or 1.0),
-        read_state=torch.from_numpy(inverse[len(here) + len(after) :]) if read else None,
-        read_token=torch.from_numpy(heard) if read else None,
-        expected_read=torch.tensor(float(n_read) or 1.0) if read else None,
-        extra=torch.from_numpy(np.concatenate(extra, axis=1)) if extra else None,
+        observation_state=torch.from_numpy(inverse[len(here) + len(after) :]) if observations else None,
+        observation_token=torch.from_numpy(observed) if observations else None,
+        expected_observation_tokens=torch.tensor(float(n_observation_tokens) or 1.0) if observations else None,
+        columns=_columns(batch),
     )
 
 
@@ -287,12 +287,18 @@ def _successors(layout: Layout, batch: Sequence[Segment], here: Ints, last: Ints
     return after
 
 
-def _read(layout: Layout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:
+def _observations(layout: Layout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:
     """(M,) the places before the observation tokens that are new in these segments, and those tokens."""
-    cols = [s.read_col() for s in batch]
+    cols = [s.observation_col() for s in batch]
     sizes = np.asarray([len(col) for col in cols], dtype=np.int64)
     places = layout.flat([s.key for s in batch], sizes, _join(cols, np.int64))
     return places, _join([s.ids[col + 1] for s, col in zip(batch, cols, strict=True)], np.int64)
+
+
+def _columns(batch: Sequence[Segment]) -> dict[str, Tensor] | None:
+    """The columns that all segments have, side by side."""
+    names = batch[0].columns if batch else {}
+    return {name: torch.from_numpy(_join([s.columns[name] for s in batch], np.float32)) for name in names} or None
 
 
 def _join(parts: Sequence[NDArray[Any]], dtype: type[T]) -> NDArray[T]:

@@ -10,8 +10,8 @@ task whose policy reads a sliding window has one per turn. Turns whose windows s
 because a causal model sees the same prefix either way.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, groupby
 
 import numpy as np
@@ -125,15 +125,15 @@ class Segment:
     """Column of the first token that no earlier segment of the episode holds; there the newest observation begins."""
     return_to_go: NDArray[np.float64] | None = None
     """(n,) discounted sum of the rewards from each token to the end of the episode, where it was asked for."""
-    extra: NDArray[np.float32] | None = None
-    """(k, n) numbers that an algorithm attached to each action token; they are only carried along."""
+    columns: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """(n,) each, by name: what an algorithm attached to each action token of a rollout; only carried along."""
 
     @property
-    def n_read(self) -> int:
+    def n_observation_tokens(self) -> int:
         """m, the number of observation tokens that are new in this segment and follow another token."""
         return len(self.ids) - 1 - max(0, self.new_col - 1) - len(self.col)
 
-    def read_col(self) -> NDArray[np.int64]:
+    def observation_col(self) -> NDArray[np.int64]:
         """(m,) the position just before each observation token that is new in this segment."""
         return np.setdiff1d(np.arange(max(0, self.new_col - 1), len(self.ids) - 1), self.col)
 

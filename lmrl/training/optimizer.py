@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from lmrl.models.lora import is_adapter
 
-__all__ = ["SCHEDULES", "HalfTransformers", "adamw", "keep_values_whole", "schedule"]
+__all__ = ["SCHEDULES", "HalfTransformers", "adamw", "keep_values_float32", "schedule"]
 
 
 class HalfTransformers(HalfPrecision):
@@ -40,7 +40,7 @@ class HalfTransformers(HalfPrecision):
         return data
 
 
-def keep_values_whole(trainer: L.Trainer) -> None:
+def keep_values_float32(trainer: L.Trainer) -> None:
     """Have ``trainer.precision: bf16-true`` (or ``16-true``) mean `HalfTransformers`; other settings stay."""
     plugin = trainer.strategy.precision_plugin
     if type(plugin) is HalfPrecision:

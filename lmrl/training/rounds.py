@@ -1,94 +1,40 @@
-"""A round of episodes as PPO learns from it: what each action token was worth."""
+"""Episodes of a round as segments with columns: what was noted when they were sampled, and what is computed of them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import torch
-from lightning.pytorch import Trainer
+from lightning.fabric.utilities import move_data_to_device
 from numpy.typing import NDArray
+from torch import Tensor
 
+from lmrl.distributed import gathered, place
 from lmrl.errors import UserError
-from lmrl.losses import explained_variance, gae, k3, whiten, with_kl_penalty
+from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import Segment
 from lmrl.types import Episode
 
-__all__ = ["Judged", "judge", "log_now"]
+__all__ = ["Vector", "attach_columns", "joined", "read_batches", "rewards_of", "sampled"]
 
-
-def log_now(trainer: Trainer, metrics: Mapping[str, float]) -> None:
-    """Write metrics under the present step, wherever in the loop that is (``self.log`` works in some hooks alone)."""
-    for logger in trainer.loggers:
-        logger.log_metrics(dict(metrics), step=trainer.global_step)
-    trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
-
-
+T = TypeVar("T")
 Vector = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A round with what `lmrl.losses.Experience` holds attached to each action token."""
-
-    parts: list[list[Segment]]
-    """Segments of each episode."""
-    kl: float
-    """Estimate of the mean KL between policy and start policy, per action token."""
-    explained_variance: float
-    """Of the targets by the values that the policy had."""
-
-
-def judge(
-    episodes: Sequence[Episode],
-    parts: Sequence[list[Segment]],
-    start_logprobs: Sequence[Vector],
-    end_values: Sequence[float],
-    *,
-    kl_weight: float,
-    gamma: float,
-    gae_lambda: float,
-) -> Judged:
-    """Price, advantage, target and whitening, over the action tokens of all turns of each episode.
+def sampled(episodes: Sequence[Episode], name: str, segments: Sequence[list[Segment]]) -> list[Vector]:
+    """(T,) per episode: what was noted about each action token when it was sampled.
 
     Args:
-        episodes: with what was sampled.
-        parts: segments of each.
-        start_logprobs: (T,) each, under the policy that the run started from.
-        end_values: V after the last observation of each; 0 where the rules ended it.
-        kl_weight: price of a nat.
-        gamma: discount per action token.
-        gae_lambda: see `lmrl.losses.gae`.
+        episodes: of a round.
+        name: ``action_logprobs`` or ``action_values``.
+        segments: of each episode.
 
     Raises:
-        UserError: if the episodes do not hold what was noted about exactly the tokens in the segments.
+        UserError: if that is not about exactly the action tokens in the segments.
     """
-    logprobs, values = (_sampled(episodes, name, parts) for name in ("action_logprobs", "action_values"))
-    advantages = [
-        gae(with_kl_penalty(_rewards(its), now, start, kl_weight), value, end, gamma, gae_lambda)
-        for its, now, start, value, end in zip(parts, logprobs, start_logprobs, values, end_values, strict=True)
-    ]
-    targets = [advantage + value for advantage, value in zip(advantages, values, strict=True)]
-    rows = np.stack([_joined(logprobs), _joined(values), whiten(_joined(advantages)), _joined(targets)])
-    moved = k3(_joined(start_logprobs) - rows[0])
-    return Judged(
-        parts=_attached(parts, rows.astype(np.float32)),
-        kl=float(moved.mean()) if len(moved) else 0.0,
-        explained_variance=explained_variance(rows[1], rows[3]),
-    )
-
-
-def _joined(vectors: Sequence[Vector]) -> Vector:
-    return np.concatenate([*vectors, np.zeros(0)])
-
-
-def _rewards(parts: Sequence[Segment]) -> Vector:
-    return np.concatenate([part.reward for part in parts])
-
-
-def _sampled(episodes: Sequence[Episode], name: str, parts: Sequence[list[Segment]]) -> list[Vector]:
-    """(T,) per episode: what was noted about each token when it was sampled."""
     found = []
-    for episode, its in zip(episodes, parts, strict=True):
+    for episode, its in zip(episodes, segments, strict=True):
         numbers = [number for turn in getattr(episode, name) for number in turn]
         ids = [token for turn in episode.action_ids for token in turn]
         if len(numbers) != len(ids) or [token for part in its for token in part.token.tolist()] != ids:
@@ -100,10 +46,63 @@ def _sampled(episodes: Sequence[Episode], name: str, parts: Sequence[list[Segmen
     return found
 
 
-def _attached(parts: Sequence[list[Segment]], rows: NDArray[np.float32]) -> list[list[Segment]]:
-    """The segments with their columns of ``(4, tokens of all)``."""
-    ends = iter(np.cumsum([len(part.col) for its in parts for part in its]).tolist())
+def rewards_of(segments: Sequence[Segment]) -> Vector:
+    """(T,) the rewards of the action tokens of one episode."""
+    return np.concatenate([segment.reward for segment in segments])
+
+
+def joined(vectors: Sequence[Vector]) -> Vector:
+    """The vectors of all episodes, one after the other."""
+    return np.concatenate([*vectors, np.zeros(0)])
+
+
+def attach_columns(segments: Sequence[list[Segment]], columns: Mapping[str, Vector]) -> list[list[Segment]]:
+    """The segments with columns of numbers about their action tokens.
+
+    Args:
+        segments: of each episode of a round.
+        columns: by name, of the action tokens of all segments, one after the other.
+    """
+    narrow = {name: column.astype(np.float32) for name, column in columns.items()}
+    ends = iter(np.cumsum([len(part.col) for its in segments for part in its]).tolist())
     return [
-        [replace(part, extra=rows[:, end - len(part.col) : end]) for part, end in zip(its, ends, strict=False)]
-        for its in parts
+        [
+            replace(part, columns={name: column[end - len(part.col) : end] for name, column in narrow.items()})
+            for part, end in zip(its, ends, strict=False)
+        ]
+        for its in segments
     ]
+
+
+def read_batches(
+    segments: Sequence[Segment],
+    use: Callable[[TokenBatch, Tensor], T],
+    *,
+    size: int,
+    bootstrap: bool,
+    device: torch.device,
+) -> list[T]:
+    """What a function makes of batches of segments, computed by all ranks together.
+
+    Ranks share the batches. Where there is none left for a rank, it reads the last one too: if the weights are in
+    shards, forward passes are made by all together.
+
+    Args:
+        segments: in any order.
+        use: is given a batch and the number of action tokens of each of its segments.
+        size: segments in a batch.
+        bootstrap: whether batches hold the states that follow.
+        device: where `use` computes.
+
+    Returns:
+        One result per batch, on all ranks.
+    """
+    rank, world = place()
+    groups = [segments[first : first + size] for first in range(0, len(segments), size)]
+    mine = []
+    for first in range(0, len(groups), world):
+        group = groups[min(first + rank, len(groups) - 1)]
+        counts = torch.tensor([len(segment.col) for segment in group])
+        mine.append(use(*move_data_to_device((collate(group, bootstrap=bootstrap), counts), device)))
+    found = gathered(mine)
+    return [found[index % world][index // world] for index in range(len(groups))]

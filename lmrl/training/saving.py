@@ -6,37 +6,69 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from huggingface_hub import ModelCardData
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.export import MANIFEST, export, exported_values, read_manifest
 from lmrl.models.lm import build_lm
-from lmrl.models.lora import has_lora
+from lmrl.models.lora import has_lora, is_adapter
 from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint
 from lmrl.policies.context import invalid_ids, stop_ids
 from lmrl.tokens.encoding import Window, encoder_for
-from lmrl.training.sharding import is_sharded, wrapper_of
+from lmrl.training.sharding import class_of, is_sharded
 
 __all__ = [
-    "CLASSES",
+    "ROOMS",
+    "SavedModule",
     "class_name",
     "facts",
     "generation_defaults",
     "model_card",
     "note_weights",
+    "pack_checkpoint",
     "plain_arguments",
     "read_entry",
     "read_folder",
-    "stand_alone",
     "training_facts",
     "write_folder",
 ]
+
+
+class SavedModule(Protocol):
+    """What checkpoints and model folders ask of an algorithm: `lmrl.modules.LanguageModule`."""
+
+    name: str
+    tokenizer: PreTrainedTokenizerBase
+    model: PreTrainedModel
+    window: Window | None
+    made_with: dict[str, Any]
+    action_tokens: int
+
+    @property
+    def hparams(self) -> Any: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def global_step(self) -> int: ...
+
+    def value_state_dict(self) -> dict[str, Tensor]: ...
+
+    def played_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any: ...
+
+    def eval(self) -> Any: ...
+
+
+M = TypeVar("M", bound=SavedModule)
 
 _PLAIN = """```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -124,14 +156,10 @@ def _how(facts: Mapping[str, Any], guided: bool) -> str:
     )
 
 
-if TYPE_CHECKING:
-    from lmrl.modules.base import LanguageModule
-
-
 _NOT_SETTINGS = ("pretrained", "architecture", "tokenizer", "_class_path", "_instantiator")
 
 
-def training_facts(module: "LanguageModule", data: object) -> dict[str, Any]:
+def training_facts(module: SavedModule, data: object) -> dict[str, Any]:
     """What is known when training begins, JSON-like: task, data, seeds and where it starts from."""
     task, path = getattr(data, "task", None), getattr(data, "path", None)
     settings = dict(getattr(data, "hparams", None) or {})
@@ -151,7 +179,7 @@ def training_facts(module: "LanguageModule", data: object) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def facts(module: "LanguageModule") -> dict[str, Any]:
+def facts(module: SavedModule) -> dict[str, Any]:
     """What a model card says: training, what is read, and the settings of the algorithm."""
     settings = {name: value for name, value in module.hparams.items() if name not in _NOT_SETTINGS}
     window = module.window
@@ -161,7 +189,7 @@ def facts(module: "LanguageModule") -> dict[str, Any]:
     return {"algorithm": module.name, **module.made_with, **reads, **settings}
 
 
-def generation_defaults(module: "LanguageModule") -> GenerationConfig:
+def generation_defaults(module: SavedModule) -> GenerationConfig:
     """Sampling as our policies do it: to the end of a line or turn, from the whole distribution, no special ids."""
     tokenizer, encoder = module.tokenizer, encoder_for(module.tokenizer, module.window)
     invalid = invalid_ids(tokenizer, module.model.config.vocab_size, module.device, encoder.end)
@@ -175,31 +203,18 @@ def generation_defaults(module: "LanguageModule") -> GenerationConfig:
     )
 
 
-if TYPE_CHECKING:
-    from lmrl.modules.base import LanguageModule
-
-
-CLASSES: Mapping[str, str] = {
-    "lmrl.modules.BC": "lmrl.modules.bc",
-    "lmrl.modules.FilteredBC": "lmrl.modules.filtered_bc",
-    "lmrl.modules.MC": "lmrl.modules.mc",
-    "lmrl.modules.ILQL": "lmrl.modules.ilql",
-    "lmrl.modules.PPO": "lmrl.modules.ppo",
-    "lmrl.modules.GuidedPPO": "lmrl.modules.guided_ppo",
-    "lmrl.modules.OnlineFilteredBC": "lmrl.modules.filtered_bc",
-    "lmrl.symbolic.SymbolicDQN": "lmrl.symbolic.modules",
-    "lmrl.symbolic.SymbolicCQL": "lmrl.symbolic.modules",
-}
-"""What a checkpoint may call its class, and where that is; others go by the full name of a module that is imported."""
-
 # Of a transformers configuration: what chooses code rather than the shape of a model.
 _CHOOSE_CODE = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config")
 
 
+ROOMS = ("lmrl.modules", "lmrl.symbolic")
+"""Packages whose classes a checkpoint may name; others go by the full name of a module that is imported."""
+
+
 def class_name(kind: type) -> str:
-    """As a checkpoint names it."""
-    full = f"{kind.__module__}.{kind.__qualname__}"
-    return next((name for name, home in CLASSES.items() if full == f"{home}.{name.rpartition('.')[2]}"), full)
+    """As a checkpoint names it: ours by the package that exports it, wherever in there it is."""
+    home = next((room for room in ROOMS if kind.__module__.startswith(f"{room}.")), kind.__module__)
+    return f"{home}.{kind.__qualname__}"
 
 
 def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
@@ -225,21 +240,20 @@ def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
     return {**arguments, "pretrained": None, "tokenizer": named, "architecture": shape}
 
 
-def stand_alone(module: "LanguageModule", kind: type, checkpoint: dict[str, Any]) -> None:
+def pack_checkpoint(module: SavedModule, checkpoint: dict[str, Any]) -> None:
     """Take every path of the run that a module started from out of its checkpoint, and put in what loading needs.
 
     Args:
         module: whose checkpoint it is.
-        kind: its class, before anything was sharded.
         checkpoint: changed in place; gets an entry ``lmrl``.
     """
     checkpoint["hyper_parameters"] = _arguments(module, checkpoint.get("hyper_parameters", module.hparams))
-    if not (is_sharded(module) or wrapper_of(module)):  # else `save_run` has noted it of the whole weights
+    if not is_sharded(module):  # else `save_run` has noted it of the whole weights
         note_weights(module)
-    checkpoint["lmrl"] = _entry(module, kind, checkpoint.get("global_step"))
+    checkpoint["lmrl"] = _entry(module, checkpoint.get("global_step"))
 
 
-def _arguments(module: "LanguageModule", given: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(module: SavedModule, given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments with which the module is made again, without another file."""
     named = given["tokenizer"] or module.tokenizer.name_or_path
     return {
@@ -250,10 +264,10 @@ def _arguments(module: "LanguageModule", given: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _entry(module: "LanguageModule", kind: type, steps: int | None) -> dict[str, Any]:
+def _entry(module: SavedModule, steps: int | None) -> dict[str, Any]:
     """What loading needs beside the arguments."""
     return {
-        "class": class_name(kind),
+        "class": class_name(class_of(module)),
         "tokenizer": fingerprint(module.tokenizer),
         "window": None if module.window is None else asdict(module.window),
         "made_with": {**module.made_with, "steps": steps},
@@ -261,7 +275,7 @@ def _entry(module: "LanguageModule", kind: type, steps: int | None) -> dict[str,
     }
 
 
-def note_weights(module: "LanguageModule", weights: Mapping[str, Tensor] | None = None) -> None:
+def note_weights(module: SavedModule, weights: Mapping[str, Tensor] | None = None) -> None:
     """Keep in ``made_with["weights"]`` a hash of what plays: the language model and the values, as float32.
 
     Checkpoints, exported folders and scores hold it, so that it can be told which weights scores belong to.
@@ -271,9 +285,10 @@ def note_weights(module: "LanguageModule", weights: Mapping[str, Tensor] | None 
         weights: the whole state dict, where the module itself holds a share of it.
     """
     if weights is None:
-        weights = {f"model.{name}": tensor for name, tensor in module.model.state_dict().items()} | module.values()
+        model = {f"model.{name}": tensor for name, tensor in module.model.state_dict().items()}
+        weights = model | module.value_state_dict()
     else:
-        names, weights = module.values(), module.played_weights(weights)
+        names, weights = module.value_state_dict(), module.played_weights(weights)
         weights = {name: t for name, t in weights.items() if name in names or name.startswith("model.")}
     found = hashlib.sha256()
     for name in sorted(weights):
@@ -284,15 +299,15 @@ def note_weights(module: "LanguageModule", weights: Mapping[str, Tensor] | None 
     module.made_with["weights"] = found.hexdigest()[:32]
 
 
-def read_entry(module: "LanguageModule", checkpoint: Mapping[str, Any]) -> None:
-    """Take over what `stand_alone` put in.
+def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
+    """Take over what `pack_checkpoint` put in.
 
     Raises:
         UserError: the checkpoint is one of another algorithm, or its weights belong to another vocabulary.
     """
     entry = checkpoint["lmrl"]
-    written, own = entry["class"], class_name(module._kind)
-    if written != own and written in CLASSES and own in CLASSES:  # a class of the user's may go on from another
+    written, own = str(entry["class"]), class_name(class_of(module))
+    if written != own and written.startswith(ROOMS) and own.startswith(ROOMS):  # a class of the user's may go on
         raise UserError(
             f"the checkpoint is one of {written}, not of {own}: to start from its weights, give its run folder as "
             "model.init_args.pretrained instead of ckpt_path"
@@ -307,32 +322,43 @@ def read_entry(module: "LanguageModule", checkpoint: Mapping[str, Any]) -> None:
 
 
 def write_folder(
-    module: "LanguageModule",
+    module: SavedModule,
     folder: Path,
     scores: Mapping[str, Any] | None,
     weights: Mapping[str, Tensor] | None,
     merge: bool,
 ) -> None:
-    """See `LanguageModule.export`."""
-    values, settings = module.values(), {"beta": getattr(module, "beta", None), "lora": module.hparams["lora"]}
-    settings["rendering"] = "text" if module.window is None else module.window.rendering
-    spoken: dict[str, Tensor] | None = None
+    """Write a folder that `transformers` loads without this package, and what was learned beside the model.
+
+    Args:
+        module: of which it is.
+        folder: replaced if it exists.
+        scores: content of ``scores.json``, for the model card.
+        weights: the whole state dict, where the module itself holds a share of it (see `full_state_dict`).
+        merge: of a policy with adapters, write a whole model; else the adapters alone, for `peft`.
+
+    Raises:
+        UserError: if adapters are to be written and it is not known what they were trained on.
+    """
+    values, rendering = module.value_state_dict(), "text" if module.window is None else module.window.rendering
+    settings = {"beta": getattr(module, "beta", None), "lora": module.hparams["lora"], "rendering": rendering}
+    model_weights: dict[str, Tensor] | None = None
     if weights is not None:
         weights = module.played_weights(weights)
         values = {name: weights[name] for name in values}
-        spoken = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
+        model_weights = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
     note_weights(module, weights)
     card = model_card(facts(module), scores, guided=any(name.startswith("q_heads.") for name in values))
     base = _base(module) if has_lora(module.model) and not merge else None
     defaults = generation_defaults(module)
     arguments = {name: value for name, value in module.hparams.items() if not name.startswith("_")}
     steps = module.global_step or module.made_with.get("steps")  # a module that was loaded has no trainer
-    about = {"hyper_parameters": _arguments(module, arguments), **_entry(module, module._kind, steps)}
-    export(folder, module.model, module.tokenizer, values, card, defaults, settings, spoken, base, about)
+    about = {"hyper_parameters": _arguments(module, arguments), **_entry(module, steps)}
+    export(folder, module.model, module.tokenizer, values, card, defaults, settings, model_weights, base, about)
 
 
-def read_folder(folder: Path, kind: "type[LanguageModule]", **settings: Any) -> "LanguageModule":
-    """The module of an exported folder, as it plays: with its values and window, without optimizer and slow copies.
+def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
+    """The module of an exported folder, as it plays: with its values and window, without optimizer and target networks.
 
     Args:
         folder: that `write_folder` wrote.
@@ -342,33 +368,39 @@ def read_folder(folder: Path, kind: "type[LanguageModule]", **settings: Any) -> 
     Raises:
         UserError: files do not belong together.
     """
-    manifest = read_manifest(folder)
+    manifest, values = read_manifest(folder), exported_values(str(folder))
     recorded = plain_arguments({**manifest["hyper_parameters"], "tokenizer": None}, folder)
     arguments = {**recorded, "tokenizer": str(folder), **settings}
-    if kind.policy_learns:
-        arguments["lora"] = None  # what they have learned is part of the model, or is merged into it here
+    if not any(is_adapter(name) for name in values):
+        arguments["lora"] = None  # those of the language model are part of it, or are merged into it here
     if "play_target" in arguments:
         arguments["play_target"] = False  # of two copies the folder holds the one that plays
     module = kind(**arguments)
     if fingerprint(module.tokenizer) != manifest["tokenizer"]:
         raise UserError(f"{folder / 'tokenizer.json'} and {folder / MANIFEST} do not belong together; export it again")
     read_entry(module, {"lmrl": manifest})
-    spoken = build_lm(str(folder), {}, len(module.tokenizer), dtype=torch.float32).state_dict()
-    weights = {**{f"model.{name}": tensor for name, tensor in spoken.items()}, **exported_values(str(folder))}
-    missing = ({f"model.{name}" for name in spoken} | module.values().keys()) ^ weights.keys()
+    model = build_lm(str(folder), {}, len(module.tokenizer), dtype=torch.float32).state_dict()
+    weights = {**{f"model.{name}": tensor for name, tensor in model.items()}, **values}
+    missing = ({f"model.{name}" for name in model} | module.value_state_dict().keys()) ^ weights.keys()
     if missing:
         raise UserError(f"{folder}: weights and {MANIFEST} do not belong together ({min(missing)}); export it again")
     module.load_state_dict(weights, strict=False)
+    _check_hash(module, folder, manifest)
+    module.eval()
+    return module
+
+
+def _check_hash(module: SavedModule, folder: Path, manifest: Mapping[str, Any]) -> None:
     noted = module.made_with.get("weights")
-    if noted is not None and manifest["hyper_parameters"].get("lora") is None:  # adapters are merged above
-        note_weights(module)
-        if module.made_with["weights"] != noted:
-            files = ", ".join(str(path) for path in sorted(folder.glob("*.safetensors")))
-            raise UserError(f"{files}: not the weights that {folder / MANIFEST} names; export the folder again")
-    return module.eval()
+    if noted is None or manifest["hyper_parameters"].get("lora") is not None:  # adapters are merged
+        return
+    note_weights(module)
+    if module.made_with["weights"] != noted:
+        files = ", ".join(str(path) for path in sorted(folder.glob("*.safetensors")))
+        raise UserError(f"{files}: not the weights that {folder / MANIFEST} names; export the folder again")
 
 
-def _base(module: "LanguageModule") -> str:
+def _base(module: SavedModule) -> str:
     name = module.made_with.get("starts_from")
     if name is None:
         raise UserError("adapters belong to a pretrained model, and this run began from scratch: merge them")

@@ -4,22 +4,18 @@ Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Paral
 ``torch.distributed.fsdp.fully_shard``.
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import lightning as L
 import torch
 import torch.distributed as dist
-from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     FSDPModule,
-    FullyShardedDataParallel,
-    MixedPrecision,
     MixedPrecisionPolicy,
     fully_shard,
     register_fsdp_forward_method,
@@ -32,85 +28,43 @@ from lmrl.errors import UserError
 from lmrl.models.heads import ValueHead
 
 __all__ = [
+    "class_of",
+    "configure_shards",
+    "full_state_dict",
+    "full_tensor",
     "is_sharded",
-    "prepare",
     "shard",
-    "total_norm",
-    "unwrapped",
-    "whole",
-    "whole_tensor",
-    "whole_weights",
-    "wrapper_of",
+    "summon_full_params",
 ]
 
 
-def prepare(trainer: L.Trainer, name: str, allowed: bool) -> None:
-    """Have the strategy ``fsdp`` keep weights, rewards and sums in float32, as others do; nothing for other strategies.
-
-    Args:
-        trainer: its precision says in what a transformer computes.
-        name: of the algorithm.
-        allowed: whether it is one whose weights are used in steps alone, and not shared.
-
-    Raises:
-        UserError: for an algorithm that is not, or for weights in half precision.
-    """
-    strategy = trainer.strategy
-    if not isinstance(strategy, FSDPStrategy):
-        return
-    instead = "use ModelParallelStrategy (configs/scale/fsdp.yaml)"
-    if not allowed:
-        raise UserError(f"strategy fsdp trains BC, filtered BC and MC, without lora, and not {name}: {instead}")
-    if strategy.precision_plugin.precision in ("16-true", "bf16-true"):
-        raise UserError(f"strategy fsdp would keep values in half precision too: {instead}, or bf16-mixed")
-    strategy.mixed_precision = strategy.mixed_precision or MixedPrecision()  # autocast alone lowers the precision
-
-
-def wrapper_of(module: nn.Module) -> FullyShardedDataParallel | None:
-    """What the strategy of its trainer has wrapped a module in, if it has."""
-    trainer = getattr(module, "_trainer", None) if isinstance(module, L.LightningModule) else None
-    found = None if trainer is None else trainer.strategy.model
-    return found if isinstance(found, FullyShardedDataParallel) else None
-
-
-def total_norm(wrapper: FullyShardedDataParallel) -> Tensor:
-    """Of all gradients; all processes have to call it."""
-    return wrapper.clip_grad_norm_(math.inf)  # clips nothing
-
-
-@contextmanager
-def unwrapped(module: nn.Module, wrapper: FullyShardedDataParallel, but: Sequence[str] = ()) -> Iterator[None]:
-    """Inside, every process holds all weights, and none of the parts is wrapped: see `lmrl.training.sharding.whole`.
-
-    A wrapper would refuse a forward pass while its weights are gathered by hand, so what it wraps takes its place.
-    """
-    left = {id(part) for name in but for part in getattr(module, name).modules()}
-    parts = [part for part in FullyShardedDataParallel.fsdp_modules(wrapper) if id(part) not in left]
-    places = [
-        (holder, name, part)
-        for holder in module.modules()
-        for name, part in holder.named_children()
-        if isinstance(part, FullyShardedDataParallel) and id(part) not in left
-    ]
-    with ExitStack() as gathered:
-        for part in parts:
-            gathered.enter_context(FullyShardedDataParallel.summon_full_params(part, recurse=False, writeback=False))
-        for holder, name, part in places:
-            holder.register_module(name, part.module)
-        try:
-            yield
-        finally:
-            for holder, name, part in places:
-                holder.register_module(name, part)
-
-
 #: What runs between the hooks that gather the weights of the module itself: embeddings, norms and vocabulary heads.
-_STEPS = ("training_step", "validation_step", "experience")
+_STEPS = ("training_step", "validation_step", "prepare_rollout")
 
 
-def is_sharded(module: nn.Module) -> bool:
+def is_sharded(module: object) -> bool:
     """Whether its weights are in shards."""
     return isinstance(module, FSDPModule)
+
+
+def configure_shards(module: L.LightningModule) -> None:
+    """Leave on each process its share of the weights, where the strategy asks for that (`ModelParallelStrategy`).
+
+    Raises:
+        UserError: if it asks for tensors in parallel.
+    """
+    mesh = module.device_mesh
+    if mesh is None or is_sharded(module):
+        return
+    if mesh["tensor_parallel"].size() > 1:
+        raise UserError("tensor_parallel_size must be 1, and data_parallel_size the number of processes")
+    module.trainer.precision_plugin.convert_module(module)  # too late for what is in shards
+    shard(module, mesh["data_parallel"])
+
+
+def class_of(module: object) -> type:
+    """The class of a module, whose place sharding gives to one that it makes."""
+    return next(kind for kind in type(module).__mro__ if not issubclass(kind, FSDPModule))
 
 
 def shard(module: nn.Module, mesh: DeviceMesh) -> None:
@@ -135,7 +89,7 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     for part in parts:
         fully_shard(part, mesh=mesh, mp_policy=policy)
         if isinstance(part, ValueHead):
-            for name in ("taken", "score_taken"):
+            for name in ("gather_token_scores", "gather_scores"):
                 register_fsdp_forward_method(part, name)
     for name in _STEPS:
         if hasattr(module, name):
@@ -196,20 +150,16 @@ def _parts(module: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def whole(module: nn.Module, but: Sequence[str] = ()) -> Iterator[None]:
+def summon_full_params(module: nn.Module, but: Sequence[str] = ()) -> Iterator[None]:
     """Inside, every process holds all weights, and forward passes need no other process.
 
     All processes have to enter and leave together; what they do in between is their own. It takes the memory of the
     whole weights. Nothing happens if the module is not sharded.
 
     Args:
-        module: that was given to `shard`, or is wrapped by the strategy ``fsdp``.
+        module: that was given to `shard`.
         but: names of children that stay in shards.
     """
-    if (wrapper := wrapper_of(module)) is not None:
-        with unwrapped(module, wrapper, but):
-            yield
-        return
     if not is_sharded(module):
         yield
         return
@@ -227,7 +177,7 @@ def whole(module: nn.Module, but: Sequence[str] = ()) -> Iterator[None]:
             part.set_reshard_after_forward(part is not module, recurse=False)
 
 
-def whole_weights(module: nn.Module) -> dict[str, Tensor] | None:
+def full_state_dict(module: nn.Module) -> dict[str, Tensor] | None:
     """The whole state dict on the CPU of the first process, empty on the others; None if the module is not sharded.
 
     All processes have to call it. One tensor at a time is gathered.
@@ -238,6 +188,6 @@ def whole_weights(module: nn.Module) -> dict[str, Tensor] | None:
     return cast(dict[str, Tensor], found)
 
 
-def whole_tensor(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """All of a tensor, on every process; all have to call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -15,7 +15,7 @@ from lmrl.callbacks import InteractiveEvaluation, RolloutCollection
 from lmrl.distributed import gathered, place, shared_out
 from lmrl.modules import BC, ILQL, PPO, OnlineFilteredBC
 from lmrl.rollout import in_order, rollout
-from lmrl.training.sharding import whole
+from lmrl.training.sharding import summon_full_params
 from lmrl.types import Episode, Start
 from tests.helpers.online import ENV, TINY, rounds
 from tests.helpers.ranks import STRATEGIES, on_ranks, strategy
@@ -91,7 +91,7 @@ class EveryStep(Callback):
             return found
 
         starts = [Start(1000 * trainer.global_step + number) for number in range(self.episodes)]
-        with whole(pl_module):
+        with summon_full_params(pl_module):
             found = shared_out(starts, play)
         assert [episode.seed for episode in found] == [start.seed for start in starts]
         self.returns.append([episode.total_reward for episode in found])

@@ -155,9 +155,9 @@ def test_online_filtered_bc_learns_from_the_best(bc_run: str, tmp_path: Path) ->
     spy = Spying(episodes=8)
     module = OnlineFilteredBC(pretrained=bc_run, top_fraction=0.25, lr=1e-2)
     fit(module, data, tmp_path, steps=8, playing=spy)
-    assert data.filter == Filter(top_fraction=0.25)
+    assert data.spec.filter == Filter(top_fraction=0.25)
     best = sorted(e.total_reward for e in spy.rounds[-1])[-2:]
-    kept = [data.played.outcomes()[index].total_reward for index in data.filter.choose(data.played.outcomes())]
+    kept = [data.played.outcomes()[index].total_reward for index in data.spec.filter.choose(data.played.outcomes())]
     assert sorted(kept) == best
 
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from lmrl.data import generate
 from lmrl.data.storage import read_metadata, write_episodes
 from lmrl.datamodules import Filter, MazeDataModule, OfflineDataModule
+from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import UserError
 from lmrl.losses import returns_to_go
 from lmrl.models.tokenizer import load_tokenizer
@@ -49,7 +50,7 @@ def test_rewards_are_conserved(path: Path) -> None:
 
 def test_returns_are_those_of_the_whole_episode(path: Path) -> None:
     data = ready(path, batch_size=10_000, val_fraction=0.0)
-    data.gamma = 0.9
+    data.configure_batches(BatchSpec(returns_gamma=0.9))
     encoder = Encoder(load_tokenizer())
     expected = []
     for e in data.episodes:
@@ -61,15 +62,15 @@ def test_returns_are_those_of_the_whole_episode(path: Path) -> None:
     assert sorted(batch.return_to_go.tolist()) == pytest.approx(sorted(expected), abs=1e-4)
 
 
-def test_nobody_asked_for_returns_so_there_are_none(path: Path) -> None:
+def test_without_a_discount_there_are_no_returns(path: Path) -> None:
     assert next(iter(ready(path).train_dataloader())).return_to_go.isnan().all()
 
 
 def test_the_filter_applies_to_training_only(path: Path) -> None:
     data = ready(path, batch_size=10_000, val_fraction=0.2)
     everything = len(data.val_dataloader().dataset)  # type: ignore[union-attr]
-    data.filter = Filter(top_fraction=0.1)
-    kept = sum(len(e) for e in data.filter.keep(data.split()[0]))
+    data.configure_batches(BatchSpec(filter=Filter(top_fraction=0.1)))
+    kept = sum(len(e) for e in data.spec.filter.keep(data.split()[0]))
     assert len(data.train_dataloader().dataset) == kept  # type: ignore[arg-type]
     assert len(data.val_dataloader().dataset) == everything  # type: ignore[union-attr]
 
@@ -143,7 +144,7 @@ def test_what_cannot_be_trained_on_says_so_before_training(path: Path, tmp_path:
         data = MazeDataModule("maze_po", path=str(path))
         data.setup("fit")
     data = ready(path)
-    data.filter = Filter(min_return=1.0)
+    data.configure_batches(BatchSpec(filter=Filter(min_return=1.0)))
     with pytest.raises(UserError, match="keeps none"):
         data.train_dataloader()
 

@@ -10,6 +10,7 @@ import torch
 
 from lmrl.data import generate
 from lmrl.datamodules import Filter, OnlineDataModule
+from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import UserError
 from lmrl.tokens.collate import TokenBatch
 from lmrl.types import Episode
@@ -42,7 +43,7 @@ def ready(player: Player | None = None, **arguments: Any) -> tuple[OnlineDataMod
     player = Player() if player is None else player
     data = OnlineDataModule(**{"task": "maze_fo", "batch_size": 2, **arguments})
     data.setup("fit")
-    data.collect = player
+    data.set_rollout_source(player)
     data.train_dataloader()
     return data, player
 
@@ -131,10 +132,10 @@ def test_minibatches_are_divided_by_what_they_have_on_average(path: Path) -> Non
     recorded = next(data.recorded_batches())
     actions = [data.recorded[index] for index in range(len(data.recorded))]
     assert recorded.expected_tokens.item() == pytest.approx(2 * np.mean([len(s.token) for s in actions]))
-    data.read = True
-    heard = next(data.recorded_batches()).expected_read
-    assert heard is not None
-    assert heard.item() == pytest.approx(2 * np.mean([len(s.ids) - 1 - len(s.token) for s in actions]))
+    data.configure_batches(BatchSpec(observations=True))
+    observed = next(data.recorded_batches()).expected_observation_tokens
+    assert observed is not None
+    assert observed.item() == pytest.approx(2 * np.mean([len(s.ids) - 1 - len(s.token) for s in actions]))
 
 
 def tokens_of_a_pass(data: OnlineDataModule) -> list[list[int]]:
@@ -143,7 +144,7 @@ def tokens_of_a_pass(data: OnlineDataModule) -> list[list[int]]:
 
 def test_the_filter_chooses_among_what_is_at_hand() -> None:
     data, player = ready(history=True)
-    data.filter = Filter(success=True)
+    data.configure_batches(BatchSpec(filter=Filter(success=True)))
     with pytest.warns(UserWarning, match=r"round 1 is skipped: Filter\(success=True.* keeps none of 2 episodes"):
         learn(data)
     assert player.rounds == [1, 2]
@@ -151,7 +152,7 @@ def test_the_filter_chooses_among_what_is_at_hand() -> None:
     learn(data)  # round 3 has no success, but round 2 had
     assert (player.rounds, len(data._chosen())) == ([1, 2, 3], 1)
     data, player = ready()
-    data.filter = Filter(top_fraction=0.5)
+    data.configure_batches(BatchSpec(filter=Filter(top_fraction=0.5)))
     learn(data)
     assert len(data._chosen()) == 1
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from lmrl.datamodules.replay_buffer import Column, Outcome, ReplayBuffer
 from lmrl.tokens.encoding import Window
@@ -21,8 +22,10 @@ WINDOWS = [Window(), Window(texts=1), Window(texts=3), Window(tokens=6)]
 
 
 def same(one: Segment, other: Segment) -> None:
-    for name in ("ids", "col", "token", "reward", "next_ids", "extra"):
-        left, right = getattr(one, name), getattr(other, name)
+    assert one.columns.keys() == other.columns.keys()
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in ("ids", "col", "token", "reward", "next_ids")}
+    pairs |= {name: (column, other.columns[name]) for name, column in one.columns.items()}
+    for name, (left, right) in pairs.items():
         assert (left is None) == (right is None), name
         if left is not None:
             assert left.dtype == right.dtype, name
@@ -30,38 +33,43 @@ def same(one: Segment, other: Segment) -> None:
     assert (one.key, one.next_key) == (other.key, other.next_key)
 
 
-def filled(window: Window, folder: Path | None = None, extra: bool = False, limit: int = 64) -> ReplayBuffer:
+def filled(window: Window, folder: Path | None = None, columns: bool = False, limit: int = 64) -> ReplayBuffer:
     buffer = ReplayBuffer(folder, limit)
-    for number, part in enumerate(_cut(window, extra)):
+    for number, part in enumerate(_cut(window, columns)):
         buffer.append(part, Outcome(float(number), number % 2 == 0))
     return buffer
 
 
-def _cut(window: Window, extra: bool) -> list[list[Segment]]:
+def _cut(window: Window, columns: bool) -> list[list[Segment]]:
     draw = np.random.default_rng(0)
     found = [cut([e], window) for e in EPISODES]
-    if not extra:
+    if not columns:
         return found
-    return [[replace(p, extra=draw.normal(size=(4, len(p.col))).astype(np.float32)) for p in parts] for parts in found]
+    names = ("value", "target")
+    return [[replace(p, columns={name: _numbers(draw, p) for name in names}) for p in parts] for parts in found]
 
 
-@pytest.mark.parametrize("extra", [False, True])
+def _numbers(draw: np.random.Generator, part: Segment) -> NDArray[np.float32]:
+    return draw.normal(size=len(part.col)).astype(np.float32)
+
+
+@pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_segments_come_back_as_they_were(window: Window, on_disk: bool, extra: bool, tmp_path: Path) -> None:
-    buffer = filled(window, tmp_path / "replay" if on_disk else None, extra)
-    expected = [part for parts in _cut(window, extra) for part in parts]
+def test_segments_come_back_as_they_were(window: Window, on_disk: bool, columns: bool, tmp_path: Path) -> None:
+    buffer = filled(window, tmp_path / "replay" if on_disk else None, columns)
+    expected = [part for parts in _cut(window, columns) for part in parts]
     assert len(buffer) == len(expected)
     for index, part in enumerate(expected):
         same(buffer[index], part)
     assert (tmp_path / "replay" / "ids.bin").exists() == on_disk
-    assert [len(span) for span in buffer.spans()] == [len(parts) for parts in _cut(window, extra)]
+    assert [len(span) for span in buffer.spans()] == [len(parts) for parts in _cut(window, columns)]
     assert [outcome.total_reward for outcome in buffer.outcomes()] == list(range(len(EPISODES)))
     assert buffer.outcomes()[1].success is False
 
 
 def test_a_saved_buffer_goes_on(tmp_path: Path) -> None:
-    buffer = filled(WINDOWS[1], extra=True)
+    buffer = filled(WINDOWS[1], columns=True)
     torch.save(buffer.state_dict(), tmp_path / "state.pt")
     again = ReplayBuffer(tmp_path / "replay", limit=64)
     again.append(cut(EPISODES[:1]), Outcome(0.0, False))  # forgotten by what is loaded

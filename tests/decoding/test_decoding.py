@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lmrl.decoding.engine import Engine
-from lmrl.decoding.sampling import Decoder, Guidance, Sample, SamplingSettings, combine, lowest, process_logits
+from lmrl.decoding.sampling import Decoder, Guidance, Sample, SamplingSettings, add_q_to_logits, min_q, process_logits
 from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 
@@ -172,10 +172,10 @@ def test_the_lowest_head_counts() -> None:
 
 def test_the_weighed_distribution_by_hand() -> None:
     # .8 * e^0 and .2 * e^(ln 4 * 1) are equal.
-    logits = combine(torch.tensor([[0.8, 0.2]]).log(), torch.tensor([[0.0, 1.0]]), math.log(4))
+    logits = add_q_to_logits(torch.tensor([[0.8, 0.2]]).log(), torch.tensor([[0.0, 1.0]]), math.log(4))
     torch.testing.assert_close(logits.softmax(-1), torch.tensor([[0.5, 0.5]]))
     pair = (lambda _: torch.tensor([[0.0, 9.0]]), lambda _: torch.tensor([[5.0, 1.0]]))
-    assert lowest(pair, torch.zeros(1, 1)).tolist() == [[0.0, 1.0]]
+    assert min_q(pair, torch.zeros(1, 1)).tolist() == [[0.0, 1.0]]
 
 
 def test_a_large_beta_takes_the_best_value_within_the_support() -> None:

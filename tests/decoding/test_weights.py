@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from lmrl.decoding.engine import Engine, Weights
-from lmrl.models.heads import follow
+from lmrl.models.heads import polyak_update
 from lmrl.models.lm import build_lm, trunk_of
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies import LMPolicy, RerankPolicy, ValueGuidedLogitsProcessor, ValueGuidedPolicy
@@ -139,7 +139,7 @@ def _new_data(m: PreTrainedModel) -> None:
 
 
 def _polyak(m: PreTrainedModel) -> None:
-    follow(m.parameters(), _another().parameters(), 0.5)
+    polyak_update(m.parameters(), _another().parameters(), 0.5)
 
 
 def _loaded(m: PreTrainedModel) -> None:

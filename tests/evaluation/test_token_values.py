@@ -52,9 +52,9 @@ def test_probabilities_and_values_are_those_of_the_policy(kind: type[LanguageMod
 
 
 def first_q(module: Any, request: Request, token: int) -> float:
-    """The lowest Q of a turn's first token, from a forward pass over its context alone."""
+    """The min_q Q of a turn's first token, from a forward pass over its context alone."""
     ids = context(
-        Encoder(module.tokenizer), module.reading(), request.observations, request.actions, request.action_ids
+        Encoder(module.tokenizer), module.context_window(), request.observations, request.actions, request.action_ids
     )
     with torch.inference_mode():
         hidden = module.trunk(torch.tensor([ids])).last_hidden_state[0, -1:]

@@ -6,7 +6,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from lmrl.losses import Taken, taken
+from lmrl.losses import TokenScores, gather_token_scores
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import Segment, segments
@@ -63,8 +63,8 @@ class Tables:
         self.q = [torch.full((len(names), VOCABULARY), start).requires_grad_() for _ in range(heads)]
         self.v = torch.full((len(names),), start).requires_grad_()
 
-    def taken(self, head: Tensor) -> Taken:
-        return taken(head[self.state], self.batch.state, self.batch.token)
+    def gather_token_scores(self, head: Tensor) -> TokenScores:
+        return gather_token_scores(head[self.state], self.batch.state, self.batch.token)
 
     def values(self) -> tuple[Tensor, Tensor]:
         """V of the states, and of the states in which the policy speaks next, (N,) each."""

@@ -14,32 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.strategies.fsdp import _setup_activation_checkpointing
-from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
-from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
 STRATEGIES = ("ddp", "fsdp")
-
-
-class ClassicOnCPU(FSDPStrategy):
-    """Lightning's strategy ``fsdp`` as it is, but that it names the CPU as the device, which is not taken unnamed."""
-
-    def _setup_model(self, model: nn.Module) -> nn.Module:
-        wrapped = FullyShardedDataParallel(
-            model, sharding_strategy=self.sharding_strategy, mixed_precision=self.mixed_precision_config,
-            device_id=torch.device("cpu"), **self.kwargs,
-        )  # fmt: skip
-        _setup_activation_checkpointing(wrapped, self._activation_checkpointing_kwargs)
-        return wrapped
 
 
 def strategy(name: str, world: int = 2, **settings: Any) -> Strategy | str:
     if name == "fsdp":
         return ModelParallelStrategy(data_parallel_size=world, tensor_parallel_size=1, **settings)
-    if name == "classic":
-        return ClassicOnCPU(auto_wrap_policy={GPT2Block}, state_dict_type="sharded")
     return DDPStrategy(process_group_backend="gloo") if name == "ddp" else "auto"
 
 

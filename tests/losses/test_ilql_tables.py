@@ -13,7 +13,7 @@ from tests.helpers.doubles import MARKOV, Tables, corridor, cut, episode, table_
 def learn(tables: Tables, expectile: float, gamma: float, steps: int = 400, rate: float = 1.0) -> Tables:
     def loss(t: Tables) -> Tensor:
         value, following = t.values()
-        q = [t.taken(head) for head in t.q]
+        q = [t.gather_token_scores(head) for head in t.q]
         return ilql_loss(
             q,
             [head.score.detach() for head in q],
@@ -89,7 +89,7 @@ def returns_table(batch_of: list, window: Window, gamma: float) -> Tables:  # ty
     from lmrl.datamodules.offline import _with_returns
 
     tables = Tables(collate([part for e in batch_of for part in _with_returns(cut([e], window), gamma)]), heads=1)
-    tables.fit(lambda t: mc_loss(t.taken(t.q[0]), t.batch.return_to_go, cql_weight=0.0).loss)
+    tables.fit(lambda t: mc_loss(t.gather_token_scores(t.q[0]), t.batch.return_to_go, cql_weight=0.0).loss)
     return tables
 
 

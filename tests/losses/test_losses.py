@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmrl.losses import bc_loss, expectile_loss, ilql_loss, mc_loss, returns_to_go, taken, td_target
+from lmrl.losses import bc_loss, expectile_loss, gather_token_scores, ilql_loss, mc_loss, returns_to_go, td_target
 
 
 def random_problem(states: int = 6, tokens: int = 11, vocabulary: int = 5) -> dict[str, Tensor]:
@@ -15,8 +15,8 @@ def random_problem(states: int = 6, tokens: int = 11, vocabulary: int = 5) -> di
     return {
         "q1": torch.randn(states, vocabulary, generator=g, requires_grad=True),
         "q2": torch.randn(states, vocabulary, generator=g, requires_grad=True),
-        "slow1": torch.randn(states, vocabulary, generator=g, requires_grad=True),
-        "slow2": torch.randn(states, vocabulary, generator=g, requires_grad=True),
+        "target1": torch.randn(states, vocabulary, generator=g, requires_grad=True),
+        "target2": torch.randn(states, vocabulary, generator=g, requires_grad=True),
         "v": torch.randn(states, generator=g, requires_grad=True),
         "next_v": torch.randn(states, generator=g, requires_grad=True),
         "state": torch.randint(states, (tokens,), generator=g),
@@ -30,8 +30,8 @@ def random_problem(states: int = 6, tokens: int = 11, vocabulary: int = 5) -> di
 def ilql(p: dict[str, Tensor], gamma: float = 0.9, expectile: float = 0.8, cql_weight: float = 0.3):  # type: ignore[no-untyped-def]
     at = (p["state"], p["token"])
     return ilql_loss(
-        [taken(p["q1"], *at), taken(p["q2"], *at)],
-        [taken(p["slow1"], *at).score, taken(p["slow2"], *at).score],
+        [gather_token_scores(p["q1"], *at), gather_token_scores(p["q2"], *at)],
+        [gather_token_scores(p["target1"], *at).score, gather_token_scores(p["target2"], *at).score],
         p["v"][p["state"]],
         p["next_v"][p["next"]],
         p["reward"],
@@ -49,7 +49,7 @@ def test_ilql_equals_a_plain_loop() -> None:
     for n in range(11):
         s, u = int(p["state"][n]), int(p["token"][n])
         y = float(p["reward"][n]) + (0.0 if p["terminated"][n] else gamma * float(p["next_v"][p["next"][n]]))
-        low = min(float(p["slow1"][s, u]), float(p["slow2"][s, u]))
+        low = min(float(p["target1"][s, u]), float(p["target2"][s, u]))
         v = float(p["v"][s])
         for q in (p["q1"], p["q2"]):
             q_loss += 0.5 * (float(q[s, u]) - y) ** 2
@@ -66,7 +66,7 @@ def test_ilql_sends_each_gradient_only_where_it_belongs() -> None:
     p = random_problem()
 
     def gradients(loss: Tensor) -> dict[str, bool]:
-        names = ["q1", "q2", "slow1", "slow2", "v", "next_v"]
+        names = ["q1", "q2", "target1", "target2", "v", "next_v"]
         found = torch.autograd.grad(loss, [p[n] for n in names], allow_unused=True)
         return {n: g is not None and bool(g.abs().sum() > 0) for n, g in zip(names, found, strict=True)}
 
@@ -116,7 +116,7 @@ def test_returns_of_very_long_episodes_stay_finite() -> None:
 
 def test_mc_by_hand() -> None:
     scores = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    q = taken(scores, torch.tensor([0, 1]), torch.tensor([0, 0]))
+    q = gather_token_scores(scores, torch.tensor([0, 1]), torch.tensor([0, 0]))
     found = mc_loss(q, torch.tensor([3.0, -1.0]), cql_weight=0.1)
     nll = (math.log(1 + math.exp(-1)) + math.log(1 + math.exp(2))) / 2
     assert found.q_loss.item() == pytest.approx((0.5 * 4 + 0.5 * 1) / 2)
@@ -147,9 +147,17 @@ def test_no_action_token_gives_zero_and_not_nan() -> None:
     zero = torch.zeros(0)
     losses = [
         bc_loss(scores, none, none).loss,
-        mc_loss(taken(scores, none, none), zero, cql_weight=1.0).loss,
+        mc_loss(gather_token_scores(scores, none, none), zero, cql_weight=1.0).loss,
         ilql_loss(
-            [taken(scores, none, none)], [zero], zero, zero, zero, zero.bool(), gamma=0.9, expectile=0.7, cql_weight=1.0
+            [gather_token_scores(scores, none, none)],
+            [zero],
+            zero,
+            zero,
+            zero,
+            zero.bool(),
+            gamma=0.9,
+            expectile=0.7,
+            cql_weight=1.0,
         ).loss,
     ]
     for loss in losses:
@@ -160,5 +168,5 @@ def test_no_action_token_gives_zero_and_not_nan() -> None:
 
 def test_swapping_the_heads_changes_nothing() -> None:
     p = random_problem()
-    swapped = {**p, "q1": p["q2"], "q2": p["q1"], "slow1": p["slow2"], "slow2": p["slow1"]}
+    swapped = {**p, "q1": p["q2"], "q2": p["q1"], "target1": p["target2"], "target2": p["target1"]}
     torch.testing.assert_close(ilql(p).loss, ilql(swapped).loss)

@@ -11,12 +11,12 @@ from lmrl.errors import UserError
 from lmrl.losses import (
     Experience,
     KLController,
-    Spoken,
+    TokenLogprobs,
     explained_variance,
     gae,
     k3,
     ppo_loss,
-    spoken,
+    token_logprobs,
     whiten,
     with_kl_penalty,
 )
@@ -116,7 +116,7 @@ def loss_of(ratio: float, advantage: float) -> tuple[float, float]:
     """The policy loss of one token and its derivative by the ratio."""
     rho = torch.tensor([ratio], requires_grad=True)
     old = Experience(torch.zeros(1), torch.zeros(1), torch.tensor([advantage]), torch.zeros(1))
-    now = Spoken(rho.log(), torch.zeros(1))
+    now = TokenLogprobs(rho.log(), torch.zeros(1))
     loss = ppo_loss(now, torch.zeros(1), old, clip=0.2, value_clip=0.2, value_weight=1.0).policy_loss
     (gradient,) = torch.autograd.grad(loss, rho)
     return loss.item(), gradient.item() * ratio  # by the log of the ratio
@@ -137,7 +137,7 @@ def test_the_ratio_is_clipped(ratio: float, advantage: float, expected: tuple[fl
 def test_the_value_is_clipped(value: float, old_value: float, target: float, expected: tuple[float, float]) -> None:
     v = torch.tensor([value], requires_grad=True)
     old = Experience(torch.zeros(1), torch.tensor([old_value]), torch.zeros(1), torch.tensor([target]))
-    loss = ppo_loss(Spoken(torch.zeros(1), torch.zeros(1)), v, old, clip=0.2, value_clip=0.2, value_weight=1.0)
+    loss = ppo_loss(TokenLogprobs(torch.zeros(1), torch.zeros(1)), v, old, clip=0.2, value_clip=0.2, value_weight=1.0)
     (gradient,) = torch.autograd.grad(loss.value_loss, v)
     assert (loss.value_loss.item(), gradient.item()) == pytest.approx(expected)
 
@@ -151,7 +151,7 @@ def problem() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def test_the_first_step_is_the_policy_gradient() -> None:
     logits, state, token, invalid = problem()
-    now = spoken(logits, state, token, invalid)
+    now = token_logprobs(logits, state, token, invalid)
     advantage = torch.tensor([0.5, -1.0, 2.0, 0.1])
     old = Experience(now.logprob.detach(), torch.ones(4), advantage, torch.ones(4))
     loss = ppo_loss(now, torch.ones(4), old, clip=0.2, value_clip=0.2, value_weight=0.5)
@@ -167,7 +167,7 @@ def test_the_first_step_is_the_policy_gradient() -> None:
 
 def test_terms_add_up() -> None:
     logits, state, token, invalid = problem()
-    now = spoken(logits, state, token, invalid)
+    now = token_logprobs(logits, state, token, invalid)
     old = Experience(now.logprob.detach() - 0.1, torch.zeros(4), torch.ones(4), torch.ones(4))
     loss = ppo_loss(now, torch.full((4,), 0.5), old, clip=0.05, value_clip=None, value_weight=2.0, entropy_weight=0.3)
     assert loss.value_loss.item() == pytest.approx(0.125)
@@ -179,7 +179,7 @@ def test_terms_add_up() -> None:
 
 def test_what_is_never_said_has_no_part_in_the_distribution() -> None:
     logits, state, token, invalid = problem()
-    now = spoken(logits, state, token, invalid)
+    now = token_logprobs(logits, state, token, invalid)
     allowed = torch.distributions.Categorical(logits=logits[state][:, :5])
     torch.testing.assert_close(now.logprob, allowed.log_prob(token))
     torch.testing.assert_close(now.entropy, allowed.entropy())
@@ -188,5 +188,5 @@ def test_what_is_never_said_has_no_part_in_the_distribution() -> None:
 def test_no_action_tokens_give_zero() -> None:
     empty = torch.zeros(0)
     old = Experience(empty, empty, empty, empty)
-    loss = ppo_loss(Spoken(empty, empty), empty, old, clip=0.2, value_clip=0.2, value_weight=1.0)
+    loss = ppo_loss(TokenLogprobs(empty, empty), empty, old, clip=0.2, value_clip=0.2, value_weight=1.0)
     assert [term.item() for term in loss] == [0.0] * (len(loss) - 1) + [1.0]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmrl.losses import LinearScores, Taken, linear_scores, score_taken, taken, token_scores
+from lmrl.losses import LinearScores, TokenScores, gather_scores, gather_token_scores, linear_scores, token_scores
 from lmrl.models.heads import ValueHead
 
 STATES, WIDTH, WORDS = 8, 6, 23
@@ -25,7 +25,7 @@ def factors(bias: bool = True) -> list[Tensor]:
     return [(3 * torch.randn(shape, generator=g)).requires_grad_() for shape in shapes]
 
 
-def objective(found: Taken) -> Tensor:
+def objective(found: TokenScores) -> Tensor:
     """Every token pulls with its own weight, at its score and at its likelihood."""
     weight = torch.linspace(-1.0, 2.0, len(TOKEN))
     return (weight * found.nll).sum() + (weight.flip(0) * found.score.square()).sum()
@@ -35,13 +35,13 @@ def objective(found: Taken) -> Tensor:
 def test_pieces_give_the_numbers_and_gradients_of_the_table(pieces: None, bias: bool) -> None:
     ours, theirs = factors(bias), factors(bias)
     table = torch.nn.functional.linear(*theirs)
-    expected = taken(table, STATE, TOKEN)
+    expected = gather_token_scores(table, STATE, TOKEN)
     scores = linear_scores(*ours, *([] if bias else [None]))
     assert isinstance(scores, LinearScores)
-    found = taken(scores, STATE, TOKEN)
+    found = gather_token_scores(scores, STATE, TOKEN)
     torch.testing.assert_close(found.score, expected.score)
     torch.testing.assert_close(found.nll, expected.nll)
-    torch.testing.assert_close(score_taken(scores, STATE, TOKEN), score_taken(table, STATE, TOKEN))
+    torch.testing.assert_close(gather_scores(scores, STATE, TOKEN), gather_scores(table, STATE, TOKEN))
     objective(found).backward()
     objective(expected).backward()
     for left, right in zip(ours, theirs, strict=True):
@@ -50,7 +50,7 @@ def test_pieces_give_the_numbers_and_gradients_of_the_table(pieces: None, bias: 
 
 def test_frozen_factors_get_no_gradient(pieces: None) -> None:
     hidden, weight, bias = factors()
-    objective(taken(LinearScores(hidden, weight.detach(), bias.detach()), STATE, TOKEN)).backward()
+    objective(gather_token_scores(LinearScores(hidden, weight.detach(), bias.detach()), STATE, TOKEN)).backward()
     assert hidden.grad is not None
     assert weight.grad is None
 
@@ -63,10 +63,10 @@ def test_nothing_of_the_size_of_the_table_is_kept(pieces: None) -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        taken(linear_scores(*factors()), STATE, TOKEN)
+        gather_token_scores(linear_scores(*factors()), STATE, TOKEN)
         assert max(kept) == WORDS * WIDTH  # the weights themselves
         kept.clear()
-        taken(torch.nn.functional.linear(*factors()), STATE, TOKEN)
+        gather_token_scores(torch.nn.functional.linear(*factors()), STATE, TOKEN)
         assert kept.count(STATES * WORDS) > 0  # the way that the rule above can fail
 
 
@@ -77,12 +77,12 @@ def test_small_tables_are_made_at_once() -> None:
 def test_under_autocast_products_are_rounded_as_by_a_linear_layer(pieces: None) -> None:
     parts = factors()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = taken(linear_scores(*parts), STATE, TOKEN)
+        found = gather_token_scores(linear_scores(*parts), STATE, TOKEN)
         table = torch.nn.functional.linear(*parts)
     assert table.dtype == torch.bfloat16
     assert found.nll.dtype == torch.float32
-    torch.testing.assert_close(found.score, taken(table, STATE, TOKEN).score, rtol=0, atol=0)
-    torch.testing.assert_close(found.nll, taken(table, STATE, TOKEN).nll)
+    torch.testing.assert_close(found.score, gather_token_scores(table, STATE, TOKEN).score, rtol=0, atol=0)
+    torch.testing.assert_close(found.nll, gather_token_scores(table, STATE, TOKEN).nll)
     objective(found).backward()
     assert all(part.grad is not None and part.grad.dtype == torch.float32 for part in parts)
 
@@ -90,7 +90,7 @@ def test_under_autocast_products_are_rounded_as_by_a_linear_layer(pieces: None) 
 def test_no_states_no_numbers(pieces: None) -> None:
     none = torch.zeros(0, dtype=torch.long)
     hidden = torch.zeros(0, WIDTH, requires_grad=True)
-    found = taken(linear_scores(hidden, *factors()[1:]), none, none)
+    found = gather_token_scores(linear_scores(hidden, *factors()[1:]), none, none)
     found.nll.sum().backward()
     assert found.nll.shape == (0,)
 
@@ -101,8 +101,8 @@ def test_a_value_head_looks_up_in_pieces_what_it_says_as_a_whole(pieces: None, i
     torch.nn.init.normal_(head.outer.weight)
     hidden = torch.randn(STATES, WIDTH)
     with torch.autocast("cpu", dtype=torch.bfloat16):  # heads stay float32
-        found, scores = head.taken(hidden, STATE, TOKEN), head.score_taken(hidden, STATE, TOKEN)
-    expected = taken(head(hidden), STATE, TOKEN)
+        found, scores = head.gather_token_scores(hidden, STATE, TOKEN), head.gather_scores(hidden, STATE, TOKEN)
+    expected = gather_token_scores(head(hidden), STATE, TOKEN)
     torch.testing.assert_close(found.nll, expected.nll)
     torch.testing.assert_close(scores, expected.score)
 

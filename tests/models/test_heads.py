@@ -7,7 +7,7 @@ import torch
 
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_checkpoint, resolve_pretrained
-from lmrl.models.heads import ValueHead, follow, frozen_copy
+from lmrl.models.heads import ValueHead, frozen_copy, polyak_update
 from lmrl.models.lm import build_lm, vocabulary_of
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
@@ -29,13 +29,13 @@ def test_heads_stay_in_float32_under_autocast_and_for_bf16_trunks() -> None:
     assert head(hidden.bfloat16()).dtype == torch.float32
 
 
-def test_slow_parameters_move_by_their_rate_and_arrive_at_one() -> None:
-    slow, fast = torch.zeros(2), torch.tensor([1.0, -2.0])
+def test_target_parameters_move_by_their_rate_and_arrive_at_one() -> None:
+    target, online = torch.zeros(2), torch.tensor([1.0, -2.0])
     for n in range(1, 4):
-        follow([slow], [fast], 0.25)
-        torch.testing.assert_close(slow, fast * (1 - 0.75**n))
-    follow([slow], [fast], 1.0)
-    assert torch.equal(slow, fast)
+        polyak_update([target], [online], 0.25)
+        torch.testing.assert_close(target, online * (1 - 0.75**n))
+    polyak_update([target], [online], 1.0)
+    assert torch.equal(target, online)
 
 
 def test_a_frozen_copy_does_not_share_or_learn() -> None:

@@ -104,13 +104,13 @@ def make_ilql(**arguments: Any) -> ILQL:
     module = ILQL(architecture=TINY, **arguments)
     module.window = Window()
     with torch.no_grad():  # heads start as constants: make them depend on what is read
-        for head in (*module.q_heads, module.v_head, *module.slow_q_heads):
+        for head in (*module.q_heads, module.v_head, *module.target_q_heads):
             head.outer.weight.normal_(0, 0.5)
     return module
 
 
-def slow_parts(module: ILQL) -> list[torch.nn.Parameter]:
-    return [*module.slow_trunk.parameters(), *module.slow_q_heads.parameters()]
+def target_parts(module: ILQL) -> list[torch.nn.Parameter]:
+    return [*module.target_trunk.parameters(), *module.target_q_heads.parameters()]
 
 
 class FromScratch(ILQL):
@@ -118,19 +118,19 @@ class FromScratch(ILQL):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_slow_copies_move_once_per_optimizer_step(tmp_path: Path, accumulate: int) -> None:
+def test_target_networks_move_once_per_optimizer_step(tmp_path: Path, accumulate: int) -> None:
     """theta_n = theta + (1 - rate)**n (theta_0 - theta) while theta stays where it is."""
     torch.manual_seed(0)
     module = FromScratch(architecture=TINY, lr=0.0, polyak=0.3)
     with torch.no_grad():
-        for p in slow_parts(module):
+        for p in target_parts(module):
             p.add_(1.0)
-    pairs = [*zip(slow_parts(module), [*module.trunk.parameters(), *module.q_heads.parameters()], strict=True)]
-    start = [slow.detach().clone() for slow, _ in pairs]
+    pairs = [*zip(target_parts(module), [*module.trunk.parameters(), *module.q_heads.parameters()], strict=True)]
+    start = [target.detach().clone() for target, _ in pairs]
     fit(module, 8, tmp_path, max_steps=4 // accumulate, accumulate_grad_batches=accumulate)
-    for (slow, fast), first in zip(pairs, start, strict=True):
-        expected = fast + (1 - 0.3) ** (4 // accumulate) * (first - fast)
-        torch.testing.assert_close(slow, expected, atol=1e-6, rtol=1e-6)
+    for (target, online), first in zip(pairs, start, strict=True):
+        expected = online + (1 - 0.3) ** (4 // accumulate) * (first - online)
+        torch.testing.assert_close(target, expected, atol=1e-6, rtol=1e-6)
 
 
 def test_frozen_parts_do_not_learn(tmp_path: Path) -> None:
@@ -141,13 +141,13 @@ def test_frozen_parts_do_not_learn(tmp_path: Path) -> None:
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     fit(module, 8, tmp_path, max_steps=3)
     for name, parameter in module.named_parameters():
-        frozen = name.startswith(("model.", "slow_"))
+        frozen = name.startswith(("model.", "target_"))
         assert torch.equal(parameter, before[name]) == frozen, name
         assert parameter.requires_grad != frozen
     assert module.train().training
     assert not module.model.training
-    assert not module.slow_trunk.training
-    assert not module.slow_q_heads.training
+    assert not module.target_trunk.training
+    assert not module.target_q_heads.training
 
 
 def test_gradients_of_ilql_reach_trunk_and_heads_only() -> None:
@@ -158,7 +158,7 @@ def test_gradients_of_ilql_reach_trunk_and_heads_only() -> None:
 
 
 def test_value_targets_do_not_come_from_what_is_trained(tmp_path: Path) -> None:
-    """V follows the slow copies: moving the fast heads alone leaves its loss where it was."""
+    """V follows the target networks: moving the online heads alone leaves its loss where it was."""
     module, batch = make_ilql(), collate(examples())
     before = module.losses(batch)
     with torch.no_grad():
@@ -168,11 +168,11 @@ def test_value_targets_do_not_come_from_what_is_trained(tmp_path: Path) -> None:
     assert abs((after.q_loss - before.q_loss).item()) > 1.0
 
 
-def test_value_targets_come_from_the_slow_trunk() -> None:
+def test_value_targets_come_from_the_target_trunk() -> None:
     module, batch = make_ilql(), collate(examples())
     before = module.losses(batch)
     with torch.no_grad():
-        module.slow_trunk.wte.weight.add_(torch.randn_like(module.slow_trunk.wte.weight))  # type: ignore[operator, union-attr]
+        module.target_trunk.wte.weight.add_(torch.randn_like(module.target_trunk.wte.weight))  # type: ignore[operator, union-attr]
     after = module.losses(batch)
     torch.testing.assert_close(after.q_loss, before.q_loss)
     assert abs((after.v_loss - before.v_loss).item()) > 1e-3
@@ -212,7 +212,7 @@ def test_a_large_vocabulary_gives_the_same_loss_and_gradients(
     """Scored in pieces instead of as a table."""
     torch.manual_seed(0)
     module = make_ilql() if kind is ILQL else kind(architecture=TINY)
-    batch = collate(examples(), read=kind is BC)
+    batch = collate(examples(), observations=kind is BC)
     batch = batch._replace(return_to_go=torch.randn(batch.n_tokens))
     found = []
     for size in (token_scores._WHOLE, 0):

@@ -1,4 +1,4 @@
-"""ILQL that plays its slow copies."""
+"""ILQL that plays its target networks."""
 
 import math
 from collections.abc import Sequence
@@ -38,44 +38,44 @@ def module(bc_run: str) -> ILQL:
 
 
 def read(module: ILQL, request: Request) -> list[int]:
-    encoder = encoder_for(module.tokenizer, module.reading())
-    return context(encoder, module.reading(), request.observations, request.actions, request.action_ids)
+    encoder = encoder_for(module.tokenizer, module.context_window())
+    return context(encoder, module.context_window(), request.observations, request.actions, request.action_ids)
 
 
 @torch.no_grad()
-def slow(module: ILQL, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """``(len(ids), vocabulary)`` log-probabilities and lowest Q, and V, from the slow copies by full forward passes."""
+def played(module: ILQL, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """``(len(ids), vocabulary)`` log-probabilities, lowest Q and V of the target networks, by full forward passes."""
     tokens = torch.tensor([list(ids)])
-    hidden = module.slow_trunk(input_ids=tokens).last_hidden_state[0]
-    q = torch.minimum(*(head(hidden) for head in module.slow_q_heads))
+    hidden = module.target_trunk(input_ids=tokens).last_hidden_state[0]
+    q = torch.minimum(*(head(hidden) for head in module.target_q_heads))
     weighed = module.model(input_ids=tokens).logits[0] + 3.0 * q
     invalid = invalid_ids(module.tokenizer, q.shape[-1], torch.device("cpu"), None)
-    return weighed.masked_fill(invalid, -math.inf).log_softmax(-1), q, module.slow_v_head(hidden)[:, 0]
+    return weighed.masked_fill(invalid, -math.inf).log_softmax(-1), q, module.target_v_head(hidden)[:, 0]
 
 
-def test_what_is_sampled_is_weighed_by_the_slow_copies(module: ILQL) -> None:
+def test_what_is_sampled_is_weighed_by_the_target_networks(module: ILQL) -> None:
     policy = module.policy(max_new_tokens=6)
     for request, reply in zip(REQUESTS, policy.act(REQUESTS), strict=True):
         before = read(module, request)
-        logprobs, _, v = slow(module, [*before, *reply.ids])
+        logprobs, _, v = played(module, [*before, *reply.ids])
         states = range(len(before) - 1, len(before) - 1 + len(reply.ids))
         expected = [float(logprobs[state, token]) for state, token in zip(states, reply.ids, strict=True)]
         assert reply.logprobs == pytest.approx(expected, abs=1e-4)
         assert reply.values == pytest.approx([float(v[state]) for state in states], abs=1e-4)
     assert policy.state_values(REQUESTS).tolist() == pytest.approx(
-        [float(slow(module, read(module, request))[2][-1]) for request in REQUESTS], abs=1e-4
+        [float(played(module, read(module, request))[2][-1]) for request in REQUESTS], abs=1e-4
     )
 
 
-def test_actions_are_ranked_by_the_slow_copies(module: ILQL) -> None:
-    encoder = encoder_for(module.tokenizer, module.reading())
+def test_actions_are_ranked_by_the_target_networks(module: ILQL) -> None:
+    encoder = encoder_for(module.tokenizer, module.context_window())
     expected = []
     for request in REQUESTS:
         before = read(module, request)
         row = []
         for move in MOVES:
             ids = encoder.action(move)
-            _, q, v = slow(module, [*before, *ids])
+            _, q, v = played(module, [*before, *ids])
             row.append(sum(float(q[len(before) - 1 + i, t] - v[len(before) - 1 + i]) for i, t in enumerate(ids)))
         expected.append(row)
     torch.testing.assert_close(module.reranker(MOVES).scores(REQUESTS), torch.tensor(expected), atol=1e-3, rtol=1e-4)
@@ -84,19 +84,19 @@ def test_actions_are_ranked_by_the_slow_copies(module: ILQL) -> None:
 def test_what_is_exported_is_what_is_played(module: ILQL, tmp_path: Path) -> None:
     module.export(tmp_path / "ilql")
     trunk, heads, _ = load_values(tmp_path / "ilql")
-    for ours, theirs in ((module.slow_trunk, trunk), *zip(module.slow_q_heads, heads, strict=True)):
+    for ours, theirs in ((module.target_trunk, trunk), *zip(module.target_q_heads, heads, strict=True)):
         for name, tensor in ours.state_dict().items():
             assert torch.equal(tensor, theirs.state_dict()[name]), name
     ids = read(module, REQUESTS[0])
     processor = ValueGuidedLogitsProcessor.from_pretrained(tmp_path / "ilql")
     weighed = processor(torch.tensor([ids]), module.model(input_ids=torch.tensor([ids])).logits[:, -1])
-    torch.testing.assert_close(weighed.log_softmax(-1)[0], slow(module, ids)[0][-1], atol=1e-4, rtol=0.0)
+    torch.testing.assert_close(weighed.log_softmax(-1)[0], played(module, ids)[0][-1], atol=1e-4, rtol=0.0)
 
 
 def test_a_sharded_module_exports_them_too(module: ILQL, tmp_path: Path) -> None:
     """There the whole weights come as a state dict."""
     module.export(tmp_path / "ilql", weights=module.state_dict())
-    (head, _), expected = load_values(tmp_path / "ilql").q_heads, module.slow_q_heads[0].state_dict()
+    (head, _), expected = load_values(tmp_path / "ilql").q_heads, module.target_q_heads[0].state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in head.state_dict().items())
 
 
@@ -120,24 +120,25 @@ def test_pages_show_what_is_played(module: ILQL) -> None:
     assert [token.v for token in shown] == pytest.approx(values, abs=1e-4)
 
 
-def test_the_slow_v_follows_and_nothing_else_changes(module: ILQL) -> None:
+def test_the_target_v_is_updated_and_nothing_else_changes(module: ILQL) -> None:
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    module.follow()
+    module.update_target_networks()
     for name, tensor in module.state_dict().items():
-        fast = before.get(name.removeprefix("slow_"), tensor) if name.startswith("slow_") else before[name]
+        fast = before.get(name.removeprefix("target_"), tensor) if name.startswith("target_") else before[name]
         torch.testing.assert_close(tensor, before[name].lerp(fast, 0.25) if tensor.is_floating_point() else fast)
-    assert not torch.equal(before["slow_v_head.inner.weight"], module.slow_v_head.inner.weight)
+    assert not torch.equal(before["target_v_head.inner.weight"], module.target_v_head.inner.weight)
     module.train()
-    assert not any(part.training for part in module.slow_v_head.modules())
+    assert not any(part.training for part in module.target_v_head.modules())
 
 
 def test_what_is_learned_does_not_depend_on_what_is_played(module: ILQL, bc_run: str) -> None:
     other = ILQL(pretrained=bc_run, beta=3.0).eval()
-    other.load_state_dict({n: t for n, t in module.state_dict().items() if not n.startswith("slow_v_head.")})
+    other.load_state_dict({n: t for n, t in module.state_dict().items() if not n.startswith("target_v_head.")})
     other.window = module.window
     (episode,) = evaluate(module.policy(max_new_tokens=4), "maze_fo", 1, env=ENV).episodes
     batch = collate(
-        [*segments(episode, encoder_for(module.tokenizer, module.reading()), module.reading())], bootstrap=True
+        [*segments(episode, encoder_for(module.tokenizer, module.context_window()), module.context_window())],
+        bootstrap=True,
     )
     assert torch.equal(module.losses(batch).loss, other.losses(batch).loss)
     ours, theirs = (m.policy(max_new_tokens=4).state_values(REQUESTS).tolist() for m in (module, other))

@@ -74,10 +74,11 @@ def logits(model: PreTrainedModel) -> Tensor:
 
 @pytest.mark.parametrize("kind", [BC, MC, ILQL, PPO, GuidedPPO])
 def test_the_model_is_held_once(kind: type[LanguageModule], bc_run: str, valued: Path) -> None:
-    """All memory of parameters is one base, and what learns with its slow and frozen copies."""
+    """All memory of parameters is one base, and what learns with its target networks and frozen copies."""
     module = kind(pretrained=str(valued) if kind is GuidedPPO else bc_run, lora=LORA)
     base = memory(build_lm(bc_run + "/last", {}, 1).parameters())
-    others = {id(p): p.nbytes for n, p in module.named_parameters() if "lora_" in n or "_head" in n or "start.1" in n}
+    own = ("lora_", "_head", "ref_model.1")
+    others = {id(p): p.nbytes for n, p in module.named_parameters() if any(part in n for part in own)}
     assert memory(module.parameters()) == base + sum(others.values())
     whole = kind(pretrained=bc_run) if kind is not GuidedPPO else None
     if kind in (ILQL, PPO) and whole is not None:  # without adapters, the copies are real ones
@@ -92,9 +93,9 @@ def test_adapters_and_heads_are_all_that_learns(
     before = {name: p.detach().clone() for name, p in module.named_parameters(remove_duplicate=False)}
     train(module, data_path, tmp_path)
     moved = {n for n, p in module.named_parameters(remove_duplicate=False) if not torch.equal(p, before[n])}
-    learned = {n for n in before if "lora_" in n or n.startswith(("q_heads", "v_head", "slow_q_heads"))}
+    learned = {n for n in before if "lora_" in n or n.startswith(("q_heads", "v_head", "target_q_heads"))}
     assert moved == learned
-    assert all(has_lora(part) for part in ([module.trunk, module.slow_trunk] if isinstance(module, ILQL) else []))
+    assert all(has_lora(part) for part in ([module.trunk, module.target_trunk] if isinstance(module, ILQL) else []))
 
 
 @pytest.mark.parametrize("architecture", [{"n_embd": 16, "n_layer": 2}, LLAMA], ids=["gpt2", "llama"])

@@ -48,8 +48,8 @@ def test_it_begins_as_the_run_ended(kind: type[ILQL | GuidedPPO], runs: Path) ->
     module.window = ended.window
     assert played(module) == played(ended)
     if isinstance(module, ILQL):
-        for slow, fast in zip(module.slow_q_heads.parameters(), module.q_heads.parameters(), strict=True):
-            assert torch.equal(slow, fast)
+        for target, online in zip(module.target_q_heads.parameters(), module.q_heads.parameters(), strict=True):
+            assert torch.equal(target, online)
 
 
 def test_the_guided_policy_learns(runs: Path, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_guided_policy_learns(runs: Path, tmp_path: Path) -> None:
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     fit(module, rounds(epochs=2), tmp_path, steps=12, callbacks=[KeepLast()])
     for name, parameter in module.named_parameters():
-        assert torch.equal(parameter, before[name]) == name.startswith(("model.", "start.")), name
+        assert torch.equal(parameter, before[name]) == name.startswith(("model.", "ref_model.")), name
     with (tmp_path / "metrics.csv").open() as file:
         rows = [*csv.DictReader(file)]
     ratios = [float(row["ppo/first_ratio"]) for row in rows if row["ppo/first_ratio"]]

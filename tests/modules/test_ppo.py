@@ -1,4 +1,4 @@
-"""PPO as a module: what it prepares, what it trains and what it leaves alone (T14, T20-T22)."""
+"""PPO as a module: what it prepares, what it trains and what it leaves alone ."""
 
 import csv
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from lmrl.datamodules import MazeDataModule, OnlineDataModule
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.losses import bc_loss, gae
+from lmrl.losses import Experience, bc_loss, gae
 from lmrl.modules import PPO, load_module
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Encoder, Window
@@ -44,16 +44,16 @@ class Recording(OnlineDataModule):
         return self.batches[-1]
 
     def _next_round(self) -> None:
-        collect = self.collect
-        assert collect is not None
+        play = self._play
+        assert play is not None
 
         def kept(number: int) -> list[Episode]:
-            self.rounds.append(collect(number))
+            self.rounds.append(play(number))
             return self.rounds[-1]
 
-        self.collect = kept
+        self.set_rollout_source(kept)
         super()._next_round()
-        self.collect = collect
+        self.set_rollout_source(play)
 
 
 def logged(root: Path, key: str) -> list[float]:
@@ -80,10 +80,11 @@ def test_what_was_sampled_is_what_is_trained(bc_run: str, tmp_path: Path) -> Non
     total = sum(e.total_reward for e in data.rounds[0])
     assert sum(float(batch.reward.sum()) for batch in first) == pytest.approx(total)
     logprobs = sorted(p for e in data.rounds[0] for turn in e.action_logprobs for p in turn)
-    extra = torch.cat([batch.extra for batch in first if batch.extra is not None], dim=1)
-    np.testing.assert_allclose(np.sort(extra[0].numpy()), np.float32(logprobs))
-    assert extra[2].mean().item() == pytest.approx(0.0, abs=1e-5)  # advantages are white over the round
-    assert extra[2].std(unbiased=False).item() == pytest.approx(1.0, abs=1e-4)
+    columns = [batch.columns for batch in first if batch.columns is not None]
+    logprob, advantage = (torch.cat([found[name] for found in columns]) for name in ("logprob", "advantage"))
+    np.testing.assert_allclose(np.sort(logprob.numpy()), np.float32(logprobs))
+    assert advantage.mean().item() == pytest.approx(0.0, abs=1e-5)  # advantages are white over the round
+    assert advantage.std(unbiased=False).item() == pytest.approx(1.0, abs=1e-4)
 
 
 @torch.no_grad()
@@ -95,33 +96,34 @@ def values_along(module: PPO, ids: np.ndarray[Any, Any]) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["maze_fo", "maze_po"])
-def test_a_round_is_judged_with_the_values_of_its_states(bc_run: str, name: str, tmp_path: Path) -> None:
+def test_advantages_are_computed_with_the_values_of_their_states(bc_run: str, name: str, tmp_path: Path) -> None:
     module, data = ppo(bc_run, gamma=0.9, gae_lambda=0.8), Recording(epochs=1)
     with torch.no_grad():
         module.v_head.outer.weight.normal_()
-        module.start.get_input_embeddings().weight.mul_(1.1)  # as if the policy had moved from where it began
-    module.kl_weight = 0.5
-    data.collect = lambda number: []
+        module.ref_model.get_input_embeddings().weight.mul_(1.1)  # as if the policy had moved from where it began
+    module.kl_weight.fill_(0.5)
+    data.set_rollout_source(lambda number: [])
     run = trainer(tmp_path, 1, [RolloutCollection(episodes=6, slots=4)])
     run.fit(module, data)
     module.load_state_dict(PPO.load_from_checkpoint(_saved(run, tmp_path), weights_only=True).state_dict())
     played = _play(module, name)
     parts = [list(segments(e, Encoder(module.tokenizer), Window(task(name).last_texts, 90))) for e in played]
-    found = module.experience(played, parts)
+    found = module.prepare_rollout(played, parts)
     advantages, expected = [], []
     for e, its in zip(played, found, strict=True):
         value = np.concatenate([values_along(module, part.ids)[part.col].numpy() for part in its])
         start = np.concatenate([_start_logprobs(module, part) for part in its])
         now = np.concatenate([p for p in e.action_logprobs])
-        reward = np.concatenate([part.reward for part in its]) - module.kl_weight * (now - start)
+        reward = np.concatenate([part.reward for part in its]) - 0.5 * (now - start)
         last = its[-1].next_ids
         assert (last is None) == e.terminated
         end = 0.0 if last is None else float(values_along(module, last)[-1])
         expected.append(gae(reward, value, end, 0.9, 0.8))
-        extra = np.concatenate([part.extra for part in its if part.extra is not None], axis=1)
-        np.testing.assert_allclose(extra[1], value, atol=1e-4)
-        np.testing.assert_allclose(extra[3], expected[-1] + value, atol=1e-3)
-        advantages.append(extra[2])
+        columns = {name: np.concatenate([part.columns[name] for part in its]) for name in Experience._fields}
+        np.testing.assert_array_equal(columns["logprob"], np.float32(now))
+        np.testing.assert_allclose(columns["value"], value, atol=1e-4)
+        np.testing.assert_allclose(columns["target"], expected[-1] + value, atol=1e-3)
+        advantages.append(columns["advantage"])
     pool = np.concatenate(expected)
     np.testing.assert_allclose(np.concatenate(advantages), (pool - pool.mean()) / pool.std(), atol=1e-3)
 
@@ -140,7 +142,7 @@ def _play(module: PPO, name: str) -> list[Episode]:
 
 @torch.no_grad()
 def _start_logprobs(module: PPO, part: Segment) -> np.ndarray[Any, Any]:
-    logits = module.start(input_ids=torch.from_numpy(part.ids)[None].long()).logits[0, part.col]
+    logits = module.ref_model(input_ids=torch.from_numpy(part.ids)[None].long()).logits[0, part.col]
     logits[:, module.invalid] = -torch.inf
     chosen: np.ndarray[Any, Any] = logits.log_softmax(-1)[torch.arange(len(part.col)), part.token.astype(int)].numpy()
     return chosen
@@ -151,10 +153,10 @@ def test_only_the_policy_and_its_values_learn(bc_run: str, tmp_path: Path) -> No
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     fit(module, rounds(), tmp_path, steps=4)
     for name, parameter in module.named_parameters():
-        assert torch.equal(parameter, before[name]) == name.startswith("start."), name
-        assert parameter.requires_grad != name.startswith("start.")
-    assert not module.train().start.training
-    for name, theirs in module.start.state_dict().items():
+        assert torch.equal(parameter, before[name]) == name.startswith("ref_model."), name
+        assert parameter.requires_grad != name.startswith("ref_model.")
+    assert not module.train().ref_model.training
+    for name, theirs in module.ref_model.state_dict().items():
         assert torch.equal(theirs, load_module(bc_run).model.state_dict()[name])
 
 
@@ -187,10 +189,10 @@ def test_played_and_recorded_tokens_have_divisors_of_their_own(
     played = prepared(module, data, tmp_path)[0]
     recorded = collate([data.played[index] for index in range(3)], expected=(1000.0, 1.0))
     module.bc_weight = 2.0
-    for name in ("log", "_log_terms"):
-        monkeypatch.setattr(module, name, lambda *_, **__: None)
+    monkeypatch.setattr(module.reporter, "train_recorded", lambda *_: None)
+    monkeypatch.setattr(module.reporter, "train", lambda *_: 0)
     found = module.training_step({"round": played, "bc": recorded}, 0)
-    imitation = bc_loss(module.scores(recorded)[0], recorded.state, recorded.token).loss * recorded.n_tokens
+    imitation = bc_loss(module.logits_and_values(recorded)[0], recorded.state, recorded.token).loss * recorded.n_tokens
     expected = module.losses(played).loss * played.n_tokens / played.expected_tokens + 2.0 * imitation / 1000.0
     assert found.item() == pytest.approx(expected.item())
 
@@ -204,15 +206,15 @@ def test_recorded_episodes_can_hold_it_back(bc_run: str, data_path: Path, tmp_pa
     assert losses[-1] < 0.7 * losses[0]
 
 
-def test_the_price_of_a_nat_moves_and_is_saved(bc_run: str, tmp_path: Path) -> None:
+def test_the_kl_penalty_coefficient_moves_and_is_saved(bc_run: str, tmp_path: Path) -> None:
     module = ppo(bc_run, kl_weight=0.1, kl_target=1e-3, kl_horizon=100)
     fit(module, rounds(), tmp_path, steps=12, callbacks=[KeepLast()])
-    prices = logged(tmp_path, "ppo/kl_weight")
+    coefficients = logged(tmp_path, "ppo/kl_weight")
     # Nothing has moved in the first round: 20 % of 6 / 100 down; then the KL is far above its target: as much up.
-    assert prices[:3] == pytest.approx([0.1, 0.1 * 0.988, 0.1 * 0.988 * 1.012])
+    assert coefficients[:3] == pytest.approx([0.1, 0.1 * 0.988, 0.1 * 0.988 * 1.012])
     loaded = load_module(tmp_path / "last.ckpt")
     assert isinstance(loaded, PPO)
-    assert loaded.kl_weight == module.kl_weight
+    assert torch.equal(loaded.kl_weight, module.kl_weight) and module.kl_weight != 0.1
 
 
 def test_mixed_precision_plays_and_learns(bc_run: str, tmp_path: Path) -> None:
@@ -255,5 +257,7 @@ def test_a_loss_that_is_no_number_stops_with_its_batch_saved(bc_run: str, tmp_pa
     saved = torch.load(tmp_path / "bad_batch.pt", weights_only=True)
     assert saved["step"] == 2
     batch = TokenBatch(**saved["batch"])
-    assert batch.extra is not None
-    assert batch.extra.shape == (4, batch.n_tokens)
+    assert batch.columns is not None
+    assert {name: len(column) for name, column in batch.columns.items()} == dict.fromkeys(
+        Experience._fields, batch.n_tokens
+    )

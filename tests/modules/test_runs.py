@@ -85,7 +85,7 @@ def test_checkpoints_stand_alone(bc_run: Path, data_path: Path, tmp_path: Path) 
     saved = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
     assert saved["hyper_parameters"]["pretrained"] is None
     assert saved["hyper_parameters"]["tokenizer"] == BUNDLED[0]
-    assert load_module(tmp_path / "run").reading().texts == 1
+    assert load_module(tmp_path / "run").context_window().texts == 1
 
 
 def test_the_folder_beside_a_checkpoint_needs_nothing_of_ours(bc_run: Path, data_path: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ by probes whose loss is linear, so that plain gradient descent adds up the weigh
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import lmrl
 from lmrl.data import generate
 from lmrl.data.storage import write_episodes
 from lmrl.datamodules import Filter, OfflineDataModule
+from lmrl.datamodules.spec import BatchSpec
 from lmrl.modules import BC, ILQL, MC, LanguageModule
 from lmrl.tokens.collate import TokenBatch
 from lmrl.types import Episode
@@ -44,17 +46,22 @@ class Linear(NamedTuple):
 class Probe(BC):
     """Descends a loss that is linear in one number per token id, so that it adds up what each id weighs."""
 
+    filter = Filter()
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(architecture={**TINY, "n_positions": 1024}, **settings)
         self.requires_grad_(False)
         self.acted = torch.nn.Parameter(torch.zeros(len(self.tokenizer), dtype=torch.float64))
         self.read = torch.nn.Parameter(torch.zeros(len(self.tokenizer), dtype=torch.float64))
 
+    def batch_spec(self) -> BatchSpec:
+        return replace(super().batch_spec(), filter=self.filter)
+
     def losses(self, batch: TokenBatch) -> Linear:  # type: ignore[override]
         said = -(self.acted[batch.token].sum() + 0.0 * self.read.sum()) / max(1, batch.n_tokens)
-        if batch.read_token is None:
+        if batch.observation_token is None:
             return Linear(said)
-        heard = -self.read[batch.read_token].sum() / max(1, batch.read_token.numel())
+        heard = -self.read[batch.observation_token].sum() / max(1, batch.observation_token.numel())
         return Linear(said + heard, said, heard)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:  # type: ignore[override]
@@ -87,7 +94,7 @@ def weigh(
     path: str, root: Path, module: Probe, devices: int = 1, filter: Filter | None = None, **trainer: Any
 ) -> Probe:
     data = OfflineDataModule("twenty_questions", path=path, batch_size=8, val_fraction=0.0, max_tokens=100)
-    data.filter = filter or data.filter
+    module.filter = filter or Filter()
     settings = {**QUIET, "max_epochs": 2, "devices": devices, "default_root_dir": root, **trainer}
     if devices > 1:
         settings["strategy"] = strategy("ddp")
@@ -122,7 +129,7 @@ def test_observation_tokens_weigh_as_often_as_the_data_have_them(accumulate: int
     texts = {heard: ("?", heard, "Z", "") for heard in "YN"}
     yes, no = (Episode("twenty_questions", texts[heard], ("a", "b", "c"), (0.0,) * 3, True, False) for heard in "YN")
     path = recorded(tmp_path, yes, yes, yes, no, said(*LONG, reward=0))
-    probe = weigh(path, tmp_path, Probe(read_weight=0.5), accumulate_grad_batches=accumulate)
+    probe = weigh(path, tmp_path, Probe(observation_loss_weight=0.5), accumulate_grad_batches=accumulate)
     found = text_of(probe.read.detach(), probe)
     total = 0.5 * 2 * 320 / 8 / accumulate
     shares = Counter({"Y": 3, "N": 1, "Z": 4, **dict.fromkeys("BCDEFGH", 1)})

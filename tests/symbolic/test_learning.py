@@ -129,7 +129,7 @@ def test_the_slow_copy_follows_and_cql_holds_back_what_was_not_done(tmp_path: Pa
         return module
 
     plain, conservative = trained(0.0), trained(1.0)
-    for slow, fast in zip(plain.slow_q.parameters(), plain.q.parameters(), strict=True):
+    for slow, fast in zip(plain.target_q.parameters(), plain.q.parameters(), strict=True):
         assert torch.equal(slow, fast) and not slow.requires_grad
     steps = from_episodes(done, GRID)
 
@@ -141,9 +141,9 @@ def test_the_slow_copy_follows_and_cql_holds_back_what_was_not_done(tmp_path: Pa
 
 def test_the_slow_copy_goes_its_share_of_the_way_in_each_step(data: Path) -> None:
     module = SymbolicCQL(data=str(data), polyak=0.25, batch_size=8)
-    before = [parameter.clone() for parameter in module.slow_q.parameters()]
+    before = [parameter.clone() for parameter in module.target_q.parameters()]
     L.Trainer(max_steps=1, accelerator="cpu", **QUIET).fit(module)
-    for slow, fast, first in zip(module.slow_q.parameters(), module.q.parameters(), before, strict=True):
+    for slow, fast, first in zip(module.target_q.parameters(), module.q.parameters(), before, strict=True):
         assert not torch.equal(fast, first)
         torch.testing.assert_close(slow, 0.75 * first + 0.25 * fast)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmrl.losses import ilql_loss, returns_to_go, taken, td_target
+from lmrl.losses import gather_token_scores, ilql_loss, returns_to_go, td_target
 from lmrl.models.lm import build_lm, hidden_states, trunk_of
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Window
@@ -67,10 +67,10 @@ def test_hidden_vectors_equal_those_of_each_segment_alone(kind: str, window: Win
 @pytest.mark.parametrize("window", WINDOWS)
 def test_what_follows_is_read_only_where_it_is_asked_for(window: Window) -> None:
     parts = cut(MIXED, window)
-    batch, short = collate(parts, 127, read=True), collate(parts, 127, read=True, bootstrap=False)
+    batch, short = collate(parts, 127, observations=True), collate(parts, 127, observations=True, bootstrap=False)
     assert short.next is None
     assert (short.input_ids != 127).sum() < (batch.input_ids != 127).sum()
-    for at in ("state", "read_state"):
+    for at in ("state", "observation_state"):
         mine, theirs = prefixes(short), prefixes(batch)
         said = [mine[i] for i in getattr(short, at).tolist()]
         assert sorted(said) == sorted(theirs[i] for i in getattr(batch, at).tolist())
@@ -103,7 +103,7 @@ def test_a_long_continuation_is_not_a_branch() -> None:
 
 
 def loss_of(batch: TokenBatch, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    scores = taken(q, batch.state, batch.token)
+    scores = gather_token_scores(q, batch.state, batch.token)
     slow = scores.score.detach() - 0.3
     return ilql_loss(
         [scores], [slow], v[batch.state], v[batch.next], batch.reward, batch.terminated,

@@ -194,7 +194,7 @@ def test_a_run_on_chat_plays_as_it_was_trained(data_path: Path, tmp_path: Path) 
     run.fit(ilql, MazeDataModule("maze_fo", **data))
     run.save_checkpoint(tmp_path / "last.ckpt")
     ilql.export(tmp_path / "last")  # as runs do: with the tokenizer
-    assert load_module(tmp_path / "last.ckpt").reading().rendering == "chat"
+    assert load_module(tmp_path / "last.ckpt").context_window().rendering == "chat"
     policy = load_policy(tmp_path / "last.ckpt", task("maze_fo"))
     request = Request(0, 0, OBSERVATIONS[:1])
     (ids,) = policy._prompter.contexts([request])  # type: ignore[attr-defined]

@@ -86,8 +86,8 @@ def test_half_precision_leaves_heads_adapters_and_rewards_whole(
         assert kept is (torch.bfloat16 if in_half else torch.float32), name
 
 
-def test_slow_copies_in_half_precision_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"bf16-true rounds the steps of ILQL's slow copies.*model\.init_args\.lora"):
+def test_target_networks_in_half_precision_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"bf16-true rounds .* ILQL's target networks.*model\.init_args\.lora"):
         run(make(FromScratchILQL), tmp_path, precision="bf16-true")
 
 
@@ -121,7 +121,7 @@ def test_checkpointed_activations_give_the_same_gradients(
             nonlocal read
             read += 1
 
-        layer = next(m for m in trunk_of(module.learner).modules() if isinstance(m, nn.ModuleList))[0]
+        layer = next(m for m in trunk_of(module.trainable_model).modules() if isinstance(m, nn.ModuleList))[0]
         next(layer.children()).register_forward_pre_hook(count)
         module.zero_grad()
         found.append(gradients(module, batch))

@@ -1,0 +1,215 @@
+"""What a training logs: terms of the loss as means over action tokens, batches and ranks."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import lightning as L
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+from torchmetrics import Metric
+
+from lmrl.distributed import place
+from lmrl.errors import UserError
+from lmrl.tokens.collate import TokenBatch
+from lmrl.training.metrics import FarthestRatio, TermMeans, TokenMeans, TokenPerplexity
+
+__all__ = ["LossReporter", "PerplexityReporter", "RoundReporter", "log_now"]
+
+_METRICS = "epoch_metrics"  # entry of a checkpoint
+
+
+def log_now(trainer: Trainer, metrics: Mapping[str, float]) -> None:
+    """Write metrics under the present step, wherever in the loop that is (``self.log`` works in some hooks alone)."""
+    for logger in trainer.loggers:
+        logger.log_metrics(dict(metrics), step=trainer.global_step)
+    trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
+
+
+class LossReporter(Callback):
+    """Logs the terms of the loss: in training of each batch, in validation of all batches together.
+
+    A module hands it to the trainer (`LanguageModule.configure_callbacks`) and calls `train` and `validate`. Metrics
+    over an epoch are part of checkpoints, so that a run which goes on in the middle of one logs the same numbers.
+
+    Args:
+        name: prefix of the keys; the loss itself is ``train/loss``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._of_batch: dict[tuple[str, ...], TokenMeans] = {}
+        self._metrics: dict[str, Metric] = {}
+        self._restored: dict[str, dict[str, Tensor]] = {}
+
+    # -- what a module calls ------------------------------------------------------------------------------------
+
+    def train(self, module: L.LightningModule, losses: NamedTuple, batch: TokenBatch) -> int:
+        """Log a training batch, and stop the run on all ranks where the loss is not finite.
+
+        Returns:
+            The number of action tokens of this batch on all ranks.
+
+        Raises:
+            UserError: the loss is not finite; the batch is in a file.
+        """
+        found = self.over_ranks(self._named(losses, "train"), batch.n_tokens)
+        if not found.means["train/loss"].isfinite():
+            _stop_at(module, batch, found.means)
+        self.log_batch(module, found)
+        return int(found.tokens)
+
+    def validate(self, module: L.LightningModule, losses: NamedTuple, batch: TokenBatch) -> None:
+        """Add a validation batch to what the epoch logs."""
+        means = self._named(losses, "val")
+        self.update("val", lambda: TokenMeans([*means]), means, batch.n_tokens)
+
+    # -- what kinds of reporters do differently -----------------------------------------------------------------
+
+    def over_ranks(self, means: dict[str, Tensor], tokens: int) -> TermMeans:
+        """Means over the tokens of all ranks, of means over so many tokens of this one."""
+        if place()[1] == 1:
+            return TermMeans(means, torch.tensor(tokens))
+        names = tuple(means)
+        if names not in self._of_batch:
+            self._of_batch[names] = TokenMeans(names).to(means[names[0]].device)
+        metric = self._of_batch[names]
+        metric.reset()
+        metric.update(means, tokens)
+        found: TermMeans = metric.compute()
+        return found
+
+    def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
+        """Log the means of a training batch."""
+        module.log_dict(found.means, batch_size=max(1, int(found.tokens)))
+
+    def log_epoch(self, module: L.LightningModule, key: str, metric: Metric) -> None:
+        """Log a metric over an epoch."""
+        found = metric.compute()
+        module.log_dict(found.means if isinstance(found, TermMeans) else {key: found})
+
+    # -- metrics over an epoch ----------------------------------------------------------------------------------
+
+    def update(self, key: str, make: Callable[[], Metric], *values: Any) -> None:
+        """Update the metric of a key in this epoch; the first time it is made."""
+        if key not in self._metrics:
+            metric = make()
+            if key in self._restored:
+                metric.load_state_dict(self._restored.pop(key))
+            self._metrics[key] = metric.to(_device(values[0]))
+        self._metrics[key].update(*values)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Begin anew."""
+        self._forget(validation=False)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Log what is over the epoch."""
+        self._log(pl_module, validation=False)
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Begin anew."""
+        self._forget(validation=True)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Log what is over all batches and ranks."""
+        self._log(pl_module, validation=True)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Keep the states of the training's metrics, if the epoch goes on."""
+        if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            checkpoint[_METRICS] = {k: m.state_dict() for k, m in self._metrics.items() if not _of_validation(k)}
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Go on with these states."""
+        self._metrics, self._restored = {}, dict(checkpoint.get(_METRICS, {}))
+
+    def _forget(self, validation: bool) -> None:
+        self._metrics = {k: m for k, m in self._metrics.items() if _of_validation(k) != validation}
+
+    def _log(self, module: L.LightningModule, validation: bool) -> None:
+        for key, metric in self._metrics.items():
+            if _of_validation(key) == validation:
+                self.log_epoch(module, key, metric)
+
+    def _named(self, losses: NamedTuple, stage: str) -> dict[str, Tensor]:
+        """The terms under the keys that they are logged by; ``loss`` first."""
+        terms = {name: value.detach() for name, value in losses._asdict().items() if value is not None}
+        prefix = self.name if stage == "train" else f"{stage}/{self.name}"
+        return {f"{stage}/loss": terms.pop("loss"), **{f"{prefix}/{name}": value for name, value in terms.items()}}
+
+
+class PerplexityReporter(LossReporter):
+    """Logs the perplexity of the action tokens over an epoch too: ``exp`` of their mean negative log-likelihood."""
+
+    def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
+        """See `LossReporter.log_batch`; the numbers are those of all ranks already."""
+        super().log_batch(module, found)
+        key = f"{self.name}/perplexity"
+        nll = found.means.get(f"{self.name}/nll", found.means["train/loss"])
+        self.update(key, lambda: TokenPerplexity(sync_on_compute=False), nll, found.tokens)
+
+    def validate(self, module: L.LightningModule, losses: Any, batch: TokenBatch) -> None:
+        """See `LossReporter.validate`."""
+        super().validate(module, losses, batch)
+        nll = losses.loss if losses.nll is None else losses.nll
+        self.update(f"val/{self.name}/perplexity", TokenPerplexity, nll, batch.n_tokens)
+
+
+class RoundReporter(LossReporter):
+    """Logs the terms of PPO's loss as means over a round, and the first ratios, which must be 1."""
+
+    _FARTHEST = 0.05  # of a first ratio from 1, in any precision
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.ratio = f"{name}/ratio"
+        self._farthest = FarthestRatio()
+
+    def over_ranks(self, means: dict[str, Tensor], tokens: int) -> TermMeans:
+        """Means, but of the ratios the one that is farthest from 1."""
+        found = super().over_ranks(means, tokens)
+        if place()[1] > 1 and self.ratio in means:
+            self._farthest.to(means[self.ratio].device).reset()
+            self._farthest.update(means[self.ratio])
+            found.means[self.ratio] = self._farthest.compute()
+        return found
+
+    def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
+        """Add a minibatch to the means of the round."""
+        ratio = found.means[self.ratio].item()
+        if module.trainer.datamodule.consumed == 1:  # type: ignore[attr-defined]
+            log_now(module.trainer, {f"{self.name}/first_ratio": ratio})
+            if abs(ratio - 1.0) > self._FARTHEST:
+                said = f"a ratio of the first minibatch is {ratio:.3f}, not 1"
+                rank_zero_warn(f"{said}: what is trained is not the distribution that was sampled from")
+        self._update_round(self.name, found)
+
+    def train_recorded(self, loss: Tensor, batch: TokenBatch) -> None:
+        """Add the BC loss of a recorded batch to the mean of the round."""
+        key = f"{self.name}/bc_loss"
+        self._update_round(key, self.over_ranks({key: loss.detach()}, batch.n_tokens))
+
+    def _update_round(self, key: str, found: TermMeans) -> None:
+        # What is added is equal on all ranks, so that the state in a checkpoint is that of each.
+        self.update(key, lambda: TokenMeans([*found.means], sync_on_compute=False), *found)
+
+
+def _of_validation(key: str) -> bool:
+    return key.partition("/")[0] == "val"
+
+
+def _device(values: Any) -> torch.device:
+    device: torch.device = (next(iter(values.values())) if isinstance(values, Mapping) else values).device
+    return device
+
+
+def _stop_at(module: L.LightningModule, batch: TokenBatch, means: Mapping[str, Tensor]) -> NoReturn:
+    rank, world = place()
+    file = Path(module.trainer.default_root_dir) / ("bad_batch.pt" if world == 1 else f"bad_batch-{rank}.pt")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"batch": batch._asdict(), "terms": dict(means), "step": module.global_step}, file)
+    said = ", ".join(f"{name} {float(value):.3g}" for name, value in means.items())
+    raise UserError(f"the loss of step {module.global_step} is not finite ({said}); its batch is in {file}")
