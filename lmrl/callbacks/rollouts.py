@@ -14,8 +14,9 @@ from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
 from lmrl.callbacks.progress import say
 from lmrl.datamodules import OnlineDataModule
 from lmrl.decoding.sampling import check_decoding
-from lmrl.distributed import gathered, shared_out
+from lmrl.distributed import shared_out
 from lmrl.errors import UserError, check_range
+from lmrl.evaluation.metrics import EpisodeScores, RolloutPace
 from lmrl.modules import LanguageModule
 from lmrl.partners import environment
 from lmrl.rollout import episode_seed, in_order, rollout
@@ -115,12 +116,13 @@ class RolloutCollection(Callback):
         say(trainer, f"playing round {number}")
         settings = {"max_new_tokens": data.task.max_action_tokens, "slots": self.slots, **self.decoding}
         starts = [_start(data.seed, number, index) for index in range(self.episodes)]
+        pace = RolloutPace()
         with summon_full_params(module, but=module.unused_in_rollouts), trainer.precision_plugin.forward_context():
-            busy = _Busy(policy_of(module, settings))
+            policy = _Counted(policy_of(module, settings), pace)
 
             def play(mine: Sequence[Start]) -> list[Episode]:
                 task, slots = data.task.name, self.slots
-                return in_order(rollout(busy, self._make_env, mine, task=task, slots=slots, forgiving=True))
+                return in_order(rollout(policy, self._make_env, mine, task=task, slots=slots, forgiving=True))
 
             played = shared_out(starts, play)
         seconds = perf_counter() - began
@@ -128,7 +130,9 @@ class RolloutCollection(Callback):
         _check_failures(played, number)
         log_now(
             trainer,
-            {**_distribution(played), **busy.metrics(len(played), self.slots, seconds), **self._shares(trainer)},
+            _scores(played)
+            | _per_second(pace.to(module.device), len(played), self.slots, seconds)
+            | self._shares(trainer),
         )
         for sign in signs_of_collapse(played):
             rank_zero_warn(f"round {number}: {sign}")
@@ -148,42 +152,35 @@ def _start(seed: int, number: int, index: int) -> Start:
     return Start(episode_seed(seed, number, index, 1))
 
 
-class _Busy:
-    """Hands requests on and counts them."""
+class _Counted:
+    """A policy whose calls are counted."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy, self.calls, self.turns, self.tokens = policy, 0, 0, 0
+    def __init__(self, policy: Policy, pace: RolloutPace) -> None:
+        self._policy, self._pace = policy, pace
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         replies = self._policy.act(requests)
-        self.calls, self.turns = self.calls + 1, self.turns + len(requests)
-        self.tokens += sum(len(reply.ids) for reply in replies)
+        self._pace.update(len(requests), sum(len(reply.ids) for reply in replies))
         return replies
 
-    def metrics(self, episodes: int, slots: int, seconds: float) -> dict[str, float]:
-        """Of all processes together."""
-        counts = gathered((self.calls, self.turns, self.tokens))
-        calls, turns, tokens = (sum(column) for column in zip(*counts, strict=True))
-        return {
-            "perf/slot_utilisation": turns / max(1, calls * slots),
-            "perf/tokens_per_s": tokens / seconds,
-            "perf/turns_per_s": turns / seconds,
-            "perf/episodes_per_s": episodes / seconds,
-        }
+
+def _per_second(pace: RolloutPace, episodes: int, slots: int, seconds: float) -> dict[str, float]:
+    """Of all processes together."""
+    counts = pace.compute()
+    return {
+        "perf/slot_utilisation": counts["turns"] / max(1, counts["calls"] * slots),
+        "perf/tokens_per_s": counts["tokens"] / seconds,
+        "perf/turns_per_s": counts["turns"] / seconds,
+        "perf/episodes_per_s": episodes / seconds,
+    }
 
 
-def _distribution(episodes: Sequence[Episode]) -> dict[str, float]:
-    """How a round went."""
-    found: dict[str, float] = {}
-    for name, values in (("return", [e.total_reward for e in episodes]), ("length", [len(e) for e in episodes])):
-        found |= {f"rollout/{name}_mean": float(np.mean(values)), f"rollout/{name}_std": float(np.std(values))}
-        for share in (0, 10, 50, 90, 100):
-            found[f"rollout/{name}_p{share}"] = float(np.percentile(values, share))
-    actions = max(1, sum(map(len, episodes)))
-    found["rollout/illegal_rate"] = sum(e.illegal for e in episodes) / actions
-    found["rollout/success_rate"] = sum(e.success for e in episodes) / len(episodes)
-    found["rollout/failed"] = float(sum("error" in e.info for e in episodes))
-    return found
+def _scores(episodes: Sequence[Episode]) -> dict[str, float]:
+    """How a round went, of which each process has all episodes."""
+    metric = EpisodeScores(sync_on_compute=False)
+    metric.update(episodes)
+    found = {f"rollout/{name}": number for name, number in metric.compute().items()}
+    return {**found, "rollout/failed": float(sum("error" in e.info for e in episodes))}
 
 
 def _check_failures(episodes: Sequence[Episode], number: int) -> None:

@@ -147,8 +147,7 @@ class OfflineDataModule(L.LightningDataModule):
             behaviour: who plays in it, as for `lmrl.data.recording`; None: the task's own player.
             rendering: ``text``: what was said, one text after the other; ``chat``: as a dialogue in the form of the
                 tokenizer's chat template, whose end of turn ends an action. Players read what is trained here.
-            seed: of what chance decides in training: the order of batches, and the episodes of rounds. None: the one
-                that `lightning.seed_everything` (``seed_everything`` in a configuration) was called with, or else 0.
+            seed: of the order of batches and the episodes of rounds; None: that of ``seed_everything``, or else 0.
 
         Raises:
             UserError: for an unknown task or rendering, or a number outside of its range.

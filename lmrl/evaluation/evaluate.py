@@ -13,6 +13,7 @@ from lmrl.envs import registry
 from lmrl.envs.task import Scores, normalize
 from lmrl.errors import check_range
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
+from lmrl.evaluation.summary import EpisodeTable
 from lmrl.partners import environment
 from lmrl.players import named_policy, played_task
 from lmrl.rollout import episode_seed, in_order, rollout
@@ -52,22 +53,22 @@ class Evaluation:
         clipped), and fixed starts that were not played equally often.
         """
         published = registry.task(self.task).scores
-        returns = [episode.total_reward for episode in self.episodes]
+        table = EpisodeTable.of(self.episodes)
+        returns, means = table.returns.tolist(), table.means()
         strata = [place % self.starts for place in range(len(returns))] if self.starts else None
-        mean, interval = float(np.mean(returns)), bootstrap_mean(returns, strata=strata)
-        successes, actions = sum(episode.success for episode in self.episodes), sum(map(len, self.episodes))
+        interval = bootstrap_mean(returns, strata=strata)
         return {
             "task": self.task,
             "policy": self.policy,
             "episodes": len(self.episodes),
-            "return_mean": mean,
+            "return_mean": means["return_mean"],
             "return_ci": list(interval),
-            "normalized": normalize(mean, published),
+            "normalized": normalize(means["return_mean"], published),
             "normalized_ci": [normalize(end, published) for end in interval],
-            "success_rate": successes / len(self.episodes),
-            "success_ci": list(wilson(successes, len(self.episodes))),
-            "length_mean": actions / len(self.episodes),
-            "illegal_rate": sum(episode.illegal for episode in self.episodes) / max(1, actions),
+            "success_rate": means["success_rate"],
+            "success_ci": list(wilson(int(table.successes.sum()), len(self.episodes))),
+            "length_mean": means["length_mean"],
+            "illegal_rate": means["illegal_rate"],
             "seed": self.seed,
             "starts": self.starts,
             "warnings": [*_warnings(returns, published), *_uneven(len(returns), self.starts)],

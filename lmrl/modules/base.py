@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.spec import BatchSpec
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.lm import build_lm, checkpoint_activations, hidden_states
 from lmrl.models.lora import add_lora
@@ -24,11 +24,11 @@ from lmrl.models.tokenizer import tokenizer_for
 from lmrl.policies import RerankPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Window
-from lmrl.training.optimizer import SCHEDULES, adamw, keep_values_float32, schedule
+from lmrl.training.optimizer import check_optimizer, keep_values_float32, optimizer_and_schedule
 from lmrl.training.reporting import LossReporter
-from lmrl.training.saving import pack_checkpoint, plain_arguments, read_entry, training_facts, write_folder
+from lmrl.training.saving import pack_checkpoint, read_entry, training_facts, write_folder
 from lmrl.training.sharding import configure_shards, full_tensor, is_sharded
-from lmrl.training.steps import compiled_reader
+from lmrl.training.steps import check_start, compiled_reader
 from lmrl.types import Policy
 
 __all__ = ["LanguageModule"]
@@ -47,6 +47,13 @@ class LanguageModule(L.LightningModule):
     starts_from_bc = False
     #: Submodules unused in rollouts.
     unused_in_rollouts: tuple[str, ...] = ()
+
+    #: What the policy reads; the datamodule or a checkpoint says it.
+    window: Window | None = None
+    #: Action tokens that it has learned from so far, each time anew; over all ranks, and part of checkpoints.
+    action_tokens = 0
+    #: What it was trained on and from, JSON-like; part of checkpoints and model cards.
+    made_with: dict[str, Any]
 
     def __init__(
         self,
@@ -69,8 +76,7 @@ class LanguageModule(L.LightningModule):
         Args:
             pretrained: run folder (``runs/maze_fo/bc``), model folder or hub id to start from; None: from scratch.
             architecture: configuration values of a model from scratch, over those of a small GPT-2.
-            tokenizer: a bundled one (see `lmrl.models.tokenizer`), a folder or hub id; None: that of `pretrained`, or
-                ``lmrl``.
+            tokenizer: a bundled one, a folder or hub id; None: that of `pretrained`, or ``lmrl``.
             lr: peak learning rate of AdamW.
             lr_schedule: ``cosine`` or ``constant``, after a linear warm-up.
             warmup_steps: optimizer steps of the warm-up.
@@ -78,39 +84,25 @@ class LanguageModule(L.LightningModule):
             weight_decay: decoupled decay of matrices (not of biases, norms and embeddings).
             adam_beta2: decay of AdamW's second moment (of the first: 0.9).
             trust_remote_code: run code that `pretrained` or `tokenizer` bring with them from a hub.
-            lora: train adapters on a model that stays as it is, and hold that model once, however many copies the
-                algorithm has: settings of `lmrl.models.lora.add_lora`, as ``{r: 8, lora_alpha: 16}``.
+            lora: train adapters on a frozen model: settings of `lmrl.models.lora.add_lora`, as ``{r: 8}``.
             activation_checkpointing: compute the activations of what learns a second time instead of keeping them.
-            compile: have `torch.compile` make the forward and backward passes of training; a word is the name of a
-                backend (true: ``inductor``). Decode steps are compiled where ``decoding`` of the callbacks that
-                play says so.
+            compile: use `torch.compile` in training, perhaps with the backend of that name; decoding has its own.
 
         Raises:
-            UserError: if `pretrained` or `tokenizer` name nothing, or do not belong together; for `lora` as `add_lora`;
-                for an unknown backend or schedule, or a number outside of its range.
+            UserError: for names of nothing or that do not belong together, and numbers outside of their range.
         """
         super().__init__()
-        if lr_schedule not in SCHEDULES:
-            raise unknown("lr_schedule", lr_schedule, SCHEDULES)
-        check_range("[0, inf)", lr=lr, warmup_steps=warmup_steps, weight_decay=weight_decay)
-        check_range("[0, 1]", final_lr=final_lr)
-        check_range("[0, 1)", adam_beta2=adam_beta2)
+        check_optimizer(lr, lr_schedule, warmup_steps, final_lr, weight_decay, adam_beta2)
         self.save_hyperparameters()
         folder = None if pretrained is None else resolve_pretrained(pretrained)
         self.tokenizer = tokenizer_for(folder, tokenizer, trust_remote_code)
         # Learning in bfloat16 is for trainer.precision to choose, not for whoever saved the weights.
         kind, size = torch.float32, len(self.tokenizer)
-        self.model: PreTrainedModel = build_lm(folder, architecture or {}, size, trust_remote_code, dtype=kind)
+        self.model = build_lm(folder, architecture or {}, size, trust_remote_code, dtype=kind)
         self.add_adapters(lora)
         self._read_rows = compiled_reader(compile)
         self.reporter = LossReporter(self.name)
-        self.window: Window | None = None
-        #: What it was trained on and from, JSON-like; part of checkpoints and model cards.
-        self.made_with: dict[str, Any] = {}
-        #: Action tokens that it has learned from so far, each time anew; over all ranks, and part of checkpoints.
-        self.action_tokens = 0
-
-    # -- what an algorithm is -----------------------------------------------------------------------------------
+        self.made_with = {}
 
     @abstractmethod
     def losses(self, batch: TokenBatch) -> NamedTuple:
@@ -130,12 +122,7 @@ class LanguageModule(L.LightningModule):
         return BatchSpec(tokenizer=self.tokenizer, positions=positions)
 
     def objective(self, terms: Any, batch: TokenBatch) -> Tensor:
-        """The loss of a batch as it enters the gradient: sums over tokens, divided by what is expected of a batch.
-
-        Args:
-            terms: what `losses` returned.
-            batch: of which it was computed; see `TokenBatch.scale`.
-        """
+        """The loss of a batch, of which `losses` gave the terms, as it enters the gradient; see `TokenBatch.scale`."""
         loss: Tensor = terms.loss * batch.scale
         return loss
 
@@ -169,9 +156,8 @@ class LanguageModule(L.LightningModule):
             UserError: if the module has neither been fitted nor loaded.
         """
         if self.window is None:
-            raise UserError(
-                f"{type(self).__name__} does not know what its policy reads: fit it, load it, or set `window`"
-            )
+            name = type(self).__name__
+            raise UserError(f"{name} does not know what its policy reads: fit it, load it, or set `window`")
         return self.window
 
     # -- training -----------------------------------------------------------------------------------------------
@@ -190,16 +176,11 @@ class LanguageModule(L.LightningModule):
             data.configure_batches(self.batch_spec())
             self.window = data.window()
         keep_values_float32(self.trainer)
-        if stage != "fit":
-            return
-        self.made_with = training_facts(self, data)
-        if self.hparams["activation_checkpointing"]:
-            checkpoint_activations(self.trainable_model)
-        if self.starts_from_bc and self.hparams["pretrained"] is None and self.trainer.ckpt_path is None:
-            raise UserError(
-                f"{type(self).__name__} starts from a BC run: give model.init_args.pretrained (for example "
-                "runs/maze_fo/bc, made by: lmrl fit --config configs/maze_fo/bc.yaml)"
-            )
+        if stage == "fit":
+            self.made_with = training_facts(self, data)
+            check_start(self)
+            if self.hparams["activation_checkpointing"]:
+                checkpoint_activations(self.trainable_model)
 
     def configure_model(self) -> None:
         """Leave on each process its share of the weights; see `lmrl.training.sharding.configure_shards`."""
@@ -231,18 +212,9 @@ class LanguageModule(L.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW over everything that learns; the schedule counts optimizer steps."""
-        settings = self.hparams
-        optimizer = adamw(self, settings["lr"], settings["weight_decay"], settings["adam_beta2"])
-        steps = self.trainer.estimated_stepping_batches
-        rate = schedule(optimizer, settings["lr_schedule"], settings["warmup_steps"], settings["final_lr"], steps)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+        return optimizer_and_schedule(self, self.trainer.estimated_stepping_batches)
 
     # -- checkpoints --------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def arguments_of_checkpoint(arguments: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-        """What a checkpoint may choose among its arguments; see `lmrl.training.saving.plain_arguments`."""
-        return plain_arguments(arguments, file)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Make the checkpoint stand alone: no path of the run that it started from."""

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,7 +15,7 @@ from lmrl.lazy import load
 from lmrl.models.checkpoints import read_checkpoint, resolve_run
 from lmrl.models.export import MANIFEST, read_manifest
 from lmrl.modules.base import LanguageModule
-from lmrl.training.saving import ROOMS, read_folder
+from lmrl.training.saving import ROOMS, plain_arguments, read_folder
 from lmrl.types import Policy
 
 __all__ = ["load_module", "load_policy", "trained_task"]
@@ -98,8 +98,7 @@ def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -
         given = dict(content["hyper_parameters"])
         # Lightning notes there by what and whom a module was made.
         arguments = {name: value for name, value in given.items() if not str(name).startswith("_")}
-        arguments = {**arguments, **getattr(kind, "arguments_of_checkpoint", _unchanged)(arguments, file), **settings}
-        module = kind(**arguments)
+        module = kind(**{**_allowed(kind, arguments, file), **settings})
         module.configure_model()
         module.on_load_checkpoint(content)
         module.load_state_dict(content["state_dict"])
@@ -111,8 +110,13 @@ def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -
     return module.eval()
 
 
-def _unchanged(arguments: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    return arguments
+def _allowed(kind: type[L.LightningModule], arguments: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """What a checkpoint may choose among its arguments; raises where it names something else."""
+    if issubclass(kind, LanguageModule):
+        return plain_arguments(arguments, file)
+    check: Callable[[Mapping[str, Any], Path], Mapping[str, Any]] | None
+    check = getattr(kind, "arguments_of_checkpoint", None)
+    return arguments if check is None else check(arguments, file)
 
 
 def trained_task(path: str | Path, *, allow_pickle: bool = False) -> str | None:

@@ -7,13 +7,23 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.plugins.precision import HalfPrecision
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
 
+from lmrl.errors import check_range, unknown
 from lmrl.models.lora import is_adapter
 
-__all__ = ["SCHEDULES", "HalfTransformers", "adamw", "keep_values_float32", "schedule"]
+__all__ = [
+    "SCHEDULES",
+    "HalfTransformers",
+    "adamw",
+    "check_optimizer",
+    "keep_values_float32",
+    "optimizer_and_schedule",
+    "schedule",
+]
 
 
 class HalfTransformers(HalfPrecision):
@@ -48,6 +58,34 @@ def keep_values_float32(trainer: L.Trainer) -> None:
 
 
 SCHEDULES = ("cosine", "constant")
+
+
+def check_optimizer(
+    lr: float, lr_schedule: str, warmup_steps: int, final_lr: float, weight_decay: float, adam_beta2: float
+) -> None:
+    """Check the settings of `optimizer_and_schedule`, which are arguments of all algorithms.
+
+    Raises:
+        UserError: for an unknown schedule, or a number outside of its range.
+    """
+    if lr_schedule not in SCHEDULES:
+        raise unknown("lr_schedule", lr_schedule, SCHEDULES)
+    check_range("[0, inf)", lr=lr, warmup_steps=warmup_steps, weight_decay=weight_decay)
+    check_range("[0, 1]", final_lr=final_lr)
+    check_range("[0, 1)", adam_beta2=adam_beta2)
+
+
+def optimizer_and_schedule(module: L.LightningModule, steps: float) -> OptimizerLRSchedulerConfig:
+    """AdamW over everything that learns, and a schedule that counts optimizer steps.
+
+    Args:
+        module: its hyperparameters hold the settings.
+        steps: of the whole run.
+    """
+    settings = module.hparams
+    optimizer = adamw(module, settings["lr"], settings["weight_decay"], settings["adam_beta2"])
+    rate = schedule(optimizer, settings["lr_schedule"], settings["warmup_steps"], settings["final_lr"], steps)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
 
 def adamw(module: nn.Module, lr: float, weight_decay: float, beta2: float) -> torch.optim.AdamW:

@@ -10,7 +10,7 @@ from lightning.pytorch import Callback
 
 from lmrl.callbacks import TrainingProgress
 from lmrl.callbacks import progress as progress_module
-from lmrl.training.rounds import log_now
+from lmrl.training.reporting import log_now
 
 
 class Line(L.LightningModule):

@@ -1,0 +1,69 @@
+"""Scores of episodes and the pace of rollouts, as metrics of `torchmetrics`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from lmrl.evaluation.summary import EpisodeTable
+from lmrl.types import Episode
+
+__all__ = ["EpisodeScores", "RolloutPace"]
+
+_TYPES = {"returns": torch.float64, "lengths": torch.int64, "successes": torch.int64, "illegal": torch.int64}
+
+
+class EpisodeScores(Metric):
+    """Means and spread of returns and lengths, rates of success and of illegal actions, over episodes of all ranks.
+
+    The numbers are those of ``scores.json`` (`lmrl.evaluation.Evaluation.scores`). Every rank has to update it, if only
+    with no episodes.
+
+    Args:
+        **settings: arguments of `torchmetrics.Metric`; ``sync_on_compute=False`` where each rank has all episodes.
+    """
+
+    full_state_update = False
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name in _TYPES:
+            self.add_state(name, [], dist_reduce_fx="cat")
+
+    def update(self, episodes: Sequence[Episode]) -> None:
+        """Add episodes."""
+        for name, column in EpisodeTable.of(episodes)._asdict().items():
+            getattr(self, name).append(torch.from_numpy(column).to(self.device))
+
+    def compute(self) -> dict[str, float]:
+        """``return_mean``, ``return_std``, ``return_p50``, ``success_rate``, ``illegal_rate``..."""
+        columns: dict[str, Tensor] = {name: dim_zero_cat(getattr(self, name)) for name in _TYPES}
+        table = EpisodeTable(**{name: column.cpu().numpy() for name, column in columns.items()})
+        return {**table.means(), **table.spread()}
+
+
+class RolloutPace(Metric):
+    """How often a policy was asked, for how many turns, and how many tokens it said, over all ranks."""
+
+    full_state_update = False
+    calls: Tensor
+    turns: Tensor
+    tokens: Tensor
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name in ("calls", "turns", "tokens"):
+            self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, turns: int, tokens: int) -> None:
+        """Add a call: the requests that were answered, and the tokens of the answers."""
+        self.calls = self.calls + 1
+        self.turns = self.turns + turns
+        self.tokens = self.tokens + tokens
+
+    def compute(self) -> dict[str, int]:
+        """``calls``, ``turns`` and ``tokens``."""
+        return {name: int(getattr(self, name)) for name in ("calls", "turns", "tokens")}
