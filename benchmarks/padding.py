@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-import yaml
+from omegaconf import OmegaConf
 
 import lmrl
 from benchmarks.row import Row
-from lmrl.configuration import configs_folder
+from lmrl.configuration import configuration
 from lmrl.data import generate
 from lmrl.datamodules import OfflineDataModule
 from lmrl.datamodules.spec import BatchSpec
@@ -26,11 +26,11 @@ def padding(task: str, folder: Path, episodes: int) -> float:
     path = folder / f"{task}.parquet"
     quick = {"opponent": "random"} if task == "chess" else {}
     generate(task, episodes, 0, path, progress=False, env=quick)
-    config = yaml.safe_load((configs_folder() / task / "bc.yaml").read_text(encoding="utf-8"))
-    arguments = {**config["data"]["init_args"], "path": str(path), "env": None}
-    module, _, name = config["data"]["class_path"].rpartition(".")
+    config = configuration(["--config", f"configs/{task}/bc.yaml"])
+    arguments = {**OmegaConf.to_container(config.data.init_args), "path": str(path), "env": None}
+    module, _, name = config.data.class_path.rpartition(".")
     data: OfflineDataModule = getattr(import_module(module), name)(**arguments)
-    tokenizer = load_tokenizer(*filter(None, [config["model"].get("init_args", {}).get("tokenizer")]))
+    tokenizer = load_tokenizer(*filter(None, [config.model.init_args.get("tokenizer")]))
     data.setup("fit")
     shares = []
     for bootstrap in (False, True):

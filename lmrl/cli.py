@@ -48,7 +48,8 @@ class Verb:
 _FIT = """\
 usage: lmrl fit --config configs/<task>/<algorithm>.yaml [--config OVERLAY.yaml] [--KEY=VALUE ...]
 
-Several files are merged in their order, options come last. Shipped files are found from anywhere.
+Several files are merged in their order over configs/defaults.yaml, options come last. Shipped files are found from
+anywhere.
 
 options:
   --config FILE                  a configuration, e.g. configs/maze_fo/ilql.yaml or configs/logger/wandb.yaml
@@ -56,6 +57,8 @@ options:
                                  --trainer.default_root_dir is the run's folder
   --model.init_args.KEY=VALUE    of the algorithm, e.g. --model.init_args.lr=3e-4
   --data.init_args.KEY=VALUE     of the data, e.g. --data.init_args.path=data/maze.parquet
+  --evaluation.KEY=VALUE         how often the policy plays, and how much: every_n_steps and episodes; likewise
+                                 --checkpoint.every_n_steps and, of online runs, --rollout.episodes
   --seed_everything SEED         decides everything that is random about the training
   --ckpt_path FILE               a checkpoint to go on from, e.g. runs/maze_fo/ilql/last.ckpt
   --overwrite                    begin anew where there is a run; it is moved to .earlier/NAME-1 beside its folder

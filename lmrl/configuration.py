@@ -1,9 +1,11 @@
-"""Configuration files: where shipped ones are, how they are read, and what the words of a ``lmrl fit`` come to."""
+"""Configuration files: where shipped ones are, how they are read, and what the words of a ``lmrl fit`` come to.
+
+`configuration` is light: it merges as the parser of ``lmrl fit`` does, without importing what is configured.
+"""
 
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,13 @@ __all__ = [
     "config_file",
     "configs_folder",
     "configuration",
+    "defaults_file",
     "differences",
     "env_arguments",
     "max_steps_of",
     "named_values",
     "value_at",
+    "with_config_files",
 ]
 
 _LARGEST = 100_000
@@ -34,10 +38,15 @@ _MAY_BE_SAVED = re.compile(r"(LMRL|SLURM)_\w+|HOME|USER|TMPDIR|SCRATCH")
 
 
 def configs_folder() -> Path:
-    """The folder with ``<task>/<algorithm>.yaml``, ``scale/*.yaml`` and ``logger/*.yaml``."""
+    """The folder of ``defaults.yaml``, ``<task>/<algorithm>.yaml``, ``paper/``, ``scale/`` and ``logger/``."""
     package = Path(__file__).parent
     inside, beside = package / "_configs", package.parent / "configs"
     return inside if inside.is_dir() else beside
+
+
+def defaults_file() -> Path:
+    """What every run begins with: loggers, callbacks and settings of the trainer; other files come over it."""
+    return configs_folder() / "defaults.yaml"
 
 
 def config_file(name: str | Path) -> Path:
@@ -56,11 +65,12 @@ def config_file(name: str | Path) -> Path:
     for folder in () if given.is_absolute() else shipped:
         if folder.joinpath(*parts).is_file():
             return folder.joinpath(*parts)
-    found = [(folder, path) for folder in shipped for path in sorted(folder.rglob("*.yaml"))]
+    found = [(folder, path) for folder in shipped for path in sorted(folder.rglob("*/*.yaml"))]
     known = [f"configs/{path.relative_to(folder).as_posix()}" for folder, path in found]
-    near = [path for path in known if path.split("/")[1] in parts]
+    near = [path for path in known if set(path.split("/")[1:-1]) <= set(parts)]
+    near = [path for path in near if path.count("/") == near[-1].count("/")]  # of paper/<task>, or else of <task>
     near = near or difflib.get_close_matches(f"configs/{'/'.join(parts)}", known, n=4, cutoff=0.85)
-    folders = sorted({f"{Path(path).parent}/" for path in known})
+    folders = sorted({f"configs/{path.split('/')[1]}/" for path in known})
     what = (
         f"{str(name)!r} is a folder, not a config file"
         if str(name) and given.is_dir()
@@ -134,18 +144,79 @@ _COMPARED = ("model.class_path", "model.init_args", "data.class_path", "data.ini
 _APART = (_PRETRAINED, "data.init_args.path")
 
 
-def configuration(words: Sequence[str]) -> DictConfig:
-    """The merged configuration of ``fit --config FILE ... --key=value ...``.
+def with_config_files(words: Sequence[str]) -> list[str]:
+    """The same words of a ``lmrl fit`` with the files that ``--config`` names found and checked.
 
     Raises:
-        UserError: a file that is not there, or no configuration.
+        UserError: a file is missing or no configuration, or a word names a variable of the environment that may be a
+            secret.
     """
-    files = [config_file(after) for word, after in pairwise(words) if word == "--config"]
-    for file in files:
-        check_config(file)
-    given = [word.removeprefix("--") for word in words if word.startswith("--") and "=" in word]
-    merged = OmegaConf.merge(*(OmegaConf.load(file) for file in files), OmegaConf.from_dotlist(given))
-    assert isinstance(merged, DictConfig)
+    found = list(words)
+    for index, word in enumerate(found):
+        check_environment(word, "a word of the command line")
+        if word.startswith("--config=") or (index and found[index - 1] in ("--config", "-c")):
+            path = config_file(word.removeprefix("--config="))
+            check_config(path)
+            found[index] = f"--config={path}" if word.startswith("--config=") else str(path)
+    return found
+
+
+def configuration(words: Sequence[str]) -> DictConfig:
+    """The merged configuration of ``fit --config FILE ... --key=value ...`` over that of `defaults_file`.
+
+    ``KEY+`` adds to the list that is there. Interpolations stay as they are until a value is asked for (`value_at`),
+    and arguments that a class has by itself are not filled in.
+
+    Raises:
+        UserError: a file that is not there, or no configuration; a value that cannot be read.
+    """
+    merged = _content(defaults_file())
+    for key, value in _settings(with_config_files(words)):
+        if key == "config":
+            part = _content(Path(value))
+        else:
+            try:
+                part = _plain(OmegaConf.from_dotlist([f"{key}={value}"]))
+            except (yaml.YAMLError, OmegaConfBaseException) as error:
+                raise UserError(f"--{key}={value} cannot be read: {error}") from error
+        merged = _merged(merged, part)
+    return OmegaConf.create(merged)
+
+
+def _content(file: Path) -> dict[str, Any]:
+    return _plain(OmegaConf.load(file))
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    plain = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def _settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Keys and values of ``--key=value`` and ``--key value``, in full: ``--data.size=9`` is ``data.init_args.size``."""
+    for word, after in zip(words, [*words[1:], "-"], strict=True):
+        if not word.startswith("-"):
+            continue
+        key, equals, value = ("--config" if word == "-c" else word).removeprefix("--").partition("=")
+        if not equals and after.startswith("-"):
+            continue  # a switch
+        group, _, name = key.partition(".")
+        if group in ("model", "data") and name.split(".")[0] not in ("class_path", "init_args", "dict_kwargs"):
+            key = f"{group}.init_args.{name}" if name else f"{group}.class_path"
+        yield key, value if equals else after
+
+
+def _merged(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(whole)
+    for key, value in part.items():
+        name, there = key.removesuffix("+"), merged.get(key.removesuffix("+"))
+        if name != key:
+            merged[name] = [*(there if isinstance(there, list) else [there] * (there is not None)), *value]
+        elif isinstance(value, dict) and isinstance(there, dict):
+            merged[key] = _merged(there, value)
+        else:
+            merged[key] = value
     return merged
 
 

@@ -1,90 +1,169 @@
-"""Every shipped configuration trains a step, as it stands but for fewer games, and leaves a run that can play."""
+"""The shipped configurations: all are read, what they come to is fixed, and one of each kind trains a step.
+
+After a change that is meant, `python -m tests.test_configs` writes ``golden/configs.yaml`` anew.
+"""
 
 import csv
 import json
+from contextlib import redirect_stdout
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from lmrl.cli import main
-from lmrl.configuration import configs_folder
+from lmrl.configuration import configs_folder, configuration
 from lmrl.data import generate
 from lmrl.envs.registry import tasks
 from tests.helpers.ranks import STRATEGIES, on_ranks
 
 CONFIGS = configs_folder()
+GOLDEN = Path(__file__).parent / "golden" / "configs.yaml"
 # Two games of an untrained model may well be equal, or won by nobody.
 pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")
 
-RUNS = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parts[-2] in tasks())
-OVERLAYS = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parts[-2] not in tasks())
+RUNS = sorted(path for path in CONFIGS.glob("*/*.yaml") if path.parent.name in tasks())
+PAPER = sorted(CONFIGS.glob("paper/*/*.yaml"))
+OVERLAYS = sorted([*CONFIGS.glob("scale/*.yaml"), *CONFIGS.glob("logger/*.yaml")])
+GPT2 = CONFIGS / "scale" / "gpt2.yaml"
 
+#: One of each algorithm and of each form of online training; of both kinds of network and all lengths of window.
+TRAINED = (
+    *(f"maze_fo/{name}" for name in ("bc", "filtered_bc", "mc", "ilql", "ilql_to_online", "ilql_to_ppo")),
+    "maze_po/online_ilql",
+    *(f"wordle/{name}" for name in ("online_filtered_bc", "ppo")),
+    "twenty_questions/partner",
+)
+#: Besides these, with the paper's settings.
+FIXED = (*TRAINED, "paper/maze_po/ppo")
 
-#: In which rounds are played.
-_SHORT = {
-    "chess": {"max_moves": 3, "opponent": "random"},
-    "endgames": {"max_moves": 3},
-    "maze_fo": {"max_steps": 5},
-    "maze_po": {"max_steps": 5},
-}
+#: Games that an untrained model would not end soon.
+_SHORT = {"maze_fo": {"max_steps": 5}, "maze_po": {"max_steps": 5}}
 
 
 def name_of(path: Path) -> str:
-    return path.relative_to(CONFIGS).as_posix()
+    return path.relative_to(CONFIGS).with_suffix("").as_posix()
+
+
+def files_of(path: Path) -> list[Path]:
+    """A run file alone, or one of the paper's settings over what it is for."""
+    return [path] if path in RUNS else [CONFIGS / path.relative_to(CONFIGS / "paper"), GPT2, path]
+
+
+def words_of(*files: Path) -> list[str]:
+    return [word for file in files for word in ("--config", str(file))]
 
 
 @cache
-def read(path: Path) -> dict[str, Any]:
-    config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return config
+def shown(*words: str) -> dict[str, Any]:
+    """What ``lmrl fit --print_config`` shows."""
+    with redirect_stdout(StringIO()) as out:
+        assert main(["fit", *words, "--print_config"]) == 0
+    found: dict[str, Any] = yaml.safe_load(out.getvalue())
+    return found
+
+
+def contains(whole: Any, part: Any) -> bool:
+    """Whether all that one configuration says is so in another."""
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(contains(whole.get(key), value) for key, value in part.items())
+    if isinstance(part, list):
+        return isinstance(whole, list) and len(whole) == len(part) and all(map(contains, whole, part))
+    return bool(whole == part)
+
+
+@pytest.mark.parametrize("path", [*RUNS, *PAPER], ids=name_of)
+def test_a_file_is_read_and_comes_to_the_same_everywhere(path: Path) -> None:
+    """The parser of ``lmrl fit`` makes of it what `configuration` does, from which ``lmrl reproduce`` plans."""
+    words = words_of(*files_of(path))
+    planned = OmegaConf.to_container(configuration(words), resolve=True)
+    parsed = shown(*words)
+    assert contains(parsed, planned)
+    run = files_of(path)[0]
+    assert parsed["trainer"]["default_root_dir"] == f"runs/{name_of(run)}"
+    played = [c["init_args"]["task"] for c in parsed["trainer"]["callbacks"] if "task" in c["init_args"]]
+    assert played == ([] if run.stem == "partner" else [run.parent.name])
+
+
+def settings(name: str) -> dict[str, Any]:
+    """All that decides about a run, arguments that only their classes name included."""
+    parsed = shown(*words_of(*files_of(CONFIGS / f"{name}.yaml")))
+    trainer = {key: value for key, value in parsed["trainer"].items() if key in _DECIDE}
+    trainer["logger"] = [logger["class_path"] for logger in parsed["trainer"]["logger"]]
+    found = {"seed": parsed["seed_everything"], "model": parsed["model"], "data": parsed["data"], "trainer": trainer}
+    return {name: without_nothing(part) for name, part in found.items()}
+
+
+def without_nothing(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {key: without_nothing(value) for key, value in part.items() if value is not None}
+    return [without_nothing(value) for value in part] if isinstance(part, list) else part
+
+
+_DECIDE = (
+    *("callbacks", "max_steps", "max_epochs", "check_val_every_n_epoch", "val_check_interval", "limit_val_batches"),
+    *("log_every_n_steps", "gradient_clip_val", "accumulate_grad_batches", "enable_checkpointing", "precision"),
+)
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_settings_are_what_they_were(name: str) -> None:
+    assert settings(name) == yaml.safe_load(GOLDEN.read_text(encoding="utf-8"))[name]
+
+
+def test_a_run_file_holds_what_is_peculiar_to_it() -> None:
+    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in CONFIGS.rglob("*/*.yaml")}
+    assert [name for name in map(name_of, RUNS) if lines[name] > 20] == []
+    assert sum(lines.values()) < 1300
+
+
+@pytest.mark.parametrize("path", OVERLAYS, ids=name_of)
+def test_an_overlay_fits_over_a_run(path: Path) -> None:
+    changed = yaml.safe_load(path.read_text(encoding="utf-8"))
+    words = words_of(CONFIGS / "maze_fo" / "ilql.yaml", path)
+    planned = OmegaConf.to_container(configuration(words), resolve=True)
+    assert isinstance(planned, dict) and contains(shown(*words), {key: planned[key] for key in changed})
+
+
+def test_the_overlay_of_weights_and_biases_keeps_the_other_loggers() -> None:
+    words = words_of(CONFIGS / "maze_fo" / "bc.yaml", CONFIGS / "logger" / "wandb.yaml")
+    names = [logger["class_path"].rpartition(".")[2] for logger in shown(*words)["trainer"]["logger"]]
+    assert names == ["CSVLogger", "TensorBoardLogger", "WandbLogger"]
+
+
+# -- training ----------------------------------------------------------------------------------------------------
 
 
 def short(path: Path, folder: Path) -> list[str]:
-    """The words after ``fit`` for one step of a configuration with little data and a single evaluation game."""
-    task = path.parts[-2]
+    """The words after ``fit`` for one step of a configuration with little data and few games."""
+    task = path.parent.name
     data = folder / f"{task}.parquet"
     if not data.exists():
-        # Some of them solved; chess is slow, and won quickly against random moves.
-        games, env = (20, {"opponent": "random"}) if task == "chess" else (60, {})
-        generate(task, games, 0, data, progress=False, env=env)
-    config = read(path)
-    callbacks = [_with_a_short_game(entry) for entry in config["trainer"]["callbacks"]]
-    changed = {**config, "trainer": {**config["trainer"], "callbacks": callbacks}}
-    if config["data"]["class_path"].endswith("OnlineDataModule") and task in _SHORT:
-        changed["data"] = {**config["data"], "init_args": {**config["data"]["init_args"], "env": _SHORT[task]}}
-    copy = folder / f"{task}-{path.name}"
-    copy.write_text(yaml.safe_dump(changed))
-    words = ["--config", str(copy), f"--data.init_args.path={data}", "--data.init_args.batch_size=8"]
+        generate(task, 60, 0, data, progress=False)
+    words = ["--config", str(path), f"--data.init_args.path={data}", "--data.init_args.batch_size=8"]
+    if path.stem != "partner":
+        words += ["--evaluation.episodes=1", f"--data.init_args.env={json.dumps(_SHORT.get(task, {}))}"]
+    if "online" in path.stem or "ppo" in path.stem:
+        words.append("--rollout.episodes=2")
     if path.stem == "online_filtered_bc":  # two games of a model that has learned for a step are never won
-        words += ["--model.init_args.success=false"]
-    return [*words, "--trainer.max_steps=1", "--trainer.enable_progress_bar=true"]
+        words.append("--model.init_args.success=false")
+    return [*words, "--trainer.max_steps=1"]
 
 
-def _with_a_short_game(callback: dict[str, Any]) -> dict[str, Any]:
-    arguments = callback.get("init_args", {})
-    if "episodes" not in arguments:
-        return callback
-    if callback["class_path"].endswith("RolloutCollection"):
-        return {**callback, "init_args": {**arguments, "episodes": 2}}
-    short = {"env": {"max_moves": 3}} if arguments["task"] in ("chess", "endgames") else {}
-    return {**callback, "init_args": {**arguments, "episodes": 1, "decoding": {"max_new_tokens": 1}, **short}}
-
-
-def fit(path: Path, folder: Path, *words: str) -> Path:
+def fit(path: Path, folder: Path) -> Path:
     """Train one step and return the run's folder; what a configuration starts from is trained first."""
-    root = folder / "runs" / path.parts[-2] / path.stem
+    root = folder / "runs" / name_of(path)
     if (root / "last.ckpt").is_file():
         return root
-    settings = [*short(path, folder), *words, f"--trainer.default_root_dir={root}"]
-    start = read(path)["model"].get("init_args", {}).get("pretrained")
+    words = [*short(path, folder), f"--trainer.default_root_dir={root}"]
+    start = configuration(["--config", str(path)]).model.init_args.get("pretrained")
     if start is not None:
-        base = folder / start
-        fit(path.with_name(f"{base.name}.yaml"), folder)
-        settings.append(f"--model.init_args.pretrained={base}")
-    assert main(["fit", *settings]) == 0
+        words.append(f"--model.init_args.pretrained={fit(path.with_name(f'{Path(start).name}.yaml'), folder)}")
+    assert main(["fit", *words]) == 0
     return root
 
 
@@ -93,19 +172,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("configs")
 
 
-@pytest.mark.parametrize("path", RUNS, ids=name_of)
-def test_a_configuration_trains_a_step(path: Path, folder: Path) -> None:
-    run = fit(path, folder)
+@pytest.mark.parametrize("name", TRAINED)
+def test_one_of_each_kind_trains_a_step(name: str, folder: Path) -> None:
+    run = fit(CONFIGS / f"{name}.yaml", folder)
     kept = ["last.ckpt", "last/config.json", "config.yaml"]
-    if path.stem != "partner":  # a second speaker is not a player: nothing is played, so nothing is best
+    if not name.endswith("partner"):  # a second speaker is not a player: nothing is played, so nothing is best
         kept += ["best.ckpt", "best/config.json", "metrics.csv"]
     assert [name for name in kept if not (run / name).is_file()] == []
 
 
-@pytest.mark.parametrize("path", [path for path in RUNS if "ppo" in path.stem], ids=name_of)
-def test_the_first_ratio_of_a_configuration_is_one(path: Path, folder: Path) -> None:
-    """What is trained is what was sampled, for every game, tokenizer, window and kind of model."""
-    with (fit(path, folder) / "metrics.csv").open(encoding="utf-8") as file:
+@pytest.mark.parametrize("name", [name for name in TRAINED if name.endswith("ppo")])
+def test_the_first_ratio_of_a_run_is_one(name: str, folder: Path) -> None:
+    """What is trained is what was sampled."""
+    with (fit(CONFIGS / f"{name}.yaml", folder) / "metrics.csv").open(encoding="utf-8") as file:
         ratios = [float(row["ppo/first_ratio"]) for row in csv.DictReader(file) if row["ppo/first_ratio"]]
     assert ratios == pytest.approx([1.0], abs=1e-5)
 
@@ -134,38 +213,8 @@ def test_two_processes_train_a_step(name: str, folder: Path, tmp_path: Path) -> 
     assert main(["export", str(tmp_path / "run"), "--to", str(tmp_path / "exported")]) == 0
 
 
-@pytest.mark.parametrize("path", OVERLAYS, ids=name_of)
-def test_an_overlay_fits_over_the_configurations(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    changed = read(path)
-    fitting = 0
-    # An overlay is named after the task and the algorithm that it is for, or is for all.
-    task = path.stem.removeprefix("paper_").replace("dialogue", "twenty_questions").rpartition("_")[0]
-    meant = [run for run in RUNS if task and run.parts[-2].startswith(task) and path.stem.endswith(run.stem)]
-    for run in meant or [run for run in RUNS if run.parts[-2] == "maze_fo"]:
-        assert main(["fit", "--config", str(run), "--config", str(path), "--print_config"]) in (0, 2)
-        said = capsys.readouterr()
-        merged = yaml.safe_load(said.out) if said.out else None
-        fitting += merged is not None and _contains(merged, changed)
-    assert fitting, said.err
-
-
-def _contains(whole: Any, part: Any) -> bool:
-    if isinstance(part, dict):
-        added = {key[:-1]: value for key, value in part.items() if key.endswith("+")}
-        others = {key: value for key, value in part.items() if not key.endswith("+")}
-        return (
-            isinstance(whole, dict)
-            and all(_contains(whole.get(key), value) for key, value in others.items())
-            and all(_contains(whole.get(key, [])[-len(value) :], value) for key, value in added.items())
-        )
-    if isinstance(part, list):
-        return isinstance(whole, list) and len(whole) >= len(part) and all(map(_contains, whole, part))
-    return bool(whole == part) or (isinstance(part, str) and "${" in part)
-
-
-def test_the_overlay_of_weights_and_biases_keeps_the_other_loggers(capsys: pytest.CaptureFixture[str]) -> None:
-    run, overlay = CONFIGS / "maze_fo" / "bc.yaml", CONFIGS / "logger" / "wandb.yaml"
-    assert main(["fit", "--config", str(run), "--config", str(overlay), "--print_config"]) == 0
-    loggers = yaml.safe_load(capsys.readouterr().out)["trainer"]["logger"]
-    names = [logger["class_path"].rpartition(".")[2] for logger in loggers]
-    assert names == ["CSVLogger", "TensorBoardLogger", "WandbLogger"]
+if __name__ == "__main__":
+    written = yaml.safe_dump(
+        {name: settings(name) for name in FIXED}, sort_keys=False, default_flow_style=None, width=118
+    )
+    GOLDEN.write_text(written, encoding="utf-8")

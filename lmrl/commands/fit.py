@@ -1,11 +1,13 @@
 """``lmrl fit``: LightningCLI over any LightningModule and LightningDataModule, and the folder of its run."""
 
 import csv
+import re
 import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from glob import escape
 from io import StringIO
 from pathlib import Path
 from pickle import UnpicklingError
@@ -24,12 +26,13 @@ from omegaconf.errors import OmegaConfBaseException
 from lmrl.callbacks import InteractiveEvaluation, TrainingProgress
 from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
-from lmrl.configuration import check_config, check_environment, config_file
+from lmrl.configuration import config_file, configuration, defaults_file, value_at, with_config_files
 from lmrl.errors import UserError, check_range, user_error_in
 from lmrl.files import locked, replacing
 from lmrl.models.checkpoints import check_checkpoint, has_run, is_checkpoint, set_aside, steps_of, unreadable
 from lmrl.models.export import read_manifest
 from lmrl.models.lm import weights_on_first_process
+from lmrl.modules import LanguageModule
 
 __all__ = ["MetricsFile", "RunConfig", "TrainingCLI", "check_run_folder", "fit", "run_folder"]
 
@@ -158,6 +161,13 @@ _RANGES = {
     "[1, inf)": ("trainer.accumulate_grad_batches", "trainer.check_val_every_n_epoch", "trainer.num_nodes"),
     "[0, inf)": ("trainer.gradient_clip_val", "trainer.log_every_n_steps"),
 }
+_INCOMPLETE = re.compile(r"'([\w.]+)':\s+the following arguments are required: (\w+)")
+#: Settings that callbacks in the defaults and in online run files refer to.
+_OF_CALLBACKS = {
+    "evaluation": ("InteractiveEvaluation", ("every_n_steps", "episodes")),
+    "checkpoint": ("KeepLast", ("every_n_steps",)),
+    "rollout": ("RolloutCollection", ("episodes",)),
+}
 
 
 class RunConfig(SaveConfigCallback):
@@ -174,8 +184,10 @@ class RunConfig(SaveConfigCallback):
 class TrainingCLI(LightningCLI):
     """Parses ``seed_everything``, ``trainer``, ``model``, ``data`` and ``ckpt_path``, and builds what they describe.
 
-    Several ``--config`` files are merged in their order, the command line comes last, and OmegaConf interpolation is
-    resolved over all of it, so that ``${trainer.default_root_dir}`` is where the run really is.
+    A run begins with ``configs/defaults.yaml``; several ``--config`` files are merged over it in their order, the
+    command line comes last, and OmegaConf interpolation is resolved over all of it, so that
+    ``${trainer.default_root_dir}`` is where the run really is. A LightningModule that is no `LanguageModule` begins
+    with what Lightning has by itself: the callbacks of the defaults would have it play.
     """
 
     def __init__(self, args: Sequence[str]) -> None:
@@ -188,12 +200,20 @@ class TrainingCLI(LightningCLI):
             save_config_callback=RunConfig,
             save_config_kwargs={"overwrite": True, "save_to_log_dir": False},
             seed_everything_default=0,
-            parser_kwargs={"parser_mode": "omegaconf+", "exit_on_error": False, "prog": "lmrl fit"},
+            parser_kwargs={
+                "parser_mode": "omegaconf+",
+                "exit_on_error": False,
+                "prog": "lmrl fit",
+                "default_config_files": [escape(str(defaults_file()))] if _has_defaults(self._words) else [],
+            },
             auto_configure_optimizers=False,
             run=False,
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        for group, (kind, names) in _OF_CALLBACKS.items():
+            for name in names:
+                parser.add_argument(f"--{group}.{name}", type=int | None, default=None, help=f"of the default {kind}")
         parser.add_argument("--ckpt_path", type=str | None, default=None, help="a checkpoint to go on from")
         parser.add_argument(
             "--overwrite",
@@ -244,6 +264,7 @@ class TrainingCLI(LightningCLI):
         except OmegaConfBaseException as error:
             raise UserError(f"the configuration cannot be put together: {error}") from error
         _check_settings(self.config)
+        _check_callbacks(self.config, self._words)
         checkpoint = self.config.ckpt_path
         if checkpoint is not None:
             check_checkpoint(Path(checkpoint), self.config.allow_pickle)
@@ -261,7 +282,8 @@ def fit(argv: Sequence[str]) -> int:
     Raises:
         UserError: a missing configuration file, an unknown key, a missing dataset or checkpoint.
     """
-    words = _with_class_names(_with_config_files(argv))
+    _check_first(argv)
+    words = _with_class_names(with_config_files(argv))
     if not words:
         raise UserError("nothing to train: lmrl fit --config configs/<task>/<algorithm>.yaml (see: lmrl fit --help)")
     with quiet_libraries():
@@ -315,22 +337,14 @@ def _ending(trainer: Trainer) -> str:
     return "\n".join(lines)
 
 
-def _with_config_files(argv: Sequence[str]) -> list[str]:
-    """The same words with ``--config`` names resolved, so that shipped files are found from anywhere.
+def _check_first(argv: Sequence[str]) -> None:
+    """Refuse ``lmrl fit FILE``.
 
     Raises:
-        UserError: a file is missing or no configuration, or the first word is no option.
+        UserError: the first word is no option.
     """
-    words = list(argv)
-    if words and not words[0].startswith("-"):
-        raise UserError(f"unexpected {words[0]!r}: a configuration is named by --config{_meant(words[:2])}")
-    for index, word in enumerate(words):
-        check_environment(word, "a word of the command line")
-        if word.startswith("--config=") or (index and words[index - 1] in ("--config", "-c")):
-            path = config_file(word.removeprefix("--config="))
-            check_config(path)
-            words[index] = f"--config={path}" if word.startswith("--config=") else str(path)
-    return words
+    if argv and not argv[0].startswith("-"):
+        raise UserError(f"unexpected {argv[0]!r}: a configuration is named by --config{_meant(argv[:2])}")
 
 
 def _meant(words: Sequence[str]) -> str:
@@ -363,7 +377,25 @@ def _with_class_names(argv: Sequence[str]) -> list[str]:
     return words
 
 
+def _has_defaults(words: Sequence[str]) -> bool:
+    """Whether ``configs/defaults.yaml`` is for the model that is named: one of this package's kind, or none yet."""
+    try:
+        config = configuration(words)
+    except UserError:  # a value that the parser explains
+        return True
+    module, _, name = str(value_at(config, "model.class_path") or value_at(config, "model") or "").rpartition(".")
+    try:
+        kind = getattr(import_module(module), name) if module else None
+    except (ImportError, AttributeError):  # which the parser explains
+        return True
+    return not isinstance(kind, type) or issubclass(kind, LanguageModule)
+
+
 def _told(message: str, parser: LightningArgumentParser) -> str:
+    if found := _INCOMPLETE.search(message):
+        played = found[1].endswith(".InteractiveEvaluation")  # of the defaults; the data has no task to refer to
+        way_out = ": name it as data.init_args.task, or list the callbacks of this run as trainer.callbacks"
+        return f"{found[1]} must be given {found[2]}" + (way_out if played else "")
     if "arguments are required" in message:
         return "model and data must be given, as a configuration has them: --config configs/<task>/<algorithm>.yaml"
     return explain(message, parser)
@@ -384,3 +416,20 @@ def _check_settings(config: Namespace) -> None:
     folder = Path(config.trainer.default_root_dir or ".").absolute()
     if (there := next(path for path in (folder, *folder.parents) if path.exists())) and not there.is_dir():
         raise UserError(f"trainer.default_root_dir must be a folder, and {there} is a file")
+
+
+def _check_callbacks(config: Namespace, words: Sequence[str]) -> None:
+    """Refuse a setting of a callback on the command line where no callback refers to it.
+
+    Raises:
+        UserError: the configuration has a list of callbacks of its own.
+    """
+    for group, (kind, names) in _OF_CALLBACKS.items():
+        given = [c for c in config.trainer.callbacks or [] if c.class_path.endswith(f".{kind}")]
+        for name in names:
+            asked = any(word.partition("=")[0] == f"--{group}.{name}" for word in words)
+            if asked and config[group][name] not in [callback.init_args.get(name) for callback in given]:
+                raise UserError(
+                    f"{group}.{name} has no effect: trainer.callbacks "
+                    + (f"says itself how {kind} is set" if given else f"holds no {kind}")
+                )

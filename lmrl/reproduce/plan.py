@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmrl.configuration import base_of, config_file, configs_folder, configuration, max_steps_of, value_at
+from omegaconf import OmegaConf
+
+from lmrl.configuration import base_of, configs_folder, configuration, max_steps_of, value_at
 from lmrl.data.recording import dataset_path
 from lmrl.envs import registry
 from lmrl.envs.registry import policy_names
@@ -19,13 +21,6 @@ __all__ = ["PLAYERS", "PRESETS", "SCRATCH", "Order", "Preset", "check_weights", 
 
 SCRATCH = "scratch"
 """In place of weights: random ones of the same size."""
-
-_GROUPS = {
-    **dict.fromkeys(("maze_fo", "maze_po"), "maze"),
-    **dict.fromkeys(("text_nav_fo", "text_nav_po"), "text_nav"),
-    **dict.fromkeys(("twenty_questions", "guess_city", "car_dealer"), "dialogue"),
-}
-"""Tasks that share their overlays of the paper's settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +40,8 @@ class Preset:
         """Configuration files over ``configs/<task>/<algorithm>.yaml``, in their order."""
         if self.scale is None:
             return []
-        names = (f"scale/paper_{group}_{algorithm}.yaml" for group in (task, _GROUPS.get(task)))
-        papers = [f"configs/{name}" for name in names if (configs_folder() / name).is_file()]
-        return [self.scale, *papers[:1]]
+        paper = Path("paper", task, f"{algorithm}.yaml")
+        return [self.scale, *([f"configs/{paper.as_posix()}"] if (configs_folder() / paper).is_file() else [])]
 
 
 PRESETS = {
@@ -182,8 +176,8 @@ class _Training:
         base = None if start is None else self.add(start)
         words += ["--seed_everything", str(self.seed), *self._elsewhere(folder, base), *self._data_words(given)]
         words += [*self._weights(given, base), *_shortened(given, self.order.few_games), *self.order.overrides]
-        texts = [config_file(file).read_text(encoding="utf-8") for file in files]
-        fit = Step("fit", tuple(words), digest(texts, words, None if base is None else base.steps[0].recipe))
+        merged = OmegaConf.to_container(configuration(words), resolve=False)
+        fit = Step("fit", tuple(words), digest(merged, words, None if base is None else base.steps[0].recipe))
         after = f"{self.task}/{DATA}" if base is None else base.name
         steps = (fit, *self._evaluations(folder, fit.recipe))
         cell = Cell(self.task, algorithm, self.seed, folder, after, steps, max_steps_of(configuration(words)))
