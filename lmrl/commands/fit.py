@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from glob import escape
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from pickle import UnpicklingError
