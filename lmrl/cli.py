@@ -56,7 +56,7 @@ options:
   --trainer.KEY=VALUE            of Lightning's Trainer, e.g. --trainer.max_steps=1000 or --trainer.accelerator=gpu;
                                  --trainer.default_root_dir is the run's folder
   --model.init_args.KEY=VALUE    of the algorithm, e.g. --model.init_args.lr=3e-4
-  --data.init_args.KEY=VALUE     of the data, e.g. --data.init_args.path=data/maze.parquet
+  --data.init_args.KEY=VALUE     of the data, e.g. --data.init_args.path=data/mine.parquet
   --evaluation.KEY=VALUE         how often the policy plays, and how much: every_n_steps and episodes; likewise
                                  --checkpoint.every_n_steps and, of online runs, --rollout.episodes
   --seed_everything SEED         decides everything that is random about the training
@@ -67,7 +67,7 @@ options:
 
 All of the trainer's options:    lmrl fit --config FILE --help
 All of an algorithm's:           lmrl fit --model.help lmrl.modules.ILQL
-All of the data's:               lmrl fit --data.help lmrl.datamodules.MazeDataModule"""
+All of the data's:               lmrl fit --data.help lmrl.datamodules.OfflineDataModule"""
 
 VERBS = {
     "fit": Verb("commands.fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True, page=_FIT),

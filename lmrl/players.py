@@ -154,7 +154,7 @@ def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: b
 
     ``RUN/evaluation`` for a run and its best checkpoint, ``RUN/evaluation_last`` for its last one;
     ``runs/TASK/NAME/evaluation`` for other players, exported folders elsewhere, and runs that play another task than
-    their own (``runs/maze_po/ilql_of_maze_fo/evaluation``).
+    their own (``runs/TASK/ilql_of_maze_fo/evaluation``).
 
     Args:
         name: as of `named_policy`.

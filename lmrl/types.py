@@ -16,7 +16,7 @@ __all__ = ["Described", "Episode", "Partner", "PartnerRequest", "Policy", "Reply
 class Episode:
     r"""What was said, for what reward, and how it ended.
 
-    Example: two turns in the maze, the second reaches the goal::
+    Example: two turns, the second reaches the goal::
 
         Episode(
             task="maze_fo",
@@ -154,7 +154,7 @@ class PartnerRequest:
     Example: the second question of an episode about a hidden apple::
 
         PartnerRequest(
-            task="twenty_questions",
+            task="guess_object",
             facts={"word": "Apple"},
             heard=("Is it alive?\n", "Is it a fruit?\n"),
             said=("No.\n",),

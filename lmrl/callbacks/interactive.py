@@ -31,8 +31,8 @@ _LOGGED = {
 class InteractiveEvaluation(Callback):
     """Lets the policy play every so many steps, logs ``eval/<task>/...``, and keeps the best by return as ``best``.
 
-    It plays what `lmrl.evaluate` plays with `selection`: starts that the task keeps for it where there are some, as in
-    the endgames, and seeds of its own.
+    It plays what `lmrl.evaluate` plays with `selection`: starts that the task keeps for it where there are some, and
+    seeds of its own.
 
     Processes that train together share the episodes; the scores are over all of them, as if one had played.
     """

@@ -362,7 +362,7 @@ def _meant(words: Sequence[str]) -> str:
 def _with_class_names(argv: Sequence[str]) -> list[str]:
     """The same words; jsonargparse finds short names (``--model BC``) among the classes that are imported.
 
-    A datamodule may do without its last syllables: ``--data MazeData`` is `MazeDataModule`.
+    A datamodule may do without its last syllables: ``--data OfflineData`` is `OfflineDataModule`.
     """
     words = list(argv)
     if {"-h", "--help"}.isdisjoint(words):

@@ -2,23 +2,16 @@
 
 import logging
 import os
+import re
 import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 __all__ = ["explain_library", "is_refused_setting", "quiet_libraries"]
 
-#: Which extra of the project brings a package.
-_EXTRAS = {
-    "openai": "chat",
-    "peft": "lora",
-    "starlette": "web",
-    "textworld": "textnav",
-    "trl": "trl",
-    "uvicorn": "web",
-}
 _NO_GPU = (
     "gpu backend found",
     "can not run on your system since the accelerator is not available",
@@ -100,13 +93,22 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
 
 
+def _installable(package: str) -> str:
+    """What to install: the first extra of this project that brings the package, else the package itself."""
+    try:
+        needed = requires("lmrl") or ()
+    except PackageNotFoundError:  # not installed, only on the path
+        needed = ()
+    found = (re.match(rf"{re.escape(package)}\b.*extra == ['\"](\w+)", line) for line in needed)
+    return next((f"'lmrl[{match[1]}]'" for match in found if match), package)
+
+
 def _explain(error: BaseException, text: str) -> str | None:
     kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
     said = text.lower()
     if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] != "lmrl":
         package = error.name.partition(".")[0]
-        install = f"'lmrl[{_EXTRAS[package]}]'" if package in _EXTRAS else package
-        return f"the package {package} is not installed: pip install {install}"
+        return f"the package {package} is not installed: pip install {_installable(package)}"
     if any(kind.startswith("wandb.") for kind in kinds):
         return f"Weights & Biases: {text.rstrip('.')}; run wandb login, or stay on this machine: WANDB_MODE=offline"
     if any(sign in said for sign in _NO_GPU):

@@ -19,7 +19,7 @@ def agreement_command(
     """Ask a second speaker and the scripted one the same questions, half of them in words that no data holds.
 
     Args:
-        task: name of the task, e.g. twenty_questions.
+        task: name of a task whose second speaker says yes or no.
         partner: who is tested: lm:PATH or chat:MODEL.
         size: questions in all.
         seed: of the questions.

@@ -39,7 +39,7 @@ def reproduce_command(
     """Make the data, train, let everyone play, and write the report. What is finished is not done again.
 
     Args:
-        tasks: names of tasks, e.g. maze_fo maze_po.
+        tasks: names of tasks, e.g. maze_fo.
         all: all ten tasks.
         algorithms: names of files in configs/<task>/ (default: bc filtered_bc mc ilql ppo online_filtered_bc).
         preset: cpu (small models) or gpu (GPT-2 and the paper's settings).

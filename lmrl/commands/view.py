@@ -31,7 +31,7 @@ def view_command(
         episodes: only so many, from the first on.
         valued: so many episodes, from the first on, get values.
         allow_other_task: show what a run thinks of episodes of another task than the one that it was trained on.
-        env: arguments of the environment that was played, e.g. layout=umaze (default: as the file says; a
+        env: arguments of the environment that was played, e.g. max_steps=20 (default: as the file says; a
             path is never taken from it).
     """
     file, trained = source, run

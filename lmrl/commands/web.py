@@ -48,7 +48,7 @@ def web_command(
     opens the page once.
 
     Args:
-        task: name of the task, e.g. wordle (default: that of the first policy or advisor that is a run).
+        task: name of the task, e.g. maze_fo (default: that of the first policy or advisor that is a run).
         policy: one player to watch or two to compare, each as ``lmrl evaluate --policy`` takes them; human is you
             (default: human).
         seed: decides what is random about the episode.

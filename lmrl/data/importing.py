@@ -22,30 +22,10 @@ _log = logging.getLogger(__name__)
 def import_official(
     task_name: str, path: str | os.PathLike[str], out: str | os.PathLike[str], env: Mapping[str, Any] | None = None
 ) -> int:
-    r"""Convert an official file to ``out`` (``.parquet`` or ``.jsonl``) and return the number of episodes.
+    """Convert an official file to ``out`` (``.parquet`` or ``.jsonl``) and return the number of episodes.
 
-    One record per line and one JSON list of records are both understood. A record of maze FO, chess and endgames is a
-    list of ``{"state", "action", "reward", "done"}``; of maze PO and Text-Nav ``{"text_history", "rewards", "dones"}``
-    whose lists go by text (Text-Nav: or by command); of Wordle ``{"sequence": [[text, is_action], ...], "reward",
-    "done"}``. Chess also comes as a stream of ``{"from_state", "action", "reward", "done"}``, cut into games.
-
-    Text-Nav: won or lost is what the last text says; else the episode is truncated, whatever ``dones`` claims. Wordle:
-    ``info["start"]`` is the hidden word or, where a game was not solved, any of the vocabulary that agrees with all
-    answers. Chess: ``info["start"]`` holds the first position and Black's moves, which follow from one position and
-    the next; the last of them is not recorded, so a final move by White that neither ends the game nor lets Black end
-    it is dropped.
-
-    Car dealer: a record is ``{"buyer_info", "lines": [{"role", "text"}], "output"}``; the reward, in the unit that
-    ``env`` says, follows from ``output`` and the budget. A record without ``output`` is a truncated episode. Older
-    files with a list of conversations for each personality, on one line, are understood too.
-
-    The maze files do not say what followed the last action, so it is filled in:
-
-    - done with reward 0: ``Success\n``, terminated;
-    - done as the 101st action: ``Failure\n``, truncated;
-    - otherwise the episode was cut short: the environment is asked, from every start that fits the texts, for its
-      answer to the last action. If there is one answer, it is the last observation; if not, the last action is
-      dropped and the text before it is the last observation. Either way the episode is truncated.
+    One record per line and one JSON list of records are both understood. What a record holds, and how what it leaves
+    out is filled in, is said where the task's format is: in the module ``official`` of its folder.
 
     A record of which no action is left is left out, and a warning is logged that says how many were. ``info["start"]``
     is set where only one start fits, so that `lmrl.data.inspection` knows where to begin.
@@ -54,10 +34,10 @@ def import_official(
         task_name: name of the task.
         path: the official file.
         out: the file to write.
-        env: arguments of the environment that the file belongs to (Wordle: its vocabulary).
+        env: arguments of the environment that the file belongs to.
 
     Raises:
-        UserError: for a task without official layout, a missing or empty file, or a broken record, which is named by
+        UserError: for a task without official files, a missing or empty file, or a broken record, which is named by
             line (in a JSON list: by number from 1) with what is wrong. Nothing is written then.
     """
     row = task(task_name)

@@ -25,7 +25,7 @@ class Filter:
     """Keeps whole episodes by success or by undiscounted return. All conditions that are given must hold."""
 
     success: bool = False
-    """Only solved episodes (the paper's filter for the maze)."""
+    """Only solved episodes (`lmrl.envs.task.Task.paper_filter` says where the paper keeps those)."""
     min_return: float | None = None
     """Only episodes of at least this return."""
     top_fraction: float | None = None

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from lmrl.envs.base import TextEnv
+import gymnasium
+
 from lmrl.envs.task import Recording
 from lmrl.types import Episode, PartnerRequest, Policy, Request
 
@@ -117,7 +118,7 @@ class Picture:
     style: ClassVar[str] = ""
     """``package:file`` of its style sheet."""
 
-    def __init__(self, make: Callable[[], TextEnv]) -> None:
+    def __init__(self, make: Callable[[], gymnasium.Env[str, str]]) -> None:
         self._make = make
 
     def facts(self) -> Mapping[str, Any]:

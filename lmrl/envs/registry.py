@@ -308,7 +308,7 @@ def partner_prompts(task_name: str) -> PartnerPrompts:
     return cast(PartnerPrompts, _needed(task_name, "partner", "dialogue task"))
 
 
-def make_picture(task_name: str, make: Callable[[], TextEnv]) -> Picture | None:
+def make_picture(task_name: str, make: Callable[[], gymnasium.Env[str, str]]) -> Picture | None:
     """How episodes of a task are drawn, in an environment that is made on demand; None if they are not.
 
     Raises:

@@ -96,7 +96,7 @@ def evaluate(
     Example::
 
         evaluate("runs/maze_fo/ilql").scores()["return_mean"]
-        evaluate("random", "wordle", episodes=1000)
+        evaluate("random", "maze_fo", episodes=1000)
 
     Episode ``i`` begins at the task's start ``i`` (cyclically, where the task declares starts) with a seed that
     follows from `seed` and ``i`` alone, so that the result does not depend on `slots`.

@@ -1,14 +1,9 @@
 """The bundled tokenizers, or any other of `transformers`, and how to tell them apart.
 
-The bundled ones are byte-level BPEs, each trained by `train` on its corpus in ``assets/``. They cover every byte and
+The bundled ones are byte-level BPEs, each trained by `train` on its corpus. They cover every byte and
 never merge a line break with anything, so that the end of an action is always one token.
 
-- ``lmrl`` splits words as GPT-2 does; its corpus has lines of every kind of text that the tasks speak.
-- ``lmrl-chess`` keeps a rank of a chess board (``5 k 2 /``) together and everything else apart. A piece's file is then
-  in one token and its rank in that token's place, where otherwise a model has to add up digits and count slashes: small
-  models learn the rules from a small part of the positions.
-- ``lmrl-letters`` knows single characters with or without a space before them, nothing longer: all that Wordle needs.
-  The output layer of a small model is a large part of its work, and here a quarter of what it would be.
+Each is a folder in ``tokenizers/``: what it is trained on, its recipe, which says what it is good for, and the outcome.
 """
 
 import hashlib
@@ -24,62 +19,36 @@ from lmrl.models.folders import check_folder
 
 __all__ = ["BUNDLED", "bundled_name", "fingerprint", "load_tokenizer", "tokenizer_for", "train"]
 
-_ASSETS = Path(__file__).parent.parent / "assets"
+_FOLDER = Path(__file__).parent / "tokenizers"
 _SPECIAL = ("<|endoftext|>", "<|pad|>")
-_LETTERS = r"\n| ?\S|\s"
-# A rank and its slash, the last rank, whose move it is with the castling rights, gaps, and any other character.
-_RANKS = r"\n| ?(?:[1-8pnbrqkPNBRQK] )+/| (?:[1-8pnbrqkPNBRQK] ?)+(?=   [wb])|   [wb]   [-KQkq ]+   |   | ?\S|\s"
+_RECIPE = "recipe.json"
 
 
 class _Recipe(NamedTuple):
-    corpus: str
-    file: str
+    """How a tokenizer is trained."""
+
+    about: str
     vocabulary: int
-    split: pre_tokenizers.PreTokenizer
+    pieces: str
+    """A regular expression: what is kept together before pairs are merged."""
+    words: bool
+    """Whether the rest is split into words as GPT-2 does."""
 
 
-_RECIPES = {
-    "lmrl": _Recipe(
-        "corpus.txt",
-        "tokenizer.json",
-        1280,
-        pre_tokenizers.Sequence(
-            [pre_tokenizers.Split(Regex(r"\n"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        ),
-    ),
-    "lmrl-chess": _Recipe(
-        "chess_corpus.txt",
-        "chess_tokenizer.json",
-        1024,
-        pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(_RANKS), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        ),
-    ),
-    "lmrl-letters": _Recipe(
-        "letters_corpus.txt",
-        "letters_tokenizer.json",
-        310,
-        pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(_LETTERS), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        ),
-    ),
-}
-
-BUNDLED = tuple(_RECIPES)
+BUNDLED = tuple(sorted(path.parent.name for path in _FOLDER.glob(f"*/{_RECIPE}")))
 """Names of the bundled tokenizers; the first is the default."""
 
 
 def train(name: str = BUNDLED[0]) -> Tokenizer:
     """A bundled tokenizer anew, the same for the same corpus."""
-    recipe = _RECIPES[name]
+    recipe = _Recipe(**json.loads((_FOLDER / name / _RECIPE).read_text(encoding="utf-8")))
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = recipe.split
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(recipe.pieces), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=recipe.words),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=recipe.vocabulary,
@@ -88,7 +57,7 @@ def train(name: str = BUNDLED[0]) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train([str(_ASSETS / recipe.corpus)], trainer)
+    tokenizer.train([str(_FOLDER / name / "corpus.txt")], trainer)
     return tokenizer
 
 
@@ -102,9 +71,9 @@ def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> P
     Raises:
         UserError: if there is no tokenizer under that name, or a file of it is damaged.
     """
-    if name in _RECIPES:
+    if name in BUNDLED:
         end, pad = _SPECIAL
-        tokenizer = Tokenizer.from_str((_ASSETS / _RECIPES[name].file).read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.from_str((_FOLDER / name / "tokenizer.json").read_text(encoding="utf-8"))
         return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call, unused-ignore]
             tokenizer_object=tokenizer, eos_token=end, bos_token=end, pad_token=pad
         )

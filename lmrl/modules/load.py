@@ -27,7 +27,7 @@ def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_co
     """The module in a checkpoint (or in a run's best one) or exported folder, with the class that trained it.
 
     Args:
-        path: run folder, ``.ckpt`` file, exported folder (``models/maze_fo_ilql``, ``runs/maze_fo/ilql/best``).
+        path: run folder, ``.ckpt`` file, exported folder (``models/mine``, ``runs/maze_fo/ilql/best``).
         allow_pickle: also read a checkpoint that holds other objects than tensors and plain values. Reading such a file
             can run any code.
         trust_remote_code: run code that its tokenizer brings from a hub. What the checkpoint says about it does not

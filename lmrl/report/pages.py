@@ -66,7 +66,7 @@ def script(*names: str, before: Sequence[str] = ()) -> dict[str, str]:
 
 def page_parts(pictures: Sequence[type[Picture]], *names: str) -> dict[str, str]:
     """As `script`, for a page that shows episodes; with ``picture_style``, the style sheets of the pictures."""
-    own = files("lmrl.report").joinpath("templates", "pictures.js").read_text(encoding="utf-8")
+    own = _text_of("lmrl.report:templates/pictures.js")
     scripts = [_text_of(picture.script) for picture in pictures]
     styles = [_text_of(picture.style) for picture in pictures if picture.style]
     return {**script(*names, before=[own, *scripts]), "picture_style": Markup("\n".join(styles))}

@@ -112,11 +112,11 @@ _WORDS: dict[str, Any] = {
     "notes": (
         "Normalised scores are 0 at the published minimum, 50 at the published average and 100 at the published "
         "maximum, straight lines between; values outside of this range are not clipped. The average need not be that "
-        "of the recorded episodes: in the mazes it is the return of a player who draws actions as often as the data "
-        "has them, and the line data is far above 50. A score over several training seeds is the mean of theirs.",
+        "of the recorded episodes: what is said about a task's constants tells. A score over several training seeds is "
+        "the mean of theirs.",
         "Two kinds of interval, never mixed. Over episodes: the training runs are given, and so are the starts where a "
-        "task has fixed ones (mazes, endgames); each run's episodes are resampled, among those of their start where "
-        "every start was played several times (2,000 resamples, 95 % percentiles). Over seeds: for further training "
+        "task has fixed ones; each run's episodes are resampled, among those of their start where every start was "
+        "played several times (2,000 resamples, 95 % percentiles). Over seeds: for further training "
         "runs, Student's interval, wide for a few of them. Success rates have Wilson's interval, as if starts were "
         "drawn too.",
         "IQM is the interquartile mean, here over tasks and seeds; its interval over seeds resamples the seeds of each "
@@ -193,7 +193,7 @@ def _found(runs: Path, tasks: Sequence[str] | None) -> Found:
     chosen = [registry.task(task).name for task in tasks] if tasks is not None else list(registry.tasks())
     found = {task: players for task in chosen if (players := read_seeds(runs, task))}
     if not found:
-        raise UserError(f"no results of {', '.join(chosen)} in {runs}; make some with: lmrl reproduce maze_fo")
+        raise UserError(f"no results of {', '.join(chosen)} in {runs}; make some with: lmrl reproduce {chosen[0]}")
     return found
 
 

@@ -1,4 +1,9 @@
-"""The official car dealer files: conversations with the buyer's profile and how they ended."""
+"""The official car dealer files: conversations with the buyer's profile and how they ended.
+
+A record is ``{"buyer_info", "lines": [{"role", "text"}], "output"}``; the reward, in the unit that the arguments of the
+environment say, follows from ``output`` and the budget. A record without ``output`` is a truncated episode. Older files
+with a list of conversations for each personality, on one line, are understood too.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,10 @@
-"""What the official chess and endgame files leave out: Black's moves and the last position."""
+"""What the official chess and endgame files leave out: Black's moves and the last position.
+
+A record is a list of ``{"state", "action", "reward", "done"}``; chess also comes as a stream of ``{"from_state",
+"action", "reward", "done"}``, which is cut into games. ``info["start"]`` holds the first position and Black's moves,
+which follow from one position and the next; the last of them is not recorded, so a final move by White that neither
+ends the game nor lets Black end it is dropped.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +41,7 @@ def chess_records(records: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any
 
 
 def chess_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
-    """The episode of a record, or None if no move of it can be kept; `import_official` states the rules."""
+    """The episode of a record, or None if no move of it can be kept; the module states the rules."""
     boards = [_board(text, turn) for turn, text in enumerate(game.observations)]
     _require_task(row.name, boards[0])
     replies: list[str] = []

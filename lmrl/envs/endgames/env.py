@@ -78,13 +78,13 @@ def choose_held_out(number: int) -> list[str]:
 @lru_cache(maxsize=1)
 def held_out_positions() -> tuple[str, ...]:
     """The 645 positions of evaluation in FEN; `choose_held_out` gives the same."""
-    return _read("endgames.txt")
+    return _read("positions.txt")
 
 
 @lru_cache(maxsize=1)
 def selection_positions() -> tuple[str, ...]:
     """128 more, on which checkpoints are chosen in training: the next ones of `choose_held_out`."""
-    return _read("endgames_selection.txt")
+    return _read("selection.txt")
 
 
 def position_of(option: str, index: Any) -> str:
@@ -108,7 +108,7 @@ def position_of(option: str, index: Any) -> str:
 
 
 def _read(name: str) -> tuple[str, ...]:
-    return tuple((files("lmrl") / "assets" / name).read_text(encoding="utf-8").splitlines())
+    return tuple((files("lmrl.envs.endgames") / name).read_text(encoding="utf-8").splitlines())
 
 
 def _any_side_up(board: chess.Board) -> str:

@@ -110,8 +110,8 @@ class Topic:
 @lru_cache(maxsize=1)
 def cities() -> tuple[City, ...]:
     """All cities, in the order of the original's list. Names are those of today."""
-    countries = {row["country"]: row for row in _rows("guess_city_countries.tsv")}
-    return tuple(_city(row, countries[row["country"]]) for row in _rows("guess_city.tsv"))
+    countries = {row["country"]: row for row in _rows("countries.tsv")}
+    return tuple(_city(row, countries[row["country"]]) for row in _rows("cities.tsv"))
 
 
 @lru_cache(maxsize=1)
@@ -127,14 +127,14 @@ def topics() -> tuple[Topic, ...]:
             questions=_listed(row["questions"], "|"),
             synonyms=tuple(_pair(text) for text in _listed(row["synonyms"])),
         )
-        for row in _rows("guess_city_topics.tsv")
+        for row in _rows("topics.tsv")
     )
 
 
 @lru_cache(maxsize=1)
 def country_names() -> Mapping[str, tuple[str, ...]]:
     """Every name of each country that has a city here."""
-    return {row["country"]: (row["country"], *_listed(row["aliases"])) for row in _rows("guess_city_countries.tsv")}
+    return {row["country"]: (row["country"], *_listed(row["aliases"])) for row in _rows("countries.tsv")}
 
 
 @lru_cache(maxsize=1)
@@ -184,7 +184,7 @@ def _in_general(topic: str, values: tuple[str, ...]) -> tuple[str, ...]:
 def _terms() -> Mapping[str, Mapping[tuple[str, ...], tuple[str, ...]]]:
     """By topic, from words in facts to the general terms that they call for; no word at all calls for some."""
     terms: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {}
-    for row in _rows("guess_city_general.tsv"):
+    for row in _rows("general.tsv"):
         own = terms.setdefault(row["topic"], {})
         for text in _listed(row["words"]):
             phrase = stemmed_words(text) or ("",)
@@ -193,7 +193,7 @@ def _terms() -> Mapping[str, Mapping[tuple[str, ...], tuple[str, ...]]]:
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    text = (files("lmrl") / "assets" / name).read_text(encoding="utf-8")
+    text = (files("lmrl.envs.guess_city") / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
@@ -251,7 +251,7 @@ def _named(words: tuple[str, ...]) -> Iterator[tuple[str, frozenset[str]]]:
 @lru_cache(maxsize=1)
 def _lexicon() -> tuple[Mapping[tuple[str, ...], tuple[str, frozenset[str]]], Mapping[str, int]]:
     """From names to the city and the countries that they may mean; and how long names with that first word are."""
-    others = (files("lmrl") / "assets" / "guess_city_other_countries.txt").read_text(encoding="utf-8").splitlines()
+    others = (files("lmrl.envs.guess_city") / "other_countries.txt").read_text(encoding="utf-8").splitlines()
     meant: dict[tuple[str, ...], set[str]] = {}
     for country, names in [*country_names().items(), *((name, (name,)) for name in others)]:
         for name in names:

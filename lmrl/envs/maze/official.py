@@ -1,4 +1,14 @@
-"""What the official maze files leave out: the last observation, how the episode ended, and where it began."""
+r"""What the official maze files leave out: the last observation, how the episode ended, and where it began.
+
+A record of ``maze_fo`` is a list of ``{"state", "action", "reward", "done"}``, one of ``maze_po`` ``{"text_history",
+"rewards", "dones"}`` whose lists go by text. What followed the last action is filled in:
+
+- done with reward 0: ``Success\n``, terminated;
+- done as the 101st action: ``Failure\n``, truncated;
+- otherwise the episode was cut short: the environment is asked, from every start that fits the texts, for its answer to
+  the last action. If there is one answer, it is the last observation; if not, the last action is dropped and the text
+  before it is the last observation. Either way the episode is truncated.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +34,7 @@ class _Fit:
 
 
 def maze_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
-    """The episode of a record, or None if no action of it can be kept; `import_official` states the rules."""
+    """The episode of a record, or None if no action of it can be kept; the module states the rules."""
     known = len(game.actions)
     fits = [fit for start in row.starts if (fit := _fit(env, start, game)) is not None]
     last = _last_text(game, {fit.answer[0] for fit in fits})

@@ -1,4 +1,8 @@
-"""What the official Text-Nav files leave out: how an episode ended, and the line ends."""
+"""What the official Text-Nav files leave out: how an episode ended, and the line ends.
+
+A record is ``{"text_history", "rewards", "dones"}``, whose lists go by text or by command. Won or lost is what the last
+text says; else the episode is truncated, whatever ``dones`` claims.
+"""
 
 from lmrl.envs.base import TextEnv
 from lmrl.envs.official import FileFormat, Game, game_of_commands
@@ -11,7 +15,7 @@ _WON, _LOST = "*** The End ***", "*** You lost! ***"
 
 
 def text_nav_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
-    """The episode of a record, or None if no action of it can be kept; `import_official` states the rules."""
+    """The episode of a record, or None if no action of it can be kept; the module states the rules."""
     known = min(len(game.actions), len(game.observations) - 1)
     if known == 0:
         return None

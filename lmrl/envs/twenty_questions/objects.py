@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 __all__ = ["Property", "Thing", "everything", "place_of", "properties", "things", "those_with"]
 
-_OBJECTS = "twenty_questions_objects.tsv"
+_OBJECTS = "objects.tsv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def things() -> tuple[Thing, ...]:
 
     Source: LMRL-Gym, appendix C.6, and the reference's list of words; names in use, sizes, weights and prices are ours.
     """
-    lines = (files("lmrl") / "assets" / _OBJECTS).read_text(encoding="utf-8").splitlines()[1:]
+    lines = (files("lmrl.envs.twenty_questions") / _OBJECTS).read_text(encoding="utf-8").splitlines()[1:]
     return tuple(_thing(*line.split("\t")) for line in lines)
 
 
@@ -64,7 +64,7 @@ def _thing(category: str, names: str, guess: str, also: str, size: str, weight: 
     return Thing(variants[0], variants, category, guess, others, float(size), float(weight), cost)
 
 
-_PROPERTIES = "twenty_questions_properties.tsv"
+_PROPERTIES = "properties.tsv"
 _LIMIT = re.compile(r"(size|weight|price)([<>])(\d+)")
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType({"<": operator.lt, ">": operator.gt})
 
@@ -90,7 +90,7 @@ def properties() -> tuple[Property, ...]:
     left to right: a category or an object adds, one with ``-`` before it takes away, ``size>40`` adds all objects that
     look larger than 40 cm (``weight`` in kg and ``price`` in dollars likewise).
     """
-    lines = (files("lmrl") / "assets" / _PROPERTIES).read_text(encoding="utf-8").splitlines()[1:]
+    lines = (files("lmrl.envs.twenty_questions") / _PROPERTIES).read_text(encoding="utf-8").splitlines()[1:]
     rows = (line.split("\t") for line in lines)
     return tuple(
         Property(name, _objects(yes), common == "1", tuple(asked.split(" | "))) for name, common, yes, asked in rows

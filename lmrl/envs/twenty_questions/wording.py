@@ -72,7 +72,7 @@ def plainly(text: str) -> str:
     return text
 
 
-_FILE = "twenty_questions_synonyms.tsv"
+_FILE = "synonyms.tsv"
 _MOST_WORDS = 40
 _MOST_LETTERS = 300
 
@@ -132,7 +132,7 @@ def _meaning(word: str) -> str:
 
 @lru_cache(maxsize=1)
 def _synonyms() -> dict[str, str]:
-    lines = (files("lmrl") / "assets" / _FILE).read_text(encoding="utf-8").splitlines()[1:]
+    lines = (files("lmrl.envs.twenty_questions") / _FILE).read_text(encoding="utf-8").splitlines()[1:]
     rows = (line.split("\t") for line in lines)
     found: dict[str, str] = {}
     for meaning, words in rows:

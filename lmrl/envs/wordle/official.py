@@ -1,4 +1,8 @@
-"""What the official Wordle files leave out: the hidden word."""
+"""What the official Wordle files leave out: the hidden word.
+
+A record is ``{"sequence": [[text, is_action], ...], "reward", "done"}``. ``info["start"]`` is the hidden word or,
+where a game was not solved, any of the vocabulary that agrees with all answers.
+"""
 
 from functools import reduce
 
@@ -17,7 +21,7 @@ _MARK = "<|endoftext|>"  # some files begin and end games with it
 
 
 def wordle_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
-    """The episode of a record, or None if no guess of it can be kept; `import_official` states the rules."""
+    """The episode of a record, or None if no guess of it can be kept; the module states the rules."""
     assert isinstance(env, Wordle)
     texts = [text.replace(_MARK, "") for text in game.observations]
     _check(texts, game)

@@ -85,7 +85,7 @@ def load_vocabulary(path: str | None = None) -> Vocabulary:
         UserError: for a missing or empty file, a word that is not five letters a to z, or one that comes twice; it
             names the line.
     """
-    source = files("lmrl") / "assets" / "wordle.txt" if path is None else Path(path)
+    source = files("lmrl.envs.wordle") / "vocabulary.txt" if path is None else Path(path)
     if not source.is_file():
         raise UserError(f"vocab must be a file with one word per line, there is none at {path!r}")
     where = f"vocab {source}"

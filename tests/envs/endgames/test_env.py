@@ -63,7 +63,7 @@ def test_a_drawn_position_is_not_held_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_held_out_sets_are_what_their_recipe_gives() -> None:
     assert [*held_out_positions(), *selection_positions()] == choose_held_out(645 + 128)
-    text = (files("lmrl") / "assets" / "endgames.txt").read_text(encoding="utf-8")
+    text = (files("lmrl.envs.endgames") / "positions.txt").read_text(encoding="utf-8")
     assert text.count("\n") == 645 and text.endswith("0 1\n")
 
 
