@@ -15,7 +15,7 @@ from lmrl.envs.registry import policy_names
 from lmrl.errors import UserError, unknown
 from lmrl.partners import environment
 from lmrl.play.seat import Seat, advise
-from lmrl.play.viewer import rounded, shown_text
+from lmrl.play.shown import rounded, shown_text
 from lmrl.players import is_chat, named_adviser, named_policy
 
 __all__ = ["PERSON", "Game", "Offer", "Order"]

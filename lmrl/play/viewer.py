@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ from lmrl.errors import UserError
 from lmrl.evaluation.token_values import TokenValue, token_values
 from lmrl.files import replacing
 from lmrl.modules import LanguageModule, load_module
+from lmrl.play.shown import cut, episode_facts, rounded, said
 from lmrl.report.pages import embedded, page_parts, printable, render_page
 from lmrl.types import Episode
 
-__all__ = ["episode_facts", "rounded", "said", "shown_text", "view_data", "write_view"]
-
-_LONGEST = 20_000
-"""Characters of a text that are shown."""
+__all__ = ["view_data", "write_view"]
 
 
 class _Texts:
@@ -30,7 +27,7 @@ class _Texts:
         self.numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        return self.numbers.setdefault(_cut(text), len(self.numbers))
+        return self.numbers.setdefault(cut(text), len(self.numbers))
 
     def shown(self) -> list[str]:
         return [printable(text) for text in self.numbers]
@@ -74,42 +71,8 @@ def _row(episode: Episode, texts: _Texts, picture: Picture | None) -> dict[str, 
     }
 
 
-def episode_facts(episode: Episode) -> dict[str, Any]:
-    """The numbers of an episode; ``ending`` is 0 for solved, 1 for ended by the rules, 2 for cut short."""
-    return {
-        "return": rounded(episode.total_reward, 4),
-        "turns": len(episode),
-        "illegal": episode.illegal,
-        "ending": 0 if episode.success else 1 if episode.terminated else 2,
-        "seed": str(episode.seed),  # beyond what a number of JavaScript holds
-        "rewards": [rounded(reward, 4) for reward in episode.rewards],
-    }
-
-
-def said(episode: Episode) -> list[str]:
-    """All texts in the order in which they were said, an observation first and last."""
-    found = [episode.observations[0]]
-    for action, observation in zip(episode.actions, episode.observations[1:], strict=True):
-        found += (action, observation)
-    return found
-
-
-def shown_text(text: str) -> str:
-    """A text as pages show it: cut if it is very long, with a mark for what cannot be seen."""
-    return printable(_cut(text))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)} characters)"
-
-
 def _tokens(turn: Sequence[TokenValue], texts: _Texts) -> list[list[Any]]:
     return [[texts.number(t.text), rounded(t.probability, 4), rounded(t.v, 3), rounded(t.q, 3)] for t in turn]
-
-
-def rounded(value: float | None, digits: int) -> float | None:
-    """As JSON has it: no number where there is none."""
-    return round(value, digits) if value is not None and isfinite(value) else None
 
 
 def _picture(name: str, recorded: Any, env: Mapping[str, Any] | None) -> tuple[Picture | None, dict[str, Any]]:
