@@ -70,9 +70,9 @@ def test_ilql_sends_each_gradient_only_where_it_belongs() -> None:
         found = torch.autograd.grad(loss, [p[n] for n in names], allow_unused=True)
         return {n: g is not None and bool(g.abs().sum() > 0) for n, g in zip(names, found, strict=True)}
 
-    assert gradients(ilql(p).q_loss) == dict(q1=True, q2=True, slow1=False, slow2=False, v=False, next_v=False)
-    assert gradients(ilql(p).v_loss) == dict(q1=False, q2=False, slow1=False, slow2=False, v=True, next_v=False)
-    assert gradients(ilql(p).cql_loss) == dict(q1=True, q2=True, slow1=False, slow2=False, v=False, next_v=False)
+    assert gradients(ilql(p).q_loss) == dict(q1=True, q2=True, target1=False, target2=False, v=False, next_v=False)
+    assert gradients(ilql(p).v_loss) == dict(q1=False, q2=False, target1=False, target2=False, v=True, next_v=False)
+    assert gradients(ilql(p).cql_loss) == dict(q1=True, q2=True, target1=False, target2=False, v=False, next_v=False)
 
 
 def test_expectile_weight_is_not_differentiated() -> None:

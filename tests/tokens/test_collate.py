@@ -104,9 +104,9 @@ def test_a_long_continuation_is_not_a_branch() -> None:
 
 def loss_of(batch: TokenBatch, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     scores = gather_token_scores(q, batch.state, batch.token)
-    slow = scores.score.detach() - 0.3
+    target = scores.score.detach() - 0.3
     return ilql_loss(
-        [scores], [slow], v[batch.state], v[batch.next], batch.reward, batch.terminated,
+        [scores], [target], v[batch.state], v[batch.next], batch.reward, batch.terminated,
         gamma=0.9, expectile=0.8, cql_weight=0.1,
     ).loss  # fmt: skip
 
