@@ -74,7 +74,7 @@ class LanguageModule(L.LightningModule):
         """Build the language model.
 
         Args:
-            pretrained: run folder (``runs/maze_fo/bc``), model folder or hub id to start from; None: from scratch.
+            pretrained: run folder (``runs/TASK/bc``), model folder or hub id to start from; None: from scratch.
             architecture: configuration values of a model from scratch, over those of a small GPT-2.
             tokenizer: a bundled one, a folder or hub id; None: that of `pretrained`, or ``lmrl``.
             lr: peak learning rate of AdamW.

@@ -31,7 +31,8 @@ def check_start(module: Any) -> None:
         UserError: it has none.
     """
     if module.starts_from_bc and module.hparams["pretrained"] is None and module.trainer.ckpt_path is None:
+        task = module.made_with.get("task", "TASK")
         raise UserError(
             f"{type(module).__name__} starts from a BC run: give model.init_args.pretrained (for example "
-            "runs/maze_fo/bc, made by: lmrl fit --config configs/maze_fo/bc.yaml)"
+            f"runs/{task}/bc, made by: lmrl fit --config configs/{task}/bc.yaml)"
         )
