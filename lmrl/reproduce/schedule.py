@@ -35,7 +35,8 @@ def finish(cell: Cell, order: Order) -> dict[str, Any]:
     """Write and return the record: scores, checkpoints, seconds and tokens of each part, commands, versions."""
     timing = read_json(cell.folder / "timing.json")
     steps: Mapping[str, Any] = {step.name: timing[step.name] for step in cell.steps if step.name in timing}
-    seconds = {name: record["seconds"] for name, record in steps.items()}
+    # A dataset may have been finished by a process that was killed before it noted how long that took.
+    seconds = {name: record["seconds"] for name, record in steps.items() if "seconds" in record}
     record = {
         "task": cell.task,
         "algorithm": cell.algorithm,

@@ -168,3 +168,14 @@ def test_a_cell_that_somebody_works_on_is_not_begun(place: Path, run: Run, order
         (place / "runs/maze_fo/bc").mkdir()
         (place / "runs/maze_fo/bc/metrics.csv").touch()
         assert "run folder runs/maze_fo/bc is in use by process" in run(order("bc"))["maze_fo/bc"]
+
+
+def test_a_dataset_that_was_finished_before_it_was_noted_counts(place: Path, run: Run, order: Make) -> None:
+    """As after a kill between the two."""
+    run(order("bc"))
+    folder = place / "runs/maze_fo/data"
+    begun = {"command": "lmrl data generate", "threads": 1, "recipe": "0", "before": 0.0, "began": 0.0}
+    (folder / "timing.json").write_text(json.dumps({"generate": begun}))
+    (folder / "cell.json").unlink()
+    assert run(order("bc")) == {}
+    assert read(folder / "cell.json")["commands"] == ["lmrl data generate"]
