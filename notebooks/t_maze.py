@@ -68,10 +68,8 @@ def train(name: str, *options: str) -> Path:
     folder, steps = RUNS / name, STEPS[name]
     if not (folder / "best.ckpt").is_file():
         record()
-        games = f"{{task: t_maze, every_n_steps: {steps // 2}, episodes: {3 * len(STARTS)}}}"
-        playing = f"{{class_path: lmrl.callbacks.InteractiveEvaluation, init_args: {games}}}"
         words = [f"--trainer.default_root_dir={folder}", f"--trainer.max_steps={steps}"]
         words += ["--data.init_args.task=t_maze", f"--data.init_args.path={DATA}"]
-        words.append(f"--trainer.callbacks=[{playing}, {{class_path: lmrl.callbacks.KeepLast}}]")
+        words += [f"--evaluation.every_n_steps={steps // 2}", f"--evaluation.episodes={3 * len(STARTS)}"]
         assert main(["fit", "--config", f"configs/maze_fo/{name}.yaml", "--overwrite", *words, *options]) == 0
     return folder

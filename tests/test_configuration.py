@@ -1,13 +1,16 @@
-"""What a configuration file may do before anything is built: little, and quickly."""
+"""What a configuration file may do before anything is built (little, and quickly), and what files come to together."""
 
+import re
+import shlex
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import pytest
 import yaml
 
 from lmrl.cli import main
-from lmrl.configuration import check_config
+from lmrl.configuration import check_config, configuration, defaults_file, value_at
 from lmrl.errors import UserError
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
@@ -88,3 +91,99 @@ def test_a_class_path_of_another_kind_is_not_called(
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert evil in line
     assert [file.name for file in tmp_path.iterdir()] == ["run.yaml"]
+
+
+# -- what is merged ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory that has no configurations of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["fit", *words, "--print_config"]) == 0
+    found: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
+    return found
+
+
+def callbacks(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {entry["class_path"].rpartition(".")[2]: entry["init_args"] for entry in config["trainer"]["callbacks"]}
+
+
+def test_words_are_merged_in_their_order(folder: Path) -> None:
+    (folder / "run.yaml").write_text(
+        "trainer: {max_steps: 3, logger+: [{class_path: MyLogger}]}\nmodel: {class_path: BC}\n"
+    )
+    words = ["fit", "--trainer.max_steps=2", "--config=run.yaml", "--data.size", "9", "--overwrite", "--model", "ILQL"]
+    config = configuration([*words, "--rollout.episodes=5"])
+    assert config.trainer.max_steps == 3 and len(config.trainer.logger) == 3
+    assert config.data.init_args.size == 9 and config.model.class_path == "ILQL"
+    assert config.rollout.episodes == 5 and config.seed_everything == 0
+    assert value_at(config, "trainer.logger")[0].init_args.save_dir == "."
+    with pytest.raises(UserError, match=r"--model\.init_args\.lr=\[ cannot be read"):
+        configuration(["--model.init_args.lr=["])
+
+
+def test_a_run_file_of_ones_own_needs_no_more_than_the_docs_show(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = defaults_file().parents[1] / "docs" / "configurations.md"
+    (text,) = re.findall("```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    (folder / "mine.yaml").write_text(text)
+    found = shown(capsys, "--config", "mine.yaml")
+    playing = {"task": "maze_fo", "every_n_steps": 500, "episodes": 100}
+    assert callbacks(found)["InteractiveEvaluation"].items() >= playing.items()
+    assert found["trainer"]["logger"][0]["init_args"]["save_dir"] == "runs/maze_fo/my_ilql"
+
+
+def test_classes_alone_are_a_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown(capsys, "--model", "BC", "--data", "MazeData", "--data.task=maze_po", "--data.env={max_steps: 3}")
+    assert callbacks(found)["InteractiveEvaluation"]["task"] == "maze_po"
+    assert callbacks(found)["InteractiveEvaluation"]["env"] == {"max_steps": 3}
+    assert found["trainer"]["gradient_clip_val"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["ppo", "ilql"])
+def test_a_complete_file_takes_nothing_from_the_defaults(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a run leaves as ``config.yaml`` is such a one."""
+    whole = shown(capsys, "--config", f"configs/maze_fo/{name}.yaml")
+    (folder / "config.yaml").write_text(yaml.safe_dump(whole))
+    assert shown(capsys, "--config", "config.yaml") == whole
+    del whole["evaluation"], whole["checkpoint"], whole["rollout"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(whole))
+    assert shown(capsys, "--config", "config.yaml").items() >= whole.items()
+
+
+BC_CONFIG = "--config configs/maze_fo/bc.yaml"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            f"{BC_CONFIG} --rollout.episodes=3",
+            "rollout.episodes has no effect: trainer.callbacks holds no RolloutCollection",
+        ),
+        (
+            f"{BC_CONFIG} --trainer.callbacks='[{{class_path: KeepLast}}]' --checkpoint.every_n_steps=3",
+            "checkpoint.every_n_steps has no effect: trainer.callbacks says itself how KeepLast is set",
+        ),
+        (f"{BC_CONFIG} --evaluation.episodes=few", "evaluation.episodes must be a whole number, got 'few'"),
+        (f"{BC_CONFIG} --evaluation.steps=3", "unknown key 'evaluation.steps'; "),
+        ("--model BC --data OnlineDataModule", "must be given task: name it as data.init_args.task, or list"),
+        ("--model BC --data untold.Numbers", "must be given task: name it as data.init_args.task, or list"),
+    ],
+)
+def test_what_has_no_effect_or_is_missing_is_said(
+    words: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "untold.py").write_text("import lightning as L\n\n\nclass Numbers(L.LightningDataModule):\n    pass\n")
+    monkeypatch.syspath_prepend(str(folder))
+    assert main(["fit", *shlex.split(words)]) == 2
+    assert message in capsys.readouterr().err

@@ -120,7 +120,7 @@ def test_the_large_preset(order: Make) -> None:
     bc, ilql = trainings(Order(["maze_fo"], ["ilql"], Path("runs/gpu"), preset=PRESETS["gpu"]))
     assert "--model.init_args.pretrained=gpt2" in words(bc) and "configs/scale/gpt2.yaml" in words(bc)
     assert "--model.init_args.pretrained=runs/gpu/maze_fo/bc" in words(ilql)
-    assert "configs/scale/paper_maze_ilql.yaml" in words(ilql)
+    assert "configs/paper/maze_fo/ilql.yaml" in words(ilql)
     config = configuration(words(ilql))
     assert value_at(config, "model.init_args.architecture.n_layer") == 12
     assert value_at(config, "model.init_args.expectile") == 0.99 and bc.max_steps == 20_000
