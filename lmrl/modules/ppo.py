@@ -294,7 +294,7 @@ class PPO(LanguageModule):
         return {f"v_head.{name}": tensor for name, tensor in self.v_head.state_dict().items()}
 
     def _read(self, segments: Sequence[Segment], use: Any, bootstrap: bool) -> list[Any]:
-        size = int(self.trainer.datamodule.hparams["batch_size"])  # type: ignore[attr-defined]
+        size = int(online_datamodule(self.trainer, self.name).hparams["batch_size"])
         return read_batches(segments, use, size=size, bootstrap=bootstrap, device=self.device)
 
     def _invalid(self, end: int | None) -> Tensor:

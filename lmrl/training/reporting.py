@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torchmetrics import Metric
 
+from lmrl.datamodules.online import online_datamodule
 from lmrl.distributed import place
 from lmrl.errors import UserError
 from lmrl.tokens.collate import TokenBatch
@@ -180,7 +181,7 @@ class RoundReporter(LossReporter):
     def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
         """Add a minibatch to the means of the round."""
         ratio = found.means[self.ratio].item()
-        if module.trainer.datamodule.consumed == 1:  # type: ignore[attr-defined]
+        if online_datamodule(module.trainer, self.name).consumed == 1:
             log_now(module.trainer, {f"{self.name}/first_ratio": ratio})
             if abs(ratio - 1.0) > self._FARTHEST:
                 said = f"a ratio of the first minibatch is {ratio:.3f}, not 1"

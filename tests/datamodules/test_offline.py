@@ -62,6 +62,18 @@ def test_returns_are_those_of_the_whole_episode(path: Path) -> None:
     assert sorted(batch.return_to_go.tolist()) == pytest.approx(sorted(expected), abs=1e-4)
 
 
+def test_a_misspelt_wish_is_an_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'returns_gama'"):
+        replace(BatchSpec(), returns_gama=0.9)  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        BatchSpec().bootstrap = True  # type: ignore[misc]
+
+
+def test_rounds_are_not_prepared_where_nobody_plays(path: Path) -> None:
+    with pytest.raises(UserError, match=r"needs lmrl\.datamodules\.OnlineDataModule"):
+        ready(path).configure_batches(BatchSpec(post_rollout=lambda episodes, segments: [*segments]))
+
+
 def test_without_a_discount_there_are_no_returns(path: Path) -> None:
     assert next(iter(ready(path).train_dataloader())).return_to_go.isnan().all()
 
