@@ -222,7 +222,7 @@ def _config(name: str) -> dict[str, Any]:
     kinds = {"ppo": "PPO", "ilql": "ILQL", "online_ilql": "ILQL"}
     start = {"architecture": TINY} if name in ("bc", "base", "other") else {"pretrained": "runs/maze_fo/base"}
     data: dict[str, Any] = {"task": "maze_fo", "batch_size": 40, "env": ENV}
-    rounds = {"epochs": 2, "batch_size": 8, "history": name == "online_ilql"}
+    rounds = {"epochs": 2, "batch_size": 8, "keep_replay": name == "online_ilql"}
     callbacks: list[dict[str, Any]] = [
         {"class_path": "RolloutCollection", "init_args": {"episodes": 6, "slots": 4}},
         {

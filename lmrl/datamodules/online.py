@@ -44,7 +44,7 @@ class OnlineDataModule(OfflineDataModule):
         task: str,
         epochs: int = 1,
         batches: int | None = None,
-        history: bool = False,
+        keep_replay: bool = False,
         offline: bool = False,
         memory_mb: int = 256,
         **shared: Any,
@@ -55,8 +55,8 @@ class OnlineDataModule(OfflineDataModule):
             task: name of a task.
             epochs: passes over the data at hand per round.
             batches: so many minibatches per round instead, however many passes or parts of one that are.
-            history: keep all earlier rounds (a replay buffer) instead of this one alone.
-            offline: read the task's recorded episodes too: with `history` as the beginning of the buffer, else for
+            keep_replay: keep all earlier rounds (a replay buffer) instead of this one alone.
+            offline: read the task's recorded episodes too: with `keep_replay` as the beginning of the buffer, else for
                 losses of their own (PPO's `bc_weight`).
             memory_mb: what each vector of the buffer may take in memory before it goes to a file.
             **shared: arguments of `OfflineDataModule`; what is recorded matters with `offline` alone.
@@ -111,7 +111,7 @@ class OnlineDataModule(OfflineDataModule):
         for episode in self.split()[0] if self.hparams["offline"] and not len(self.recorded) else ():
             self.recorded.append(self._segments(episode, encoder, window), _outcome(episode))
         rounds: DataLoader[TokenBatch] = DataLoader(_Stream(self.minibatches), batch_size=None)
-        if self.hparams["history"] or not self.hparams["offline"]:
+        if self.hparams["keep_replay"] or not self.hparams["offline"]:
             return rounds
         beside: DataLoader[TokenBatch] = DataLoader(_Stream(self.recorded_batches), batch_size=None)
         return CombinedLoader({"round": rounds, "bc": beside}, mode="min_size")
@@ -146,7 +146,7 @@ class OnlineDataModule(OfflineDataModule):
             parts = [list(segments(episode, encoder, window)) for episode in episodes]
             if self.spec.post_rollout is not None:
                 parts = self.spec.post_rollout(episodes, parts)
-            if not self.hparams["history"]:
+            if not self.hparams["keep_replay"]:
                 self.played.clear()
             for episode, its in zip(episodes, parts, strict=True):
                 self.played.append(its, _outcome(episode))
@@ -176,7 +176,7 @@ class OnlineDataModule(OfflineDataModule):
 
     def _chosen(self) -> list[Run]:
         """The runs of the episodes at hand that the filter keeps."""
-        buffers = [self.recorded, self.played] if self.hparams["history"] else [self.played]
+        buffers = [self.recorded, self.played] if self.hparams["keep_replay"] else [self.played]
         spans = [(buffer, span) for buffer in buffers for span in buffer.spans()]
         outcomes = [outcome for buffer in buffers for outcome in buffer.outcomes()]
         kept = [spans[index] for index in self.spec.filter.choose(outcomes)]

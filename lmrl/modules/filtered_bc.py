@@ -29,7 +29,7 @@ class FilteredBC(BC):
 
 
 class OnlineFilteredBC(FilteredBC):
-    """BC on the best of what the policy plays itself: of this round, or, with ``data.init_args.history``, of all."""
+    """BC on the best of what the policy plays: of this round, or, with ``data.init_args.keep_replay``, of all."""
 
     name = "online_filtered_bc"
     starts_from_bc = True

@@ -175,7 +175,7 @@ class PPO(LanguageModule):
         data = online_datamodule(self.trainer, type(self).__name__)
         super().setup(stage)
         self.invalid = self._invalid(encoder_for(self.tokenizer, self.window).end).to(self.invalid.device)
-        for name, wanted in (("history", False), ("offline", self.bc_weight > 0.0)):
+        for name, wanted in (("keep_replay", False), ("offline", self.bc_weight > 0.0)):
             if data.hparams[name] != wanted:
                 raise UserError(f"with bc_weight {self.bc_weight}, data.init_args.{name} must be {wanted}")
 

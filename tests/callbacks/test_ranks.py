@@ -34,7 +34,9 @@ def learn(name: str, kind: str, bc_run: str, data_path: str, root: Path) -> list
         "bc": partial(OnlineFilteredBC, top_fraction=0.5),
         "ilql": partial(ILQL, polyak=0.5),
     }[kind](**shared)
-    settings = {"offline": True, "history": True, "batches": 3, "path": data_path} if kind == "ilql" else {"epochs": 2}
+    settings = (
+        {"offline": True, "keep_replay": True, "batches": 3, "path": data_path} if kind == "ilql" else {"epochs": 2}
+    )
     playing = InteractiveEvaluation("maze_fo", every_n_steps=3, episodes=5, slots=2, env=ENV)
     trainer = L.Trainer(
         max_steps=STEPS, accelerator="cpu", devices=world, strategy=strategy(name), logger=False, limit_val_batches=0,

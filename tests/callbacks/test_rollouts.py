@@ -167,7 +167,7 @@ def test_online_filtered_bc_needs_rounds(bc_run: str, data_path: Path, tmp_path:
 
 
 def test_online_ilql_begins_with_the_recorded_episodes(bc_run: str, data_path: Path, tmp_path: Path) -> None:
-    data = rounds(path=str(data_path), offline=True, history=True, batches=2, batch_size=16)
+    data = rounds(path=str(data_path), offline=True, keep_replay=True, batches=2, batch_size=16)
     spy = Spying(decoding={"beta": 1.0})
     fit(ILQL(pretrained=bc_run), data, tmp_path, steps=6, playing=spy)
     assert len(spy.rounds) == 3

@@ -94,14 +94,14 @@ def test_minibatches_are_nearly_equal() -> None:
 
 
 def test_a_history_grows() -> None:
-    data, _ = ready(history=True)
+    data, _ = ready(keep_replay=True)
     sizes = [sum(map(len, learn(data))) for _ in range(3)]
     per_move = sizes[0] // 2
     assert sizes == [2 * per_move, 5 * per_move, 9 * per_move]
 
 
 def test_a_history_may_begin_with_what_was_recorded(path: Path) -> None:
-    data, _ = ready(history=True, offline=True, path=str(path), val_fraction=0.0)
+    data, _ = ready(keep_replay=True, offline=True, path=str(path), val_fraction=0.0)
     recorded = len(data.recorded)
     assert recorded == sum(map(len, data.episodes)) > 0
     learn(data)
@@ -143,7 +143,7 @@ def tokens_of_a_pass(data: OnlineDataModule) -> list[list[int]]:
 
 
 def test_the_filter_chooses_among_what_is_at_hand() -> None:
-    data, player = ready(history=True)
+    data, player = ready(keep_replay=True)
     data.configure_batches(BatchSpec(filter=Filter(success=True)))
     with pytest.warns(UserWarning, match=r"round 1 is skipped: Filter\(success=True.* keeps none of 2 episodes"):
         learn(data)
@@ -176,15 +176,15 @@ def test_what_is_begun_is_finished_first() -> None:
     assert player.rounds == [1]
 
 
-@pytest.mark.parametrize("history", [False, True])
-def test_a_saved_round_goes_on(history: bool, tmp_path: Path) -> None:
-    data, _ = ready(epochs=4, history=history)
+@pytest.mark.parametrize("keep_replay", [False, True])
+def test_a_saved_round_goes_on(keep_replay: bool, tmp_path: Path) -> None:
+    data, _ = ready(epochs=4, keep_replay=keep_replay)
     learn(data)
     batches = data.minibatches()
     learn(data, iter([next(batches), next(batches)]))
     torch.save(data.state_dict(), tmp_path / "state.pt")
     rest = [learn(data), learn(data)]
-    again, player = ready(epochs=4, history=history)
+    again, player = ready(epochs=4, keep_replay=keep_replay)
     again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert [learn(again), learn(again)] == rest
     assert player.rounds == [3]

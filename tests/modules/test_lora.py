@@ -167,7 +167,7 @@ def test_a_run_with_adapters_goes_on_bit_by_bit(
         root, more = tmp_path / name, dict[str, Any]()
         for stop in stops:
             torch.manual_seed(stop if more else 0)
-            data = rounds(history=True, offline=True, path=str(data_path), batches=3)
+            data = rounds(keep_replay=True, offline=True, path=str(data_path), batches=3)
             fit(kind(**settings), data, root, stop, [KeepLast()], **more)
             more = {"ckpt_path": root / "last.ckpt", "weights_only": True}
         found.append(torch.load(root / "last.ckpt", weights_only=True))

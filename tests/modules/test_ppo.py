@@ -226,7 +226,7 @@ def test_mixed_precision_plays_and_learns(bc_run: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "data", "message"),
     [
-        ({}, {"history": True}, r"history must be False"),
+        ({}, {"keep_replay": True}, r"keep_replay must be False"),
         ({}, {"offline": True}, r"offline must be False"),
         ({"bc_weight": 1.0}, {}, r"offline must be True"),
         ({"kl_target": 1.0}, {}, "kl_target and kl_horizon"),

@@ -66,7 +66,7 @@ def go(kind: type[LanguageModule], bc_run: str, data_path: Path, root: Path, ste
     shared = {"pretrained": bc_run, "lr": 1e-2, "lr_schedule": "constant", "warmup_steps": 0}
     module = kind(**shared, **({"polyak": 0.5} if kind is ILQL else {"top_fraction": 0.5}))
     settings = {"offline": True, "path": str(data_path), "batches": 5} if kind is ILQL else {"epochs": 2}
-    fit(module, rounds(history=True, **settings), root, steps, [KeepLast()], **more)
+    fit(module, rounds(keep_replay=True, **settings), root, steps, [KeepLast()], **more)
     return saved(root)
 
 
