@@ -148,8 +148,8 @@ def test_values_on_adapters_play_and_go_on(valued: Path, tmp_path: Path) -> None
             expected = ilql.trunk(input_ids=IDS).last_hidden_state[:, -1]  # type: ignore[operator, union-attr]
             torch.testing.assert_close(processor._hidden(IDS), expected, atol=1e-5, rtol=1e-4)
     online = ILQL(pretrained=str(valued), lora=LORA)
-    for name, tensor in online.values().items():
-        assert torch.equal(tensor, ilql.values()[name]), name
+    for name, tensor in online.value_state_dict().items():
+        assert torch.equal(tensor, ilql.value_state_dict()[name]), name
     with pytest.raises(UserError, match="values of its own kind, with the same lora"):
         ILQL(pretrained=str(valued), lora={"r": 4})
     with pytest.raises(UserError, match="values of its own kind"):
