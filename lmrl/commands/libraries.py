@@ -5,6 +5,7 @@ import os
 import re
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, requires
@@ -12,6 +13,8 @@ from pathlib import Path
 
 __all__ = ["explain_library", "is_refused_setting", "quiet_libraries"]
 
+#: A line of the project's metadata about a package that an extra brings.
+_NEEDED = re.compile(r"([\w.-]+).*extra == ['\"](\w+)")
 _NO_GPU = (
     "gpu backend found",
     "can not run on your system since the accelerator is not available",
@@ -94,13 +97,15 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _installable(package: str) -> str:
-    """What to install: the first extra of this project that brings the package, else the package itself."""
+    """What to install: the smallest extra of this project that brings the package, else the package itself."""
     try:
         needed = requires("lmrl") or ()
     except PackageNotFoundError:  # not installed, only on the path
         needed = ()
-    found = (re.match(rf"{re.escape(package)}\b.*extra == ['\"](\w+)", line) for line in needed)
-    return next((f"'lmrl[{match[1]}]'" for match in found if match), package)
+    pairs = [found.groups() for line in needed if (found := _NEEDED.match(line))]
+    sizes = Counter(extra for _, extra in pairs)
+    bringing = sorted((extra for name, extra in pairs if name == package), key=lambda extra: sizes[extra])
+    return f"'lmrl[{bringing[0]}]'" if bringing else package
 
 
 def _explain(error: BaseException, text: str) -> str | None:
