@@ -19,11 +19,13 @@ from t_maze import DATA, LAYOUT, PARTS, RUNS, TASK, TINY, record, train
 from lmrl.cli import main as lmrl
 from lmrl.data.inspection import dataset_stats
 from lmrl.data.storage import read_episodes
-from lmrl.envs.maze.picture import draw_mazes
-from lmrl.evaluation import evaluate, probe_maze
+from lmrl.envs.maze.probe import probe_maze
+from lmrl.envs.maze.probe_plot import PROBE_PLOT
+from lmrl.evaluation import evaluate
 from lmrl.evaluation.curves import find_metrics, read_curves
 from lmrl.evaluation.token_values import token_values
 from lmrl.modules import load_module, load_policy
+from lmrl.report.pictures import plot_probes
 
 EPISODES = 2 if TINY else 90
 STEM = PARTS[0]
@@ -77,7 +79,7 @@ assert TINY or scores["ilql"]["return_ci"][0] > scores["bc"]["return_ci"][1], "I
 
 # %%
 probes = {folder.name: probe_maze(load_policy(folder, TASK, temperature=0.0), "t_maze") for folder in (bc, ilql)}
-draw_mazes(probes, RUNS / "values.png", "t_maze")
+plot_probes(PROBE_PLOT, probes, RUNS / "values.png", "t_maze")
 display(Image(RUNS / "values.png", width=900))
 
 # %% [markdown]

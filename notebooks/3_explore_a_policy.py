@@ -16,11 +16,13 @@ import matplotlib.pyplot as plt
 from IPython.display import Image, display
 from t_maze import LAYOUT, RUNS, TASK, TINY, train
 
-from lmrl.envs.maze.picture import draw_mazes
 from lmrl.envs.maze.players import MazePlayer
-from lmrl.evaluation import evaluate, probe_maze
+from lmrl.envs.maze.probe import probe_maze
+from lmrl.envs.maze.probe_plot import PROBE_PLOT
+from lmrl.evaluation import evaluate
 from lmrl.evaluation.token_values import token_values
 from lmrl.modules import load_module, load_policy
+from lmrl.report.pictures import plot_probes
 
 EPISODES = 2 if TINY else 45
 runs = {"bc": train("bc")}
@@ -76,7 +78,7 @@ assert TINY or by_temperature[1.0][1] > by_temperature[16.0][2], "too hot"
 
 # %%
 probes = {name: probe_maze(load_policy(run, TASK, temperature=0.0), "t_maze") for name, run in runs.items()}
-draw_mazes(probes, RUNS / "disagreement.png", "t_maze, greedy")
+plot_probes(PROBE_PLOT, probes, RUNS / "disagreement.png", "t_maze, greedy")
 display(Image(RUNS / "disagreement.png", width=900))
 bc, ilql = probes["bc"], probes["ilql"]
 for place, cell in enumerate(bc.positions):

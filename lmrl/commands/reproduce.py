@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmrl.configuration import env_arguments
+from lmrl.configuration import config_file, env_arguments
 from lmrl.envs import registry
 from lmrl.errors import UserError
 from lmrl.evaluation.results import notes_on_weights
@@ -40,8 +40,9 @@ def reproduce_command(
 
     Args:
         tasks: names of tasks, e.g. maze_fo.
-        all: all ten tasks.
-        algorithms: names of files in configs/<task>/ (default: bc filtered_bc mc ilql ppo online_filtered_bc).
+        all: all tasks.
+        algorithms: names of files in configs/<task>/ (default: of bc filtered_bc mc ilql ppo
+            online_filtered_bc those that all these tasks have).
         preset: cpu (small models) or gpu (GPT-2 and the paper's settings).
         seeds: how many training seeds (default: 1; with --all 3).
         seed: the first of them; also of evaluation.
@@ -54,10 +55,10 @@ def reproduce_command(
         weights: for preset gpu, what BC starts from: a folder, a hub id, or scratch (default: gpt2).
         smoke: a few steps and episodes of everything, to see that it works.
     """
-    size = preset_of(preset)
+    size, chosen = preset_of(preset), _tasks(tasks or [], all)
     order = Order(
-        tasks=_tasks(tasks or [], all),
-        algorithms=algorithms or [*OFFLINE, *ONLINE],
+        tasks=chosen,
+        algorithms=algorithms or _configured(chosen),
         runs=runs or size.runs,
         seeds=range(seed, seed + ((_SEEDS_OF_ALL if all else 1) if seeds is None else seeds)),
         episodes=episodes,
@@ -74,6 +75,20 @@ def _tasks(named: Sequence[str], all_of_them: bool) -> list[str]:
     if bool(named) == all_of_them:
         raise UserError(f"name tasks, or all of them with --all, not both; known: {', '.join(registry.tasks())}")
     return [*named] or [*registry.tasks()]
+
+
+def _configured(tasks: Sequence[str]) -> list[str]:
+    """The algorithms that all of the tasks have configurations of; all algorithms, if there is none."""
+    names = [*OFFLINE, *ONLINE]
+    return [name for name in names if all(_is_config(f"configs/{task}/{name}.yaml") for task in tasks)] or names
+
+
+def _is_config(name: str) -> bool:
+    try:
+        config_file(name)
+    except UserError:
+        return False
+    return True
 
 
 def report_command(
