@@ -40,7 +40,7 @@ def reproduce_command(
 
     Args:
         tasks: names of tasks, e.g. maze_fo.
-        all: all tasks.
+        all: all tasks of the benchmark.
         algorithms: names of files in configs/<task>/ (default: of bc filtered_bc mc ilql ppo
             online_filtered_bc those that all these tasks have).
         preset: cpu (small models) or gpu (GPT-2 and the paper's settings).
@@ -74,7 +74,7 @@ def reproduce_command(
 def _tasks(named: Sequence[str], all_of_them: bool) -> list[str]:
     if bool(named) == all_of_them:
         raise UserError(f"name tasks, or all of them with --all, not both; known: {', '.join(registry.tasks())}")
-    return [*named] or [*registry.tasks()]
+    return [*named] or [row.name for row in registry.BENCHMARK]
 
 
 def _configured(tasks: Sequence[str]) -> list[str]:
