@@ -318,7 +318,7 @@ def kills(case: Case, base: Path, work: Path, times: int, seed: int = 0) -> dict
             sleep(0.3)  # processes that were tied to it end
             done = forked.start(case.again(folder, case.words), folder, folder / "log.txt", case.act(folder))
             if done.wait() != 0:
-                raise AssertionError(f"does not go on: {(done.said().splitlines() or [str()])[-1][-200:]}")
+                raise AssertionError(f"does not go on: {(done.said().splitlines() or [''])[-1][-200:]}")
             found = forked.in_child(lambda folder=folder: case.facts(folder))
             if found != after:
                 raise AssertionError(f"differs from the undisturbed one in {_difference(found, after)}")
