@@ -261,7 +261,7 @@ class TrainingCLI(LightningCLI):
         try:
             self.config = parser.parse_args(self._words)
         except ArgumentError as error:
-            raise UserError(_told(str(error), parser)) from error
+            raise UserError(_told(str(error), parser, self._words)) from error
         except OmegaConfBaseException as error:
             raise UserError(f"the configuration cannot be put together: {error}") from error
         _check_settings(self.config)
@@ -392,14 +392,15 @@ def _has_defaults(words: Sequence[str]) -> bool:
     return not isinstance(kind, type) or issubclass(kind, LanguageModule)
 
 
-def _told(message: str, parser: LightningArgumentParser) -> str:
-    if found := _INCOMPLETE.search(message):
+def _told(message: str, parser: LightningArgumentParser, words: Sequence[str]) -> str:
+    if "arguments are required" not in message:
+        return explain(message, parser)
+    named = {word.removeprefix("--").partition("=")[0].partition(".")[0] for word in words}
+    if (found := _INCOMPLETE.search(message)) and named & {"config", "-c", "data"}:
         played = found[1].endswith(".InteractiveEvaluation")  # of the defaults; the data has no task to refer to
         way_out = ": name it as data.init_args.task, or list the callbacks of this run as trainer.callbacks"
         return f"{found[1]} must be given {found[2]}" + (way_out if played else "")
-    if "arguments are required" in message:
-        return "model and data must be given, as a configuration has them: --config configs/<task>/<algorithm>.yaml"
-    return explain(message, parser)
+    return "model and data must be given, as a configuration has them: --config configs/<task>/<algorithm>.yaml"
 
 
 def _check_settings(config: Namespace) -> None:
@@ -426,7 +427,9 @@ def _check_callbacks(config: Namespace, words: Sequence[str]) -> None:
         UserError: the configuration has a list of callbacks of its own.
     """
     for group, (kind, names) in _OF_CALLBACKS.items():
-        given = [c for c in config.trainer.callbacks or [] if c.class_path.endswith(f".{kind}")]
+        listed = config.trainer.callbacks
+        listed = listed if isinstance(listed, list) else [*filter(None, [listed])]
+        given = [callback for callback in listed if callback.class_path.endswith(f".{kind}")]
         for name in names:
             asked = any(word.partition("=")[0] == f"--{group}.{name}" for word in words)
             if asked and config[group][name] not in [callback.init_args.get(name) for callback in given]:
