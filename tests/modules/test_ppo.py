@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def test_advantages_are_computed_with_the_values_of_their_states(bc_run: str, na
     run.fit(module, data)
     module.load_state_dict(PPO.load_from_checkpoint(_saved(run, tmp_path), weights_only=True).state_dict())
     played = _play(module, name)
+    played[0] = replace(played[0], terminated=True, truncated=False)
     parts = [list(segments(e, Encoder(module.tokenizer), Window(task(name).last_texts, 90))) for e in played]
     found = module.prepare_rollout(played, parts)
     advantages, expected = [], []
