@@ -18,7 +18,7 @@ import lmrl
 from benchmarks.row import Row
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.policies.context import Prompter
+from lmrl.policies.context import ContextBuilder
 from lmrl.policies.lm import LMPolicy
 from lmrl.rollout import rollout
 from lmrl.tokens.encoding import Window
@@ -44,12 +44,12 @@ class Afresh:
     ) -> None:
         self.model, self.tokens = model.eval(), tokens
         self.how = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
-        self.prompter = Prompter(tokenizer, window, POSITIONS, tokens)
-        self.stop_ids = self.prompter.stop_ids()
+        self.builder = ContextBuilder(tokenizer, window, POSITIONS, tokens)
+        self.stop_ids = self.builder.stop_ids()
         self.pad = int(tokenizer.pad_token_id)
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
-        contexts = self.prompter.contexts(requests)
+        contexts = self.builder.contexts(requests)
         longest = max(map(len, contexts))
         ids = torch.tensor([[self.pad] * (longest - len(context)) + context for context in contexts])
         mask = torch.tensor([[0] * (longest - len(context)) + [1] * len(context) for context in contexts])
@@ -66,7 +66,7 @@ class Afresh:
 
     def _reply(self, row: list[int]) -> Reply:
         end = next((index + 1 for index, token in enumerate(row) if token in self.stop_ids), len(row))
-        return Reply(self.prompter.encoder.decode(row[:end]), tuple(row[:end]))
+        return Reply(self.builder.encoder.decode(row[:end]), tuple(row[:end]))
 
 
 def chatty_lm(tokenizer: PreTrainedTokenizerBase, layers: int = 4, width: int = 128) -> PreTrainedModel:

@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 from lmrl.errors import UserError
 
-__all__ = ["gathered", "place", "shared_out"]
+__all__ = ["all_gather_objects", "map_over_ranks", "rank_and_world_size"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def place() -> tuple[int, int]:
+def rank_and_world_size() -> tuple[int, int]:
     """The number of this process, and how many there are: ``(0, 1)`` where one works alone."""
     # Whoever began a process group has imported it; a scripted player's evaluation need not load torch to find none.
     dist = sys.modules.get("torch.distributed")
@@ -20,9 +20,9 @@ def place() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist is not None and together else (0, 1)
 
 
-def gathered(mine: T) -> list[T]:
+def all_gather_objects(mine: T) -> list[T]:
     """What all processes have, in their order. All of them have to call it, and each waits for the last."""
-    _, world = place()
+    _, world = rank_and_world_size()
     if world == 1:
         return [mine]
     found: list[Any] = [None] * world
@@ -30,7 +30,7 @@ def gathered(mine: T) -> list[T]:
     return found
 
 
-def shared_out(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R]:
+def map_over_ranks(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R]:
     """Let every process work on its share of the items, and give all of them all results.
 
     Shares need not take equally long: who is done waits for the others. If one fails, all do, so that none waits for
@@ -46,14 +46,14 @@ def shared_out(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -
     Raises:
         UserError: the work of another process failed. An error of this one is handed on.
     """
-    rank, world = place()
+    rank, world = rank_and_world_size()
     mine: Sequence[R] = ()
     error: Exception | None = None
     try:
         mine = work(items[rank::world])
     except Exception as raised:
         error = raised
-    parts = gathered((list(mine), None if error is None else f"{type(error).__name__}: {error}"))
+    parts = all_gather_objects((list(mine), None if error is None else f"{type(error).__name__}: {error}"))
     if error is not None:
         raise error
     for other, (_, failure) in enumerate(parts):

@@ -175,7 +175,7 @@ class Slot:
             text, _, _, _, self.info = self.env.step(reply.text)
         self.observations[-1] = text  # differs where there was none yet
 
-    def turned(self, reply: Reply, turn: Step) -> tuple[bool, bool]:
+    def record_step(self, reply: Reply, turn: Step) -> tuple[bool, bool]:
         text, reward, terminated, truncated, self.info = turn
         self.observations.append(text)
         self.replies.append(reply)
@@ -287,7 +287,7 @@ class _Table:
         """The episode, if this turn was its last."""
         if isinstance(turn, Exception):
             return _broken_off(slot, self._task, turn)
-        terminated, truncated = slot.turned(reply, turn)
+        terminated, truncated = slot.record_step(reply, turn)
         if not (terminated or truncated) and stop is not None and stop(slot.request()):
             truncated = True
         return slot.episode(self._task, terminated, truncated) if terminated or truncated else None

@@ -14,7 +14,7 @@ from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
 from lmrl.callbacks.progress import say
 from lmrl.datamodules import OnlineDataModule
 from lmrl.decoding.sampling import check_decoding
-from lmrl.distributed import shared_out
+from lmrl.distributed import map_over_ranks
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.metrics import EpisodeScores, RolloutPace
 from lmrl.modules import LanguageModule
@@ -124,7 +124,7 @@ class RolloutCollection(Callback):
                 task, slots = data.task.name, self.slots
                 return in_order(rollout(policy, self._make_env, mine, task=task, slots=slots, forgiving=True))
 
-            played = shared_out(starts, play)
+            played = map_over_ranks(starts, play)
         seconds = perf_counter() - began
         self._seconds += seconds
         _check_failures(played, number)

@@ -29,15 +29,15 @@ from lmrl.partners import environment
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Policy
 
-__all__ = ["Cast", "cast_of", "dataset_path", "generate"]
+__all__ = ["RecordingSetup", "dataset_path", "generate", "recording_setup"]
 
-Cast = tuple[Recording, Callable[[], TextEnv]]
+RecordingSetup = tuple[Recording, Callable[[], TextEnv]]
 """The recipe, and something that makes the environments."""
 
 _SLOTS = 64
 
 
-def cast_of(task_name: str, env: Mapping[str, Any], behaviour: str | None = None) -> Cast:
+def recording_setup(task_name: str, env: Mapping[str, Any], behaviour: str | None = None) -> RecordingSetup:
     """The recipe of a task's dataset, its player replaced by another one if wanted.
 
     Models are loaded once in a process.
@@ -51,11 +51,11 @@ def cast_of(task_name: str, env: Mapping[str, Any], behaviour: str | None = None
     Raises:
         UserError: for an unknown player, or a model that is not there.
     """
-    return _cast(task_name, json.dumps(dict(env), sort_keys=True), behaviour)
+    return _setup(task_name, json.dumps(dict(env), sort_keys=True), behaviour)
 
 
 @lru_cache(maxsize=2)
-def _cast(task_name: str, arguments: str, behaviour: str | None) -> Cast:
+def _setup(task_name: str, arguments: str, behaviour: str | None) -> RecordingSetup:
     env = json.loads(arguments)
     recipe = recording(task_name, env)
     if behaviour is not None:
@@ -274,7 +274,7 @@ def _finished(played: _Played) -> Iterator[Episode]:
 def _play_chunk(chunk: _Chunk) -> _Played:
     """Episodes ``first`` to ``last - 1``, or those that were finished when a second speaker or a player gave up."""
     task_name, seed, first, last, env, behaviour = chunk
-    recipe, make_env = cast_of(task_name, env, behaviour)
+    recipe, make_env = recording_setup(task_name, env, behaviour)
     starts = (recipe.start(seed, index) for index in range(first, last))
     played: list[tuple[int, Episode]] = []
     try:

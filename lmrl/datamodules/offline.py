@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lmrl.data import dataset_path, generate, read_dataset
 from lmrl.datamodules.spec import BatchSpec
-from lmrl.distributed import place
+from lmrl.distributed import rank_and_world_size
 from lmrl.envs.registry import task
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, check_range, unknown
@@ -261,7 +261,7 @@ class OfflineDataModule(L.LightningDataModule):
         together = max(1, self.hparams["batch_size"] // size)
         order: Sampler[int] = RandomSampler(runs, generator=generator) if shuffle else SequentialSampler(runs)
         parts = [segment for run in runs for segment in run]
-        world = place()[1]
+        world = rank_and_world_size()[1]
         batches = world * math.ceil(math.ceil(len(runs) / world) / together)
         workers = self.hparams["num_workers"]
         return (ResumableLoader if shuffle else DataLoader)(

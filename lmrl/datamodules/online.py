@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.replay_buffer import Outcome, ReplayBuffer
 from lmrl.datamodules.spec import BatchSpec, RolloutSource
-from lmrl.distributed import place
+from lmrl.distributed import rank_and_world_size
 from lmrl.errors import UserError, check_range
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import segments
@@ -90,7 +90,7 @@ class OnlineDataModule(OfflineDataModule):
         """Read the recorded episodes, if they are needed."""
         if self.hparams["offline"]:
             super().setup(stage)
-        rank, _ = place()
+        rank, _ = rank_and_world_size()
         folder = None if self.trainer is None else Path(self.trainer.default_root_dir) / f"replay{rank or ''}"
         limit = self.hparams["memory_mb"] * 2**20
         self.recorded, self.played = (
@@ -196,7 +196,7 @@ class OnlineDataModule(OfflineDataModule):
 
     def _runs_per_batch(self) -> int:
         """Of all processes together."""
-        _, world = place()
+        _, world = rank_and_world_size()
         return world * max(1, int(self.hparams["batch_size"]) // int(self.hparams["consecutive"]))
 
     def _draw(self, *key: int) -> np.random.Generator:
@@ -204,7 +204,7 @@ class OnlineDataModule(OfflineDataModule):
 
     def _batch(self, runs: Sequence[Run], expected: tuple[float, float]) -> TokenBatch:
         """This process's share of a minibatch; if there are fewer runs than processes, rows with nothing to learn."""
-        rank, world = place()
+        rank, world = rank_and_world_size()
         mine, pad = runs[rank::world], self._tokenizer().pad_token_id or 0
         parts = [buffer[index] for buffer, run in mine or runs[:1] for index in run]
         spec, share = self.spec, (expected[0] / world, expected[1] / world)

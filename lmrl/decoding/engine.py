@@ -137,7 +137,7 @@ class Engine:
         self._check(slots, contexts)
         if self._weights.changed():
             self.reset()
-        self._reader.look_again()
+        self._reader.refresh_forward()
         with self.evaluating():
             new = [self._reader.slots.rewind(slot, ids) for slot, ids in zip(slots, contexts, strict=True)]
             return self._reader.read(slots, new)

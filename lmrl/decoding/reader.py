@@ -98,14 +98,14 @@ class Reader:
 
     def __init__(self, model: PreTrainedModel, rows: int, limit: int, compile: bool | str = False) -> None:
         self._trunk = trunk_of(model)
-        self.look_again()
+        self.refresh_forward()
         self._device, self._dtype = model.device, model.dtype
         self._step = step_for(compile, self._device)
         self._static = self._step is not None and is_static(self._device)
         self._cache = SlotCache(rows, limit, fixed=self._static)
         self.slots = Slots(self._cache)
 
-    def look_again(self) -> None:
+    def refresh_forward(self) -> None:
         """Choose how the model is run; whoever listens to its layers since the last time is then heard."""
         self._forward = forward_of(self._trunk)
 

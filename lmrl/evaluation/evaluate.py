@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lmrl.distributed import shared_out
+from lmrl.distributed import map_over_ranks
 from lmrl.envs import registry
 from lmrl.envs.task import Scores, normalize
 from lmrl.errors import check_range
@@ -145,7 +145,7 @@ def evaluate(
                 on_episode(episode)
         return in_order(found)
 
-    played = shared_out(starts, play) if together else play(starts)
+    played = map_over_ranks(starts, play) if together else play(starts)
     player = {"player": policy.describe()} if isinstance(policy, Described) else {}
     weights = getattr(policy, "weights", None)  # of those that `lmrl.load_policy` made
     made_with = {"versions": _versions(), "env": dict(env or {}), **player, **_opponent(played[0])}

@@ -87,7 +87,7 @@ class TaskEnvironment:
         return self._slot.episode(self._name, terminated, truncated or not terminated)
 
     def _play(self, action: str) -> None:
-        self._end = self._slot.turned(Reply(action), self._slot.env.step(action))
+        self._end = self._slot.record_step(Reply(action), self._slot.env.step(action))
 
     def _play_silently(self) -> None:
         """Say nothing until the episode is over."""

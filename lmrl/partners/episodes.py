@@ -6,10 +6,10 @@ from lmrl.envs.hooks import PartnerDialogue
 from lmrl.envs.registry import partner_prompts
 from lmrl.types import Episode, PartnerRequest
 
-__all__ = ["partner_episodes", "spoken"]
+__all__ = ["partner_dialogue", "partner_episodes"]
 
 
-def spoken(request: PartnerRequest) -> PartnerDialogue:
+def partner_dialogue(request: PartnerRequest) -> PartnerDialogue:
     """The dialogue as the second speaker reads it; the reply comes next.
 
     Raises:
@@ -26,8 +26,8 @@ def partner_episodes(pairs: Sequence[tuple[PartnerRequest, str]]) -> list[Episod
     """
     found: list[Episode] = []
     for index, (request, reply) in enumerate(pairs):
-        heard, said = spoken(request)
-        follows = index + 1 < len(pairs) and len(spoken(pairs[index + 1][0])[1]) > len(said)
+        heard, said = partner_dialogue(request)
+        follows = index + 1 < len(pairs) and len(partner_dialogue(pairs[index + 1][0])[1]) > len(said)
         if not follows:
             actions = (*said, reply if reply.endswith("\n") else f"{reply}\n")
             found.append(

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.partners.episodes import spoken
+from lmrl.partners.episodes import partner_dialogue
 from lmrl.policies import LMPolicy, load_lm_policy
 from lmrl.types import PartnerRequest, Request
 
@@ -55,7 +55,7 @@ class LMPartner:
         slots = [request.slot for request in requests]
         if len(set(slots)) < len(slots):  # not from parallel environments
             slots = [*range(len(slots))]
-        asked = [Request(slot, r.seed, *spoken(r)) for slot, r in zip(slots, requests, strict=True)]
+        asked = [Request(slot, r.seed, *partner_dialogue(r)) for slot, r in zip(slots, requests, strict=True)]
         return [_line(reply.text) for reply in self._policy.act(asked)]
 
     def describe(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class LMPartner:
         """Replies of an encoder-decoder, which reads each dialogue anew."""
         texts = []
         for request in requests:
-            heard, said = spoken(request)
+            heard, said = partner_dialogue(request)
             texts.append("".join(text for pair in zip(heard, (*said, ""), strict=True) for text in pair))
         batch = self._tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=_READ)
         settings = {"do_sample": True, "temperature": self.temperature} if self.temperature else {"do_sample": False}

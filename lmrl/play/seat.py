@@ -110,7 +110,7 @@ class Seat:
             self._slot.renew(self._make_env)
             raise
         assert turn is not None
-        self._terminated, truncated = self._slot.turned(move.reply, turn)
+        self._terminated, truncated = self._slot.record_step(move.reply, turn)
         self.over = self._terminated or truncated
         self._values.append(move.value)
 

@@ -12,10 +12,10 @@ from lmrl.tokens.encoding import Encoder, Window, encoder_for
 from lmrl.tokens.segments import context
 from lmrl.types import Reply, Request
 
-__all__ = ["Prompter", "invalid_ids", "speak", "stop_ids"]
+__all__ = ["ContextBuilder", "invalid_ids", "sample_actions", "stop_ids"]
 
 
-class Prompter:
+class ContextBuilder:
     """Turns requests into contexts.
 
     Args:
@@ -85,16 +85,18 @@ def invalid_ids(
     return mask.to(device)
 
 
-def speak(decoder: Decoder, prompter: Prompter, settings: SamplingSettings, requests: Sequence[Request]) -> list[Reply]:
+def sample_actions(
+    decoder: Decoder, builder: ContextBuilder, settings: SamplingSettings, requests: Sequence[Request]
+) -> list[Reply]:
     """Sample one action per request. Its text is what the sampled ids say, with nothing added."""
     if not requests:
         return []
     samples = decoder.generate(
         [request.slot for request in requests],
-        prompter.contexts(requests),
+        builder.contexts(requests),
         [request.seed for request in requests],
         [request.turn for request in requests],
         settings,
     )
-    said = prompter.encoder.said
+    said = builder.encoder.said
     return [Reply(said(sample.ids), sample.ids, sample.logprobs, sample.values) for sample in samples]

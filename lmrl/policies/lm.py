@@ -9,7 +9,7 @@ from lmrl.decoding.sampling import Decoder, Head, SamplingSettings
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.policies.context import Prompter, speak
+from lmrl.policies.context import ContextBuilder, sample_actions
 from lmrl.tokens.encoding import Window
 from lmrl.types import Reply, Request
 
@@ -51,14 +51,14 @@ class LMPolicy:
     ) -> None:
         self.model = model
         engine = Engine(model, slots, compile=compile)
-        self._prompter = Prompter(tokenizer, window, engine.max_length, max_new_tokens)
-        self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._prompter.stop_ids())
-        invalid = self._prompter.invalid_ids(model)
+        self._context_builder = ContextBuilder(tokenizer, window, engine.max_length, max_new_tokens)
+        self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._context_builder.stop_ids())
+        invalid = self._context_builder.invalid_ids(model)
         self._decoder = Decoder(engine, invalid=invalid, v_head=v_head)
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """One action per request, in their order."""
-        return speak(self._decoder, self._prompter, self._settings, requests)
+        return sample_actions(self._decoder, self._context_builder, self._settings, requests)
 
 
 def load_lm_policy(path: str, texts: int | None, max_new_tokens: int, *, temperature: float, slots: int) -> LMPolicy:

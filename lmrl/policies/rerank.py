@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import Head, SamplingSettings, draw, min_q, process_logits, uniforms
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.policies.context import Prompter, invalid_ids
+from lmrl.policies.context import ContextBuilder, invalid_ids
 from lmrl.tokens.encoding import Window, encoder_for
 from lmrl.types import Reply, Request
 
@@ -123,7 +123,7 @@ class RerankPolicy:
             measure = advantage(_given("q_heads", tuple(q_heads) or None), v_head)
             self._judges.append((Engine(_given("value_model", value_model), slots), measure, 1.0))
         positions = min(engine.max_length for engine, _, _ in self._judges)
-        self._prompter = Prompter(tokenizer, window, positions, max(map(len, self._ids)))
+        self._context_builder = ContextBuilder(tokenizer, window, positions, max(map(len, self._ids)))
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """One proposal per request; its log-probabilities are those of its ids among the proposals."""
@@ -136,7 +136,7 @@ class RerankPolicy:
 
     def scores(self, requests: Sequence[Request]) -> Tensor:
         """``(n, proposals)`` float32 on the CPU, larger is better."""
-        slots, contexts = [request.slot for request in requests], self._prompter.contexts(requests)
+        slots, contexts = [request.slot for request in requests], self._context_builder.contexts(requests)
         parts = [
             weight * proposal_scores(engine, measure, slots, contexts, self._ids)
             for engine, measure, weight in self._judges

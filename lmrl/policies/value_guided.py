@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import Decoder, Guidance, Head, SamplingSettings, min_q, process_logits
-from lmrl.policies.context import Prompter, speak
+from lmrl.policies.context import ContextBuilder, sample_actions
 from lmrl.tokens.encoding import Window
 from lmrl.types import Reply, Request
 
@@ -63,16 +63,16 @@ class ValueGuidedPolicy:
     ) -> None:
         speaking, self._values = Engine(model, slots, compile=compile), Engine(value_model, slots, compile=compile)
         positions = min(speaking.max_length, self._values.max_length)
-        self._prompter = Prompter(tokenizer, window, positions, max_new_tokens)
-        self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._prompter.stop_ids())
+        self._context_builder = ContextBuilder(tokenizer, window, positions, max_new_tokens)
+        self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._context_builder.stop_ids())
         self._v_head = v_head
         self._guidance = Guidance(self._values, tuple(q_heads), beta, support_top_k, support_top_p)
-        invalid = self._prompter.invalid_ids(model)
+        invalid = self._context_builder.invalid_ids(model)
         self._decoder = Decoder(speaking, self._guidance, invalid, v_head)
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """One action per request, in their order."""
-        return speak(self._decoder, self._prompter, self._settings, requests)
+        return sample_actions(self._decoder, self._context_builder, self._settings, requests)
 
     def state_values(self, requests: Sequence[Request]) -> Tensor:
         """What each state is worth, ``(n,)`` float32 on the CPU, read where the policy is about to speak.
@@ -80,7 +80,7 @@ class ValueGuidedPolicy:
         With a V head, its answer (ILQL: an upper expectile of Q). Without one (MC), the expectation of the lowest Q
         under the very distribution that the next token is sampled from; for a greedy policy, the Q of its choice.
         """
-        slots, contexts = [request.slot for request in requests], self._prompter.contexts(requests)
+        slots, contexts = [request.slot for request in requests], self._context_builder.contexts(requests)
         hidden = self._values.feed(slots, contexts)
         with torch.inference_mode():
             value = self._expected_q(slots, contexts, hidden) if self._v_head is None else self._v_head(hidden)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lmrl.datamodules.online import online_datamodule
-from lmrl.distributed import place
+from lmrl.distributed import rank_and_world_size
 from lmrl.errors import UserError
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.metrics import FarthestRatio, TermMeans, TokenMeans, TokenPerplexity
@@ -71,7 +71,7 @@ class LossReporter(Callback):
 
     def over_ranks(self, means: dict[str, Tensor], tokens: int) -> TermMeans:
         """Means over the tokens of all ranks, of means over so many tokens of this one."""
-        if place()[1] == 1:
+        if rank_and_world_size()[1] == 1:
             return TermMeans(means, torch.tensor(tokens))
         names = tuple(means)
         if names not in self._of_batch:
@@ -172,7 +172,7 @@ class RoundReporter(LossReporter):
     def over_ranks(self, means: dict[str, Tensor], tokens: int) -> TermMeans:
         """Means, but of the ratios the one that is farthest from 1."""
         found = super().over_ranks(means, tokens)
-        if place()[1] > 1 and self.ratio in means:
+        if rank_and_world_size()[1] > 1 and self.ratio in means:
             self._farthest.to(means[self.ratio].device).reset()
             self._farthest.update(means[self.ratio])
             found.means[self.ratio] = self._farthest.compute()
@@ -208,7 +208,7 @@ def _device(values: Any) -> torch.device:
 
 
 def _stop_at(module: L.LightningModule, batch: TokenBatch, means: Mapping[str, Tensor]) -> NoReturn:
-    rank, world = place()
+    rank, world = rank_and_world_size()
     file = Path(module.trainer.default_root_dir) / ("bad_batch.pt" if world == 1 else f"bad_batch-{rank}.pt")
     file.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"batch": batch._asdict(), "terms": dict(means), "step": module.global_step}, file)

@@ -10,7 +10,7 @@ from lightning.fabric.utilities import move_data_to_device
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lmrl.distributed import gathered, place
+from lmrl.distributed import all_gather_objects, rank_and_world_size
 from lmrl.errors import UserError
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import Segment
@@ -97,12 +97,12 @@ def read_batches(
     Returns:
         One result per batch, on all ranks.
     """
-    rank, world = place()
+    rank, world = rank_and_world_size()
     groups = [segments[first : first + size] for first in range(0, len(segments), size)]
     mine = []
     for first in range(0, len(groups), world):
         group = groups[min(first + rank, len(groups) - 1)]
         counts = torch.tensor([len(segment.col) for segment in group])
         mine.append(use(*move_data_to_device((collate(group, bootstrap=bootstrap), counts), device)))
-    found = gathered(mine)
+    found = all_gather_objects(mine)
     return [found[index % world][index // world] for index in range(len(groups))]

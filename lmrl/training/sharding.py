@@ -23,7 +23,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from lmrl.distributed import place
+from lmrl.distributed import rank_and_world_size
 from lmrl.errors import UserError
 from lmrl.models.heads import ValueHead
 
@@ -82,7 +82,7 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     """
     parts = [*_parts(module), module]
     shared = _shared(parts)
-    weights = dict(module.state_dict()) if place()[0] == 0 else {}
+    weights = dict(module.state_dict()) if rank_and_world_size()[0] == 0 else {}
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)  # gradients of many processes, in whatever precision
     for places in shared:
         _share(places)

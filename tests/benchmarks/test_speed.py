@@ -186,15 +186,15 @@ def test_both_sides_read_and_say_the_same_number_of_tokens(greedy: bool) -> None
 
 
 def player_contexts(player: object, requests: list[object]) -> list[list[int]]:
-    prompter = getattr(player, "prompter", None) or player._prompter  # type: ignore[attr-defined]
-    found: list[list[int]] = prompter.contexts(requests)
+    builder = getattr(player, "builder", None) or player._context_builder  # type: ignore[attr-defined]
+    found: list[list[int]] = builder.contexts(requests)
     return found
 
 
 def test_contexts_have_nothing_in_common_from_one_call_to_the_next() -> None:
     window, size = Window(None, CPU.prompt), replace(CPU, slots=2)
-    prompter = decoding.player("generate", decoding.endless_lm(TINY), window, 2, True, TINY).prompter  # type: ignore[attr-defined]
-    first, second = (prompter.contexts(decoding.contexts(size, number)) for number in range(2))
+    builder = decoding.player("generate", decoding.endless_lm(TINY), window, 2, True, TINY).builder  # type: ignore[attr-defined]
+    first, second = (builder.contexts(decoding.contexts(size, number)) for number in range(2))
     assert all(one[:3] != other[:3] for one, other in zip(first, second, strict=True))
 
 

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback
 
 import lmrl
 from lmrl.callbacks import InteractiveEvaluation, RolloutCollection
-from lmrl.distributed import gathered, place, shared_out
+from lmrl.distributed import all_gather_objects, map_over_ranks, rank_and_world_size
 from lmrl.modules import BC, ILQL, PPO, OnlineFilteredBC
 from lmrl.rollout import in_order, rollout
 from lmrl.training.sharding import summon_full_params
@@ -94,10 +94,10 @@ class EveryStep(Callback):
 
         starts = [Start(1000 * trainer.global_step + number) for number in range(self.episodes)]
         with summon_full_params(pl_module):
-            found = shared_out(starts, play)
+            found = map_over_ranks(starts, play)
         assert [episode.seed for episode in found] == [start.seed for start in starts]
         self.returns.append([episode.total_reward for episode in found])
-        self.moves.append(tuple(gathered(mine)))
+        self.moves.append(tuple(all_gather_objects(mine)))
 
 
 def uneven(name: str, bc_run: str, data_path: str, root: Path, steps: int) -> tuple[Any, Any]:
@@ -132,11 +132,11 @@ def failing(root: Path) -> str:
     class Playing(Callback):
         def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
             def work(items: Any) -> list[int]:
-                if place()[0] == 1:
+                if rank_and_world_size()[0] == 1:
                     raise ConnectionError("gone")
                 return list(items)
 
-            shared_out(range(5), work)
+            map_over_ranks(range(5), work)
 
     trainer.callbacks.append(Playing())  # type: ignore[attr-defined]
     module = BC(architecture=TINY)

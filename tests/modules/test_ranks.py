@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from lmrl.callbacks import KeepLast
 from lmrl.cli import main
-from lmrl.distributed import place
+from lmrl.distributed import rank_and_world_size
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import check_checkpoint, read_checkpoint
 from lmrl.models.export import exported_values
@@ -66,7 +66,7 @@ class Data(L.LightningDataModule):
     """16 segments a step, however many processes share them."""
 
     def train_dataloader(self) -> DataLoader[TokenBatch]:
-        (rank, world), parts = place(), segments()
+        (rank, world), parts = rank_and_world_size(), segments()
         order = DistributedSampler(parts, world, rank, shuffle=False)  # type: ignore[arg-type]
         expected = (sum(len(part.col) for part in parts) / 2 / world, 1.0)  # of the two steps of an epoch
         together = partial(collate, pad=0, expected=expected)

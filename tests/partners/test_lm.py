@@ -21,7 +21,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC
-from lmrl.partners import environment, make_partner, partner_episodes, spoken
+from lmrl.partners import environment, make_partner, partner_dialogue, partner_episodes
 from lmrl.partners.lm import LMPartner
 from lmrl.types import PartnerRequest, Reply
 
@@ -56,7 +56,7 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_prompts_of_the_benchmark() -> None:
-    assert spoken(ASKED) == (
+    assert partner_dialogue(ASKED) == (
         (
             "Answer the question about the object truthfully.\nobject: (Pants, Pant)\n"
             "question: Is it worn?\nanswer (yes or no): ",
@@ -64,9 +64,9 @@ def test_the_prompts_of_the_benchmark() -> None:
         (),
     )
     buyer = PartnerRequest("car_dealer", {"profile": "Personality: rude.\n"}, ("Hi\n", "Yes?\n"), ("What\n",), 0)
-    assert spoken(buyer) == (("Start\nPersonality: rude.\nHi\n", "Yes?\n"), ("What\n",))
+    assert partner_dialogue(buyer) == (("Start\nPersonality: rude.\nHi\n", "Yes?\n"), ("What\n",))
     with pytest.raises(UserError, match="unknown dialogue task 'wordle'"):
-        spoken(PartnerRequest("wordle", {}, ("a",), (), 0))
+        partner_dialogue(PartnerRequest("wordle", {}, ("a",), (), 0))
 
 
 @pytest.mark.parametrize("task", ["twenty_questions", "guess_city", "car_dealer"])
@@ -87,7 +87,7 @@ def test_dialogues_turned_round_hold_every_reply_once(task: str, tmp_path: Path)
 
 def test_a_buyer_who_is_asked_to_decide_reads_how_to_begin() -> None:
     request = PartnerRequest("car_dealer", {"profile": "P\n"}, ("a\n", "b\n"), ("c\n", "d\n"), 0, begin=BEGIN)
-    heard, said = spoken(request)
+    heard, said = partner_dialogue(request)
     assert (heard[-1], said) == (BEGIN, ("c\n", "d\n"))
     (turned,) = partner_episodes(
         [(PartnerRequest("car_dealer", {"profile": "P\n"}, ("a\n",), (), 0), "x\n"), (request, "Reject\n")]

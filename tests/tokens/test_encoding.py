@@ -129,7 +129,7 @@ def test_a_rollout_is_trained_on_as_it_was_read_and_said(style: str, texts: int 
 
     def noting(requests: Sequence[Request]) -> Any:
         replies = act(requests)
-        read.extend(zip(policy._prompter.contexts(requests), (reply.ids for reply in replies), strict=True))
+        read.extend(zip(policy._context_builder.contexts(requests), (reply.ids for reply in replies), strict=True))
         return replies
 
     policy.act = noting  # type: ignore[method-assign]
@@ -197,7 +197,7 @@ def test_a_run_on_chat_plays_as_it_was_trained(data_path: Path, tmp_path: Path) 
     assert load_module(tmp_path / "last.ckpt").context_window().rendering == "chat"
     policy = load_policy(tmp_path / "last.ckpt", task("maze_fo"))
     request = Request(0, 0, OBSERVATIONS[:1])
-    (ids,) = policy._prompter.contexts([request])  # type: ignore[attr-defined]
+    (ids,) = policy._context_builder.contexts([request])  # type: ignore[attr-defined]
     assert bc.tokenizer.decode(ids).endswith("<end_of_turn>\n<start_of_turn>model\n")
     end = bc.tokenizer.convert_tokens_to_ids("<end_of_turn>")
     generation = bc.model.generation_config.from_pretrained(tmp_path / "bc" / "last")  # type: ignore[union-attr]
