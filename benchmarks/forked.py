@@ -135,7 +135,11 @@ def _serve(listening: socket.socket) -> None:
         for key, _ in waiting.select(0.005):
             if key.fileobj is listening:
                 link, _ = listening.accept()
-                running[link] = _accepted(link)
+                pid = _accepted(link)
+                if pid is None:
+                    link.close()
+                    continue
+                running[link] = pid
                 waiting.register(link, selectors.EVENT_READ)
             else:  # it says nothing more, so it has gone
                 assert isinstance(key.fileobj, socket.socket)
@@ -152,8 +156,11 @@ def _serve(listening: socket.socket) -> None:
                 del running[link]
 
 
-def _accepted(link: socket.socket) -> int:
+def _accepted(link: socket.socket) -> int | None:
+    """The process of a command; None if who connected was killed before it said which."""
     text, ancillary, _, _ = link.recvmsg(65536, socket.CMSG_LEN(4))
+    if not ancillary:
+        return None
     descriptors = array.array("i", ancillary[0][2])
     folder, *words = text.decode().split("\0")
     pid = os.fork()
