@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lmrl import callbacks, data, datamodules, evaluation, losses, models, modules, policies
     from lmrl.data.storage import read_episodes
     from lmrl.envs.registry import make_policy
-    from lmrl.evaluation import evaluate
+    from lmrl.evaluation.evaluate import evaluate
     from lmrl.modules import load_module, load_policy
 
 __version__ = "0.1.0"

@@ -13,7 +13,6 @@ from lmrl.files import replacing, replacing_folder
 
 WRITE_HALF_THEN = """
 import os, sys
-from lmrl import atomic
 from lmrl.files import replacing, replacing_folder
 from lmrl.errors import UserError
 with replacing(sys.argv[1]) as file:
