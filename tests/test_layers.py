@@ -144,3 +144,13 @@ def test_starting_up_loads_neither_torch_nor_chess(command: str) -> None:
     code = f"import sys; {command}; print('loaded:', *[name for name in {heavy} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.splitlines()[-1].split() == ["loaded:"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_functions_are_short(path: Path) -> None:
+    """At most 50 lines of code; what a docstring says of arguments comes on top."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+            told = node.body[0] if ast.get_docstring(node) else None
+            docs = 0 if told is None or told.end_lineno is None else told.end_lineno - told.lineno + 1
+            assert node.end_lineno - node.lineno + 1 - docs <= 50, node.name

@@ -68,10 +68,10 @@ def evaluate_command(
         chat: settings of a chat model, e.g. reply=plain max_tokens=64 budget_tokens=1000000 base_url=URL.
     """
     row, arguments = played_task(task, policy, allow_pickle=allow_pickle), env_arguments(env)
-    chosen: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
-    chosen |= {"rerank": rerank or None, "allow_pickle": allow_pickle or None, "device": device}
-    chosen["compile"] = compile or None
+    chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
+    switches = {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
     decoding: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    decoding |= {name: True for name, switch in switches.items() if switch}
     settings = decoding | ({"allow_other_task": True} if allow_other_task else {})
     player = named_policy(policy, row, arguments, named_values(chat, "chat"), **settings)
     out = default_folder(policy, row, _told(decoding | arguments), allow_pickle=allow_pickle) if out is None else out
@@ -79,9 +79,7 @@ def evaluate_command(
     greedy = partial(named_policy, policy, row, **{**settings, "temperature": 0.0})
     check_range("[1, inf)", episodes=count, slots=slots)  # before the folder is locked, which makes it
     check_range("[0, inf)", seed=seed)
-    columns = (TextColumn("playing {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=human)
-    with locked(out, "evaluation folder"), bar:
+    with locked(out, "evaluation folder"), _bar(disable=human) as bar:
         shown = bar.add_task(row.name, total=count)
         scores = record_evaluation(
             player,
@@ -99,6 +97,11 @@ def evaluate_command(
     for line in _summary(scores):
         print(line)
     print(f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}")
+
+
+def _bar(disable: bool) -> Progress:
+    columns = (TextColumn("playing {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=disable)
 
 
 def _default_episodes(policy: str, task: str) -> int:
