@@ -24,7 +24,6 @@ __all__ = [
     "configs_folder",
     "configuration",
     "defaults_file",
-    "differences",
     "env_arguments",
     "max_steps_of",
     "named_values",
@@ -140,8 +139,6 @@ def _size(node: yaml.Node | None, sizes: dict[int, int]) -> int:
 
 _PRETRAINED = "model.init_args.pretrained"
 # Where a run lies and what it starts from are told apart by the plan, not by their names.
-_COMPARED = ("model.class_path", "model.init_args", "data.class_path", "data.init_args", "trainer.max_steps")
-_APART = (_PRETRAINED, "data.init_args.path")
 
 
 def with_config_files(words: Sequence[str]) -> list[str]:
@@ -238,25 +235,6 @@ def value_at(config: Any, key: str) -> Any:
         return OmegaConf.select(config, key)
     except OmegaConfBaseException:  # it refers to a value that another file of the run holds
         return None
-
-
-def differences(planned: Any, done: Any) -> list[str]:
-    """What a run was trained with, where that is not as planned: ``lr 0.002, not 0.001``."""
-    found = []
-    for key, value in (leaf for top in _COMPARED for leaf in _leaves(planned, top)):
-        other = value_at(done, key)
-        if key not in _APART and other != value:
-            found.append(f"{key.rpartition('.')[2]} {other}, not {value}")
-    return found
-
-
-def _leaves(config: Any, key: str) -> Iterator[tuple[str, Any]]:
-    value = value_at(config, key)
-    if isinstance(value, DictConfig) and len(value):
-        for name in value:
-            yield from _leaves(config, f"{key}.{name!s}")
-    else:
-        yield key, value
 
 
 def named_values(words: Sequence[str] | None, option: str) -> dict[str, Any]:

@@ -22,8 +22,7 @@ def commands(result: Result) -> str:
     scores, lines = result.scores, [label(result.name)]
     steps: dict[str, Any] = {name: step for name, step in result.timing.items() if isinstance(step, dict)}
     for name, step in steps.items():
-        note = f", {step['note']}" if step.get("note") else ""
-        lines.append(f"  {step.get('command', name)}    # {duration(step.get('seconds'))}{note}")
+        lines.append(f"  {step.get('command', name)}    # {duration(step.get('seconds'))}")
     if "evaluate" not in steps:
         made = f"lmrl evaluate {scores['task']} --policy {scores['policy']} --episodes {scores['episodes']}"
         lines.append(f"  {made} --seed {scores['seed']} --out {result.folder.as_posix()}/evaluation")

@@ -41,8 +41,9 @@ def reproduce(
     """Make the datasets, train, let everyone play, and write the report.
 
     What was finished before from the same configuration, seed and number of episodes is not run again, and a training
-    that was killed goes on from its last checkpoint. A run that ``lmrl fit`` has finished is only evaluated. A cell
-    that fails is told with its log and skipped, with those that start from it; the rest goes on.
+    that was killed goes on from its last checkpoint. Any other run in the folder of a cell is moved out of the
+    way, as ``lmrl fit --overwrite`` does. A cell that fails is told with its log and skipped, with those that start
+    from it; the rest goes on.
 
     Args:
         order: what the table is to hold.

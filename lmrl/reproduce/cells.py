@@ -7,13 +7,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from lmrl.configuration import check_config, configuration, differences, max_steps_of
 from lmrl.errors import UserError
-from lmrl.evaluation.results import read_json, write_json
+from lmrl.evaluation.results import read_json
 from lmrl.models.checkpoints import read_checkpoint, weights_of
-from lmrl.models.export import read_manifest
 
 __all__ = [
     "DATA",
@@ -21,7 +17,6 @@ __all__ = [
     "Reached",
     "Standing",
     "Step",
-    "adopt",
     "digest",
     "is_done",
     "is_finished",
@@ -114,7 +109,6 @@ class Standing(Enum):
     """What is to be done about a training."""
 
     DONE = "nothing: it is finished"
-    ADOPT = "nothing: `lmrl fit` has finished it"
     RESUME = "go on from last.ckpt"
     FRESH = "train from the beginning"
 
@@ -145,60 +139,11 @@ def reached(checkpoint: Path) -> Reached | None:
 
 
 def standing(cell: Cell, fit: Step) -> Standing:
-    """What is to be done: a run of the same recipe goes on, one of another recipe does not count.
+    """What is to be done: a run of the same recipe goes on, any other that is in the folder does not count.
 
-    A run without a recipe was made by ``lmrl fit``: it counts if it has reached its own last step, and goes on if it is
-    configured as planned. One whose model folder is missing or older than its last checkpoint goes on, to write it.
+    One that was killed after its last step goes on too: `lmrl fit` then only writes what is missing beside it.
     """
     if is_done(cell, fit):
         return Standing.DONE
-    record = read_json(cell.folder / "timing.json").get("fit", {})
-    there = reached(cell.folder / "last.ckpt")
-    if there is None or record.get("recipe") not in (None, fit.recipe):
-        return Standing.FRESH
-    ours = "recipe" in record
-    wanted = cell.max_steps if ours else _own_max_steps(cell)
-    if wanted is not None and there.step >= wanted and _has_export(cell.folder / "last", there.weights):
-        return Standing.ADOPT
-    return Standing.RESUME if ours or not _differs(cell, fit) else Standing.FRESH
-
-
-def adopt(cell: Cell, fit: Step) -> None:
-    """Note a training that ended before as finished; where it is not as planned, say in what."""
-    before = read_json(cell.folder / "timing.json")
-    record = before.get("fit") or {"command": f"lmrl fit --config {fit.words[2]}", "recipe": fit.recipe}
-    note = "" if "fit" in before else "; ".join(["trained before", *_differs(cell, fit)])
-    seconds = float(record.get("before", 0.0)) + _took(cell.folder, record.get("began"))
-    write_json({**before, "fit": {**record, "seconds": round(seconds, 1), "note": note}}, cell.folder / "timing.json")
-
-
-def _took(folder: Path, began: float | None) -> float:
-    """From the beginning (a run writes its configuration first) to the last checkpoint; 0 where files were copied."""
-    config = folder / "config.yaml"
-    first = config.stat().st_mtime if began is None and config.is_file() else began
-    return max(0.0, (folder / "last.ckpt").stat().st_mtime - first) if first is not None else 0.0
-
-
-def _has_export(folder: Path, weights: str | None) -> bool:
-    """Whether the model folder beside a checkpoint is of its weights; where the checkpoint does not say, any is."""
-    found = read_manifest(folder).get("made_with", {}).get("weights")
-    return (folder / "config.json").is_file() and (weights is None or found == weights)
-
-
-def _own_max_steps(cell: Cell) -> int | None:
-    return max_steps_of(_own(cell)) or cell.max_steps
-
-
-def _differs(cell: Cell, fit: Step) -> list[str]:
-    found = differences(configuration(fit.words), _own(cell))
-    seed = OmegaConf.select(_own(cell), "seed_everything")
-    return found if seed == cell.seed else [*found, f"seed {seed}, not {cell.seed}"]
-
-
-def _own(cell: Cell) -> Any:
-    """The configuration that a run was started with; an empty one if it did not leave it."""
-    path = cell.folder / "config.yaml"
-    if not path.is_file():
-        return OmegaConf.create()
-    check_config(path)
-    return OmegaConf.load(path)
+    ours = read_json(cell.folder / "timing.json").get("fit", {}).get("recipe") == fit.recipe
+    return Standing.RESUME if ours and reached(cell.folder / "last.ckpt") is not None else Standing.FRESH

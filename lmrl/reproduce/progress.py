@@ -37,14 +37,14 @@ class Progress:
 
     def __init__(self, console: Console, log: Path, jobs: int = 1) -> None:
         self._console, self._log, self._jobs = console, log, jobs
-        self._places: dict[str, str] = {}
+        self._labels: dict[str, str] = {}
         self._left: list[Cell] = []
         self._seconds: dict[tuple[str, ...], list[float]] = defaultdict(list)
         self._told: dict[str, tuple[float, int]] = {}
 
     def begin(self, cells: Sequence[Cell], waiting: Sequence[Cell]) -> None:
         """All cells, and those that are still to be run."""
-        self._places = {cell.name: f"[{place} of {len(cells)}] {cell.name}" for place, cell in enumerate(cells, 1)}
+        self._labels = {cell.name: f"[{place} of {len(cells)}] {cell.name}" for place, cell in enumerate(cells, 1)}
         self._left = list(waiting)
         for cell in cells:
             if cell not in waiting:
@@ -56,7 +56,7 @@ class Progress:
         expected = self._expected(cell)
         about = "" if expected is None else f", about {duration(expected)}"
         self._told[cell.name] = (monotonic(), _last_step(cell.folder) or 0)
-        self.say(f"{self._places[cell.name]}: {_what(cell, found)}{about}")
+        self.say(f"{self._labels[cell.name]}: {_what(cell, found)}{about}")
 
     def tick(self, running: Iterable[Cell]) -> None:
         """Time goes by: say how far trainings are, once a minute."""
@@ -67,11 +67,11 @@ class Progress:
             step = None if cell.fit is None or is_done(cell, cell.fit) else _last_step(cell.folder)
             self._told[cell.name] = (monotonic(), step or before)
             if step is None or cell.max_steps is None:
-                self.say(f"{self._places[cell.name]}: working")
+                self.say(f"{self._labels[cell.name]}: working")
             else:
                 left = (cell.max_steps - step) * (monotonic() - since) / max(1, step - before)
                 about = f", about {duration(left)} left" if step > before else ""
-                self.say(f"{self._places[cell.name]}: step {step} of {cell.max_steps}{about}")
+                self.say(f"{self._labels[cell.name]}: step {step} of {cell.max_steps}{about}")
 
     def end(self, cell: Cell, record: dict[str, Any]) -> None:
         """A cell is finished, with this record."""
@@ -79,13 +79,12 @@ class Progress:
         self._learn(cell, record)
         scores, took = record["scores"], duration(record["seconds"]["total"])
         shown = with_interval(scores["normalized"], scores["normalized_ci"])
-        note = f" ({record['note']})" if record["note"] else ""
-        self.say(f"{self._places[cell.name]}: done in {took}{note}, normalised {shown}{self._rest()}")
+        self.say(f"{self._labels[cell.name]}: done in {took}, normalised {shown}{self._rest()}")
 
     def fail(self, cell: Cell, why: str) -> None:
         """A cell is given up."""
         self._left.remove(cell)
-        self.say(f"{self._places[cell.name]}: FAILED (log: {(cell.folder / 'log.txt').as_posix()}){self._rest()}")
+        self.say(f"{self._labels[cell.name]}: FAILED (log: {(cell.folder / 'log.txt').as_posix()}){self._rest()}")
         self.say(why)
 
     def say(self, line: str) -> None:
@@ -126,7 +125,6 @@ def _what(cell: Cell, found: Standing | None) -> str:
     steps = "" if cell.max_steps is None else f" {cell.max_steps} steps"
     return {
         Standing.DONE: "playing (trained before)",
-        Standing.ADOPT: "playing (trained before)",
         Standing.RESUME: f"training goes on from last.ckpt,{steps} in all",
         Standing.FRESH: f"training{steps}",
     }[found]

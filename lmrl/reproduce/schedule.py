@@ -22,7 +22,7 @@ from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.results import read_json, write_json
 from lmrl.files import locked
 from lmrl.models.checkpoints import set_aside
-from lmrl.reproduce.cells import DATA, Cell, Standing, Step, adopt, is_done, is_finished, reached, standing
+from lmrl.reproduce.cells import DATA, Cell, Standing, Step, is_done, is_finished, reached, standing
 from lmrl.reproduce.plan import Order, dataset_of
 from lmrl.reproduce.progress import Progress
 
@@ -44,7 +44,6 @@ def finish(cell: Cell, order: Order) -> dict[str, Any]:
         "recipe": cell.recipe,
         "commands": [record["command"] for record in steps.values()],
         "seconds": {**seconds, "total": round(sum(seconds.values()), 1)},
-        "note": steps.get("fit", {}).get("note", ""),
         **(_of_data(cell, order) if cell.algorithm == DATA else _of_play(cell)),
     }
     write_json(record, cell.folder / "cell.json")
@@ -295,13 +294,11 @@ def _run(cell: Cell, order: Order, processes: Processes) -> dict[str, Any]:
 def _fit(cell: Cell, processes: Processes) -> None:
     assert cell.fit is not None
     found = standing(cell, cell.fit)
-    if found is Standing.ADOPT:
-        adopt(cell, cell.fit)
-    elif found is Standing.RESUME:
+    if found is Standing.RESUME:
         processes.run(cell.fit, cell.folder, "--ckpt_path", (cell.folder / "last.ckpt").as_posix())
     elif found is Standing.FRESH:
         with locked(cell.folder, "run folder"):  # in which somebody may be training
-            set_aside(cell.folder)
+            set_aside(cell.folder)  # as `lmrl fit --overwrite` does
         processes.run(cell.fit, cell.folder)
 
 

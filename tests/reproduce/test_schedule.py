@@ -1,5 +1,4 @@
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import torch
 
 from lmrl.errors import UserError
 from lmrl.files import locked
-from lmrl.models.export import MANIFEST
 from lmrl.reproduce import Order
 from lmrl.reproduce.cells import DATA
 from lmrl.reproduce.plan import dataset_of, plan
@@ -18,9 +16,6 @@ from lmrl.reproduce.schedule import finish
 Run = Callable[..., dict[str, str]]
 Trained = Callable[[], list[str]]
 Make = Callable[..., Order]
-
-OWN = "seed_everything: 0\ndata:\n  init_args:\n    size: 12\ntrainer:\n  max_steps: {}\n"
-"""What `lmrl fit` leaves in ``config.yaml``."""
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -93,32 +88,25 @@ def test_two_checkpoints_are_both_played_and_one_only_once(place: Path, run: Run
     assert (record["scores"]["policy"], record["last"]["policy"]) == ("runs/maze_fo/bc", "runs/maze_fo/bc/last.ckpt")
 
 
-def test_a_run_of_fit_is_only_played(place: Path, run: Run, order: Make, trained: Trained) -> None:
-    folder = place / "runs/maze_fo/bc"
-    (folder / "last").mkdir(parents=True)
-    (folder / "last/config.json").write_text("{}")
-    (folder / "last.ckpt").write_bytes((place / "prepared/whole.ckpt").read_bytes())
-    (folder / "config.yaml").write_text(OWN.format(69))
-    assert run(order("bc")) == {}
-    assert trained() == []
-    assert read(folder / "cell.json")["note"] == "trained before; max_steps 69, not 70"
-
-
-def test_a_run_of_fit_that_was_killed_goes_on_if_it_is_the_planned_one(
-    place: Path, run: Run, order: Make, trained: Trained, words_of: Callable[[str], list[str]]
-) -> None:
+def test_a_run_of_fit_is_moved_out_of_the_way(place: Path, run: Run, order: Make, trained: Trained) -> None:
     folder = place / "runs/maze_fo/bc"
     folder.mkdir(parents=True)
-    (folder / "last.ckpt").write_bytes((place / "prepared/half.ckpt").read_bytes())
-    (folder / "config.yaml").write_text(OWN.format(70))
+    (folder / "last.ckpt").write_bytes((place / "prepared/whole.ckpt").read_bytes())
+    (folder / "config.yaml").touch()
+    assert run(order("bc")) == {}
+    assert trained() == ["bc"] and (place / "runs/maze_fo/.earlier/bc-1/config.yaml").is_file()
+
+
+def test_a_run_that_was_killed_after_its_last_step_is_finished(
+    place: Path, run: Run, order: Make, trained: Trained, words_of: Callable[[str], list[str]]
+) -> None:
     run(order("bc"))
-    assert trained() == ["bc-again"] and words_of("runs/maze_fo/bc")[-1] == "runs/maze_fo/bc/last.ckpt"
-    other = place / "runs/maze_fo/mc"
-    other.mkdir(parents=True)
-    (other / "last.ckpt").write_bytes((place / "prepared/half.ckpt").read_bytes())
-    (other / "config.yaml").write_text(OWN.format(700))
-    run(order("mc"))
-    assert trained() == ["bc-again", "mc"] and (place / "runs/maze_fo/.earlier/mc-1/config.yaml").is_file()
+    timing = place / "runs/maze_fo/bc/timing.json"
+    record = read(timing)
+    del record["fit"]["seconds"]
+    timing.write_text(json.dumps(record))
+    run(order("bc"))
+    assert trained() == ["bc", "bc-again"] and words_of("runs/maze_fo/bc")[-1] == "runs/maze_fo/bc/last.ckpt"
 
 
 def marked(file: Path, weights: str, step: int = 70) -> None:
@@ -142,22 +130,6 @@ def test_scores_of_other_weights_do_not_finish_a_cell(place: Path, run: Run, ord
     marked(cell / "last.ckpt", "two")
     run(order("bc"))
     assert trained() == ["bc"] and (cell / "evaluation/scores.json").stat().st_mtime_ns > before
-
-
-def test_a_model_folder_from_before_the_last_step_is_written_again(
-    place: Path, run: Run, order: Make, trained: Trained
-) -> None:
-    """And one of the last step is adopted."""
-    for weights, again in (("two", ["bc-again"]), ("one", ["bc-again"])):
-        cell = place / "runs/maze_fo/bc"
-        shutil.rmtree(cell, ignore_errors=True)
-        (cell / "last").mkdir(parents=True)
-        (cell / "last" / "config.json").write_text("{}")
-        (cell / "last" / MANIFEST).write_text(json.dumps({"files": [], "made_with": {"weights": weights}}))
-        (cell / "config.yaml").write_text(OWN.format(70))
-        marked(cell / "last.ckpt", "one")
-        assert run(order("bc")) == {}
-        assert trained() == again
 
 
 def test_a_cell_that_somebody_works_on_is_not_begun(place: Path, run: Run, order: Make, trained: Trained) -> None:
