@@ -28,7 +28,7 @@ from benchmarks.size import CPU, Size
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies import LMPolicy
-from lmrl.policies.context import invalid_ids, stop_ids
+from lmrl.policies.lm import invalid_ids, stop_ids
 from lmrl.rollout import rollout
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.types import Policy, Request, Start

@@ -18,8 +18,7 @@ import lmrl
 from benchmarks.row import Row
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.policies.context import ContextBuilder
-from lmrl.policies.lm import LMPolicy
+from lmrl.policies.lm import ContextBuilder, LMPolicy
 from lmrl.rollout import rollout
 from lmrl.tokens.encoding import Window
 from lmrl.types import Policy, Reply, Request, Start

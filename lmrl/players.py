@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lmrl import chat, modules  # both load torch only when a name of theirs is used
+from lmrl import chat, modules
 from lmrl.data.recording import dataset_path, generate
 from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.envs import registry

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lmrl.cli import VERBS, main
-from lmrl.commands.reference import command_reference
+from lmrl.commands.arguments import command_reference
 
 ROOT = Path(__file__).parent.parent
 MISSING = [name for name in ("mkdocs", "material", "mkdocstrings", "latex2mathml") if find_spec(name) is None]

@@ -14,6 +14,8 @@ from lmrl.errors import UserError
 from lmrl.play.game import Game, Offer, Order
 from lmrl.players import is_chat, played_task
 
+__all__ = ["web_command"]
+
 try:
     import uvicorn
 
@@ -22,7 +24,6 @@ try:
 except ImportError as error:
     raise UserError(f"lmrl web needs starlette and uvicorn ({error}): pip install 'lmrl[web]'") from error
 
-__all__ = ["web_command"]
 
 _LEADING = '<!doctype html><meta charset="utf-8"><title>lmrl</title><meta http-equiv="refresh" content="0; url={}">\n'
 _LOCAL = ("127.0.0.1", "localhost", "::1")

@@ -1,9 +1,8 @@
 """LightningDataModules: recorded episodes in, batches of action tokens out."""
 
-from lmrl.datamodules.filters import Filter
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.online import OnlineDataModule
-from lmrl.datamodules.spec import BatchSpec
+from lmrl.datamodules.spec import BatchSpec, Filter
 from lmrl.datamodules.tasks import (
     CarDealerDataModule,
     ChessDataModule,

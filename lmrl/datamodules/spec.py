@@ -1,16 +1,63 @@
-"""What an algorithm wants from its datamodule, as one frozen record."""
+"""What an algorithm wants from its datamodule, as one frozen record: which episodes, how much text, which targets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from transformers import PreTrainedTokenizerBase
 
-from lmrl.datamodules.filters import Filter
+from lmrl.errors import UserError, check_range
 from lmrl.tokens.segments import Segment
 from lmrl.types import Episode
 
-__all__ = ["BatchSpec", "PostRollout", "RolloutSource"]
+__all__ = ["BatchSpec", "Filter", "PostRollout", "RolloutSource"]
+
+
+class _Outcome(Protocol):
+    """What is asked about an episode."""
+
+    @property
+    def total_reward(self) -> float: ...
+
+    @property
+    def success(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Keeps whole episodes by success or by undiscounted return. All conditions that are given must hold."""
+
+    success: bool = False
+    """Only solved episodes (`lmrl.envs.task.Task.paper_filter` says where the paper keeps those)."""
+    min_return: float | None = None
+    """Only episodes of at least this return."""
+    top_fraction: float | None = None
+    """Of those, the best ``int(top_fraction * n)`` (at least one) by return; among equals the earlier ones."""
+
+    def __post_init__(self) -> None:
+        check_range("(0, 1]", top_fraction=self.top_fraction)
+        check_range("(-inf, inf)", min_return=self.min_return)
+
+    def keep(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """The kept episodes in their order.
+
+        Raises:
+            UserError: if none is left.
+        """
+        chosen = self.choose(episodes)
+        if not chosen:
+            raise UserError(f"{self} keeps none of {len(episodes)} episodes: there is nothing to train on")
+        return [episodes[index] for index in chosen]
+
+    def choose(self, outcomes: Sequence[_Outcome]) -> list[int]:
+        """Indices of what is kept, in order; there may be none."""
+        kept = [n for n, e in enumerate(outcomes) if e.success or not self.success]
+        kept = [n for n in kept if self.min_return is None or outcomes[n].total_reward >= self.min_return]
+        if self.top_fraction is None or not kept:
+            return kept
+        best = sorted(kept, key=lambda n: -outcomes[n].total_reward)
+        return sorted(best[: max(1, int(self.top_fraction * len(kept)))])
+
 
 RolloutSource: TypeAlias = Callable[[int], list[Episode]]
 """Plays the round of a number, with the weights of now."""

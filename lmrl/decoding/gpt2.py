@@ -106,9 +106,9 @@ class _Plain:
             # (rows, new, 3, heads, head_dim) to three of (rows, heads, new, head_dim).
             query, key, value = states.view(rows, new, 3, self._heads, -1).transpose(1, 3).unbind(2)
             keys, values = cache.update(key, value, index)
-            heard = scaled_dot_product_attention(query, keys, values, attn_mask=mask)
-            heard = heard.transpose(1, 2).reshape(rows * new, -1)
-            hidden = torch.addmm(layer.attention_out[0], heard, layer.attention_out[1]) + hidden
+            attended = scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+            attended = attended.transpose(1, 2).reshape(rows * new, -1)
+            hidden = torch.addmm(layer.attention_out[0], attended, layer.attention_out[1]) + hidden
             states = torch.addmm(layer.up[0], torch.layer_norm(hidden, *layer.before_mlp), layer.up[1])
             hidden = hidden + torch.addmm(layer.down[0], layer.act(states), layer.down[1])
         return torch.layer_norm(hidden, *self._last).view(rows, new, -1)

@@ -106,7 +106,7 @@ class Reader:
         self.slots = Slots(self._cache)
 
     def refresh_forward(self) -> None:
-        """Choose how the model is run; whoever listens to its layers since the last time is then heard."""
+        """Choose how the model is run; hooks that were put on its layers since the last time then run."""
         self._forward = forward_of(self._trunk)
 
     def read(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:

@@ -201,7 +201,7 @@ class _Read(NamedTuple):
 
 
 class Decoder:
-    """A language model that speaks, alone or guided by values.
+    """A language model that samples actions, alone or guided by values.
 
     Args:
         engine: of the language model.

@@ -19,9 +19,18 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
 from lmrl.envs.base import TextEnv
-from lmrl.envs.hooks import ChatPrompt, MakeRecording, PartnerPrompts, Picture, Players, Probe, ProbePlot
 from lmrl.envs.official import FileFormat
-from lmrl.envs.task import Recording, Task
+from lmrl.envs.task import (
+    ChatPrompt,
+    MakeRecording,
+    PartnerPrompts,
+    Picture,
+    Players,
+    Probe,
+    ProbePlot,
+    Recording,
+    Task,
+)
 from lmrl.errors import UserError, in_one_line, unknown
 from lmrl.plugins import plugins
 from lmrl.types import Policy

@@ -7,15 +7,26 @@ Constants of the scale are its Table 5, raw scores Table 4, normalised scores Ta
 printed normalised scores do not all follow from the printed raw scores and constants; `Scores.note` says where.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from lmrl.types import Policy, Request, Start
+import gymnasium
+
+from lmrl.types import Episode, PartnerRequest, Policy, Request, Start
 
 __all__ = [
     "ALGORITHMS",
+    "ChatPrompt",
+    "MakeRecording",
+    "PartnerDialogue",
+    "PartnerPrompts",
+    "Picture",
+    "Players",
+    "Probe",
+    "ProbePlot",
     "PublishedData",
     "Recording",
     "Scores",
@@ -25,6 +36,174 @@ __all__ = [
     "recording_seed",
     "turn_chance",
 ]
+
+if TYPE_CHECKING:  # slow to import, and `import lmrl` comes here
+    from matplotlib.axes import Axes
+    from rich.text import Text
+
+
+Players: TypeAlias = Mapping[str, Callable[[Mapping[str, Any]], Policy]]
+"""Scripted players by name, each from the arguments of the environment to a policy; ``random``, ``behaviour`` and
+``optimal`` get a column of the results table."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The recipe of a dataset."""
+
+    policy: Policy
+    start: Callable[[int, int], Start]
+    """From the seed of the dataset and the index of the episode to how that episode begins."""
+    stop: Callable[[Request], bool] | None = None
+    """After each turn: whether the recorder cuts the episode here (it is then truncated)."""
+
+
+MakeRecording: TypeAlias = Callable[[str, Mapping[str, Any]], Recording]
+"""From the name of the task and the arguments of the environment to the recipe of the dataset."""
+
+
+def _nothing(env: Mapping[str, Any]) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """How a task is put to a chat model that plays it.
+
+    Where the paper's code says how its GPT-4 baselines were asked (Abdulhai et al. 2025, appendix; scripts
+    ``*/gpt4/*``), the temperature, how much of the past is shown, the examples and the form of the reply are theirs.
+    Else the temperature is the endpoint's usual one, 1, and one example is shown.
+    """
+
+    role: str
+    """Who the model is, after "You are"."""
+    rules: str
+    """The game, its actions and what is rewarded."""
+    other: str = "Game"
+    """Name of the other speaker in transcripts."""
+    own: str = "You"
+    key: str = "action"
+    """Key of the action in a JSON reply."""
+    thought: bool = False
+    """Whether a JSON reply holds a thought before the action."""
+    temperature: float = 1.0
+    last_texts: int | None = None
+    """How many of the newest texts are shown; None: all."""
+    examples: int = 1
+    """Episodes of the dataset that are shown."""
+    example_turns: int | None = None
+    """Turns of each; None: whole episodes."""
+    games: int = 100
+    """Episodes of an evaluation."""
+    header: str = ""
+    """A first text that says nothing."""
+    appendix: Callable[[Mapping[str, Any]], str] = _nothing
+    """More rules, from the arguments of the environment that is played."""
+    spelling: Callable[[str], str] = str.strip
+    """An observation as it is shown."""
+    own_spelling: Callable[[str], str] = str.strip
+    """An action as it is shown."""
+
+
+PartnerDialogue: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
+"""What a second speaker has read, ``t + 1`` texts, and what they said in between, ``t`` texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerPrompts:
+    """What models are told that are the second speaker of a dialogue."""
+
+    dialogue: Callable[[PartnerRequest], PartnerDialogue]
+    """What a trained language model reads; its reply comes next."""
+    instructions: Callable[[Mapping[str, Any]], str]
+    """The system message of a chat model, from the facts that the second speaker knows; a `KeyError` if one is
+    missing."""
+    temperature: float = 0.0
+    """Of sampling, where the user does not say; 0 is greedy."""
+    speakers: tuple[str, ...] = ()
+    """Names that a chat model writes before a line of its own."""
+    others: tuple[str, ...] = ()
+    """Names before lines of the other speaker, from which on an answer does not count."""
+    questions: Callable[[int], Iterator[tuple[str, PartnerRequest]]] | None = None
+    """From a seed to endlessly many questions that are answered by yes or no, each with the name of its group; None
+    where answers are otherwise."""
+
+
+class Picture:
+    """How episodes of a task are drawn, in the terminal and on pages. One object is for one environment.
+
+    What a page knows of an environment (`facts`) and of each state (`states`) goes as JSON to ``PICTURES.get(kind)`` of
+    `script`; see ``report/templates/pictures.js`` for what that must be.
+
+    Args:
+        make: makes the environment, with the arguments that it is played with; called only by who needs it. A file may
+            have chosen them: what it raises is for the caller.
+    """
+
+    kind: ClassVar[str]
+    """Which entry of the page's table of pictures draws it; tasks with the same script share it."""
+    script: ClassVar[str]
+    """``package:file`` of the JavaScript that makes the entry."""
+    style: ClassVar[str] = ""
+    """``package:file`` of its style sheet."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env[str, str]]) -> None:
+        self._make = make
+
+    def facts(self) -> Mapping[str, Any]:
+        """What a page must know of the environment."""
+        return {}
+
+    def states(self, episode: Episode) -> Sequence[Any] | None:
+        """What must be known beyond the texts of the state before each action and at the end, ``T + 1`` entries.
+
+        None: nothing, or it cannot be told.
+        """
+        return None
+
+    def live(self, episode: Episode, hidden: bool) -> tuple[Mapping[str, Any], Sequence[Any] | None]:
+        """`facts` and `states` of an episode that is being played.
+
+        Args:
+            episode: as far as it went; its ``info`` is that of the last step.
+            hidden: a person plays and is not at the end: no more may be shown than the texts tell. A game whose
+                pictures show more than that extends this method.
+        """
+        return self.facts(), self.states(episode)
+
+    def terminal(self, request: Request) -> "Text | None":
+        """A drawing above the newest text, no more than the texts tell; None: there is none."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a policy does, and what it expects to earn, in states of interest."""
+
+    run: Callable[[Policy, str, Mapping[str, Any]], Any]
+    """From a greedy policy, the name of the task and the arguments of the environment to what was found."""
+    write: Callable[[Any, Path], None]
+    """Write what was found as JSON."""
+    read: Callable[[Path], Any]
+    """Read it; a `UserError` that names the file, if it holds something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePlot:
+    """How what a `Probe` found is drawn in a report, one panel for each policy."""
+
+    subject: str
+    """What is drawn; part of the picture's name, ``<subject>_values_<task>.png``."""
+    caption: str
+    size: Callable[[Any], tuple[float, float]]
+    """Width and height of a panel in inches."""
+    draw: Callable[["Axes", str, Any], None]
+    """Draw on the axis: the policy's name, and what was found."""
+
+    def file_name(self, task: str) -> str:
+        """Of a task's picture in the report."""
+        return f"{self.subject}_values_{task}.png"
+
 
 ALGORITHMS = ("bc", "filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc", "gpt4")
 """Keys of `Scores.raw` and `Scores.normalized`, in the order of the paper's columns (more in `Scores.normalized`)."""
@@ -75,17 +254,6 @@ def normalize(raw: float, scores: Scores) -> float:
 def by_algorithm(*values: float) -> Mapping[str, float]:
     """A number for each of `ALGORITHMS`, in their order."""
     return dict(zip(ALGORITHMS, values, strict=True))
-
-
-@dataclass(frozen=True)
-class Recording:
-    """The recipe of a dataset."""
-
-    policy: Policy
-    start: Callable[[int, int], Start]
-    """From the seed of the dataset and the index of the episode to how that episode begins."""
-    stop: Callable[[Request], bool] | None = None
-    """After each turn: whether the recorder cuts the episode here (it is then truncated)."""
 
 
 def recording_seed(seed: int, index: int) -> int:
@@ -143,18 +311,18 @@ class Task:
     selection: tuple[Mapping[str, Any], ...] = ()
     """Likewise where checkpoints are chosen in training; empty: `starts`, which then are all that there is."""
     players: str = ""
-    """Hook: scripted players by name, each made from the arguments of the environment (`lmrl.envs.hooks.Players`)."""
+    """Hook: scripted players by name, each made from the arguments of the environment (`lmrl.envs.task.Players`)."""
     recording: str = ""
-    """Hook: the recipe of the dataset, from name and arguments to a `Recording` (`lmrl.envs.hooks.MakeRecording`)."""
+    """Hook: the recipe of the dataset, from name and arguments to a `Recording` (`lmrl.envs.task.MakeRecording`)."""
     official: str = ""
     """Hook: how an official file is read (`lmrl.envs.official.FileFormat`)."""
     chat: str = ""
-    """Hook: how the task is put to a chat model that plays (`lmrl.envs.hooks.ChatPrompt`)."""
+    """Hook: how the task is put to a chat model that plays (`lmrl.envs.task.ChatPrompt`)."""
     partner: str = ""
-    """Hook: what models are told that are the second speaker (`lmrl.envs.hooks.PartnerPrompts`)."""
+    """Hook: what models are told that are the second speaker (`lmrl.envs.task.PartnerPrompts`)."""
     picture: str = ""
-    """Hook: how an episode is drawn (a subclass of `lmrl.envs.hooks.Picture`)."""
+    """Hook: how an episode is drawn (a subclass of `lmrl.envs.task.Picture`)."""
     probe: str = ""
-    """Hook: what a policy does and expects in states of interest (`lmrl.envs.hooks.Probe`)."""
+    """Hook: what a policy does and expects in states of interest (`lmrl.envs.task.Probe`)."""
     probe_plot: str = ""
-    """Hook: how that is drawn in a report (`lmrl.envs.hooks.ProbePlot`)."""
+    """Hook: how that is drawn in a report (`lmrl.envs.task.ProbePlot`)."""

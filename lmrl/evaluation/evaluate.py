@@ -13,7 +13,7 @@ from lmrl.envs import registry
 from lmrl.envs.task import Scores, normalize
 from lmrl.errors import check_range
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
-from lmrl.evaluation.summary import EpisodeTable
+from lmrl.evaluation.metrics import EpisodeTable
 from lmrl.partners import environment
 from lmrl.players import named_policy, played_task
 from lmrl.rollout import episode_seed, in_order, rollout

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lmrl.data.storage import read_episodes, write_episodes
+from lmrl.envs import registry
 from lmrl.envs.registry import probe, tasks
 from lmrl.errors import UserError, in_one_line
 from lmrl.evaluation.curves import Curves, find_metrics, read_curves
-from lmrl.evaluation.evaluate import Evaluation
+from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.files import json_of_file, replacing, replacing_folder
-from lmrl.types import Episode
+from lmrl.types import Episode, Policy
 
 __all__ = [
     "SCORE_KEYS",
@@ -33,6 +34,7 @@ __all__ = [
     "notes_on_weights",
     "read_json",
     "read_results",
+    "record_evaluation",
     "write_evaluation",
     "write_json",
 ]
@@ -180,7 +182,7 @@ class Result:
     curves: Curves
     """Empty for players that were not trained."""
     probe: Any
-    """What the task's probe found (`lmrl.envs.hooks.Probe`); None where there was none."""
+    """What the task's probe found (`lmrl.envs.task.Probe`); None where there was none."""
     cell: Mapping[str, Any]
     """Content of ``cell.json``; empty for runs that no table was made of."""
 
@@ -308,3 +310,68 @@ def _read(folder: Path, task: str) -> Result:
         probe=hook.read(probed) if hook is not None and probed.is_file() else None,
         cell=read_json(folder / "cell.json"),
     )
+
+
+def record_evaluation(
+    policy: Policy,
+    task: str,
+    directory: Path | str,
+    *,
+    episodes: int,
+    seed: int = 0,
+    slots: int = 32,
+    name: str | None = None,
+    greedy: Callable[[], Policy] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
+    env: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Evaluate and write ``episodes.parquet``, ``scores.json`` and, for a task with a probe, ``probe.json``, at once.
+
+    Args:
+        policy: whoever plays.
+        task: name of the task.
+        directory: where the files go, for the report ``runs/<task>/<name>/evaluation``.
+        episodes: how many to play.
+        seed: of the evaluation.
+        slots: how many environments play side by side.
+        name: how the policy is called in tables.
+        greedy: makes the same policy at temperature 0, for the task's probe (`lmrl.envs.task.Probe`).
+        provenance: decoding settings, checkpoint, dataset: what the result was made with.
+        on_episode: called with each episode as it ends.
+        env: arguments of the environment.
+
+    Returns:
+        The content of ``scores.json``.
+
+    Raises:
+        UserError: the folder holds something else than an evaluation; as `evaluate`, and then the episodes that were
+            finished are kept in ``episodes.partial.parquet``, in the order in which they ended; the message says so.
+    """
+    check_evaluation_folder(directory)
+    finished: list[Episode] = []
+
+    def note(episode: Episode) -> None:
+        finished.append(episode)
+        if on_episode is not None:
+            on_episode(episode)
+
+    partial = Path(directory) / "episodes.partial.parquet"
+    try:
+        played = evaluate(policy, task, episodes, seed, slots, note, name=name, provenance=provenance, env=env)
+    except UserError as error:
+        if not finished:
+            raise
+        write_episodes(partial, finished, {"task": task, "policy": name or type(policy).__name__, "seed": seed})
+        raise UserError(f"{error}; the {len(finished)} episodes that were finished are in {partial}") from error
+    return write_evaluation(played, directory, _probe(policy, greedy, task, env or {}))
+
+
+def _probe(policy: Policy, greedy: Callable[[], Policy] | None, task: str, arguments: Mapping[str, Any]) -> Any:
+    """What the task's probe finds; None if it has none, or the policy cannot be probed."""
+    probe = registry.probe(task)
+    if greedy is None or probe is None:
+        return None
+    asked = greedy()
+    same = getattr(asked, "weights", None) == getattr(policy, "weights", None)  # a training may have replaced them
+    return probe.run(asked, task, arguments) if same else None

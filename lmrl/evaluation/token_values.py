@@ -10,7 +10,7 @@ from torch import Tensor
 from lmrl.decoding.sampling import add_q_to_logits, min_q
 from lmrl.models.lm import head_of, hidden_states, trunk_of
 from lmrl.modules import GuidedPPO, LanguageModule, ValueModule
-from lmrl.policies.context import invalid_ids
+from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Encoder, encoder_for
 from lmrl.tokens.segments import action_ids, segments

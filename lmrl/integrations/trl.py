@@ -5,8 +5,8 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from lmrl.envs.hooks import ChatPrompt
 from lmrl.envs.registry import chat_prompt, make, task
+from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError
 from lmrl.policies.chat import transcript
 from lmrl.rollout import Slot

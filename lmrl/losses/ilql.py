@@ -54,7 +54,7 @@ def ilql_loss(
         q: for each head, Q of the tokens taken and the cross-entropy of its softmax, (N,) each.
         target_q: for each head, the target network's Q of the tokens taken, (N,).
         value: (N,) V of the states in which the tokens were chosen.
-        next_value: (N,) V of the states in which the policy speaks next.
+        next_value: (N,) V of the states in which the policy acts next.
         reward: (N,).
         terminated: (N,) bool; nothing of `next_value` is used there.
         gamma: discount per action token.

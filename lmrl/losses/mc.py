@@ -38,7 +38,7 @@ def td_target(reward: Tensor, next_value: Tensor, terminated: Tensor, gamma: flo
 
     Args:
         reward: (N,) reward of each action token.
-        next_value: (N,) value of the state in which the policy speaks next.
+        next_value: (N,) value of the state in which the policy acts next.
         terminated: (N,) bool. Only this makes the value beyond zero; a truncated episode has one.
         gamma: discount per action token.
 

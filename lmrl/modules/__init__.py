@@ -7,17 +7,6 @@ from typing import TYPE_CHECKING
 
 from lmrl.lazy import exports
 
-if TYPE_CHECKING:
-    from lmrl.modules.base import LanguageModule
-    from lmrl.modules.bc import BC
-    from lmrl.modules.filtered_bc import FilteredBC, OnlineFilteredBC
-    from lmrl.modules.guided_ppo import GuidedPPO
-    from lmrl.modules.ilql import ILQL
-    from lmrl.modules.load import load_module, load_policy, trained_task
-    from lmrl.modules.mc import MC
-    from lmrl.modules.ppo import PPO
-    from lmrl.modules.values import ValueModule
-
 __all__ = [
     "BC",
     "ILQL",
@@ -32,6 +21,18 @@ __all__ = [
     "load_policy",
     "trained_task",
 ]
+
+if TYPE_CHECKING:
+    from lmrl.modules.base import LanguageModule
+    from lmrl.modules.bc import BC
+    from lmrl.modules.filtered_bc import FilteredBC, OnlineFilteredBC
+    from lmrl.modules.guided_ppo import GuidedPPO
+    from lmrl.modules.ilql import ILQL
+    from lmrl.modules.load import load_module, load_policy, trained_task
+    from lmrl.modules.mc import MC
+    from lmrl.modules.ppo import PPO
+    from lmrl.modules.values import ValueModule
+
 
 __getattr__, __dir__ = exports(
     __name__,

@@ -24,11 +24,16 @@ from lmrl.models.tokenizer import tokenizer_for
 from lmrl.policies import RerankPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Window
-from lmrl.training.optimizer import check_optimizer, keep_values_float32, optimizer_and_schedule
+from lmrl.training.optimizer import (
+    check_optimizer,
+    check_start,
+    compiled_reader,
+    keep_values_float32,
+    optimizer_and_schedule,
+)
 from lmrl.training.reporting import LossReporter
 from lmrl.training.saving import pack_checkpoint, read_entry, training_facts, write_folder
 from lmrl.training.sharding import configure_shards, full_tensor, is_sharded
-from lmrl.training.steps import check_start, compiled_reader
 from lmrl.types import Policy
 
 __all__ = ["LanguageModule"]

@@ -3,9 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from lmrl.datamodules.filters import Filter
 from lmrl.datamodules.online import online_datamodule
-from lmrl.datamodules.spec import BatchSpec
+from lmrl.datamodules.spec import BatchSpec, Filter
 from lmrl.modules.bc import BC
 
 __all__ = ["FilteredBC", "OnlineFilteredBC"]

@@ -29,7 +29,7 @@ from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import head_of, trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy, RerankPolicy
-from lmrl.policies.context import invalid_ids
+from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import encoder_for
 from lmrl.tokens.segments import Segment

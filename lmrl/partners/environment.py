@@ -1,7 +1,7 @@
-"""Environments whose second speaker is named on the command line or in a configuration."""
+"""Environments whose second speaker is named on the command line or in a configuration, and what that one reads."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, cast
@@ -11,10 +11,11 @@ from lmrl.chat.client import ChatClient
 from lmrl.envs import registry
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make, partner_prompts
+from lmrl.envs.task import PartnerDialogue
 from lmrl.errors import UserError, unknown
-from lmrl.types import Partner
+from lmrl.types import Episode, Partner, PartnerRequest
 
-__all__ = ["environment", "make_partner"]
+__all__ = ["environment", "make_partner", "partner_dialogue", "partner_episodes"]
 
 # Imported when one is asked for: models need torch, endpoints a client.
 _KINDS = {"lm": ("lmrl.partners.lm", "LMPartner"), "chat": ("lmrl.partners.chat", "ChatPartner")}
@@ -80,3 +81,38 @@ def environment(task: str, arguments: Mapping[str, Any] | None = None) -> Callab
     if isinstance(given.get("partner"), str | Mapping):
         given["partner"] = make_partner(given["partner"], task)
     return partial(make, task, **given)
+
+
+def partner_dialogue(request: PartnerRequest) -> PartnerDialogue:
+    """The dialogue as the second speaker reads it; the reply comes next.
+
+    Raises:
+        UserError: for a task whose second speaker has no prompts.
+    """
+    return partner_prompts(request.task).dialogue(request)
+
+
+def partner_episodes(pairs: Sequence[tuple[PartnerRequest, str]]) -> list[Episode]:
+    """What a second speaker was asked in one episode and replied, as episodes in which they are the player.
+
+    Who reads the whole dialogue has one episode of many turns; who reads one question at a time has one for each. They
+    have no rewards; the last observation is empty.
+    """
+    found: list[Episode] = []
+    for index, (request, reply) in enumerate(pairs):
+        heard, said = partner_dialogue(request)
+        follows = index + 1 < len(pairs) and len(partner_dialogue(pairs[index + 1][0])[1]) > len(said)
+        if not follows:
+            actions = (*said, reply if reply.endswith("\n") else f"{reply}\n")
+            found.append(
+                Episode(
+                    task=request.task,
+                    observations=(*heard, ""),
+                    actions=actions,
+                    rewards=(0.0,) * len(actions),
+                    terminated=True,
+                    truncated=False,
+                    seed=request.seed,
+                )
+            )
+    return found

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.partners.episodes import partner_dialogue
+from lmrl.partners.environment import partner_dialogue
 from lmrl.policies import LMPolicy, load_lm_policy
 from lmrl.types import PartnerRequest, Request
 

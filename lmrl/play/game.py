@@ -15,8 +15,8 @@ from lmrl.envs.registry import policy_names
 from lmrl.errors import UserError, unknown
 from lmrl.partners import environment
 from lmrl.play.seat import Seat, advise
-from lmrl.play.shown import rounded, shown_text
 from lmrl.players import is_chat, named_adviser, named_policy
+from lmrl.report.pages import rounded, shown_text
 
 __all__ = ["PERSON", "Game", "Offer", "Order"]
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from lmrl.envs.base import DialogueEnv
 from lmrl.envs.registry import make_picture
 from lmrl.errors import UserError
-from lmrl.play.shown import episode_facts, rounded, said, shown_text
+from lmrl.report.pages import episode_facts, rounded, said, shown_text
 from lmrl.rollout import MakeEnv, Slot, step_together
 from lmrl.types import Episode, Policy, Reply, Request, Start
 

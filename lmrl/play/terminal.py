@@ -5,9 +5,8 @@ from typing import Any
 
 from rich.console import Console
 
-from lmrl.envs.hooks import Picture
 from lmrl.envs.registry import make_picture
-from lmrl.envs.task import Task
+from lmrl.envs.task import Picture, Task
 from lmrl.partners import environment
 from lmrl.play.seat import advise
 from lmrl.policies.human import HumanPolicy

@@ -8,13 +8,12 @@ from typing import Any
 from lmrl.data.storage import read_episodes, read_metadata
 from lmrl.envs import registry
 from lmrl.envs.base import TextEnv
-from lmrl.envs.hooks import Picture
+from lmrl.envs.task import Picture
 from lmrl.errors import UserError
 from lmrl.evaluation.token_values import TokenValue, token_values
 from lmrl.files import replacing
 from lmrl.modules import LanguageModule, load_module
-from lmrl.play.shown import cut, episode_facts, rounded, said
-from lmrl.report.pages import embedded, page_parts, printable, render_page
+from lmrl.report.pages import cut, embedded, episode_facts, page_parts, printable, render_page, rounded, said
 from lmrl.types import Episode
 
 __all__ = ["view_data", "write_view"]

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from lmrl.chat.client import Messages
 from lmrl.chat.endpoint import mended, without_thoughts
-from lmrl.envs.hooks import ChatPrompt
 from lmrl.envs.registry import chat_prompt
+from lmrl.envs.task import ChatPrompt
 from lmrl.errors import unknown
 from lmrl.types import Episode, Reply, Request
 
@@ -159,7 +159,7 @@ class ChatPolicy:
 
     Args:
         speaker: who is asked.
-        task: name of the task; see `lmrl.envs.hooks.ChatPrompt` for what is told about it.
+        task: name of the task; see `lmrl.envs.task.ChatPrompt` for what is told about it.
         episodes: of the task's dataset; the best of them are the examples.
         reply: ``json`` as published, or ``plain`` for models that cannot keep to it.
         env: arguments of the environment that is played, where the rules depend on them.

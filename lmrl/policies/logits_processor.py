@@ -12,7 +12,7 @@ from lmrl.decoding.sampling import Head, add_q_to_logits, min_q
 from lmrl.errors import UserError, check_range
 from lmrl.models.export import load_values
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.policies.context import invalid_ids
+from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.encoding import Window, encoder_for
 
 __all__ = ["ValueGuidedLogitsProcessor"]

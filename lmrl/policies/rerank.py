@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import Head, SamplingSettings, draw, min_q, process_logits, uniforms
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.policies.context import ContextBuilder, invalid_ids
+from lmrl.policies.lm import ContextBuilder, invalid_ids
 from lmrl.tokens.encoding import Window, encoder_for
 from lmrl.types import Reply, Request
 

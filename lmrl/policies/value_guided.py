@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import Decoder, Guidance, Head, SamplingSettings, min_q, process_logits
-from lmrl.policies.context import ContextBuilder, sample_actions
+from lmrl.policies.lm import ContextBuilder, sample_actions
 from lmrl.tokens.encoding import Window
 from lmrl.types import Reply, Request
 
@@ -75,7 +75,7 @@ class ValueGuidedPolicy:
         return sample_actions(self._decoder, self._context_builder, self._settings, requests)
 
     def state_values(self, requests: Sequence[Request]) -> Tensor:
-        """What each state is worth, ``(n,)`` float32 on the CPU, read where the policy is about to speak.
+        """What each state is worth, ``(n,)`` float32 on the CPU, read where the policy is about to act.
 
         With a V head, its answer (ILQL: an upper expectile of Q). Without one (MC), the expectation of the lowest Q
         under the very distribution that the next token is sampled from; for a greedy policy, the Q of its choice.

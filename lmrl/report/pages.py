@@ -1,4 +1,4 @@
-"""From words and pictures to a Markdown file or an HTML file that needs nothing beside it."""
+"""Markdown and HTML pages that need no file beside them, and what they show of an episode."""
 
 import base64
 import hashlib
@@ -6,15 +6,30 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from lmrl.envs.hooks import Picture
+from lmrl.envs.task import Picture
+from lmrl.types import Episode
 
-__all__ = ["embedded", "page_parts", "printable", "render_html", "render_markdown", "render_page", "script"]
+__all__ = [
+    "cut",
+    "embedded",
+    "episode_facts",
+    "page_parts",
+    "printable",
+    "render_html",
+    "render_markdown",
+    "render_page",
+    "rounded",
+    "said",
+    "script",
+    "shown_text",
+]
 
 # Only what would be read as markup: an underscore inside a word and a bracket that no link follows are plain text.
 _MARKDOWN = re.compile(r"([\\`*|~$]|\](?=[(\[:])|(?<!\w)_|_(?!\w))")
@@ -97,3 +112,42 @@ def _escaped(text: object) -> str:
 def _code(text: object) -> str:
     """An indented block: unlike a fenced one, no text can close it."""
     return "\n".join(f"    {line}" for line in str(text).splitlines())
+
+
+_LONGEST = 20_000
+"""Characters of a text that are shown."""
+
+
+def episode_facts(episode: Episode) -> dict[str, Any]:
+    """The numbers of an episode; ``ending`` is 0 for solved, 1 for ended by the rules, 2 for cut short."""
+    return {
+        "return": rounded(episode.total_reward, 4),
+        "turns": len(episode),
+        "illegal": episode.illegal,
+        "ending": 0 if episode.success else 1 if episode.terminated else 2,
+        "seed": str(episode.seed),  # beyond what a number of JavaScript holds
+        "rewards": [rounded(reward, 4) for reward in episode.rewards],
+    }
+
+
+def said(episode: Episode) -> list[str]:
+    """All texts in the order in which they were said, an observation first and last."""
+    found = [episode.observations[0]]
+    for action, observation in zip(episode.actions, episode.observations[1:], strict=True):
+        found += (action, observation)
+    return found
+
+
+def shown_text(text: str) -> str:
+    """A text as pages show it: cut if it is very long, with a mark for what cannot be seen."""
+    return printable(cut(text))
+
+
+def cut(text: str) -> str:
+    """The text; of a very long one its beginning, and how long it is."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)} characters)"
+
+
+def rounded(value: float | None, digits: int) -> float | None:
+    """As JSON has it: no number where there is none."""
+    return round(value, digits) if value is not None and isfinite(value) else None

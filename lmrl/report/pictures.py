@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lmrl.envs import registry
-from lmrl.envs.hooks import ProbePlot
+from lmrl.envs.task import ProbePlot
 from lmrl.evaluation.curves import Curve, Curves
 from lmrl.evaluation.results import Result
 from lmrl.evaluation.scores import Score, improvements

@@ -18,7 +18,7 @@ from lmrl.evaluation.curves import find_metrics
 from lmrl.evaluation.results import read_json
 from lmrl.evaluation.scores import read_seeds
 from lmrl.report.wording import duration, label, number, ordered, with_interval
-from lmrl.reproduce.cells import DATA, Cell, Standing, is_done
+from lmrl.reproduce.plan import DATA, Cell, Standing, is_done
 
 __all__ = ["Progress", "summary"]
 

@@ -22,8 +22,7 @@ from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.results import read_json, write_json
 from lmrl.files import locked
 from lmrl.models.checkpoints import set_aside
-from lmrl.reproduce.cells import DATA, Cell, Standing, Step, is_done, is_finished, reached, standing
-from lmrl.reproduce.plan import Order, dataset_of
+from lmrl.reproduce.plan import DATA, Cell, Order, Standing, Step, dataset_of, is_done, is_finished, reached, standing
 from lmrl.reproduce.progress import Progress
 
 __all__ = ["CommandFailed", "Processes", "finish", "run_cells"]

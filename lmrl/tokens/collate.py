@@ -177,7 +177,7 @@ class TokenBatch(NamedTuple):
     reward: Tensor
     """(N,) float32."""
     next: Tensor | None
-    """(N,) index of the state in which the policy speaks next; for a terminated token its own state, to be masked. None
+    """(N,) index of the state in which the policy acts next; for a terminated token its own state, to be masked. None
     if not asked for: then the contexts beyond are not read either."""
     terminated: Tensor
     """(N,) bool: the value beyond this token is zero."""

@@ -4,8 +4,8 @@ Episodes become token ids here, and the one alignment rule is stated here.
 
 Position ``t`` of a segment is the *state* after reading token ``t``; its *action* is token ``t + 1``. So values and
 logits for an action token are read one position before it. Only tokens that the policy says are actions; a turn's
-reward sits on the last token of what it said; the state after an action token is the state in which the policy
-speaks its *next* token, whatever the environment says in between (Abdulhai et al. 2025, section 5).
+reward sits on the last token of an action; the state after an action token is the state in which the policy
+samples its *next* token, whatever the environment says in between (Abdulhai et al. 2025, section 5).
 
 A *segment* is one context that the model reads. A task whose policy reads everything has one segment per episode; a
 task whose policy reads a sliding window has one per turn. Turns whose windows start at the same text share a segment,
@@ -77,8 +77,8 @@ class Encoder:
         """Ids with which a policy says an action."""
         return self.encode(text)
 
-    def said(self, ids: Sequence[int]) -> str:
-        """The action that a policy has said, as environments hear it."""
+    def decode_action(self, ids: Sequence[int]) -> str:
+        """The text of an action, as environments read it, of the ids that a policy sampled."""
         return self.decode(ids)
 
     def opening(self, observation: str) -> Ids | None:
@@ -128,7 +128,7 @@ class Window:
         return first
 
 
-_SPOKEN = ("alpha one", "beta two", "gamma three", "delta four", "epsilon five")
+_DIALOGUE = ("alpha one", "beta two", "gamma three", "delta four", "epsilon five")
 _ENCODERS = ("text", "chat")
 
 
@@ -158,26 +158,26 @@ class ChatEncoder(Encoder):
             raise UserError(f"rendering chat needs a chat template, and {self._name} has none: use rendering text")
         self._openings: dict[str, Ids] = {}
         self._followings: dict[str, Ids] = {}
-        hear, say, again, *_ = _SPOKEN
-        whole, opening = self._render(hear, say, again), self._render(hear)
-        self._lead, said, rest = whole.removeprefix(opening).partition(say)
-        if not whole.startswith(opening) or not said or self._lead.strip():
+        first, action, second, *_ = _DIALOGUE
+        whole, opening = self._render(first, action, second), self._render(first)
+        self._lead, found, rest = whole.removeprefix(opening).partition(action)
+        if not whole.startswith(opening) or not found or self._lead.strip():
             raise self._unfit(f"after {opening!r} it goes on {whole!r}")
         self.end = self._ending(rest)
-        self._before = opening + self._lead + say + self.decode((self.end,))
+        self._before = opening + self._lead + action + self.decode((self.end,))
         built = opening
-        for heard, spoken in zip(_SPOKEN[2::2], _SPOKEN[1::2], strict=True):
-            built += self._lead + spoken + self.decode((self.end,)) + self._after(heard)
-        if built != self._render(*_SPOKEN):
-            raise self._unfit(f"earlier turns change when the dialogue goes on, as in {self._render(*_SPOKEN)!r}")
+        for observation, action in zip(_DIALOGUE[2::2], _DIALOGUE[1::2], strict=True):
+            built += self._lead + action + self.decode((self.end,)) + self._after(observation)
+        if built != self._render(*_DIALOGUE):
+            raise self._unfit(f"earlier turns change when the dialogue goes on, as in {self._render(*_DIALOGUE)!r}")
 
     def action(self, text: str) -> Ids:
-        """Ids with which an action is said, the end of the turn included."""
+        """Ids of an action, the end of the turn included."""
         assert self.end is not None
         return (*self.encode(self._lead + text.strip()), self.end)
 
-    def said(self, ids: Sequence[int]) -> str:
-        """The action in some ids, as environments hear it: one text and a line break."""
+    def decode_action(self, ids: Sequence[int]) -> str:
+        """The text of an action, as environments read it: one text and a line break."""
         words = ids[:-1] if ids and ids[-1] == self.end else ids
         return self.decode(words).strip() + "\n"
 
@@ -211,17 +211,17 @@ class ChatEncoder(Encoder):
             self._followings[observation] = self.encode(self._after(observation.strip()))
         return self._followings[observation]
 
-    def _after(self, heard: str) -> str:
+    def _after(self, observation: str) -> str:
         """What the template makes of an observation behind the end of a turn."""
-        whole = self._render(*_SPOKEN[:2], heard)
+        whole = self._render(*_DIALOGUE[:2], observation)
         if not whole.startswith(self._before):
-            raise self._unfit(f"earlier turns change with {heard!r}, as in {whole!r}")
+            raise self._unfit(f"earlier turns change with {observation!r}, as in {whole!r}")
         return whole.removeprefix(self._before)
 
     def _ending(self, rest: str) -> int:
         first, *_ = self.encode(rest) or (-1,)
         if first not in self.tokenizer.added_tokens_decoder or not rest.startswith(self.decode((first,))):
-            raise self._unfit(f"what is said must end in a token of its own, but there comes {rest!r}")
+            raise self._unfit(f"an action must end in a token of its own, but there comes {rest!r}")
         return first
 
     def _render(self, *texts: str) -> str:

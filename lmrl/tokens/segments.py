@@ -2,8 +2,8 @@
 
 Position ``t`` of a segment is the *state* after reading token ``t``; its *action* is token ``t + 1``. So values and
 logits for an action token are read one position before it. Only tokens that the policy says are actions; a turn's
-reward sits on the last token of what it said; the state after an action token is the state in which the policy
-speaks its *next* token, whatever the environment says in between (Abdulhai et al. 2025, section 5).
+reward sits on the last token of an action; the state after an action token is the state in which the policy
+samples its *next* token, whatever the environment says in between (Abdulhai et al. 2025, section 5).
 
 A *segment* is one context that the model reads. A task whose policy reads everything has one segment per episode; a
 task whose policy reads a sliding window has one per turn. Turns whose windows start at the same text share a segment,
@@ -45,14 +45,14 @@ class _Texts:
         """What is read then.
 
         Raises:
-            UserError: nothing, so that there would be no state to speak in.
+            UserError: nothing, so that there would be no state to act in.
         """
         first = self.openings[start // 2] if self.openings else self.pieces[start]
         found = list(chain(first, *self.pieces[start + 1 : count]))[-window.tokens :]
         if not found:
             raise UserError(
                 f"observation {self.skipped + count // 2} of {self.name} is an empty text, and a policy reads "
-                "nothing else before it speaks: an environment has to say something there (lmrl check-env tests it)"
+                "nothing else before it acts: an environment has to say something there (lmrl check-env tests it)"
             )
         return found
 
@@ -116,7 +116,7 @@ class Segment:
     reward: NDArray[np.float64]
     """(n,) zero but on the last token of each action."""
     next_ids: NDArray[np.int32] | None
-    """What the policy reads when it speaks after the last action token; None if the rules ended the episode."""
+    """What the policy reads when it acts after the last action token; None if the rules ended the episode."""
     key: bytes
     """``ids`` as bytes that sort like the ids, to find equal segments and prefixes."""
     next_key: bytes
@@ -146,7 +146,7 @@ def as_key(ids: NDArray[np.int32]) -> bytes:
 def _sampled_ids(episode: Episode, encoder: Encoder) -> tuple[Ids, ...]:
     """The sampled ids, unless another tokenizer made them."""
     for text, ids in zip(episode.actions, episode.action_ids, strict=False):
-        if max(ids, default=0) >= len(encoder.tokenizer) or encoder.said(ids) != text:
+        if max(ids, default=0) >= len(encoder.tokenizer) or encoder.decode_action(ids) != text:
             return ()
     return episode.action_ids
 
@@ -158,7 +158,7 @@ def action_ids(episode: Episode, encoder: Encoder) -> list[Ids]:
 
 
 def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Segment]:
-    """Cut an episode into the contexts in which its actions were (or would be) said.
+    """Cut an episode into the contexts in which its actions were (or would be) taken.
 
     Yields:
         Segments in the order of the turns; together they hold every action token once.
@@ -168,8 +168,8 @@ def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Seg
             is read before it (it would have no state).
     """
     last = episode.info.get("final_observation", episode.observations[-1])
-    said, name = (*episode.observations[:-1], last), f"the episode with seed {episode.seed}"
-    texts = _texts(encoder, said, episode.actions, _sampled_ids(episode, encoder), name)
+    read, name = (*episode.observations[:-1], last), f"the episode with seed {episode.seed}"
+    texts = _texts(encoder, read, episode.actions, _sampled_ids(episode, encoder), name)
     if () in texts.pieces[1::2]:
         raise UserError(
             f"actions need at least one token; turn {texts.pieces[1::2].index(())} of seed {episode.seed} has none"

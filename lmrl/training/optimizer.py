@@ -1,4 +1,4 @@
-"""AdamW and its schedule, and half precision for the trunk with float32 for what values are learned with."""
+"""AdamW and its schedule, half precision for the trunk beside float32 values, and how forward passes are made."""
 
 import math
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +12,9 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
 
-from lmrl.errors import check_range, unknown
+from lmrl.decoding.reader import backend_of
+from lmrl.errors import UserError, check_range, unknown
+from lmrl.models.lm import RowReader, read_rows
 from lmrl.models.lora import is_adapter
 
 __all__ = [
@@ -20,6 +22,8 @@ __all__ = [
     "HalfTransformers",
     "adamw",
     "check_optimizer",
+    "check_start",
+    "compiled_reader",
     "keep_values_float32",
     "optimizer_and_schedule",
     "schedule",
@@ -115,3 +119,30 @@ def schedule(optimizer: torch.optim.Optimizer, kind: str, warmup: int, last: flo
         return warm * (last + (1.0 - last) * 0.5 * (1.0 + math.cos(math.pi * progress)))
 
     return LambdaLR(optimizer, factor)
+
+
+def compiled_reader(choice: bool | str) -> RowReader:
+    """What reads the rows of a batch: `lmrl.models.lm.read_rows`, compiled where a backend is chosen.
+
+    Raises:
+        UserError: torch has no such backend.
+    """
+    backend = backend_of(choice)
+    if backend is None:
+        return read_rows
+    compiled: RowReader = torch.compile(read_rows, dynamic=True, backend=backend)
+    return compiled
+
+
+def check_start(module: Any) -> None:
+    """Make sure that an algorithm which starts from a BC run has one, unless a run goes on.
+
+    Raises:
+        UserError: it has none.
+    """
+    if module.starts_from_bc and module.hparams["pretrained"] is None and module.trainer.ckpt_path is None:
+        task = module.made_with.get("task", "TASK")
+        raise UserError(
+            f"{type(module).__name__} starts from a BC run: give model.init_args.pretrained (for example "
+            f"runs/{task}/bc, made by: lmrl fit --config configs/{task}/bc.yaml)"
+        )

@@ -19,7 +19,7 @@ from lmrl.models.export import MANIFEST, export, exported_values, read_manifest
 from lmrl.models.lm import build_lm
 from lmrl.models.lora import has_lora, is_adapter
 from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint
-from lmrl.policies.context import invalid_ids, stop_ids
+from lmrl.policies.lm import invalid_ids, stop_ids
 from lmrl.tokens.encoding import Window, encoder_for
 from lmrl.training.sharding import class_of, is_sharded
 

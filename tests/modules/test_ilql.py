@@ -13,7 +13,7 @@ from lmrl.evaluation.token_values import token_values
 from lmrl.models.export import load_values
 from lmrl.modules import ILQL, GuidedPPO
 from lmrl.policies import ValueGuidedLogitsProcessor
-from lmrl.policies.context import invalid_ids
+from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.collate import collate
 from lmrl.tokens.encoding import Window, encoder_for
 from lmrl.tokens.segments import context, segments

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lmrl.data import generate
 from lmrl.envs.registry import make_policy
-from lmrl.evaluation.record import record_evaluation
+from lmrl.evaluation.results import record_evaluation
 from lmrl.reproduce import Order
 from lmrl.reproduce.plan import plan
 from lmrl.reproduce.progress import Progress

@@ -9,8 +9,7 @@ from lmrl.envs.registry import tasks
 from lmrl.errors import UserError
 from lmrl.evaluation import default_episodes
 from lmrl.reproduce import OFFLINE, ONLINE, Order, shortened
-from lmrl.reproduce.cells import Cell
-from lmrl.reproduce.plan import PRESETS, plan
+from lmrl.reproduce.plan import PRESETS, Cell, plan
 
 Make = Callable[..., Order]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmrl.reproduce import Order
-from lmrl.reproduce.cells import is_done
-from lmrl.reproduce.plan import plan
+from lmrl.reproduce.plan import is_done, plan
 from lmrl.reproduce.schedule import CommandFailed, Processes
 
 ROOT = Path(__file__).parents[2]

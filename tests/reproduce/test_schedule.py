@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,7 @@ import torch
 from lmrl.errors import UserError
 from lmrl.files import locked
 from lmrl.reproduce import Order
-from lmrl.reproduce.cells import DATA
-from lmrl.reproduce.plan import dataset_of, plan
+from lmrl.reproduce.plan import DATA, dataset_of, plan
 from lmrl.reproduce.schedule import finish
 
 Run = Callable[..., dict[str, str]]

@@ -7,7 +7,7 @@ whom they play (appendix C.8), and is sampled.
 from collections.abc import Mapping
 from typing import Any
 
-from lmrl.envs.hooks import ChatPrompt, PartnerDialogue, PartnerPrompts
+from lmrl.envs.task import ChatPrompt, PartnerDialogue, PartnerPrompts
 from lmrl.types import PartnerRequest
 
 __all__ = ["CHAT", "PARTNER"]

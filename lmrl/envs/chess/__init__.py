@@ -31,7 +31,7 @@ TASKS = (
         players="lmrl.envs.chess.players:PLAYERS",
         recording="lmrl.envs.chess.players:recording",
         official="lmrl.envs.chess.official:FORMAT",
-        chat="lmrl.envs.chess.prompts:CHAT",
+        chat="lmrl.envs.chess.env:CHAT",
         picture="lmrl.envs.chess.picture:BoardPicture",
     ),
 )

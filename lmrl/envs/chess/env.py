@@ -1,4 +1,7 @@
-"""Chess as White against an opponent, by positions and moves in words, with a space between all characters."""
+"""Chess as White against an opponent, by positions and moves in words, with a space between all characters.
+
+Of the paper's erratum: its examples were spelt otherwise than the positions.
+"""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -7,9 +10,10 @@ import chess
 
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.chess.opponents import make_opponent
+from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError, check_range
 
-__all__ = ["Chess", "plain_fen", "plain_san", "spaced_fen", "spaced_san"]
+__all__ = ["CHAT", "Chess", "plain_fen", "plain_san", "spaced_fen", "spaced_san"]
 
 
 def spaced_fen(fen: str) -> str:
@@ -189,3 +193,18 @@ def _over(board: chess.Board) -> bool:
 
 def _mated(board: chess.Board) -> bool:
     return board.is_check() and not any(board.generate_legal_moves())
+
+
+CHAT = ChatPrompt(
+    "a chess grandmaster",
+    """\
+You play White in a game of chess against an engine. Each position is given in FEN. Your action is a legal move in SAN,
+such as "Nf3", "exd5", "O-O" or "Qxf7#". Giving mate earns 1, being mated costs 1, and any text that is no legal move
+costs 1 and leaves the board as it is.""",
+    other="Position",
+    last_texts=1,
+    example_turns=3,
+    games=25,
+    spelling=plain_fen,
+    own_spelling=plain_san,
+)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from rich.text import Text
 
 from lmrl.envs.chess.env import plain_fen
-from lmrl.envs.hooks import Picture
+from lmrl.envs.task import Picture
 from lmrl.types import Request
 
 __all__ = ["BoardPicture", "draw_board"]

@@ -33,7 +33,7 @@ TASKS = (
         players="lmrl.envs.endgames.players:PLAYERS",
         recording="lmrl.envs.endgames.players:recording",
         official="lmrl.envs.chess.official:FORMAT",
-        chat="lmrl.envs.endgames.prompts:CHAT",
+        chat="lmrl.envs.endgames.env:CHAT",
         picture="lmrl.envs.chess.picture:BoardPicture",
     ),
 )

@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 import chess
 import numpy as np
 
-from lmrl.envs.chess.env import Chess
+from lmrl.envs.chess.env import Chess, plain_fen, plain_san
 from lmrl.envs.endgames.table import mate_plies
+from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError, unknown
 
 __all__ = [
+    "CHAT",
     "PIECE_SETS",
     "Endgames",
     "choose_held_out",
@@ -176,3 +178,18 @@ class Endgames(Chess):
             fen = draw_position(chance, pieces).fen()
             if fen not in held_out_positions():
                 return fen
+
+
+CHAT = ChatPrompt(
+    "a chess grandmaster",
+    """\
+You play White in a chess endgame against a lone king. Each position is given in FEN. Your action is a legal move in
+SAN, such as "Kd5", "Rh7+" or "Qb7#". Giving mate earns 1, a draw nothing, and any text that is no legal move costs 1
+and leaves the board as it is. Mate in as few moves as you can; beware of stalemate.""",
+    other="Position",
+    last_texts=1,
+    examples=3,
+    example_turns=1,
+    spelling=plain_fen,
+    own_spelling=plain_san,
+)

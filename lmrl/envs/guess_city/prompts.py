@@ -7,7 +7,7 @@ The paper has no script for a chat model that plays. Its trained resident reads 
 from collections.abc import Mapping
 from typing import Any
 
-from lmrl.envs.hooks import ChatPrompt, PartnerDialogue, PartnerPrompts
+from lmrl.envs.task import ChatPrompt, PartnerDialogue, PartnerPrompts
 from lmrl.types import PartnerRequest
 
 __all__ = ["CHAT", "PARTNER"]

@@ -1,4 +1,7 @@
-"""The maze: walk to the goal by four moves, told the position (FO), only the walls (PO), or goal and walls."""
+"""The maze: walk to the goal by four moves, told the position (FO), only the walls (PO), or goal and walls.
+
+Of the paper's erratum: among the actions "move down" was missing and "move up" came twice.
+"""
 
 import operator
 from collections.abc import Mapping
@@ -9,9 +12,10 @@ from typing import Any, ClassVar, TypeAlias
 
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.maze.layouts import MOVES, Cell, Layout, find_layout
+from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError, check_range, unknown
 
-__all__ = ["OBSERVE", "REWARDS", "Maze"]
+__all__ = ["CHAT_FO", "CHAT_PO", "OBSERVE", "REWARDS", "Maze"]
 
 _SUCCESS, _FAILURE = "Success\n", "Failure\n"
 _FAILURE_REWARD = -1.0  # whatever the reward function, as in the published benchmark
@@ -176,3 +180,34 @@ def _walls(maze: Layout, cell: Cell) -> str:
 def _spaced(cell: Cell) -> str:
     """Row and column with a space between digits: (8, 10) is ``8, 1 0``."""
     return ", ".join(" ".join(str(number)) for number in cell)
+
+
+CHAT_FO = ChatPrompt(
+    "an expert maze solver",
+    """\
+Objective: reach the goal of a maze in as few steps as possible.
+
+Positions are given as (row, column), each number with a space between its digits: row 1 0 is row ten. Moving up takes
+1 from the row, moving down adds 1; moving left takes 1 from the column, moving right adds 1. A wall leaves you where
+you are. Every step costs 1, the one that reaches the goal nothing, and any text that is no action costs 4.
+
+The actions: "move left", "move right", "move up", "move down".""",
+    last_texts=7,
+    example_turns=3,
+    games=25,
+)
+
+CHAT_PO = ChatPrompt(
+    "an expert maze solver",
+    """\
+Objective: reach the goal of a maze in as few steps as possible. You are told the walls around you, but neither where
+you are nor where the goal is: remember the way that you have gone.
+
+A wall leaves you where you are. Every step costs 1, the one that reaches the goal nothing, and any text that is no
+action costs 4.
+
+The actions: "move left", "move right", "move up", "move down".""",
+    last_texts=20,
+    temperature=0.7,
+    games=25,
+)

@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.text import Text
 
-from lmrl.envs.hooks import Picture
 from lmrl.envs.maze.env import Maze
 from lmrl.envs.maze.layouts import Cell, Layout, walked
+from lmrl.envs.task import Picture
 from lmrl.types import Episode, Request
 
 __all__ = ["MazePicture", "draw_maze"]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from lmrl.envs import registry
-from lmrl.envs.hooks import Probe
 from lmrl.envs.maze.env import Maze
 from lmrl.envs.maze.layouts import MOVES, Cell, Layout
+from lmrl.envs.task import Probe
 from lmrl.errors import UserError, in_one_line
 from lmrl.files import json_of_file, replacing
 from lmrl.types import Policy, Request
@@ -26,7 +26,7 @@ class _Valued(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MazeProbe:
-    r"""The first move from each cell, judged by the shortest paths.
+    r"""The first move from each cell, compared with the shortest paths.
 
     Example: a corridor of two cells left of the goal, the second move wrong::
 

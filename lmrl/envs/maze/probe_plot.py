@@ -12,9 +12,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
-from lmrl.envs.hooks import ProbePlot
 from lmrl.envs.maze.layouts import MOVES, Cell
 from lmrl.envs.maze.probe import MazeProbe
+from lmrl.envs.task import ProbePlot
 
 __all__ = ["PROBE_PLOT"]
 

@@ -3,10 +3,11 @@
 from typing import Any, ClassVar
 
 from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.task import ChatPrompt
 from lmrl.envs.text_nav.house import OBJECTIVE, ROOMS, State, begin, carried, commands, described, obey, refusal, told
 from lmrl.errors import check_range, unknown
 
-__all__ = ["TextNav"]
+__all__ = ["CHAT", "TextNav"]
 
 _CACHE = 1 << 15
 
@@ -110,3 +111,13 @@ def _ending(won: bool, turns: int) -> str:
     score = "\n\n\nYour score has just gone up by one point." if won else ""
     banner = "*** The End ***" if won else "*** You lost! ***"
     return f"{score}\n\n\n{banner}\n\nYou scored {int(won)} out of a possible 1, in {turns} turn{'s' * (turns > 1)}.\n"
+
+
+CHAT = ChatPrompt(
+    "an expert player of text adventures",
+    """\
+You play a text adventure in a house. Objective: take the stale food from the table in the living room, put it into the
+fridge in the kitchen, and close the fridge, within fifteen commands. Do not eat it.
+
+Your action is one of the admissible commands that the game lists, in the same words. Any other text costs a turn.""",
+)

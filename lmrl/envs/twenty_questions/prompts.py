@@ -7,7 +7,7 @@ The paper gives a chat model no example; here it has one. Its trained oracle rea
 from collections.abc import Mapping
 from typing import Any
 
-from lmrl.envs.hooks import ChatPrompt, PartnerDialogue, PartnerPrompts
+from lmrl.envs.task import ChatPrompt, PartnerDialogue, PartnerPrompts
 from lmrl.envs.twenty_questions.players import probe
 from lmrl.types import PartnerRequest
 

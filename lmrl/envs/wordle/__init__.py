@@ -26,7 +26,7 @@ TASKS = (
         players="lmrl.envs.wordle.players:PLAYERS",
         recording="lmrl.envs.wordle.players:recording",
         official="lmrl.envs.wordle.official:FORMAT",
-        chat="lmrl.envs.wordle.prompts:CHAT",
+        chat="lmrl.envs.wordle.env:CHAT",
         picture="lmrl.envs.wordle.picture:WordlePicture",
     ),
 )

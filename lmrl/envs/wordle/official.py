@@ -9,8 +9,7 @@ from functools import reduce
 from lmrl.envs.base import TextEnv
 from lmrl.envs.official import FileFormat, Game, game_of_sequence
 from lmrl.envs.task import Task
-from lmrl.envs.wordle.env import TRIES, Wordle, word_of
-from lmrl.envs.wordle.words import LENGTH
+from lmrl.envs.wordle.env import LENGTH, TRIES, Wordle, word_of
 from lmrl.errors import UserError
 from lmrl.types import Episode
 

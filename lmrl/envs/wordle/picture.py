@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from lmrl.envs.hooks import Picture
+from lmrl.envs.task import Picture
 from lmrl.envs.wordle.env import word_of
 from lmrl.types import Request
 

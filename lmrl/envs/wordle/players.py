@@ -12,8 +12,7 @@ from random import Random
 from typing import Any
 
 from lmrl.envs.task import Recording, recording_seed, turn_chance
-from lmrl.envs.wordle.env import colors, spaced, word_of
-from lmrl.envs.wordle.words import Vocabulary, load_vocabulary
+from lmrl.envs.wordle.env import Vocabulary, colors, load_vocabulary, spaced, word_of
 from lmrl.errors import UserError
 from lmrl.types import Policy, Reply, Request, Start
 

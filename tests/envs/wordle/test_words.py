@@ -4,8 +4,7 @@ from random import Random
 
 import pytest
 
-from lmrl.envs.wordle.env import colors
-from lmrl.envs.wordle.words import Vocabulary, load_vocabulary
+from lmrl.envs.wordle.env import Vocabulary, colors, load_vocabulary
 from lmrl.errors import UserError
 
 SMALL = Vocabulary(["abbey", "babes", "kebab", "abide", "speed", "erase", "eerie", "creek"])
