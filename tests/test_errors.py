@@ -155,7 +155,7 @@ def test_the_command_line_shows_no_traceback(
     def refused(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("lmrl.data.dataset_stats", refused)
+    monkeypatch.setattr("lmrl.commands.data.dataset_stats", refused)
     assert main(["data", "stats", "x.parquet"]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("error: ") and len(said.err.splitlines()) == 1

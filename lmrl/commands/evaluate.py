@@ -1,6 +1,5 @@
-"""What is done with a trained model: ``lmrl evaluate``, ``lmrl export`` and ``lmrl partner-agreement``."""
+"""``lmrl evaluate``: let one policy play, and write what it played and how well."""
 
-import json as json_module
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -9,22 +8,16 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from lmrl.commands.arguments import partner_argument
 from lmrl.configuration import env_arguments, named_values
 from lmrl.envs.registry import chat_prompt
-from lmrl.errors import UserError, check_range
-from lmrl.evaluation.agreement import partner_agreement
+from lmrl.errors import check_range
 from lmrl.evaluation.evaluate import default_episodes
-from lmrl.evaluation.results import read_json, record_evaluation
+from lmrl.evaluation.results import record_evaluation
 from lmrl.files import locked
-from lmrl.models.export import check_replaceable
-from lmrl.modules import load_module
-from lmrl.partners import make_partner
 from lmrl.players import default_folder, is_chat, is_trained, named_policy, played_task
 
-__all__ = ["agreement_command", "evaluate_command", "export_command"]
+__all__ = ["evaluate_command"]
 
 _ALIKE = ("allow_pickle", "device", "compile")
 """Settings with which the same is played."""
@@ -133,59 +126,3 @@ def _summary(scores: dict[str, Any]) -> list[str]:
         asked = ", ".join(f"{count} {what}" for what, count in told["spent"].items())
         lines.append(f"replies    {told['replies']}, without an action {told['unreadable']}; asked: {asked}")
     return lines + [f"note: {warning}" for warning in scores["warnings"]]
-
-
-def export_command(run: Path, *, to: Path, merge_lora: bool = False, allow_pickle: bool = False) -> None:
-    """Write a folder that AutoModelForCausalLM loads, with tokenizer, learned values and a model card.
-
-    Args:
-        run: a run folder (its best checkpoint, else its last) or a checkpoint.
-        to: the folder to write: a new one, or that of an earlier export, which is replaced.
-        merge_lora: of a run that trained adapters (lora), write a whole model instead of an adapter folder for peft.
-        allow_pickle: read a checkpoint with pickled objects; that can run any code in it.
-    """
-    check_replaceable(to)
-    with locked(to, "target"):
-        module = load_module(run, allow_pickle=allow_pickle)
-        scores, note = _scores(run, module.made_with.get("weights"))
-        module.export(to, scores, merge=merge_lora)
-    print(f"written to {to}, {note}")
-
-
-def _scores(run: Path, weights: str | None) -> tuple[dict[str, Any] | None, str]:
-    """The scores of these weights, if the run was evaluated with them, and what to say about them."""
-    file = (run if run.is_dir() else run.parent) / "evaluation" / "scores.json"
-    scores = read_json(file)
-    if not scores:
-        return None, f"without scores: there is no {file}"
-    if weights is None or scores.get("provenance", {}).get("weights") != weights:
-        return None, f"without scores: those in {file} are not of these weights; evaluate {run} again"
-    return scores, f"with the scores of {file}"
-
-
-def agreement_command(
-    task: str, *, partner: str, size: int = 2_000, seed: int = 0, json: bool = False, chat: list[str] | None = None
-) -> None:
-    """Ask a second speaker and the scripted one the same questions, half of them in words that no data holds.
-
-    Args:
-        task: name of a task whose second speaker says yes or no.
-        partner: who is tested: lm:PATH or chat:MODEL.
-        size: questions in all.
-        seed: of the questions.
-        json: print JSON instead of a table.
-        chat: settings of a chat partner, e.g. budget_tokens=1000000 timeout=30 base_url=URL.
-    """
-    tested = make_partner(partner_argument(partner, chat), task)
-    if tested is None:
-        raise UserError("partner must be lm:PATH or chat:MODEL: the scripted one always agrees with itself")
-    found = [line.to_dict() for line in partner_agreement(tested, task, size, seed)]
-    if json:
-        print(json_module.dumps({"task": task, "partner": tested.describe(), "agreement": found}, indent=2))
-        return
-    table = Table("questions", "asked", "agreement", "95 % interval", "on yes", "on no", title=f"{task}: {partner}")
-    for line in found:
-        low, high = line["agreement_ci"]
-        shares = [f"{line[key]:.1%}" for key in ("agreement", "agreement_on_yes", "agreement_on_no")]
-        table.add_row(line["group"], str(line["questions"]), shares[0], f"{low:.1%} to {high:.1%}", *shares[1:])
-    Console().print(table)

@@ -83,7 +83,7 @@ def test_no_checkpoint_is_chosen_by_what_is_reported(
         played.append(evaluate(*args, **kwargs))
         return played[-1]
 
-    monkeypatch.setattr("lmrl.evaluation.evaluate", spying)
+    monkeypatch.setattr("lmrl.callbacks.interactive.evaluate", spying)
     playing = fit(tmp_path, data_path, steps=2)
     reported = evaluate(Walker(good=True), "maze_fo", 25, playing.seed)
     (chosen,) = played

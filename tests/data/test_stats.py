@@ -67,7 +67,7 @@ def test_a_task_of_which_no_dataset_was_published(
 ) -> None:
     row = registry.task("maze_fo")
     mine = replace(row, scores=replace(row.scores, data=data))
-    monkeypatch.setattr("lmrl.envs.registry.task", lambda name: mine)
+    monkeypatch.setattr("lmrl.data.inspection.task", lambda name: mine)
     file = write(tmp_path, THREE, ONE)
     assert set(dataset_stats(file).to_dict()["relative_difference"].values()) == {None}
     assert main(["data", "stats", str(file)]) == 0

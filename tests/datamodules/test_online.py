@@ -203,7 +203,7 @@ def test_processes_share_each_minibatch(world: int, monkeypatch: pytest.MonkeyPa
     expected = [learn(whole) for _ in range(4)][-1]
     found = []
     for rank in range(world):
-        monkeypatch.setattr("lmrl.distributed.rank_and_world_size", lambda rank=rank: (rank, world))
+        monkeypatch.setattr("lmrl.datamodules.online.rank_and_world_size", lambda rank=rank: (rank, world))
         data, _ = ready(batch_size=1)
         for _ in range(3):
             learn(data)

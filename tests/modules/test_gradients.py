@@ -230,7 +230,7 @@ def test_environment_tokens_get_no_gradient(monkeypatch: pytest.MonkeyPatch) -> 
     module = Plain(architecture=TINY)
     batch = collate(cut([episode("hello", "a", "world", "b", rewards=[0, 0], terminated=True)], Window()))
     scored: list[Tensor] = []
-    monkeypatch.setattr("lmrl.models.lm.logits_of", lambda m, hidden: scored.append(hidden) or logits_of(m, hidden))
+    monkeypatch.setattr("lmrl.modules.bc.logits_of", lambda m, hidden: scored.append(hidden) or logits_of(m, hidden))
     module.losses(batch)
     assert scored[0].shape[0] == len(batch.row) == 2  # only the two states before a and b are ever scored
 

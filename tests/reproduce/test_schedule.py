@@ -105,6 +105,7 @@ def test_a_run_that_was_killed_after_its_last_step_is_finished(
     record = read(timing)
     del record["fit"]["seconds"]
     timing.write_text(json.dumps(record))
+    (place / "runs/maze_fo/bc/cell.json").unlink()
     run(order("bc"))
     assert trained() == ["bc", "bc-again"] and words_of("runs/maze_fo/bc")[-1] == "runs/maze_fo/bc/last.ckpt"
 

@@ -160,7 +160,7 @@ def test_what_is_said_is_what_is_heard(style: str) -> None:
     encoder = ChatEncoder(tokenizer(TEMPLATES[style]))
     for text in ACTIONS:
         ids = encoder.action(text)
-        assert encoder.said(ids) == text == encoder.said(ids[:-1])
+        assert encoder.decode_action(ids) == text == encoder.decode_action(ids[:-1])
         assert ids[-1] == encoder.end
 
 

@@ -13,10 +13,10 @@ from torchmetrics.text import Perplexity
 
 from lmrl.callbacks import KeepLast
 from lmrl.datamodules import MazeDataModule
-from lmrl.evaluation.evaluate import Evaluation
-from lmrl.evaluation.metrics import EpisodeScores, EpisodeTable, RolloutPace
+from lmrl.evaluation.evaluate import EpisodeTable, Evaluation
+from lmrl.evaluation.metrics import EpisodeScores, RolloutPace
 from lmrl.modules import BC, PPO, LanguageModule
-from lmrl.training.metrics import FarthestRatio, TokenMeans, TokenPerplexity
+from lmrl.training.reporting import FarthestRatio, TokenMeans, TokenPerplexity
 from lmrl.types import Episode
 from tests.helpers.online import fit, rounds, trainer
 from tests.helpers.ranks import on_ranks, strategy

@@ -1,0 +1,114 @@
+"""Commands that load a trained model: ``lmrl export``, ``lmrl view`` and ``lmrl partner-agreement``."""
+
+import json as json_module
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lmrl.commands.arguments import partner_argument
+from lmrl.configuration import env_arguments
+from lmrl.errors import UserError
+from lmrl.evaluation.agreement import partner_agreement
+from lmrl.evaluation.results import read_json
+from lmrl.files import locked
+from lmrl.models.export import check_replaceable
+from lmrl.modules import load_module
+from lmrl.partners import make_partner
+from lmrl.play.viewer import write_view
+
+__all__ = ["agreement_command", "export_command", "view_command"]
+
+
+def export_command(run: Path, *, to: Path, merge_lora: bool = False, allow_pickle: bool = False) -> None:
+    """Write a folder that AutoModelForCausalLM loads, with tokenizer, learned values and a model card.
+
+    Args:
+        run: a run folder (its best checkpoint, else its last) or a checkpoint.
+        to: the folder to write: a new one, or that of an earlier export, which is replaced.
+        merge_lora: of a run that trained adapters (lora), write a whole model instead of an adapter folder for peft.
+        allow_pickle: read a checkpoint with pickled objects; that can run any code in it.
+    """
+    check_replaceable(to)
+    with locked(to, "target"):
+        module = load_module(run, allow_pickle=allow_pickle)
+        scores, note = _scores(run, module.made_with.get("weights"))
+        module.export(to, scores, merge=merge_lora)
+    print(f"written to {to}, {note}")
+
+
+def _scores(run: Path, weights: str | None) -> tuple[dict[str, Any] | None, str]:
+    """The scores of these weights, if the run was evaluated with them, and what to say about them."""
+    file = (run if run.is_dir() else run.parent) / "evaluation" / "scores.json"
+    scores = read_json(file)
+    if not scores:
+        return None, f"without scores: there is no {file}"
+    if weights is None or scores.get("provenance", {}).get("weights") != weights:
+        return None, f"without scores: those in {file} are not of these weights; evaluate {run} again"
+    return scores, f"with the scores of {file}"
+
+
+_PLAYED = Path("evaluation") / "episodes.parquet"
+
+
+def view_command(
+    source: Path,
+    *,
+    out: Path | None = None,
+    run: Path | None = None,
+    episodes: int | None = None,
+    valued: int = 100,
+    allow_other_task: bool = False,
+    env: list[str] | None = None,
+) -> None:
+    """Write an HTML page of episodes: filter, sort, read, with boards, tiles and maps, and values over the words.
+
+    Args:
+        source: a .parquet or .jsonl file of episodes, or a run folder that was evaluated.
+        out: the page (default: beside the file, with the suffix .html).
+        run: a run folder or checkpoint whose V, Q, advantage and probability colour the words (default: the run folder
+            that is shown).
+        episodes: only so many, from the first on.
+        valued: so many episodes, from the first on, get values.
+        allow_other_task: show what a run thinks of episodes of another task than the one that it was trained on.
+        env: arguments of the environment that was played, e.g. max_steps=20 (default: as the file says; a
+            path is never taken from it).
+    """
+    file, trained = source, run
+    if source.is_dir():
+        file = source / _PLAYED
+        trained = run or (source if any(source.glob("*.ckpt")) else None)
+        if not file.is_file():
+            raise UserError(f"{source} has no {_PLAYED}; make it with: lmrl evaluate --policy {source}")
+    page = file.with_suffix(".html") if out is None else out
+    count = write_view(file, page, trained, episodes, valued, env_arguments(env) if env else None, allow_other_task)
+    print(f"{count} episodes written to {page}; open it in a browser")
+
+
+def agreement_command(
+    task: str, *, partner: str, size: int = 2_000, seed: int = 0, json: bool = False, chat: list[str] | None = None
+) -> None:
+    """Ask a second speaker and the scripted one the same questions, half of them in words that no data holds.
+
+    Args:
+        task: name of a task whose second speaker says yes or no.
+        partner: who is tested: lm:PATH or chat:MODEL.
+        size: questions in all.
+        seed: of the questions.
+        json: print JSON instead of a table.
+        chat: settings of a chat partner, e.g. budget_tokens=1000000 timeout=30 base_url=URL.
+    """
+    tested = make_partner(partner_argument(partner, chat), task)
+    if tested is None:
+        raise UserError("partner must be lm:PATH or chat:MODEL: the scripted one always agrees with itself")
+    found = [line.to_dict() for line in partner_agreement(tested, task, size, seed)]
+    if json:
+        print(json_module.dumps({"task": task, "partner": tested.describe(), "agreement": found}, indent=2))
+        return
+    table = Table("questions", "asked", "agreement", "95 % interval", "on yes", "on no", title=f"{task}: {partner}")
+    for line in found:
+        low, high = line["agreement_ci"]
+        shares = [f"{line[key]:.1%}" for key in ("agreement", "agreement_on_yes", "agreement_on_no")]
+        table.add_row(line["group"], str(line["questions"]), shares[0], f"{low:.1%} to {high:.1%}", *shares[1:])
+    Console().print(table)
