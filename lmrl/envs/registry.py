@@ -30,6 +30,8 @@ from lmrl.envs.task import (
     ProbePlot,
     Recording,
     Task,
+    TaskTokens,
+    TokensOf,
 )
 from lmrl.errors import UserError, in_one_line, unknown
 from lmrl.plugins import plugins
@@ -331,6 +333,20 @@ def pictures(task_names: Iterable[str]) -> list[type[Picture]]:
     """What the pages need that show episodes of these tasks: each kind of picture once."""
     found = (_hook(_TASKS[name], "picture") for name in task_names if name in tasks())
     return [*{kind.kind: kind for kind in found if kind is not None}.values()]
+
+
+def task_tokens(task_name: str, env: Mapping[str, Any] | None = None) -> TaskTokens:
+    """The texts of a task that are one token each; none, if it lists none.
+
+    Args:
+        task_name: name of the task.
+        env: arguments of its environment.
+
+    Raises:
+        UserError: for an unknown task.
+    """
+    found = _hook(task(task_name), "tokens")
+    return TaskTokens({}) if found is None else cast(TokensOf, found)(env or {})
 
 
 def probe(task_name: str) -> Probe | None:

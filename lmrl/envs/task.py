@@ -31,6 +31,8 @@ __all__ = [
     "Recording",
     "Scores",
     "Task",
+    "TaskTokens",
+    "TokensOf",
     "by_algorithm",
     "normalize",
     "recording_seed",
@@ -174,6 +176,21 @@ class Picture:
     def terminal(self, request: Request) -> "Text | None":
         """A drawing above the newest text, no more than the texts tell; None: there is none."""
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTokens:
+    """Texts of a game that are one token each, for tokenizers to which they are added (`lmrl.models.tokenizer`)."""
+
+    parts: Mapping[str, tuple[str, ...]]
+    """Each text, and the names of what it is made of, e.g. a letter at its place. Its embedding begins as the sum of
+    those of its parts (`lmrl.models.lm.compose_embeddings`), so that what is learned of one text holds for its kin."""
+    spelling: tuple[tuple[str, str], ...] = ()
+    """Regular expressions and what takes their place before a text is cut into tokens, of observations alone."""
+
+
+TokensOf: TypeAlias = Callable[[Mapping[str, Any]], TaskTokens]
+"""From the arguments of the environment to the texts that are one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +339,8 @@ class Task:
     """Hook: what models are told that are the second speaker (`lmrl.envs.task.PartnerPrompts`)."""
     picture: str = ""
     """Hook: how an episode is drawn (a subclass of `lmrl.envs.task.Picture`)."""
+    tokens: str = ""
+    """Hook: which texts are one token each (`lmrl.envs.task.TokensOf`)."""
     probe: str = ""
     """Hook: what a policy does and expects in states of interest (`lmrl.envs.task.Probe`)."""
     probe_plot: str = ""

@@ -1,6 +1,6 @@
 """Causal language models of `transformers`: from a folder or hub id, or a small one from scratch."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -143,6 +143,26 @@ def build_lm(
     if vocabulary_of(model) < vocabulary:
         model.resize_token_embeddings(vocabulary)
     return model
+
+
+@torch.no_grad()
+def compose_embeddings(model: PreTrainedModel, parts: Mapping[int, Sequence[str]]) -> None:
+    """Let the embeddings of some tokens, and their rows of the vocabulary head, begin as sums of those of their parts.
+
+    Tokens that share parts, as a letter at its place, then begin as kin, and what is learned of one is learned of all.
+    A part is a normal vector, drawn here; a row has the model's own standard deviation, whatever its number of parts.
+
+    Args:
+        model: from scratch.
+        parts: names of its parts by token.
+    """
+    names = {name: row for row, name in enumerate(dict.fromkeys(name for found in parts.values() for name in found))}
+    mix = torch.zeros(len(parts), len(names))
+    for row, found in enumerate(parts.values()):
+        mix[row, [names[name] for name in found]] = len(found) ** -0.5
+    ids = torch.tensor(list(parts))
+    for weight in {id(w): w for w in (model.get_input_embeddings().weight, head_of(model).weight)}.values():
+        weight[ids] = mix @ torch.randn(len(names), weight.shape[1]) * model.config.initializer_range
 
 
 def vocabulary_of(model: PreTrainedModel) -> int:

@@ -8,12 +8,14 @@ Each is a folder in ``tokenizers/``: what it is trained on, its recipe, which sa
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from lmrl.envs.registry import task_tokens
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.folders import check_folder
 
@@ -108,6 +110,48 @@ def tokenizer_for(folder: str | None, name: str | None, trust_remote_code: bool 
         if fingerprint(tokenizer) != theirs:
             raise UserError(f"tokenizer {tokenizer.name_or_path!r} is another one than that of {folder!r} ({theirs})")
     return tokenizer
+
+
+def add_tokens(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], spelling: Sequence[tuple[str, str]] = ()
+) -> None:
+    """Have each of some texts be one token wherever it occurs, the longest first; those that there are stay.
+
+    Args:
+        tokenizer: changed in place, a fast one.
+        texts: with their line breaks.
+        spelling: regular expressions and what takes their place before a text is cut into tokens.
+
+    Raises:
+        UserError: the tokenizer is not a fast one.
+    """
+    if not tokenizer.is_fast:
+        raise UserError(f"tokens can be added to fast tokenizers alone, {type(tokenizer).__name__} is none")
+    if spelling and tokenizer.backend_tokenizer.normalizer is None:
+        rules: list[normalizers.Normalizer] = [normalizers.Replace(Regex(old), new) for old, new in spelling]
+        tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(rules)
+    tokenizer.add_tokens([AddedToken(text, normalized=bool(spelling), special=False) for text in texts])
+
+
+def add_task_tokens(
+    tokenizer: PreTrainedTokenizerBase, given: str | Mapping[str, Any] | None
+) -> dict[int, tuple[str, ...]]:
+    """Add the texts that a task has as tokens; returns the parts of each by its id.
+
+    Args:
+        tokenizer: changed in place.
+        given: the name of a task, or a mapping with its ``name`` and arguments of its environment; None: nothing.
+
+    Raises:
+        UserError: as `add_tokens`, and for an unknown task.
+    """
+    if given is None:
+        return {}
+    settings = {"name": given} if isinstance(given, str) else dict(given)
+    found = task_tokens(settings.pop("name"), settings)
+    add_tokens(tokenizer, [*found.parts], found.spelling)
+    ids = tokenizer.convert_tokens_to_ids([*found.parts])
+    return dict(zip(ids, found.parts.values(), strict=True))
 
 
 def bundled_name(tokenizer: PreTrainedTokenizerBase) -> str | None:

@@ -18,9 +18,9 @@ from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
-from lmrl.models.lm import build_lm, checkpoint_activations, hidden_states
+from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, hidden_states
 from lmrl.models.lora import add_lora
-from lmrl.models.tokenizer import tokenizer_for
+from lmrl.models.tokenizer import add_task_tokens, tokenizer_for
 from lmrl.policies import RerankPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Window
@@ -65,7 +65,10 @@ class LanguageModule(L.LightningModule):
         pretrained: str | None = None,
         architecture: dict[str, Any] | None = None,
         tokenizer: str | None = None,
+        task_tokens: str | dict[str, Any] | None = None,
+        optimizer: str = "adamw",
         lr: float = 1e-3,
+        muon_lr: float = 0.02,
         lr_schedule: str = "cosine",
         warmup_steps: int = 50,
         final_lr: float = 0.02,
@@ -82,7 +85,11 @@ class LanguageModule(L.LightningModule):
             pretrained: run folder (``runs/TASK/bc``), model folder or hub id to start from; None: from scratch.
             architecture: configuration values of a model from scratch, over those of a small GPT-2.
             tokenizer: a bundled one, a folder or hub id; None: that of `pretrained`, or ``lmrl``.
+            task_tokens: name of a task whose actions and lines are tokens of their own (`lmrl.envs.task.TaskTokens`),
+                or a mapping with the ``name`` and arguments of its environment; None: text is spelt.
+            optimizer: ``adamw``, or ``muon`` for the matrices inside of the transformer and AdamW for the rest.
             lr: peak learning rate of AdamW.
+            muon_lr: peak learning rate of Muon.
             lr_schedule: ``cosine`` or ``constant``, after a linear warm-up.
             warmup_steps: optimizer steps of the warm-up.
             final_lr: last learning rate of the cosine, as a share of the peak.
@@ -97,13 +104,16 @@ class LanguageModule(L.LightningModule):
             UserError: for names of nothing or that do not belong together, and numbers outside of their range.
         """
         super().__init__()
-        check_optimizer(lr, lr_schedule, warmup_steps, final_lr, weight_decay, adam_beta2)
+        check_optimizer(optimizer, lr, muon_lr, lr_schedule, warmup_steps, final_lr, weight_decay, adam_beta2)
         self.save_hyperparameters()
         folder = None if pretrained is None else resolve_pretrained(pretrained)
         self.tokenizer = tokenizer_for(folder, tokenizer, trust_remote_code)
+        added = add_task_tokens(self.tokenizer, task_tokens)
         # Learning in bfloat16 is for trainer.precision to choose, not for whoever saved the weights.
         kind, size = torch.float32, len(self.tokenizer)
         self.model = build_lm(folder, architecture or {}, size, trust_remote_code, dtype=kind)
+        if folder is None and added:
+            compose_embeddings(self.model, added)
         self.add_adapters(lora)
         self._read_rows = compiled_reader(compile)
         self.reporter = LossReporter(self.name)

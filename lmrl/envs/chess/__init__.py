@@ -32,6 +32,7 @@ TASKS = (
         recording="lmrl.envs.chess.players:recording",
         official="lmrl.envs.chess.official:FORMAT",
         chat="lmrl.envs.chess.env:CHAT",
+        tokens="lmrl.envs.chess.env:tokens",
         picture="lmrl.envs.chess.picture:BoardPicture",
     ),
 )

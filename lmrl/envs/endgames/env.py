@@ -1,17 +1,19 @@
 """Endgames: mate the lone king from a won position, drawn at random or one of the fixed positions of evaluation."""
 
 import operator
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
+from itertools import combinations, product
 from typing import Any, ClassVar
 
 import chess
 import numpy as np
 
-from lmrl.envs.chess.env import Chess, plain_fen, plain_san
+from lmrl.envs.chess.env import Chess, clock_parts, move_parts, plain_fen, plain_san
 from lmrl.envs.endgames.table import mate_plies
-from lmrl.envs.task import ChatPrompt
+from lmrl.envs.task import ChatPrompt, TaskTokens
 from lmrl.errors import UserError, unknown
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "parse_piece_sets",
     "position_of",
     "selection_positions",
+    "tokens",
 ]
 
 PIECE_SETS = ("kQK", "kRK", "kQRK", "kRRK")
@@ -193,3 +196,23 @@ and leaves the board as it is. Mate in as few moves as you can; beware of stalem
     spelling=plain_fen,
     own_spelling=plain_san,
 )
+
+
+def tokens(env: Mapping[str, Any]) -> TaskTokens:
+    """Moves of the pieces that there are, and ranks with at most two men: each rank at its place."""
+    sans = [f"{piece}{square}{end}" for piece in "KQR" for square in chess.SQUARE_NAMES for end in ("", "+", "#")]
+    marks = (*chess.FILE_NAMES, *chess.RANK_NAMES)
+    sans += [f"R{mark}{square}{end}" for mark in marks for square in chess.SQUARE_NAMES for end in ("", "+", "#")]
+    two = [{i: a, j: b} for i, j in combinations(range(8), 2) for a, b in product("KkQR", repeat=2)]
+    ranks = [
+        "".join(men.get(i, ".") for i in range(8)) for men in ({}, *({i: a} for i in range(8) for a in "KkQR"), *two)
+    ]
+    board = {
+        " ".join(re.sub(r"\.+", lambda empty: str(len(empty[0])), rank)) + end: (
+            end,
+            *(f"{file} {man}" for file, man in zip(chess.FILE_NAMES, rank, strict=True) if man != "."),
+        )
+        for rank in ranks
+        for end in (" / ", "   w   -   -   ")
+    }
+    return TaskTokens({**board, **clock_parts(), **move_parts(sans)})

@@ -27,6 +27,7 @@ TASKS = (
         recording="lmrl.envs.wordle.players:recording",
         official="lmrl.envs.wordle.official:FORMAT",
         chat="lmrl.envs.wordle.env:CHAT",
+        tokens="lmrl.envs.wordle.env:tokens",
         picture="lmrl.envs.wordle.picture:WordlePicture",
     ),
 )

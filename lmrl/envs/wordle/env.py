@@ -3,14 +3,26 @@
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
 from lmrl.envs.base import TextEnv, Turn
-from lmrl.envs.task import ChatPrompt
+from lmrl.envs.task import ChatPrompt, TaskTokens
 from lmrl.errors import UserError
 
-__all__ = ["CHAT", "LENGTH", "TRIES", "Vocabulary", "Wordle", "colors", "load_vocabulary", "spaced", "word_of"]
+__all__ = [
+    "CHAT",
+    "LENGTH",
+    "TRIES",
+    "Vocabulary",
+    "Wordle",
+    "colors",
+    "load_vocabulary",
+    "spaced",
+    "tokens",
+    "word_of",
+]
 
 LENGTH = 5
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -232,3 +244,14 @@ So each guess should agree with all answers so far.""",
     header="Wordle:",
     appendix=_vocabulary,
 )
+
+
+def tokens(env: Mapping[str, Any]) -> TaskTokens:
+    """Each word of the vocabulary and each line of colours, with its line break, is one token."""
+    words = load_vocabulary(env.get("vocab")).words
+    lines = map("".join, product("gyb", repeat=LENGTH))
+    kinds = (("letter", words), ("color", lines))
+    parts = {
+        spaced(text): tuple(f"{kind} {i} {c}" for i, c in enumerate(text)) for kind, texts in kinds for text in texts
+    }
+    return TaskTokens({"Wordle:\n": ("Wordle",), **parts})
