@@ -80,6 +80,7 @@ VERBS = {
     "data join": Verb("commands.data:join_command", "put the parts of a dataset together (data generate --shard)"),
     "data stats": Verb("commands.data:stats_command", "describe a dataset next to the published figures"),
     "data verify": Verb("commands.data:verify_command", "replay a dataset through its environment"),
+    "data floor": Verb("commands.data:floor_command", "how random the player of a dataset is: the floor of cloning"),
     "data import": Verb("commands.data:import_command", "convert an official LMRL-Gym file"),
     "partner-agreement": Verb("commands.models:agreement_command", "compare a second speaker with the scripted one"),
     "view": Verb("commands.models:view_command", "show episodes on an HTML page, with a model's values over the words"),

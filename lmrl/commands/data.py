@@ -10,6 +10,7 @@ from rich.console import Console
 from lmrl.commands.arguments import partner_argument
 from lmrl.configuration import env_arguments
 from lmrl.data import dataset_stats, generate, import_official, join_shards, stats_table, verify
+from lmrl.data.floor import entropy_floor
 from lmrl.envs import LawBroken, check_env, make, registry
 from lmrl.errors import UserError
 
@@ -106,6 +107,22 @@ def verify_command(file: Path, *, env: list[str] | None = None) -> int:
     right = report.episodes - report.mismatched
     print(f"{report.task}: {right} of {report.episodes} episodes ({report.turns} turns) replay as recorded")
     return 0 if report.ok else 1
+
+
+def floor_command(task: str, *, episodes: int = 64, seed: int = 0, env: list[str] | None = None) -> None:
+    """Reckon the entropy of an action of a task's recorder: no clone's loss per action is lower.
+
+    What a player draws once for a whole episode, such as its skill, is taken as known.
+
+    Args:
+        task: name of the task, e.g. wordle.
+        episodes: how many are played to come to states.
+        seed: of the dataset whose first episodes these are.
+        env: arguments of the environment.
+    """
+    found = entropy_floor(task, env_arguments(env), episodes, seed)
+    low, high = found.interval
+    print(f"{found.mean:.4f} nats an action (95 % interval {low:.4f} to {high:.4f}, {found.actions} actions)")
 
 
 def import_command(task: str, file: Path, *, out: Path, env: list[str] | None = None) -> None:

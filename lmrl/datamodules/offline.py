@@ -17,6 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from transformers import PreTrainedTokenizerBase
 
 from lmrl.data import dataset_path, generate, read_dataset
+from lmrl.data.storage import read_metadata
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.distributed import rank_and_world_size
 from lmrl.envs.registry import task
@@ -164,6 +165,7 @@ class OfflineDataModule(L.LightningDataModule):
         self.path = Path(path) if path else own
         self.spec = BatchSpec()
         self.episodes: list[Episode] = []
+        self.tokens_per_action: float | None = None
         self._seed = seed
 
     @property
@@ -219,7 +221,18 @@ class OfflineDataModule(L.LightningDataModule):
     def val_dataloader(self) -> DataLoader[TokenBatch] | list[DataLoader[TokenBatch]]:
         """The held-out episodes, unfiltered, in the same batches each time."""
         held = self.split()[1]
-        return self._loader(held, shuffle=False, generator=None) if held else []
+        if not held:
+            return []
+        loader = self._loader(held, shuffle=False, generator=None)
+        tokens = sum(len(segment.col) for run in cast(Iterable[Run], loader.dataset) for segment in run)
+        self.tokens_per_action = tokens / sum(map(len, held))
+        return loader
+
+    def entropy(self) -> float | None:
+        """Mean entropy of an action of the player that recorded, in nats; None where it is not known."""
+        recorded = read_metadata(self.path) if self.path.suffix == ".parquet" and self.path.exists() else {}
+        own = {"generator_version": self.task.dataset_version, "behaviour": self.task.behaviour, "env": {}}
+        return self.task.entropy if all(recorded.get(name) == value for name, value in own.items()) else None
 
     def window(self) -> Window:
         """What the policy reads: of the texts as many as the task says, of the tokens as many as fit the model."""

@@ -8,6 +8,8 @@ printed normalised scores do not all follow from the printed raw scores and cons
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -34,6 +36,7 @@ __all__ = [
     "TaskTokens",
     "TokensOf",
     "by_algorithm",
+    "decided_by",
     "normalize",
     "recording_seed",
     "turn_chance",
@@ -278,12 +281,25 @@ def recording_seed(seed: int, index: int) -> int:
     return Random(f"episode {seed} {index}").getrandbits(53)
 
 
+_decided_by: ContextVar[Random | None] = ContextVar("decided_by", default=None)
+
+
 def turn_chance(request: Request) -> Random:
     """A generator that follows from the episode's seed and the turn, and from nothing else.
 
     So a player's moves do not depend on which other episodes it plays at the same time.
     """
-    return Random(f"turn {request.seed} {request.turn}")
+    return _decided_by.get() or Random(f"turn {request.seed} {request.turn}")
+
+
+@contextmanager
+def decided_by(chance: Random) -> Iterator[None]:
+    """Inside, `turn_chance` is this generator: for reckoning with what players may do (`lmrl.data.floor`)."""
+    token = _decided_by.set(chance)
+    try:
+        yield
+    finally:
+        _decided_by.reset(token)
 
 
 @dataclass(frozen=True)
@@ -321,6 +337,9 @@ class Task:
     """All legal actions where they can be listed."""
     behaviour: str = "behaviour"
     """Name of the player that recorded the dataset."""
+    entropy: float | None = None
+    """Mean entropy of an action of that player in nats (`lmrl data floor`), below which the loss of no clone falls; of
+    a player with a temper of its own in each episode, that temper being known. None where nobody reckoned it."""
     dataset_version: int = 1
     """Goes up whenever the same size and seed give other episodes."""
     starts: tuple[Mapping[str, Any], ...] = ()

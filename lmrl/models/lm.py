@@ -161,8 +161,10 @@ def compose_embeddings(model: PreTrainedModel, parts: Mapping[int, Sequence[str]
     for row, found in enumerate(parts.values()):
         mix[row, [names[name] for name in found]] = len(found) ** -0.5
     ids = torch.tensor(list(parts))
-    for weight in {id(w): w for w in (model.get_input_embeddings().weight, head_of(model).weight)}.values():
-        weight[ids] = mix @ torch.randn(len(names), weight.shape[1]) * model.config.initializer_range
+    for weight in dict.fromkeys(
+        cast(nn.Linear, part).weight for part in (model.get_input_embeddings(), head_of(model))
+    ):
+        weight[ids] = mix @ torch.randn(len(names), weight.shape[1]) * float(model.config.initializer_range)
 
 
 def vocabulary_of(model: PreTrainedModel) -> int:

@@ -150,8 +150,8 @@ def add_task_tokens(
     settings = {"name": given} if isinstance(given, str) else dict(given)
     found = task_tokens(settings.pop("name"), settings)
     add_tokens(tokenizer, [*found.parts], found.spelling)
-    ids = tokenizer.convert_tokens_to_ids([*found.parts])
-    return dict(zip(ids, found.parts.values(), strict=True))
+    vocabulary = tokenizer.get_vocab()
+    return {vocabulary[text]: parts for text, parts in found.parts.items()}
 
 
 def bundled_name(tokenizer: PreTrainedTokenizerBase) -> str | None:

@@ -156,6 +156,7 @@ class Muon(torch.optim.AdamW):
         assert grad is not None
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
+            state["step"] = torch.zeros(())  # AdamW looks for it when it goes on
         state["momentum"].lerp_(grad, 1 - beta)
         update = orthogonalized(grad.lerp(state["momentum"], beta))
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
@@ -169,7 +170,7 @@ def orthogonalized(matrix: Tensor, steps: int = 5) -> Tensor:
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrix.shape[0] > matrix.shape[1]
-    x = (matrix.mT if tall else matrix) / (matrix.norm() + 1e-7)
+    x: Tensor = (matrix.mT if tall else matrix) / (matrix.norm() + 1e-7)
     for _ in range(steps):
         square = x @ x.mT
         x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)

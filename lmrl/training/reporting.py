@@ -13,6 +13,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.text import Perplexity
 
+from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.online import online_datamodule
 from lmrl.distributed import rank_and_world_size
 from lmrl.errors import UserError
@@ -247,7 +248,11 @@ class LossReporter(Callback):
 
 
 class PerplexityReporter(LossReporter):
-    """Logs the perplexity of the action tokens over an epoch too: ``exp`` of their mean negative log-likelihood."""
+    """Logs the perplexity of the action tokens over an epoch too: ``exp`` of their mean negative log-likelihood.
+
+    Of held-out episodes also the ``excess``, where it is known how random their player is: by how many nats an action
+    is less probable to the model than to that player, on average. 0 is a perfect clone.
+    """
 
     def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
         """See `LossReporter.log_batch`; the numbers are those of all ranks already."""
@@ -261,6 +266,15 @@ class PerplexityReporter(LossReporter):
         super().validate(module, losses, batch)
         nll = losses.loss if losses.nll is None else losses.nll
         self.update(f"val/{self.name}/perplexity", TokenPerplexity, nll, batch.n_tokens)
+
+    def log_epoch(self, module: L.LightningModule, key: str, metric: Metric) -> None:
+        """See `LossReporter.log_epoch`."""
+        super().log_epoch(module, key, metric)
+        data = getattr(module.trainer, "datamodule", None)
+        if key == f"val/{self.name}/perplexity" and isinstance(data, OfflineDataModule):
+            entropy = data.entropy()
+            if entropy is not None and data.tokens_per_action is not None:
+                module.log(f"val/{self.name}/excess", metric.compute().log() * data.tokens_per_action - entropy)
 
 
 class RoundReporter(LossReporter):

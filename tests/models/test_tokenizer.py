@@ -2,8 +2,12 @@ from pathlib import Path
 
 import pytest
 
+from lmrl.envs.chess.env import spaced_fen
+from lmrl.envs.registry import task_tokens
+from lmrl.envs.wordle.env import load_vocabulary, spaced
 from lmrl.errors import UserError
-from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint, load_tokenizer, train
+from lmrl.models.tokenizer import BUNDLED, add_task_tokens, bundled_name, fingerprint, load_tokenizer, train
+from lmrl.tokens.encoding import Encoder
 
 
 @pytest.mark.parametrize(("name", "vocabulary"), [("lmrl", 1280), ("lmrl-chess", 1024), ("lmrl-letters", 310)])
@@ -59,3 +63,52 @@ def test_fingerprints_tell_vocabularies_apart() -> None:
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tokenizer must be 'lmrl', 'lmrl-chess', 'lmrl-letters', a folder or a hub id"):
         load_tokenizer(str(tmp_path / "none"))
+
+
+def test_words_and_colours_are_tokens() -> None:
+    tokenizer, plain = load_tokenizer("lmrl-letters"), load_tokenizer("lmrl-letters")
+    parts = add_task_tokens(tokenizer, "wordle")
+    encoder = Encoder(tokenizer)
+    for text in ("Wordle:\n", "b b y g b\n", *map(spaced, load_vocabulary(None).words)):
+        (token,) = encoder.encode(text)
+        assert encoder.decode((token,)) == text and token >= len(plain)
+    assert parts[encoder.encode("s t o r e\n")[0]] == (
+        "letter 0 c",
+        "letter 1 r",
+        "letter 2 a",
+        "letter 3 n",
+        "letter 4 e",
+    )
+    assert encoder.encode("q x z q x\n") == Encoder(plain).encode("q x z q x\n")  # no word: spelt
+    assert set(parts) == set(range(len(plain), len(tokenizer)))
+
+
+def test_tokens_are_those_of_the_vocabulary_that_is_played(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("zonal\nzebra\n")
+    tokenizer = load_tokenizer("lmrl-letters")
+    add_task_tokens(tokenizer, {"name": "wordle", "vocab": str(tmp_path / "words.txt")})
+    assert [len(Encoder(tokenizer).encode(word)) for word in ("z o n a l\n", "c r a n e\n")] == [1, 6]
+
+
+def test_squares_of_a_board_are_at_fixed_places() -> None:
+    tokenizer = load_tokenizer("lmrl-letters")
+    add_task_tokens(tokenizer, "chess")
+    encoder = Encoder(tokenizer)
+    ids = encoder.encode(spaced_fen("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR w KQkq - 0 1"))
+    assert len(ids) == 19  # halves of ranks, rights, and two numbers
+    assert encoder.decode(ids[8:10]) == ". . . . P . . . / "
+    for move in ("e 4\n", "N f 3\n", "R a d 1 +\n", "e x d 8 = Q #\n", "O - O - O\n", "K x f 2\n"):
+        assert len(encoder.encode(move)) == 1 and encoder.decode(encoder.encode(move)) == move
+    assert encoder.decode(encoder.encode("N 3 e 4\n")) == "N 3 e 4\n"  # spelt, its digits as they are
+
+
+def test_ranks_of_an_endgame_are_tokens() -> None:
+    tokenizer = load_tokenizer("lmrl-letters")
+    add_task_tokens(tokenizer, "endgames")
+    ids = Encoder(tokenizer).encode("8 / 8 / 5 k 2 / 8 / 3 K 4 / 8 / 4 Q 3 / 8   w   -   -   1 2   1 0\n")
+    assert [tokenizer.decode([token]) for token in ids][2:3] == ["5 k 2 / "] and len(ids) == 10
+    assert len(Encoder(tokenizer).encode("R a 1 a 8 #\n")) > 1 and len(Encoder(tokenizer).encode("R 1 a 8 #\n")) == 1
+
+
+def test_a_task_without_tokens_adds_none() -> None:
+    assert add_task_tokens(load_tokenizer(), "maze_fo") == {} and not task_tokens("maze_fo").parts

@@ -149,3 +149,8 @@ def test_what_a_tokenizer_cuts_or_pads_elsewhere_is_whole_here() -> None:
     tokenizer.backend_tokenizer.enable_truncation(2)
     tokenizer.backend_tokenizer.enable_padding(length=64)
     assert Encoder(tokenizer).encode("go north, then east\n") == whole
+
+
+def test_a_window_holds_what_fits_to_the_last_token() -> None:
+    lengths = [3, 2, 4, 1]
+    assert [Window(tokens=n).start(lengths) for n in (1, 4, 5, 6, 7, 9, 10)] == [3, 3, 2, 2, 1, 1, 0]

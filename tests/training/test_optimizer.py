@@ -6,7 +6,7 @@ from torch import nn
 
 from lmrl.errors import UserError
 from lmrl.modules import BC
-from lmrl.training.optimizer import adamw, schedule
+from lmrl.training.optimizer import Muon, adamw, muon, orthogonalized, schedule
 
 
 def rates(kind: str, warmup: int, last: float, steps: int) -> list[float]:
@@ -45,3 +45,79 @@ def test_only_matrices_that_are_no_embeddings_decay() -> None:
 def test_an_unknown_schedule_names_the_known_ones() -> None:
     with pytest.raises(UserError, match="unknown lr_schedule 'linear'; known: constant, cosine"):
         BC(lr_schedule="linear")
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 8), (8, 3)])
+def test_an_orthogonalized_matrix_keeps_its_directions(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    matrix = torch.randn(shape)
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    found = orthogonalized(matrix)
+    sizes = torch.diagonal(u.T @ found @ v.T)
+    assert ((sizes > 0.6) & (sizes < 1.3)).all()
+    assert torch.allclose(u @ torch.diag(sizes) @ v, found, atol=1e-4)
+
+
+def test_muon_moves_matrices_as_torch_does_and_the_rest_as_adamw() -> None:
+    torch.manual_seed(0)
+    module = BC(
+        architecture={
+            "model_type": "llama",
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "hidden_size": 8,
+            "intermediate_size": 16,
+            "max_position_embeddings": 16,
+        }
+    )
+    ours = muon(module, 0.02, 1e-3, 0.1, 0.95)
+    matrices = ours.param_groups[0]["params"]
+    assert len(matrices) == 7 and all(p.ndim == 2 for p in matrices)  # q, k, v, o, gate, up, down
+    theirs = [nn.Parameter(p.detach().clone()) for p in module.parameters()]
+    order = {id(p): i for i, p in enumerate(module.parameters())}
+    rest = [p for group in ours.param_groups[1:] for p in group["params"]]
+    plain = [theirs[order[id(p)]] for p in rest if p.ndim == 1 or p is module.model.get_input_embeddings().weight]
+    decaying = [theirs[order[id(p)]] for p in rest if not any(theirs[order[id(p)]] is q for q in plain)]
+    reference = (
+        torch.optim.Muon([theirs[order[id(p)]] for p in matrices], lr=0.02, weight_decay=0.1, momentum=0.95),
+        torch.optim.AdamW(decaying, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1),
+        torch.optim.AdamW(plain, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0),
+    )
+    for _ in range(3):
+        for p, q in zip(module.parameters(), theirs, strict=True):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        ours.step()
+        for optimizer in reference:
+            optimizer.step()
+    for p, q in zip(module.parameters(), theirs, strict=True):
+        # torch.optim.Muon reckons in bfloat16.
+        assert torch.allclose(p, q, atol=2e-3 if id(p) in map(id, matrices) else 1e-6)
+
+
+def test_muon_goes_on_from_its_state() -> None:
+    def make() -> tuple[nn.Linear, Muon]:
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4)
+        groups = [{"params": [layer.weight], "orthogonal": True, "momentum": 0.95}, {"params": [layer.bias]}]
+        return layer, Muon(groups, lr=0.1)
+
+    def steps(layer: nn.Linear, optimizer: Muon, seeds: range) -> None:
+        for seed in seeds:
+            torch.manual_seed(seed)
+            layer.weight.grad, layer.bias.grad = torch.randn(4, 4), torch.randn(4)
+            optimizer.step()
+
+    whole, again = make(), make()
+    steps(*whole, range(4))
+    steps(*again, range(2))
+    resumed = make()
+    resumed[0].load_state_dict(again[0].state_dict())
+    resumed[1].load_state_dict(again[1].state_dict())
+    steps(*resumed, range(2, 4))
+    assert torch.equal(whole[0].weight, resumed[0].weight) and torch.equal(whole[0].bias, resumed[0].bias)
+
+
+def test_an_unknown_optimizer_names_the_known_ones() -> None:
+    with pytest.raises(UserError, match="unknown optimizer 'sgd'; known: adamw, muon"):
+        BC(optimizer="sgd")

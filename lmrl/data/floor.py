@@ -1,0 +1,173 @@
+"""The entropy of a recorder's actions: the loss of a perfect clone, and so the floor of behavioural cloning.
+
+A scripted player decides by a generator (`lmrl.envs.task.turn_chance`). Here it is given one that takes every branch in
+turn and keeps the probability of each, so that the distribution of its actions is exact, whatever the player. What a
+player draws once for a whole episode, such as its skill, is known to this reckoning and hidden from a model: then the
+floor is a lower bound.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from functools import partial
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from lmrl.data.recording import recording_setup
+from lmrl.envs.task import decided_by
+from lmrl.errors import UserError, check_range
+from lmrl.rollout import rollout
+from lmrl.types import Policy, Reply, Request
+
+__all__ = ["Entropy", "action_distribution", "entropy_floor"]
+
+T = TypeVar("T")
+
+_SHUFFLES = 8
+"""Orders that are tried in place of all; players shuffle to choose among equals."""
+_DRAWS = 512
+"""Likewise where several things are drawn at once."""
+_LEAVES = 100_000
+
+
+class _Decision(float):
+    """A uniform number that is not drawn until it is compared."""
+
+    chance: "_Branch"
+
+    def __lt__(self, other: float) -> bool:
+        return self.chance.decide((1 - min(1.0, max(0.0, other)), min(1.0, max(0.0, other)))) == 1
+
+
+class _Branch(Random):
+    """A generator that follows a path of decisions, and beyond it takes the first of each that has a probability."""
+
+    def __init__(self, path: Sequence[int]) -> None:
+        super().__init__(0)
+        self.path, self.weights = list(path), list[Sequence[float]]()
+        self.probability = 1.0
+
+    def decide(self, weights: Sequence[float]) -> int:
+        """Which of several possibilities it is on this path."""
+        at = len(self.weights)
+        self.weights.append(weights)
+        if at == len(self.path):
+            self.path.append(next(i for i, weight in enumerate(weights) if weight > 0))
+        self.probability *= weights[self.path[at]] / sum(weights)
+        return self.path[at]
+
+    def following(self) -> list[int] | None:
+        """The next path in order, None after the last."""
+        for at in range(len(self.weights) - 1, -1, -1):
+            for choice in range(self.path[at] + 1, len(self.weights[at])):
+                if self.weights[at][choice] > 0:
+                    return [*self.path[:at], choice]
+        return None
+
+    def random(self) -> float:
+        """See `_Decision`."""
+        number = _Decision("nan")
+        number.chance = self
+        return number
+
+    def choice(self, seq: Any) -> Any:
+        """One of several, each as probable."""
+        return seq[self.decide((1.0,) * len(seq))]
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """One of the numbers of a range."""
+        numbers = range(start) if stop is None else range(start, stop, step)
+        return numbers[self.decide((1.0,) * len(numbers))]
+
+    def choices(
+        self,
+        population: Any,
+        weights: Sequence[Any] | None = None,
+        *,
+        cum_weights: Sequence[Any] | None = None,
+        k: int = 1,
+    ) -> list[Any]:
+        """One by its weight; several at once are drawn so many times instead."""
+        if k > 1:
+            drawn = Random(f"draw {self.decide((1.0,) * _DRAWS)}")
+            return drawn.choices(population, weights, cum_weights=cum_weights, k=k)
+        if cum_weights is not None:
+            weights = [high - low for low, high in zip((0, *cum_weights), cum_weights, strict=False)]
+        return [population[self.decide(weights or (1.0,) * len(population))]]
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:  # type: ignore[override]
+        """One of some orders."""
+        Random(f"order {self.decide((1.0,) * _SHUFFLES)}").shuffle(x)
+
+
+def action_distribution(player: Policy, request: Request) -> dict[str, float]:
+    """The probability of each action of a scripted player.
+
+    Args:
+        player: draws from `lmrl.envs.task.turn_chance` alone.
+        request: where it acts.
+
+    Raises:
+        UserError: it decides in more ways than can be tried.
+    """
+    found: dict[str, float] = {}
+    path: list[int] = []
+    for _ in range(_LEAVES):
+        branch = _Branch(path)
+        with decided_by(branch):
+            (reply,) = player.act([request])
+        found[reply.text] = found.get(reply.text, 0.0) + branch.probability
+        following = branch.following()
+        if following is None:
+            return found
+        path = following
+    raise UserError(f"{type(player).__name__} decides in more than {_LEAVES} ways on one turn")
+
+
+class _Weighed:
+    """Plays as the recorder does, and keeps the entropy of each of its actions."""
+
+    def __init__(self, player: Policy) -> None:
+        self._player, self.entropies = player, list[float]()
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        """What the player says."""
+        for request in requests:
+            chances = action_distribution(self._player, request).values()
+            self.entropies.append(-sum(p * math.log(p) for p in chances if p > 0))
+        return self._player.act(requests)
+
+
+class Entropy(NamedTuple):
+    """Of the actions of a recorder, in nats."""
+
+    mean: float
+    """Over the states that it comes to."""
+    interval: tuple[float, float]
+    """95 %, by the spread of those states."""
+    actions: int
+    """Number of states."""
+
+
+def entropy_floor(task_name: str, env: Mapping[str, Any] | None = None, episodes: int = 64, seed: int = 0) -> Entropy:
+    """Mean entropy of an action of the recorder over the states that it comes to.
+
+    Args:
+        task_name: name of a task whose dataset a scripted player records.
+        env: arguments of the environment.
+        episodes: how many are played.
+        seed: of the dataset; its first episodes are these.
+
+    Raises:
+        UserError: as `action_distribution`, and for fewer than one episode.
+    """
+    check_range("[1, inf)", episodes=episodes)
+    recipe, make = recording_setup(task_name, env or {})
+    weighed = _Weighed(recipe.policy)
+    starts: Iterable[Any] = map(partial(recipe.start, seed), range(episodes))
+    for _ in rollout(weighed, make, starts, task=task_name, stop=recipe.stop):
+        pass
+    found = np.asarray(weighed.entropies)
+    mean, error = float(found.mean()), 1.96 * float(found.std()) / math.sqrt(len(found))
+    return Entropy(mean, (mean - error, mean + error), len(found))

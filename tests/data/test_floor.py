@@ -1,0 +1,73 @@
+import math
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from lmrl.data.floor import action_distribution, entropy_floor
+from lmrl.envs.registry import task, tasks
+from lmrl.envs.task import turn_chance
+from lmrl.errors import UserError
+from lmrl.types import Reply, Request
+
+REQUEST = Request(slot=0, seed=1, observations=("x\n",), actions=(), action_ids=(), info={})
+
+
+class Player:
+    """Decides in every way that is known."""
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        return [Reply(self.text(turn_chance(request))) for request in requests]
+
+    def text(self, chance: Random) -> str:
+        if chance.random() < 0.25:
+            return chance.choice("ab")
+        if chance.randrange(3) == 0:
+            return "c"
+        return chance.choices("cd", cum_weights=[1, 4])[0]
+
+
+def test_every_branch_counts_by_its_probability() -> None:
+    expected = {"a": 0.125, "b": 0.125, "c": 0.25 + 0.5 / 4, "d": 0.5 * 3 / 4}
+    assert action_distribution(Player(), REQUEST) == pytest.approx(expected)
+
+
+def test_a_player_draws_as_before_when_nothing_is_reckoned() -> None:
+    drawn = [turn_chance(REQUEST).random() for _ in range(2)]
+    action_distribution(Player(), REQUEST)
+    assert [turn_chance(REQUEST).random()] * 2 == drawn
+
+
+def test_several_draws_at_once_and_orders_are_tried_by_sample() -> None:
+    class Chooser(Player):
+        def text(self, chance: Random) -> str:
+            items = list("ab")
+            chance.shuffle(items)
+            return items[0] + max(chance.choices("01", k=3))
+
+    found = action_distribution(Chooser(), REQUEST)
+    assert sum(found.values()) == pytest.approx(1) and found["a1"] + found["b1"] == pytest.approx(7 / 8, abs=0.05)
+
+
+def test_too_many_branches_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmrl.data.floor._LEAVES", 5)
+    with pytest.raises(UserError, match="Player decides in more than 5 ways on one turn"):
+        action_distribution(Player(), REQUEST)
+
+
+def test_the_first_guess_of_wordle_by_hand() -> None:
+    """Anything agrees with no feedback at all, so it is uniform: ln 431; later guesses are less random."""
+    found = entropy_floor("wordle", episodes=8)
+    assert 4.5 < found.mean < math.log(431)
+    low, high = found.interval
+    assert low < found.mean < high and found.actions > 16
+
+
+@pytest.mark.parametrize("name", ["maze_fo", "maze_po", "text_nav_fo", "text_nav_po", "wordle", "car_dealer"])
+def test_the_entropy_of_a_task_is_what_is_reckoned(name: str) -> None:
+    found, said = entropy_floor(name, episodes=24, seed=5), task(name).entropy
+    assert said is not None and abs(said - found.mean) < 2 * (found.interval[1] - found.interval[0])
+
+
+def test_every_task_says_its_entropy() -> None:
+    assert all(task(name).entropy is not None for name in tasks())
