@@ -11,9 +11,9 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 
 from lmrl.configuration import env_arguments, named_values
 from lmrl.envs.registry import chat_prompt
-from lmrl.errors import check_range
+from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import default_episodes
-from lmrl.evaluation.results import record_evaluation
+from lmrl.evaluation.results import record_evaluation, tuned_settings
 from lmrl.files import locked
 from lmrl.players import default_folder, is_chat, is_trained, named_policy, played_task
 
@@ -35,6 +35,7 @@ def evaluate_command(
     top_k: int | None = None,
     top_p: float | None = None,
     beta: float | None = None,
+    tuned: bool = False,
     rerank: bool = False,
     allow_other_task: bool = False,
     allow_pickle: bool = False,
@@ -59,6 +60,7 @@ def evaluate_command(
         top_k: sample among the k most probable tokens only.
         top_p: sample among the most probable tokens with this total probability only.
         beta: weight of the learned values (MC, ILQL).
+        tuned: with the temperature and beta that lmrl tune has chosen for a run.
         rerank: score the task's actions as wholes and say the best; makes illegal actions impossible.
         allow_other_task: let a policy play another task than the one that it was trained on.
         allow_pickle: read a checkpoint with pickled objects; that can run any code in it.
@@ -69,6 +71,11 @@ def evaluate_command(
     """
     row, arguments = played_task(task, policy, allow_pickle=allow_pickle), env_arguments(env)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
+    if tuned:
+        given = [name for name in ("temperature", "beta") if chosen[name] is not None]
+        if given:
+            raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
+        chosen |= tuned_settings(Path(policy))
     switches = {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
     decoding: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     decoding |= {name: True for name, switch in switches.items() if switch}

@@ -1,4 +1,4 @@
-"""Commands that load a trained model: ``lmrl export``, ``lmrl view`` and ``lmrl partner-agreement``."""
+"""Commands that load a trained model: ``lmrl export``, ``lmrl tune``, ``lmrl view``, ``lmrl partner-agreement``."""
 
 import json as json_module
 from pathlib import Path
@@ -11,14 +11,15 @@ from lmrl.commands.arguments import partner_argument
 from lmrl.configuration import env_arguments
 from lmrl.errors import UserError
 from lmrl.evaluation.agreement import partner_agreement
-from lmrl.evaluation.results import read_json
+from lmrl.evaluation.results import TUNED, read_json
+from lmrl.evaluation.tuning import BETAS, TEMPERATURES, Tried, tune
 from lmrl.files import locked
 from lmrl.models.export import check_replaceable
 from lmrl.modules import load_module
 from lmrl.partners import make_partner
 from lmrl.play.viewer import write_view
 
-__all__ = ["agreement_command", "export_command", "view_command"]
+__all__ = ["agreement_command", "export_command", "tune_command", "view_command"]
 
 
 def export_command(run: Path, *, to: Path, merge_lora: bool = False, allow_pickle: bool = False) -> None:
@@ -84,6 +85,41 @@ def view_command(
     page = file.with_suffix(".html") if out is None else out
     count = write_view(file, page, trained, episodes, valued, env_arguments(env) if env else None, allow_other_task)
     print(f"{count} episodes written to {page}; open it in a browser")
+
+
+def tune_command(
+    run: Path,
+    *,
+    temperatures: list[float] | None = None,
+    betas: list[float] | None = None,
+    episodes: int = 256,
+    seed: int = 0,
+    env: list[str] | None = None,
+) -> None:
+    """Choose how a run plays, temperature and beta, by games that no score counts; lmrl evaluate --tuned then does so.
+
+    Args:
+        run: a run folder; the choice is left there in tuned.json.
+        temperatures: to try, 0 is greedy (default: 1, 0.5, 0.25).
+        betas: weights of the learned values to try, of MC and ILQL (default: 1, 2, 4, 8, 16).
+        episodes: games for each pair.
+        seed: of the games, which differ from those of evaluations and of the choice of checkpoints.
+        env: arguments of the environment.
+    """
+    table = Table(*(["temperature", "beta"]), "return", "95 % interval", title=str(run))
+
+    def show(tried: Tried) -> None:
+        low, high = tried.return_ci
+        numbers = [str(tried.settings.get(name, "-")) for name in ("temperature", "beta")]
+        table.add_row(*numbers, f"{tried.return_mean:.3f}", f"{low:.3f} to {high:.3f}")
+
+    with locked(run, "run folder"):
+        best, *_ = tune(
+            run, temperatures or TEMPERATURES, betas or BETAS, episodes, seed, env_arguments(env), on_tried=show
+        )
+    Console().print(table)
+    chosen = " ".join(f"--{name} {value:g}" for name, value in best.settings.items())
+    print(f"chosen: {chosen} (in {run / TUNED}); next: lmrl evaluate --policy {run} --tuned")
 
 
 def agreement_command(

@@ -28,6 +28,7 @@ from lmrl.types import Episode, Policy
 
 __all__ = [
     "SCORE_KEYS",
+    "TUNED",
     "Result",
     "check_evaluation_folder",
     "check_result_file",
@@ -35,6 +36,7 @@ __all__ = [
     "read_json",
     "read_results",
     "record_evaluation",
+    "tuned_settings",
     "write_evaluation",
     "write_json",
 ]
@@ -47,6 +49,9 @@ SCORE_KEYS = (
     "illegal_rate seed"
 ).split()
 """What every ``scores.json`` holds, at least."""
+
+TUNED = "tuned.json"
+"""File in a run's folder: how it plays best, see `lmrl.evaluation.tuning.tune`."""
 
 
 def check_result_file(record: Mapping[str, Any], path: Path) -> None:
@@ -375,3 +380,18 @@ def _probe(policy: Policy, greedy: Callable[[], Policy] | None, task: str, argum
     asked = greedy()
     same = getattr(asked, "weights", None) == getattr(policy, "weights", None)  # a training may have replaced them
     return probe.run(asked, task, arguments) if same else None
+
+
+def tuned_settings(run: Path) -> dict[str, float]:
+    """The best settings of a run, as `tune` has left them.
+
+    Raises:
+        UserError: it was not tuned, or the file holds something else.
+    """
+    settings = read_json(run / TUNED).get("settings")
+    if not isinstance(settings, dict) or not settings or not set(settings) <= {"temperature", "beta"}:
+        raise UserError(f"{run} has no {TUNED}; make it with: lmrl tune {run}")
+    numbers = {name: value for name, value in settings.items() if isinstance(value, int | float)}
+    if len(numbers) != len(settings):
+        raise UserError(f"{run / TUNED}: settings must be numbers, got {settings}")
+    return {name: float(value) for name, value in numbers.items()}

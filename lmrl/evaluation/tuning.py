@@ -1,0 +1,78 @@
+"""How a trained policy plays best: temperature and, where it has values, beta, chosen by games that no score counts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmrl.envs import registry
+from lmrl.errors import UserError, check_range
+from lmrl.evaluation.evaluate import evaluate
+from lmrl.evaluation.results import TUNED, write_json
+from lmrl.players import named_policy, played_task
+from lmrl.policies.value_guided import ValueGuidedPolicy
+
+__all__ = ["BETAS", "TEMPERATURES", "Tried", "tune"]
+
+TEMPERATURES = (1.0, 0.5, 0.25)
+BETAS = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+class Tried(NamedTuple):
+    """A setting and how it played."""
+
+    settings: dict[str, float]
+    return_mean: float
+    return_ci: tuple[float, float]
+
+
+def tune(
+    run: Path,
+    temperatures: Sequence[float] = TEMPERATURES,
+    betas: Sequence[float] = BETAS,
+    episodes: int = 256,
+    seed: int = 0,
+    env: Mapping[str, Any] | None = None,
+    on_tried: Callable[[Tried], None] | None = None,
+) -> list[Tried]:
+    """Play a run with every pair of settings and leave the best, by mean return, in its folder.
+
+    All pairs play the same games: starts that the task keeps for choosing (`lmrl.envs.task.Task.selection`), and seeds
+    that no other evaluation has. The best of many is optimistic about itself, so its score is for `lmrl evaluate`.
+
+    Args:
+        run: a run folder.
+        temperatures: to try.
+        betas: to try, of a run with values.
+        episodes: games for each pair.
+        seed: of the games.
+        env: arguments of the environment.
+        on_tried: called with each as it is done.
+
+    Returns:
+        All pairs, the best first; among equals the one nearest to the policy as it was trained: the first given.
+
+    Raises:
+        UserError: no run folder, nothing to try, or a number outside of its range.
+    """
+    if not run.is_dir():
+        raise UserError(f"what is tuned is the folder of a run, got {str(run)!r}")
+    if not temperatures or not betas:
+        raise UserError("temperatures and betas need at least one value each")
+    check_range("[0, inf)", **{f"temperature {value}": value for value in temperatures})
+    check_range("[0, inf)", **{f"beta {value}": value for value in betas})
+    task = registry.task(played_task(None, str(run)).name)
+    valued = isinstance(named_policy(str(run), task, env), ValueGuidedPolicy)
+    found = []
+    for temperature, beta in product(temperatures, betas if valued else (None,)):
+        settings: dict[str, Any] = {"temperature": temperature} | ({} if beta is None else {"beta": beta})
+        player = named_policy(str(run), task, env, **settings)
+        scores = evaluate(player, task.name, episodes, seed, env=env, selection=True).scores()
+        low, high = scores["return_ci"]
+        found.append(Tried(settings, float(scores["return_mean"]), (float(low), float(high))))
+        if on_tried is not None:
+            on_tried(found[-1])
+    found.sort(key=lambda tried: -tried.return_mean)
+    record = {"settings": found[0].settings, "episodes": episodes, "seed": seed, "tried": [t._asdict() for t in found]}
+    write_json(record, run / TUNED)
+    return found
