@@ -205,8 +205,8 @@ def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, about:
     settings: dict[str, Any] = {"help": about}
     if hint is bool:
         settings |= {"action": "store_true"}
-    elif hint in (list[str], list[str] | None):
-        settings |= {"nargs": "+", "type": str}
+    elif hint in (list[str], list[str] | None, list[float] | None):
+        settings |= {"nargs": "+", "type": float if hint == list[float] | None else str}
     else:
         settings |= {"type": hint}
     # An option of two words may be spelled with a dash or an underscore.
@@ -223,9 +223,9 @@ def _add(parser: ArgumentParser, parameter: inspect.Parameter, hint: Any, about:
 
 def _words(value: Any) -> Any:
     """``["bc,mc", "ilql"]`` is the list of three names that was meant; settings (``key=value``) stay whole."""
-    if isinstance(value, list):
-        return [word for item in value for word in ([item] if "=" in item else item.split(",")) if word]
-    return value
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        return value
+    return [word for item in value for word in ([item] if "=" in item else item.split(",")) if word]
 
 
 class _Verb(Protocol):

@@ -1,0 +1,57 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lmrl.cli import main
+from lmrl.errors import UserError
+from lmrl.evaluation import tuning
+from lmrl.evaluation.results import TUNED, tuned_settings
+from lmrl.evaluation.tuning import tune
+from lmrl.types import Policy
+
+
+@pytest.fixture
+def run(bc_run: str, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bc_run, tmp_path / "bc"))
+
+
+def test_the_best_of_all_settings_is_kept_and_played(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["tune", str(run), "--temperatures", "0", "1", "--episodes", "25"]) == 0
+    record = json.loads((run / TUNED).read_text())
+    tried = {line["settings"]["temperature"]: line["return_mean"] for line in record["tried"]}
+    assert len(tried) == 2 and tried[record["settings"]["temperature"]] == max(tried.values())
+    assert f"chosen: --temperature {record['settings']['temperature']:g}" in capsys.readouterr().out
+    assert main(["evaluate", "--policy", str(run), "--tuned", "--episodes", "25"]) == 0
+    (scores,) = (json.loads(path.read_text()) for path in run.glob("evaluation*/scores.json"))
+    assert scores["provenance"]["decoding"] == record["settings"]
+
+
+def test_a_choice_is_made_by_games_that_no_score_counts(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def spying(policy: Policy, task: str, episodes: int, seed: int, **more: object) -> object:
+        asked.append((episodes, seed, more["selection"]))
+        return tuning_evaluate(policy, task, episodes, seed, **more)  # type: ignore[arg-type]
+
+    tuning_evaluate = tuning.evaluate
+    monkeypatch.setattr("lmrl.evaluation.tuning.evaluate", spying)
+    tune(run, temperatures=(1.0,), episodes=3, seed=4)
+    assert asked == [(3, 4, True)]
+
+
+def test_what_cannot_be_tuned_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match="what is tuned is the folder of a run"):
+        tune(run / "last.ckpt")
+    with pytest.raises(UserError, match="temperature -1"):
+        tune(run, temperatures=(-1.0,))
+    with pytest.raises(UserError, match="make it with: lmrl tune"):
+        tuned_settings(run)
+    (run / TUNED).write_text('{"settings": {"temperature": "hot"}}')
+    with pytest.raises(UserError, match="settings must be numbers"):
+        tuned_settings(run)
+    assert main(["evaluate", "--policy", str(run), "--tuned", "--temperature", "1"]) == 2
+    assert "tuned says what temperature should be" in capsys.readouterr().err
