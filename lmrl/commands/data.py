@@ -115,7 +115,7 @@ def floor_command(task: str, *, episodes: int = 64, seed: int = 0, env: list[str
     What a player draws once for a whole episode, such as its skill, is taken as known.
 
     Args:
-        task: name of the task, e.g. wordle.
+        task: name of the task, e.g. maze_fo.
         episodes: how many are played to come to states.
         seed: of the dataset whose first episodes these are.
         env: arguments of the environment.

@@ -71,11 +71,7 @@ def evaluate_command(
     """
     row, arguments = played_task(task, policy, allow_pickle=allow_pickle), env_arguments(env)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
-    if tuned:
-        given = [name for name in ("temperature", "beta") if chosen[name] is not None]
-        if given:
-            raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
-        chosen |= tuned_settings(Path(policy))
+    chosen |= _tuned(policy, chosen) if tuned else {}
     switches = {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
     decoding: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     decoding |= {name: True for name, switch in switches.items() if switch}
@@ -104,6 +100,13 @@ def evaluate_command(
     for line in _summary(scores):
         print(line)
     print(f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}")
+
+
+def _tuned(policy: str, chosen: Mapping[str, Any]) -> dict[str, float]:
+    given = [name for name in ("temperature", "beta") if chosen[name] is not None]
+    if given:
+        raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
+    return tuned_settings(Path(policy))
 
 
 def _bar(disable: bool) -> Progress:

@@ -23,6 +23,7 @@ __all__ = [
     "ALGORITHMS",
     "ChatPrompt",
     "MakeRecording",
+    "OwnScale",
     "PartnerDialogue",
     "PartnerPrompts",
     "Picture",
@@ -259,11 +260,29 @@ class Scores:
     """What is wrong with the numbers above."""
 
 
-def normalize(raw: float, scores: Scores) -> float:
+@dataclass(frozen=True, slots=True)
+class OwnScale:
+    """Mean returns by which a task is scaled as it is played here.
+
+    The published constants belong to the paper's second speakers, opponents and data.
+    """
+
+    random: float
+    """0: of the player that acts at random."""
+    data: float
+    """50: of the default dataset."""
+    best: float
+    """100: of the best scripted player."""
+
+
+def normalize(raw: float, scores: Scores | OwnScale) -> float:
     """Linear from ``minimum`` (0) to ``average`` (50) and from there to ``maximum`` (100); not clipped.
 
-    The formula of the paper's appendix E. A task without constants keeps its raw score.
+    The formula of the paper's appendix E; of an `OwnScale` the same with its own three. A task without constants
+    keeps its raw score.
     """
+    if isinstance(scores, OwnScale):
+        scores = Scores(scores.random, scores.data, scores.best)
     if scores.average is None or scores.maximum is None:
         return raw
     if raw < scores.average:
@@ -326,6 +345,8 @@ class Task:
     paper_filter: str = ""
     """Which episodes the paper's filtered BC keeps."""
     scores: Scores = field(default_factory=Scores)
+    own_scale: OwnScale | None = None
+    """The scale by which what is trained here is compared."""
     last_texts: int | None = None
     """How many of the newest texts (observations and actions) a policy reads; None: all."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)

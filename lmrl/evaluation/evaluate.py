@@ -88,11 +88,13 @@ class Evaluation:
 
         ``return_mean`` is undiscounted; ``return_ci`` is its 95 % percentile bootstrap interval over episodes, each
         resampled among those of its start where ``starts`` were taken in turn, and ``normalized_ci`` the same interval
-        on the normalised scale; ``success_ci`` is Wilson's, as if starts were drawn too. ``illegal_rate`` is the share
-        of actions that the rules did not know. ``warnings`` names values outside of the task's constants (nothing is
-        clipped), and fixed starts that were not played equally often.
+        on the normalised scale. ``own`` is the mean return on the task's own scale (`lmrl.envs.task.OwnScale`), with
+        ``own_ci``; None of a task that has none. ``success_ci`` is Wilson's, as if starts were drawn too.
+        ``illegal_rate`` is the share of actions that the rules did not know. ``warnings`` names values outside of the
+        task's constants (nothing is clipped), and fixed starts that were not played equally often.
         """
-        published = registry.task(self.task).scores
+        row = registry.task(self.task)
+        published, own = row.scores, row.own_scale
         table = EpisodeTable.of(self.episodes)
         returns, means = table.returns.tolist(), table.means()
         strata = [place % self.starts for place in range(len(returns))] if self.starts else None
@@ -105,6 +107,8 @@ class Evaluation:
             "return_ci": list(interval),
             "normalized": normalize(means["return_mean"], published),
             "normalized_ci": [normalize(end, published) for end in interval],
+            "own": None if own is None else normalize(means["return_mean"], own),
+            "own_ci": None if own is None else [normalize(end, own) for end in interval],
             "success_rate": means["success_rate"],
             "success_ci": list(wilson(int(table.successes.sum()), len(self.episodes))),
             "length_mean": means["length_mean"],

@@ -129,7 +129,7 @@ class Muon(torch.optim.AdamW):
 
     The step of a matrix has all singular values near 1, times ``lr`` and the square root of its rows by its columns
     where it has more rows. It is computed in float32: `torch.optim.Muon` always takes bfloat16, which on a processor
-    without units for it takes twenty times as long.
+    without units for it takes much longer.
     """
 
     @torch.no_grad()
