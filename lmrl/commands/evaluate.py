@@ -73,8 +73,7 @@ def evaluate_command(
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
     chosen |= _tuned(policy, chosen) if tuned else {}
     switches = {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
-    decoding: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    decoding |= {name: True for name, switch in switches.items() if switch}
+    decoding: dict[str, Any] = {k: v for k, v in (chosen | switches).items() if v is not None and v is not False}
     settings = decoding | ({"allow_other_task": True} if allow_other_task else {})
     player = named_policy(policy, row, arguments, named_values(chat, "chat"), **settings)
     out = default_folder(policy, row, _told(decoding | arguments), allow_pickle=allow_pickle) if out is None else out
@@ -97,9 +96,7 @@ def evaluate_command(
             on_episode=lambda _: bar.advance(shown),
             env=arguments,
         )
-    for line in _summary(scores):
-        print(line)
-    print(f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}")
+    print(*_summary(scores), f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}", sep="\n")
 
 
 def _tuned(policy: str, chosen: Mapping[str, Any]) -> dict[str, float]:
@@ -132,6 +129,9 @@ def _summary(scores: dict[str, Any]) -> list[str]:
         "success    {:.1%}  (95 % interval {:.1%} to {:.1%})".format(scores["success_rate"], *scores["success_ci"]),
         f"length     {scores['length_mean']:.1f}     illegal actions {scores['illegal_rate']:.1%}",
     ]
+    if scores["own"] is not None:
+        own = "own scale  {:.1f}  (95 % interval {:.1f} to {:.1f})"
+        lines.insert(2, own.format(scores["own"], *scores["own_ci"]))
     if "replies" in (told := scores["provenance"].get("player", {})):
         asked = ", ".join(f"{count} {what}" for what, count in told["spent"].items())
         lines.append(f"replies    {told['replies']}, without an action {told['unreadable']}; asked: {asked}")

@@ -262,17 +262,17 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class OwnScale:
-    """Mean returns by which a task is scaled as it is played here.
+    """Mean returns by which a task is scaled as it is played here, of scripted players that play whole episodes.
 
     The published constants belong to the paper's second speakers, opponents and data.
     """
 
     random: float
-    """0: of the player that acts at random."""
-    data: float
-    """50: of the default dataset."""
+    """0: acts at random."""
+    recorder: float
+    """50: has recorded the dataset."""
     best: float
-    """100: of the best scripted player."""
+    """100: is the best that there is."""
 
 
 def normalize(raw: float, scores: Scores | OwnScale) -> float:
@@ -282,7 +282,7 @@ def normalize(raw: float, scores: Scores | OwnScale) -> float:
     keeps its raw score.
     """
     if isinstance(scores, OwnScale):
-        scores = Scores(scores.random, scores.data, scores.best)
+        scores = Scores(scores.random, scores.recorder, scores.best)
     if scores.average is None or scores.maximum is None:
         return raw
     if raw < scores.average:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lmrl.envs.registry import make_policy, task
+from lmrl.envs.task import normalize
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
@@ -34,13 +35,16 @@ def test_the_scores_by_hand() -> None:
     scores = three().scores()
     returns = [-5.0, -101.0, -16.0]
     assert set(SCORE_KEYS) == set(KEYS.split())
-    assert set(scores) == {*KEYS.split(), "starts", "warnings", "provenance"}
+    assert set(scores) == {*KEYS.split(), "own", "own_ci", "starts", "warnings", "provenance"}
     assert (scores["task"], scores["policy"], scores["episodes"], scores["seed"]) == ("maze_fo", "mine", 3, 7)
     assert scores["return_mean"] == pytest.approx(-122 / 3)
     assert scores["return_ci"] == list(bootstrap_mean(returns))
     assert scores["normalized"] == pytest.approx(50 + 50 * (83 - 122 / 3) / (83 - 6.84))
     # -101 is 0 points; the mean of three times the best is -5, a little above 100.
     assert scores["normalized_ci"] == pytest.approx([0.0, 50 + 50 * (83 - 5) / (83 - 6.84)])
+    scale = task("maze_fo").own_scale
+    assert scale is not None and scores["own"] == pytest.approx(normalize(scores["return_mean"], scale))
+    assert [normalize(value, scale) for value in (scale.random, scale.recorder, scale.best)] == [0.0, 50.0, 100.0]
     assert scores["success_rate"] == pytest.approx(1 / 3)
     assert scores["success_ci"] == list(wilson(1, 3))
     assert scores["length_mean"] == pytest.approx((3 + 101 + 4) / 3)

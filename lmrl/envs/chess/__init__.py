@@ -1,6 +1,6 @@
 """Chess."""
 
-from lmrl.envs.task import PublishedData, Scores, Task, by_algorithm
+from lmrl.envs.task import OwnScale, PublishedData, Scores, Task, by_algorithm
 
 __all__ = ["TASKS"]
 
@@ -19,6 +19,8 @@ TASKS = (
         dataset_size=1_000,
         dataset_version=2,
         paper_filter="success",
+        own_scale=OwnScale(random=-0.913, recorder=0.507, best=0.98),
+        entropy=1.618,
         scores=Scores(
             minimum=-401,
             average=0.21,

@@ -1,6 +1,6 @@
 """Twenty Questions."""
 
-from lmrl.envs.task import PublishedData, Scores, Task, by_algorithm
+from lmrl.envs.task import OwnScale, PublishedData, Scores, Task, by_algorithm
 
 __all__ = ["TASKS"]
 
@@ -14,6 +14,8 @@ TASKS = (
         max_action_tokens=24,
         dataset_size=10_000,
         paper_filter="top 10 % by return",
+        own_scale=OwnScale(random=-19.9, recorder=-16.67, best=-6.97),
+        entropy=5.226,
         scores=Scores(
             minimum=-20,
             average=-17.3,

@@ -1,6 +1,6 @@
 """Wordle."""
 
-from lmrl.envs.task import PublishedData, Scores, Task, by_algorithm
+from lmrl.envs.task import OwnScale, PublishedData, Scores, Task, by_algorithm
 
 __all__ = ["TASKS"]
 
@@ -14,6 +14,8 @@ TASKS = (
         max_action_tokens=8,
         dataset_size=300_000,
         paper_filter="top 30 % by return",
+        own_scale=OwnScale(random=-5.956, recorder=-4.062, best=-1.86),
+        entropy=5.25,
         scores=Scores(
             minimum=-6,
             average=-4.12,
