@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.spec import BatchSpec
@@ -85,8 +85,7 @@ class LanguageModule(L.LightningModule):
             pretrained: run folder (``runs/TASK/bc``), model folder or hub id to start from; None: from scratch.
             architecture: configuration values of a model from scratch, over those of a small GPT-2.
             tokenizer: a bundled one, a folder or hub id; None: that of `pretrained`, or ``lmrl``.
-            task_tokens: name of a task whose actions and lines are tokens of their own (`lmrl.envs.task.TaskTokens`),
-                or a mapping with the ``name`` and arguments of its environment; None: text is spelt.
+            task_tokens: a task whose texts are tokens of their own (or ``{name: ..., vocab: ...}``); None: text is spelt.
             optimizer: ``adamw``, or ``muon`` for the matrices inside of the transformer and AdamW for the rest.
             lr: peak learning rate of AdamW.
             muon_lr: peak learning rate of Muon.
@@ -106,14 +105,8 @@ class LanguageModule(L.LightningModule):
         super().__init__()
         check_optimizer(optimizer, lr, muon_lr, lr_schedule, warmup_steps, final_lr, weight_decay, adam_beta2)
         self.save_hyperparameters()
-        folder = None if pretrained is None else resolve_pretrained(pretrained)
-        self.tokenizer = tokenizer_for(folder, tokenizer, trust_remote_code)
-        added = add_task_tokens(self.tokenizer, task_tokens)
-        # Learning in bfloat16 is for trainer.precision to choose, not for whoever saved the weights.
-        kind, size = torch.float32, len(self.tokenizer)
-        self.model = build_lm(folder, architecture or {}, size, trust_remote_code, dtype=kind)
-        if folder is None and added:
-            compose_embeddings(self.model, added)
+        texts = (tokenizer, task_tokens)
+        self.tokenizer, self.model = _tokenizer_and_model(pretrained, architecture or {}, *texts, trust_remote_code)
         self.add_adapters(lora)
         self._read_rows = compiled_reader(compile)
         self.reporter = LossReporter(self.name)
@@ -226,10 +219,8 @@ class LanguageModule(L.LightningModule):
         self.log("train/lr", optimizer.param_groups[0]["lr"])
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """AdamW over everything that learns; the schedule counts optimizer steps."""
+        """The optimizer of everything that learns; the schedule counts optimizer steps."""
         return optimizer_and_schedule(self, self.trainer.estimated_stepping_batches)
-
-    # -- checkpoints --------------------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Make the checkpoint stand alone: no path of the run that it started from."""
@@ -248,3 +239,21 @@ class LanguageModule(L.LightningModule):
     ) -> None:
         """Write a folder that `transformers` loads without this package; see `lmrl.training.saving.write_folder`."""
         write_folder(self, folder, scores, weights, merge)
+
+
+def _tokenizer_and_model(
+    pretrained: str | None,
+    architecture: Mapping[str, Any],
+    tokenizer: str | None,
+    task_tokens: str | Mapping[str, Any] | None,
+    trust_remote_code: bool,
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """See `LanguageModule.__init__`."""
+    folder = None if pretrained is None else resolve_pretrained(pretrained)
+    texts = tokenizer_for(folder, tokenizer, trust_remote_code)
+    added = add_task_tokens(texts, task_tokens)
+    # Learning in bfloat16 is for trainer.precision to choose, not for whoever saved the weights.
+    model = build_lm(folder, architecture, len(texts), trust_remote_code, dtype=torch.float32)
+    if folder is None and added:
+        compose_embeddings(model, added)
+    return texts, model

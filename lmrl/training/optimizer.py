@@ -17,6 +17,7 @@ from lmrl.decoding.reader import backend_of
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.models.lm import RowReader, read_rows
 from lmrl.models.lora import is_adapter
+from lmrl.training.sharding import is_sharded
 
 __all__ = [
     "OPTIMIZERS",
@@ -178,7 +179,13 @@ def orthogonalized(matrix: Tensor, steps: int = 5) -> Tensor:
 
 
 def muon(module: nn.Module, muon_lr: float, lr: float, weight_decay: float, beta2: float) -> Muon:
-    """`Muon` for the matrices inside of transformers; AdamW for embeddings, heads, norms and biases."""
+    """`Muon` for the matrices inside of transformers; AdamW for embeddings, heads, norms and biases.
+
+    Raises:
+        UserError: the weights are in shards.
+    """
+    if is_sharded(module):
+        raise UserError("optimizer muon needs whole matrices, and these are in shards: use adamw, or DDP")
     trunks = [part.base_model for part in module.modules() if isinstance(part, PreTrainedModel)]
     embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
     inside = {id(p) for trunk in trunks for p in trunk.parameters() if p.ndim == 2} - embeddings

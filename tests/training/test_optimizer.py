@@ -118,6 +118,12 @@ def test_muon_goes_on_from_its_state() -> None:
     assert torch.equal(whole[0].weight, resumed[0].weight) and torch.equal(whole[0].bias, resumed[0].bias)
 
 
+def test_muon_over_shards_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmrl.training.optimizer.is_sharded", lambda module: True)
+    with pytest.raises(UserError, match="optimizer muon needs whole matrices"):
+        muon(BC(), 0.02, 1e-3, 0.0, 0.95)
+
+
 def test_an_unknown_optimizer_names_the_known_ones() -> None:
     with pytest.raises(UserError, match="unknown optimizer 'sgd'; known: adamw, muon"):
         BC(optimizer="sgd")
