@@ -85,7 +85,7 @@ class LanguageModule(L.LightningModule):
             pretrained: run folder (``runs/TASK/bc``), model folder or hub id to start from; None: from scratch.
             architecture: configuration values of a model from scratch, over those of a small GPT-2.
             tokenizer: a bundled one, a folder or hub id; None: that of `pretrained`, or ``lmrl``.
-            task_tokens: a task whose texts are tokens of their own (or ``{name: ..., vocab: ...}``); None: text is spelt.
+            task_tokens: task whose texts are tokens (or ``{name: ..., vocab: ...}``); None: all is spelt.
             optimizer: ``adamw``, or ``muon`` for the matrices inside of the transformer and AdamW for the rest.
             lr: peak learning rate of AdamW.
             muon_lr: peak learning rate of Muon.
@@ -167,8 +167,6 @@ class LanguageModule(L.LightningModule):
             name = type(self).__name__
             raise UserError(f"{name} does not know what its policy reads: fit it, load it, or set `window`")
         return self.window
-
-    # -- training -----------------------------------------------------------------------------------------------
 
     def forward(self) -> None:
         """Nothing: what is learned comes from `losses`, and what is played from `policy`."""
