@@ -58,7 +58,8 @@ def test_each_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]
 def test_an_unknown_verb_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert "known: fit, evaluate," in failed(capsys, "trian")
     assert failed(capsys, "data", "make") == (
-        "error: unknown command 'data make'; known: data generate, data join, data stats, data verify, data import"
+        "error: unknown command 'data make'; "
+        "known: data generate, data join, data stats, data verify, data floor, data import"
     )
 
 

@@ -30,6 +30,7 @@ ANY: tuple[float, ...] = ()
 
 _LANGUAGE = {
     "lr": NOT_NEGATIVE,
+    "muon_lr": NOT_NEGATIVE,
     "warmup_steps": (-1,),
     "final_lr": SHARE,
     "weight_decay": NOT_NEGATIVE,
