@@ -106,7 +106,7 @@ def tune_command(
         seed: of the games, which differ from those of evaluations and of the choice of checkpoints.
         env: arguments of the environment.
     """
-    table = Table(*(["temperature", "beta"]), "return", "95 % interval", title=str(run))
+    table = Table("temperature", "beta", "return", "95 % interval", title=str(run))
 
     def show(tried: Tried) -> None:
         low, high = tried.return_ci

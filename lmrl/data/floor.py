@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,12 @@ from lmrl.types import Policy, Reply, Request
 
 __all__ = ["Entropy", "action_distribution", "entropy_floor"]
 
-T = TypeVar("T")
-
 _SHUFFLES = 8
 """Orders that are tried in place of all; players shuffle to choose among equals."""
 _DRAWS = 512
 """Likewise where several things are drawn at once."""
 _LEAVES = 100_000
+"""Paths of decisions on one turn, at most."""
 
 
 class _Decision(float):
