@@ -55,3 +55,16 @@ def test_what_cannot_be_tuned_is_refused(run: Path, capsys: pytest.CaptureFixtur
         tuned_settings(run)
     assert main(["evaluate", "--policy", str(run), "--tuned", "--temperature", "1"]) == 2
     assert "tuned says what temperature should be" in capsys.readouterr().err
+
+
+def test_the_highest_mean_return_wins(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    returns = iter([1.0, 3.0, 2.0])
+
+    class Played:
+        def scores(self) -> dict[str, object]:
+            return {"return_mean": next(returns), "return_ci": [0.0, 4.0]}
+
+    monkeypatch.setattr("lmrl.evaluation.tuning.evaluate", lambda *given, **more: Played())
+    tried = tune(run, temperatures=(1.0, 0.5, 0.25))
+    assert [line.return_mean for line in tried] == [3.0, 2.0, 1.0]
+    assert tuned_settings(run) == {"temperature": 0.5}
