@@ -34,7 +34,8 @@ from lmrl.envs.maze.probe import probe_maze
 from lmrl.envs.registry import make_policy
 from lmrl.errors import UserError, system_error
 from lmrl.evaluation.evaluate import evaluate
-from lmrl.evaluation.results import read_results, write_evaluation, write_json
+from lmrl.evaluation.result_files import write_json
+from lmrl.evaluation.results import read_results, write_evaluation
 from lmrl.evaluation.scores import data_score, score
 from lmrl.models.export import load_values
 from lmrl.modules import BC, ILQL, load_module

@@ -11,7 +11,8 @@ from lmrl.commands.arguments import partner_argument
 from lmrl.configuration import env_arguments
 from lmrl.errors import UserError
 from lmrl.evaluation.agreement import partner_agreement
-from lmrl.evaluation.results import TUNED, read_json
+from lmrl.evaluation.result_files import read_json
+from lmrl.evaluation.results import TUNED
 from lmrl.evaluation.tuning import BETAS, TEMPERATURES, Tried, tune
 from lmrl.files import locked
 from lmrl.models.export import check_replaceable
@@ -95,6 +96,7 @@ def tune_command(
     episodes: int = 256,
     seed: int = 0,
     env: list[str] | None = None,
+    device: str | None = None,
 ) -> None:
     """Choose how a run plays, temperature and beta, by games that no score counts; lmrl evaluate --tuned then does so.
 
@@ -105,6 +107,7 @@ def tune_command(
         episodes: games for each pair.
         seed: of the games, which differ from those of evaluations and of the choice of checkpoints.
         env: arguments of the environment.
+        device: where the policy computes, e.g. cuda (default: the CPU).
     """
     table = Table("temperature", "beta", "return", "95 % interval", title=str(run))
 
@@ -114,9 +117,8 @@ def tune_command(
         table.add_row(*numbers, f"{tried.return_mean:.3f}", f"{low:.3f} to {high:.3f}")
 
     with locked(run, "run folder"):
-        best, *_ = tune(
-            run, temperatures or TEMPERATURES, betas or BETAS, episodes, seed, env_arguments(env), on_tried=show
-        )
+        tried = (temperatures or TEMPERATURES, betas or BETAS)
+        best, *_ = tune(run, *tried, episodes, seed, env_arguments(env), on_tried=show, device=device)
     Console().print(table)
     chosen = " ".join(f"--{name} {value:g}" for name, value in best.settings.items())
     print(f"chosen: {chosen} (in {run / TUNED}); next: lmrl evaluate --policy {run} --tuned")

@@ -13,6 +13,7 @@ from lmrl.evaluation.scores import seed_folders
 from lmrl.report.report import write_report
 from lmrl.reproduce import OFFLINE, ONLINE, Order, reproduce, shortened
 from lmrl.reproduce.plan import preset_of
+from lmrl.reproduce.records import keep
 
 __all__ = ["report_command", "reproduce_command"]
 
@@ -35,6 +36,7 @@ def reproduce_command(
     env: list[str] | None = None,
     weights: str | None = None,
     smoke: bool = False,
+    records: Path | None = None,
 ) -> None:
     """Make the data, train, let everyone play, and write the report. What is finished is not done again.
 
@@ -42,7 +44,7 @@ def reproduce_command(
         tasks: names of tasks, e.g. maze_fo.
         all: all tasks of the benchmark.
         algorithms: names of files in configs/<task>/ (default: of bc filtered_bc mc ilql ppo
-            online_filtered_bc those that all these tasks have).
+            online_filtered_bc ilql_to_ppo those that all these tasks have).
         preset: cpu (small models) or gpu (GPT-2 and the paper's settings).
         seeds: how many training seeds (default: 1; with --all 3).
         seed: the first of them; also of evaluation.
@@ -54,6 +56,8 @@ def reproduce_command(
         env: arguments of the environments, e.g. opponent=stockfish; for data, training and evaluation.
         weights: for preset gpu, what BC starts from: a folder, a hub id, or scratch (default: gpt2).
         smoke: a few steps and episodes of everything, to see that it works.
+        records: folder in which scores, curves and configurations of finished cells are kept, without weights and
+            episodes; the report is then of all that are there.
     """
     size, chosen = preset_of(preset), _tasks(tasks or [], all)
     order = Order(
@@ -68,7 +72,7 @@ def reproduce_command(
         weights=weights,
     )
     command = shlex.join(["lmrl", *sys.argv[1:]])
-    reproduce(shortened(order) if smoke else order, report=report, jobs=jobs, command=command)
+    reproduce(shortened(order) if smoke else order, report=report, jobs=jobs, command=command, records=records)
 
 
 def _tasks(named: Sequence[str], all_of_them: bool) -> list[str]:
@@ -97,6 +101,7 @@ def report_command(
     algorithms: list[str] | None = None,
     runs: Path = Path("runs"),
     out: Path = Path("report"),
+    records: Path | None = None,
 ) -> None:
     """Write the report again from what lies in the folder of runs.
 
@@ -105,8 +110,11 @@ def report_command(
         algorithms: which ones the report expects (default: those of the last lmrl reproduce).
         runs: folder with <task>/<algorithm>/evaluation/scores.json.
         out: folder for the report.
+        records: keep small records of finished cells in this folder first, and report on all that are there.
     """
-    page = write_report(runs, out, tasks, algorithms)
+    if records is not None:
+        keep(runs, records)
+    page = write_report(runs if records is None else records, out, tasks, algorithms)
     for task in tasks or registry.tasks():
         for folder in seed_folders(runs).values():
             for note in notes_on_weights(folder, task):

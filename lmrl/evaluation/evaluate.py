@@ -4,68 +4,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike, fspath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lmrl.distributed import map_over_ranks
 from lmrl.envs import registry
 from lmrl.envs.task import Scores, normalize
 from lmrl.errors import check_range
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
+from lmrl.evaluation.played import EpisodeTable
 from lmrl.partners import environment
 from lmrl.players import named_policy, played_task
 from lmrl.rollout import episode_seed, in_order, rollout
 from lmrl.types import Described, Episode, Policy, Start
 
-__all__ = ["EpisodeTable", "Evaluation", "default_episodes", "evaluate"]
+__all__ = ["Evaluation", "default_episodes", "evaluate"]
 
 _LEAST = 256
 """Episodes that are played where nobody says how many, at least."""
 
 _SELECTION = 2
 """Last word of the keys of the seeds by which checkpoints are chosen."""
-
-
-class EpisodeTable(NamedTuple):
-    """What is counted of E episodes, (E,) each."""
-
-    returns: NDArray[np.float64]
-    """Undiscounted."""
-    lengths: NDArray[np.int64]
-    """In actions."""
-    successes: NDArray[np.int64]
-    """0 or 1."""
-    illegal: NDArray[np.int64]
-    """Actions that the rules did not know."""
-
-    @classmethod
-    def of(cls, episodes: Sequence[Episode]) -> "EpisodeTable":
-        """The table of some episodes."""
-        return cls(
-            np.asarray([e.total_reward for e in episodes], dtype=np.float64),
-            np.asarray([len(e) for e in episodes], dtype=np.int64),
-            np.asarray([e.success for e in episodes], dtype=np.int64),
-            np.asarray([e.illegal for e in episodes], dtype=np.int64),
-        )
-
-    def means(self) -> dict[str, float]:
-        """``return_mean``, ``success_rate`` and ``length_mean`` over episodes, ``illegal_rate`` over all actions."""
-        return {
-            "return_mean": float(np.mean(self.returns)),
-            "success_rate": int(self.successes.sum()) / len(self.successes),
-            "length_mean": int(self.lengths.sum()) / len(self.lengths),
-            "illegal_rate": int(self.illegal.sum()) / max(1, int(self.lengths.sum())),
-        }
-
-    def spread(self) -> dict[str, float]:
-        """Standard deviation and percentiles over episodes: ``return_std``, ``return_p10``, ``length_p90``..."""
-        found: dict[str, float] = {}
-        for name, values in (("return", self.returns), ("length", self.lengths)):
-            found[f"{name}_std"] = float(np.std(values))
-            found |= {f"{name}_p{share}": float(np.percentile(values, share)) for share in (0, 10, 50, 90, 100)}
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +49,13 @@ class Evaluation:
         ``return_mean`` is undiscounted; ``return_ci`` is its 95 % percentile bootstrap interval over episodes, each
         resampled among those of its start where ``starts`` were taken in turn, and ``normalized_ci`` the same interval
         on the normalised scale. ``own`` is the mean return on the task's own scale (`lmrl.envs.task.OwnScale`), with
-        ``own_ci``; None of a task that has none. ``success_ci`` is Wilson's, as if starts were drawn too.
-        ``illegal_rate`` is the share of actions that the rules did not know. ``warnings`` names values outside of the
-        task's constants (nothing is clipped), and fixed starts that were not played equally often.
+        ``own_ci``; None of a task that has none, and where arguments have changed the environment. ``success_ci`` is
+        Wilson's, as if starts were drawn too. ``illegal_rate`` is the share of actions that the rules did not know.
+        ``warnings`` names values outside of the task's constants (nothing is clipped), and fixed starts that were not
+        played equally often.
         """
         row = registry.task(self.task)
-        published, own = row.scores, row.own_scale
+        published, own = row.scores, None if self.provenance.get("env") else row.own_scale
         table = EpisodeTable.of(self.episodes)
         returns, means = table.returns.tolist(), table.means()
         strata = [place % self.starts for place in range(len(returns))] if self.starts else None

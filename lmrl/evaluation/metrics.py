@@ -8,7 +8,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from lmrl.evaluation.evaluate import EpisodeTable
+from lmrl.evaluation.played import EpisodeTable
 from lmrl.types import Episode
 
 __all__ = ["EpisodeScores", "RolloutPace"]

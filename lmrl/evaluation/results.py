@@ -4,173 +4,54 @@ A run lives in ``runs/<task>/<name>``::
 
     evaluation/episodes.parquet    every episode played
     evaluation/scores.json         the numbers; all files of the folder are of one evaluation
+    evaluation/episodes.csv        return, length, success and illegal actions of each episode
+    evaluation/transcript.txt      the first episode, to read
     evaluation/probe.json          tasks with a probe: what the policy does and expects in states of interest
     metrics.csv                    learning curves (here or in a folder below)
     evaluation_last/               the same of the last checkpoint, where it is not the best
+    evaluation_tuned/              the same with the settings of tuned.json
+    tuned.json                     how the run plays best, as `lmrl tune` has found
     timing.json                    commands, seeds and wall times
     cell.json                      of a table: all of it in one record, written at the end
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from lmrl.data.storage import read_episodes, write_episodes
+from lmrl.data.storage import write_episodes
 from lmrl.envs import registry
 from lmrl.envs.registry import probe, tasks
-from lmrl.errors import UserError, in_one_line
+from lmrl.errors import UserError
 from lmrl.evaluation.curves import Curves, find_metrics, read_curves
 from lmrl.evaluation.evaluate import Evaluation, evaluate
-from lmrl.files import json_of_file, replacing, replacing_folder
+from lmrl.evaluation.played import EpisodeTable, read_table, transcript, write_table
+from lmrl.evaluation.result_files import SCORE_KEYS, read_json, write_json
+from lmrl.files import replacing, replacing_folder
 from lmrl.types import Episode, Policy
 
 __all__ = [
-    "SCORE_KEYS",
     "TUNED",
     "Result",
     "check_evaluation_folder",
-    "check_result_file",
     "notes_on_weights",
-    "read_json",
     "read_results",
     "record_evaluation",
     "tuned_settings",
     "write_evaluation",
-    "write_json",
 ]
-
-Rule: TypeAlias = Callable[[Any, str], None]
-"""Raises a `UserError` for a value that is of another kind; the second argument names the place."""
-
-SCORE_KEYS = (
-    "task policy episodes return_mean return_ci normalized normalized_ci success_rate success_ci length_mean "
-    "illegal_rate seed"
-).split()
-"""What every ``scores.json`` holds, at least."""
 
 TUNED = "tuned.json"
 """File in a run's folder: how it plays best, see `lmrl.evaluation.tuning.tune`."""
 
 
-def check_result_file(record: Mapping[str, Any], path: Path) -> None:
-    """Check what was read from ``scores.json``, ``timing.json``, ``cell.json`` or ``reproduce.json``.
-
-    Raises:
-        UserError: naming the file and the key, for a value of another kind.
-    """
-    rule = _FILES.get(path.name)
-    if rule is not None:
-        rule(record, f"{path}: ")
-
-
-def _kind(is_right: Callable[[Any], bool], words: str) -> Rule:
-    def check(value: Any, where: str) -> None:
-        if not is_right(value):
-            raise UserError(f"{where} must be {words}, got {in_one_line(repr(value), 60)}")
-
-    return check
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300  # which NaN is not
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-_text = _kind(lambda value: isinstance(value, str), "a text")
-_number = _kind(_is_number, "a finite number")
-_whole = _kind(
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a whole number from 0"
+_TABLE, _TRANSCRIPT = "episodes.csv", "transcript.txt"
+_EVALUATION = (
+    *("episodes.parquet", "scores.json", "probe.json", "episodes.partial.parquet", "episodes.html"),
+    *(_TABLE, _TRANSCRIPT),
 )
-_interval = _kind(
-    lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)), "a list of two numbers"
-)
-
-
-def _maybe(rule: Rule) -> Rule:
-    return lambda value, where: None if value is None else rule(value, where)
-
-
-def _list(rule: Rule) -> Rule:
-    def check(value: Any, where: str) -> None:
-        _kind(lambda value: isinstance(value, list), "a list")(value, where)
-        for place, item in enumerate(value):
-            rule(item, f"{where}[{place}]")
-
-    return check
-
-
-def _object(each: Rule | None = None, **named: Rule) -> Rule:
-    """An object whose members of these names are of their kinds; ``each``: all of the others."""
-
-    def check(value: Any, where: str) -> None:
-        _kind(lambda value: isinstance(value, dict), "an object")(value, where)
-        for name, item in value.items():
-            rule = named.get(name, each)
-            if rule is not None:
-                rule(item, f"{where}.{name}" if not where.endswith(" ") else f"{where}{name!r}")
-
-    return check
-
-
-def _all_of(names: list[str], rule: Rule) -> Rule:
-    def check(value: Any, where: str) -> None:
-        rule(value, where)
-        if lacking := [name for name in names if name not in value]:
-            raise UserError(f"{where} lacks {', '.join(lacking)}")
-
-    return check
-
-
-_made_with = _object(versions=_object(_text))
-_scores = _object(
-    task=_text,
-    policy=_text,
-    episodes=_whole,
-    return_mean=_number,
-    return_ci=_interval,
-    normalized=_number,
-    normalized_ci=_interval,
-    success_rate=_number,
-    success_ci=_interval,
-    length_mean=_number,
-    illegal_rate=_number,
-    seed=_whole,
-    warnings=_list(_text),
-    provenance=_made_with,
-)
-_step = _object(command=_text, recipe=_text, note=_text, seconds=_number, before=_number, began=_number)
-_full_scores = _all_of(SCORE_KEYS, _scores)
-_cell = _object(
-    task=_text,
-    algorithm=_text,
-    seed=_whole,
-    recipe=_text,
-    commands=_list(_text),
-    seconds=_all_of(["total"], _object(_number)),
-    note=_text,
-    scores=_full_scores,
-    last=_scores,
-    versions=_object(_text),
-    steps=_object(_whole),
-    tokens=_object(_maybe(_whole)),
-    file=_text,
-    returns=_list(_number),
-)
-_FILES: Mapping[str, Rule] = {
-    "scores.json": _scores,
-    "timing.json": _object(_step),
-    "cell.json": _cell,
-    "reproduce.json": _object(commands=_list(_text), algorithms=_list(_text)),
-}
-
-
-_EVALUATION = ("episodes.parquet", "scores.json", "probe.json", "episodes.partial.parquet", "episodes.html")
-"""Files of an evaluation; the last is the page of `lmrl view`."""
+"""Files of an evaluation; ``episodes.html`` is the page of `lmrl view`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +72,23 @@ class Result:
     cell: Mapping[str, Any]
     """Content of ``cell.json``; empty for runs that no table was made of."""
 
-    def episodes(self) -> Iterator[Episode]:
-        """The episodes that were played, in order."""
-        return read_episodes(self.folder / "evaluation" / "episodes.parquet")
+    evaluation: str = "evaluation"
+    """The folder's part that holds the scores."""
+    tuned: "Result | None" = None
+    """The same run as it plays best, where that was looked for."""
+
+    def played(self) -> EpisodeTable:
+        """What is counted of the episodes that were played, in order.
+
+        Raises:
+            UserError: naming the file, if it is missing or broken.
+        """
+        return read_table(self.folder / self.evaluation / _TABLE)
+
+    def transcript(self) -> str:
+        """The first episode, to read; empty if it was not kept."""
+        path = self.folder / self.evaluation / _TRANSCRIPT
+        return path.read_text(encoding="utf-8", errors="replace").rstrip("\n") if path.is_file() else ""
 
 
 def write_evaluation(evaluation: Evaluation, directory: Path | str, probed: Any = None) -> dict[str, Any]:
@@ -210,6 +105,9 @@ def write_evaluation(evaluation: Evaluation, directory: Path | str, probed: Any 
     metadata = {"task": evaluation.task, "policy": evaluation.policy, "seed": evaluation.seed}
     with replacing_folder(directory) as new:
         write_episodes(new / "episodes.parquet", evaluation.episodes, metadata)
+        write_table(EpisodeTable.of(evaluation.episodes), new / _TABLE)
+        with replacing(new / _TRANSCRIPT) as file:
+            file.write(f"{transcript(evaluation.episodes[0])}\n".encode())
         if probed is not None and hook is not None:
             hook.write(probed, new / "probe.json")
         write_json(scores, new / "scores.json")
@@ -277,28 +175,19 @@ def _is_outdated(run: Path) -> bool:
     return bool(played and there) and played not in there
 
 
-def write_json(record: Mapping[str, Any], path: Path) -> None:
-    """Write a JSON file in one step."""
-    with replacing(path) as file:
-        file.write(json.dumps(record, indent=2).encode() + b"\n")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty if there is no such file.
-
-    Raises:
-        UserError: naming the file, if it holds something else; one of a result folder also by key, if a value is of
-            another kind than it must be.
-    """
-    if not path.exists():
-        return {}
-    record = json_of_file(path)
-    check_result_file(record, path)
-    return record
-
-
 def _read(folder: Path, task: str) -> Result:
-    path = folder / "evaluation" / "scores.json"
+    return replace(_read_part(folder, task, "evaluation"), tuned=_tuned(folder, task))
+
+
+def _tuned(folder: Path, task: str) -> Result | None:
+    """The evaluation with the settings that were chosen, unless it is of other weights than the first."""
+    scores, plain = (read_json(folder / part / "scores.json") for part in ("evaluation_tuned", "evaluation"))
+    same = scores.get("provenance", {}).get("weights") == plain.get("provenance", {}).get("weights")
+    return _read_part(folder, task, "evaluation_tuned") if scores and same else None
+
+
+def _read_part(folder: Path, task: str, part: str) -> Result:
+    path = folder / part / "scores.json"
     scores = read_json(path)
     if lacking := [key for key in SCORE_KEYS if key not in scores]:
         raise UserError(f"{path}: lacks {', '.join(lacking)}")
@@ -314,6 +203,7 @@ def _read(folder: Path, task: str) -> Result:
         curves={} if metrics is None else read_curves(metrics),
         probe=hook.read(probed) if hook is not None and probed.is_file() else None,
         cell=read_json(folder / "cell.json"),
+        evaluation=part,
     )
 
 
@@ -331,7 +221,7 @@ def record_evaluation(
     on_episode: Callable[[Episode], None] | None = None,
     env: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Evaluate and write ``episodes.parquet``, ``scores.json`` and, for a task with a probe, ``probe.json``, at once.
+    """Evaluate and write an evaluation's files, and for a task with a probe ``probe.json``, at once.
 
     Args:
         policy: whoever plays.

@@ -2,39 +2,35 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
 
 import numpy as np
 
 from lmrl.envs import registry
-from lmrl.envs.task import Scores, normalize
+from lmrl.envs.task import OwnScale, Scores, normalize
 from lmrl.errors import UserError
 from lmrl.evaluation.intervals import (
     FloatArray,
     Interval,
     Resampled,
     Sample,
-    improvement,
-    improvement_interval,
     interquartile_mean,
     pooled_interquartile_mean,
     stratified_interval,
     student_mean,
     wilson,
 )
-from lmrl.evaluation.results import Result, read_json, read_results
+from lmrl.evaluation.result_files import read_json
+from lmrl.evaluation.results import Result, read_results
 
 __all__ = [
     "DATA",
-    "Aggregate",
-    "Improvement",
     "Score",
-    "aggregates",
     "data_score",
-    "improvements",
+    "mean_on",
     "read_seeds",
     "score",
     "seed_folder",
@@ -109,6 +105,21 @@ class Score:
     """Normalised mean return of each seed."""
     starts: int = 0
     """How many starts the episodes of each seed took in turn; 0: seeds decided how they begin."""
+    own: float | None = None
+    """`normalized` on the task's own scale (`lmrl.envs.task.OwnScale`); None of a task without."""
+    own_over_episodes: Interval | None = None
+    own_by_seed: tuple[float, ...] = ()
+    excess: float | None = None
+    """Nats per action by which BC's held-out loss ends above the floor (`lmrl.data.floor`), mean of the seeds."""
+    settings: tuple[str, ...] = ()
+    """``temperature 0.25`` and the like of each seed, if they were chosen; empty: as trained."""
+    tuned: "Score | None" = None
+    """The same runs with the settings that were chosen for each, on games that no score counts."""
+
+    @property
+    def chosen(self) -> "Score":
+        """As the runs play best: `tuned` where settings were chosen."""
+        return self if self.tuned is None else self.tuned
 
     @property
     def samples(self) -> list[Sample]:
@@ -117,17 +128,27 @@ class Score:
 
 
 def score(task: str, name: str, results: Mapping[int, Result]) -> Score:
-    """Sum up the results of one player, by training seed."""
-    published, runs = registry.task(task).scores, [results[seed] for seed in sorted(results)]
-    played = [list(run.episodes()) for run in runs]
-    returns = [[episode.total_reward for episode in episodes] for episodes in played]
-    everything = [episode for episodes in played for episode in episodes]
+    """Sum up the results of one player, by training seed; with `Score.tuned` if all of them were tuned."""
+    tuned = {seed: result.tuned for seed, result in results.items() if result.tuned is not None}
+    whole = _score(task, name, results)
+    return whole if len(tuned) < len(results) else replace(whole, tuned=_score(task, name, tuned))
+
+
+def _score(task: str, name: str, results: Mapping[int, Result]) -> Score:
+    row, runs = registry.task(task), [results[seed] for seed in sorted(results)]
+    published, own = row.scores, row.own_scale
+    if any(run.scores.get("own") is None for run in runs):  # played with other settings of the environment
+        own = None
+    played = [run.played() for run in runs]
+    returns: list[list[float]] = [table.returns.tolist() for table in played]
+    count = sum(map(len, returns))
     by_seed = [normalize(mean(values), published) for values in returns]
     starts = {int(run.scores.get("starts", 0)) for run in runs}
     fixed = starts.pop() if len(starts) == 1 else 0
     samples = [Sample(values, fixed) for values in returns]
-    actions, won = sum(map(len, everything)), sum(episode.success for episode in everything)
-    over_episodes = stratified_interval(samples, lambda parts: _mean_of_normalized(parts, published))
+    actions = sum(int(table.lengths.sum()) for table in played)
+    won = sum(int(table.successes.sum()) for table in played)
+    over_episodes = stratified_interval(samples, partial(mean_on, scale=published))
     return_over_episodes = stratified_interval(samples, _mean_of_means)
     if len(runs) == 1:  # what its scores.json says, as the terminal and the model card do
         over_episodes = Interval(*runs[0].scores["normalized_ci"])
@@ -144,17 +165,22 @@ def score(task: str, name: str, results: Mapping[int, Result]) -> Score:
         return_over_episodes=return_over_episodes,
         iqm=normalize(float(interquartile_mean(np.concatenate(returns))), published),
         iqm_over_episodes=stratified_interval(samples, lambda parts: _normalized_iqm(parts, published)),
-        success_rate=won / len(everything),
-        success_ci=wilson(won, len(everything)),
-        length_mean=actions / len(everything),
-        illegal_rate=sum(episode.illegal for episode in everything) / max(1, actions),
+        success_rate=won / count,
+        success_ci=wilson(won, count),
+        length_mean=actions / count,
+        illegal_rate=sum(int(table.illegal.sum()) for table in played) / max(1, actions),
         last=_mean([run.cell.get("last", {}).get("normalized") for run in runs]),
         seconds=_mean([_seconds(run) for run in runs]),
         tokens=_mean([run.cell.get("tokens", {}).get("trained") for run in runs]),
         returns=tuple(map(tuple, returns)),
-        lengths=tuple(map(len, everything)),
+        lengths=tuple(length for table in played for length in table.lengths.tolist()),
         by_seed=tuple(by_seed),
         starts=fixed,
+        own=None if own is None else mean(normalize(mean(values), own) for values in returns),
+        own_over_episodes=None if own is None else stratified_interval(samples, partial(mean_on, scale=own)),
+        own_by_seed=() if own is None else tuple(normalize(mean(values), own) for values in returns),
+        excess=_mean([_excess(run) for run in runs]),
+        settings=tuple(_settings(run) for run in runs) if runs[0].evaluation != "evaluation" else (),
     )
 
 
@@ -186,11 +212,13 @@ def data_score(runs: Path, task: str) -> Score | None:
         length_mean=scores["length_mean"],
         illegal_rate=scores["illegal_rate"],
         returns=(tuple(quantiles),),
+        own=None if (own := registry.task(task).own_scale) is None else normalize(scores["return_mean"], own),
+        own_over_episodes=None if own is None else Interval(*(normalize(end, own) for end in scores["return_ci"])),
     )
 
 
-def _normalized(raw: FloatArray, published: Scores) -> FloatArray:
-    return np.array([normalize(float(value), published) for value in raw])
+def _normalized(raw: FloatArray, scale: Scores | OwnScale) -> FloatArray:
+    return np.array([normalize(float(value), scale) for value in raw])
 
 
 def _mean_of_means(parts: list[Resampled]) -> FloatArray:
@@ -198,8 +226,9 @@ def _mean_of_means(parts: list[Resampled]) -> FloatArray:
     return means
 
 
-def _mean_of_normalized(parts: list[Resampled], published: Scores) -> FloatArray:
-    means: FloatArray = np.mean([_normalized(part.mean(), published) for part in parts], axis=0)
+def mean_on(parts: Sequence[Resampled], scale: Scores | OwnScale) -> FloatArray:
+    """(R,): the mean of the runs' mean returns, each on a scale."""
+    means: FloatArray = np.mean([_normalized(part.mean(), scale) for part in parts], axis=0)
     return means
 
 
@@ -213,95 +242,16 @@ def _seconds(run: Result) -> float | None:
     return sum(found) if found else None
 
 
+def _excess(run: Result) -> float | None:
+    curve = run.curves.get("val/bc/excess")
+    return None if curve is None else curve.values[-1]
+
+
+def _settings(run: Result) -> str:
+    decoding = run.scores.get("provenance", {}).get("decoding", {})
+    return ", ".join(f"{name} {decoding[name]:g}" for name in ("temperature", "beta") if name in decoding)
+
+
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return mean(known) if known else None
-
-
-_BASE = "bc"
-
-
-class Aggregate(NamedTuple):
-    """Over all tasks that have a scale: the interquartile mean of the normalised scores of tasks and seeds."""
-
-    name: str
-    tasks: int
-    iqm: float
-    over_episodes: Interval
-    over_seeds: Interval | None
-    """The seeds of each task are resampled; None if some task has a single one."""
-    beats_bc: float | None
-    """Mean over the tasks of the probability that a seed's score is above one of BC; None for BC itself."""
-    beats_bc_over_seeds: Interval | None
-
-
-class Improvement(NamedTuple):
-    """How probably a player does better than a base."""
-
-    name: str
-    probability: float
-    interval: Interval
-
-
-def aggregates(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> list[Aggregate]:
-    """One of each player that has played all tasks which have a scale.
-
-    Args:
-        scores: task to player to score.
-        names: players to look at.
-    """
-    tasks = [task for task in scores if registry.task(task).scores.maximum is not None]
-    whole = [name for name in names if all(name in scores[task] for task in tasks)]
-    if len(tasks) < 2:
-        return []
-    bases = [scores[task][_BASE] for task in tasks] if _BASE in whole else []
-    return [_aggregate(name, [scores[task][name] for task in tasks], bases if name != _BASE else []) for name in whole]
-
-
-def improvements(scores: Mapping[str, Score], names: Sequence[str], base: str = _BASE) -> list[Improvement]:
-    """The probability that an episode of a player returns more than one of the base with the same training seed.
-
-    Where the seeds of both differ, all pairs of seeds count. Intervals are over episodes: of these very runs, had they
-    played others. What other runs would have been like they do not say, and cannot where a player has one run.
-    """
-    found = []
-    for name in names:
-        if name in scores and base in scores and name != base:
-            ours, theirs = scores[name], scores[base]
-            compared = ours.samples, theirs.samples, _pairs(ours, theirs)
-            found.append(Improvement(name, improvement(*compared), improvement_interval(*compared)))
-    return found
-
-
-def _pairs(ours: Score, base: Score) -> list[tuple[int, int]]:
-    if ours.seeds == base.seeds:
-        return [(run, run) for run in range(len(ours.returns))]
-    return [(a, b) for a in range(len(ours.returns)) for b in range(len(base.returns))]
-
-
-def _aggregate(name: str, scores: Sequence[Score], bases: Sequence[Score]) -> Aggregate:
-    by_task = [Sample(score.by_seed) for score in scores]
-    several = min(len(score.by_seed) for score in scores) > 1
-    compared = by_task, [Sample(base.by_seed) for base in bases], [(task, task) for task in range(len(bases))]
-    return Aggregate(
-        name,
-        len(scores),
-        float(interquartile_mean(np.concatenate([score.by_seed for score in scores]))),
-        _over_episodes(scores),
-        stratified_interval(by_task, pooled_interquartile_mean) if several else None,
-        improvement(*compared) if bases else None,
-        improvement_interval(*compared) if bases and several else None,
-    )
-
-
-def _over_episodes(scores: Sequence[Score]) -> Interval:
-    """Every run of every task is a sample, of its episodes."""
-    owners = [registry.task(score.task).scores for score in scores for _ in score.returns]
-
-    def statistic(parts: list[Resampled]) -> FloatArray:
-        means = [
-            [normalize(float(value), owner) for value in part.mean()] for part, owner in zip(parts, owners, strict=True)
-        ]
-        return interquartile_mean(np.array(means).T)
-
-    return stratified_interval([sample for score in scores for sample in score.samples], statistic)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from lmrl.envs import registry
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import evaluate
-from lmrl.evaluation.results import TUNED, write_json
+from lmrl.evaluation.result_files import write_json
+from lmrl.evaluation.results import TUNED
 from lmrl.players import named_policy, played_task
 from lmrl.policies.value_guided import ValueGuidedPolicy
 
@@ -34,6 +35,7 @@ def tune(
     seed: int = 0,
     env: Mapping[str, Any] | None = None,
     on_tried: Callable[[Tried], None] | None = None,
+    device: str | None = None,
 ) -> list[Tried]:
     """Play a run with every pair of settings and leave the best, by mean return, in its folder.
 
@@ -48,6 +50,7 @@ def tune(
         seed: of the games.
         env: arguments of the environment.
         on_tried: called with each as it is done.
+        device: where the policy computes; None: on the CPU.
 
     Returns:
         All pairs, the best first; among equals the one nearest to the policy as it was trained: the first given.
@@ -66,7 +69,7 @@ def tune(
     found = []
     for temperature, beta in product(temperatures, betas if valued else (None,)):
         settings: dict[str, Any] = {"temperature": temperature} | ({} if beta is None else {"beta": beta})
-        player = named_policy(str(run), task, env, **settings)
+        player = named_policy(str(run), task, env, **settings | ({} if device is None else {"device": device}))
         scores = evaluate(player, task.name, episodes, seed, env=env, selection=True).scores()
         low, high = scores["return_ci"]
         found.append(Tried(settings, float(scores["return_mean"]), (float(low), float(high))))

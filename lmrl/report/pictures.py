@@ -13,9 +13,10 @@ from matplotlib.lines import Line2D
 
 from lmrl.envs import registry
 from lmrl.envs.task import ProbePlot
+from lmrl.evaluation.aggregates import improvements
 from lmrl.evaluation.curves import Curve, Curves
 from lmrl.evaluation.results import Result
-from lmrl.evaluation.scores import Score, improvements
+from lmrl.evaluation.scores import Score
 from lmrl.report.plots import STYLE, Bar, plot_improvements, plot_lengths, plot_returns_beside_data, plot_scores
 from lmrl.report.wording import colour, label, ordered
 
@@ -227,7 +228,14 @@ def _of_probes(found: Mapping[str, Mapping[str, Mapping[int, Result]]], out: Pat
 def _bars(task: str, players: Mapping[str, Score]) -> list[Bar]:
     published = registry.task(task).scores.normalized
     return [
-        Bar(name, ours.normalized, ours.over_episodes, published.get(name), ours.over_seeds)
+        Bar(
+            name,
+            ours.normalized,
+            ours.over_episodes,
+            published.get(name),
+            ours.over_seeds,
+            None if ours.tuned is None else ours.tuned.normalized,
+        )
         for name in ordered(players)
         for ours in [players[name]]
     ]

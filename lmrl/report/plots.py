@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from lmrl.evaluation.aggregates import Improvement
 from lmrl.evaluation.intervals import Interval
-from lmrl.evaluation.scores import DATA, Improvement, Score
+from lmrl.evaluation.scores import DATA, Score
 from lmrl.report.wording import colour, label, number, ordered, with_interval
 
 __all__ = ["STYLE", "Bar", "plot_improvements", "plot_lengths", "plot_returns_beside_data", "plot_scores"]
@@ -50,6 +51,8 @@ class Bar(NamedTuple):
     published: float | None = None
     seeds: Interval | None = None
     """Over training seeds."""
+    tuned: float | None = None
+    """With the settings that were chosen."""
 
 
 def plot_scores(panels: Mapping[str, Sequence[Bar]], path: Path) -> None:
@@ -76,7 +79,8 @@ def plot_scores(panels: Mapping[str, Sequence[Bar]], path: Path) -> None:
 
 
 def _range(bars: Sequence[Bar]) -> tuple[float, float]:
-    ends = [end for bar in bars for end in (bar.value, bar.published, *(bar.interval or ())) if end is not None]
+    shown = (end for bar in bars for end in (bar.value, bar.published, bar.tuned, *(bar.interval or ())))
+    ends = [end for end in shown if end is not None]
     ends += [end for bar in bars if bar.seeds is not None for end in bar.seeds]
     low, high = min([0.0, *ends]), max([100.0, *ends])
     return max(_FARTHEST[0], low - 2), min(_FARTHEST[1], high + 3)
@@ -87,6 +91,8 @@ def _score_panel(axis: Axes, title: str, bars: Sequence[Bar]) -> None:
     for mark in (0, 50, 100):
         axis.axvline(mark, color="#CCCCCC", linewidth=0.8, zorder=0)
     for place, bar in enumerate(bars):
+        if bar.tuned is not None:
+            axis.barh(place, bar.tuned, height=0.62, color=colour(bar.name), alpha=0.35, zorder=1)
         if bar.value is not None:
             axis.barh(place, bar.value, height=0.62, color=colour(bar.name), alpha=0.85, zorder=2)
         if bar.value is not None and bar.interval is not None:
@@ -103,12 +109,12 @@ def _score_panel(axis: Axes, title: str, bars: Sequence[Bar]) -> None:
     axis.set_yticks(range(len(bars)), [label(bar.name) for bar in bars])
     axis.tick_params(axis="y", length=0)
     axis.set_title(title, fontweight="bold")
-    _beside(axis, -1.0, "ours [95 %]", "◇ published", shade="#555555")
+    _beside(axis, -1.0, "ours [95 %], tuned", "◇ published", shade="#555555")
 
 
 def _beside(axis: Axes, place: float, ours: str, published: str, shade: str = "#111111") -> None:
     """Write two columns to the right of the chart, at fixed distances from its edge."""
-    for text, points, side in ((ours, 10, "left"), (published, 170, "right")):
+    for text, points, side in ((ours, 10, "left"), (published, 200, "right")):
         axis.annotate(
             text,
             xy=(1.0, place),
@@ -126,7 +132,7 @@ def _beside(axis: Axes, place: float, ours: str, published: str, shade: str = "#
 def _ours(bar: Bar) -> str:
     if bar.value is None or bar.interval is None:
         return number(bar.value)
-    return with_interval(bar.value, bar.interval)
+    return with_interval(bar.value, bar.interval) + ("" if bar.tuned is None else f", {number(bar.tuned)}")
 
 
 def plot_improvements(panels: Mapping[str, Sequence[Improvement]], path: Path) -> None:

@@ -4,25 +4,28 @@ import csv
 import io
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from lmrl.envs import registry
 from lmrl.errors import UserError
-from lmrl.evaluation.results import Result, read_json, write_json
-from lmrl.evaluation.scores import DATA, Score, aggregates, data_score, improvements, read_seeds, score
+from lmrl.evaluation.aggregates import aggregates, improvements
+from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.results import Result
+from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
 from lmrl.files import locked, replacing
 from lmrl.report.pages import render_html, render_markdown
 from lmrl.report.pictures import draw
-from lmrl.report.tables import COLUMNS, follows, overview, task_words
+from lmrl.report.tables import AS_TRAINED, COLUMNS, follows, overview, task_words
 from lmrl.report.wording import label, ordered
 
 __all__ = ["write_report", "write_table"]
 
 _WHOLE = (
-    "task name episodes normalized return_mean iqm success_rate length_mean illegal_rate last seconds tokens"
+    "task name episodes normalized own return_mean iqm success_rate length_mean illegal_rate excess last seconds tokens"
 ).split()
-_INTERVALS = "over_episodes over_seeds return_over_episodes iqm_over_episodes success_ci".split()
+_INTERVALS = "over_episodes over_seeds own_over_episodes return_over_episodes iqm_over_episodes success_ci".split()
 
 
 def write_table(scores: Mapping[str, Mapping[str, Score]], out: Path, made: Mapping[str, Any]) -> None:
@@ -33,7 +36,13 @@ def write_table(scores: Mapping[str, Mapping[str, Score]], out: Path, made: Mapp
         out: folder.
         made: commands and versions.
     """
-    rows = [_row(score) for players in scores.values() for score in (players[name] for name in ordered(players))]
+    rows = [
+        _row(one)
+        for players in scores.values()
+        for name in ordered(players)
+        for one in (players[name], players[name].tuned)
+        if one is not None
+    ]
     players = [name for name in COLUMNS if name != DATA]
     record = {
         **made,
@@ -54,8 +63,10 @@ def _row(score: Score) -> dict[str, Any]:
     return {
         **{name: getattr(score, name) for name in _WHOLE},
         **{name: getattr(score, name) for name in _INTERVALS},
+        "play": "; ".join(score.settings) if score.settings else AS_TRAINED,
         "seeds": list(score.seeds),
         "by_seed": list(score.by_seed),
+        "own_by_seed": list(score.own_by_seed),
         "published": published.normalized.get(score.name),
         "published_return": published.raw.get(score.name),
         "published_follows": follows(score.name, published),
@@ -63,8 +74,9 @@ def _row(score: Score) -> dict[str, Any]:
 
 
 def _constants(task: str) -> dict[str, Any]:
-    scale = registry.task(task).scores
-    return {"minimum": scale.minimum, "average": scale.average, "maximum": scale.maximum, "note": scale.note}
+    scale, own = registry.task(task).scores, registry.task(task).own_scale
+    published = {"minimum": scale.minimum, "average": scale.average, "maximum": scale.maximum, "note": scale.note}
+    return {**published, "own": None if own is None else asdict(own)}
 
 
 def _trained(players: Mapping[str, Score]) -> list[str]:
@@ -99,12 +111,12 @@ _OFFLINE = ("bc", "filtered_bc", "mc", "ilql")
 _WORDS: dict[str, Any] = {
     "title": "LMRL-Gym, reproduced",
     "captions": {
-        "scores.png": "Normalised scores; thin lines are 95 % intervals over episodes, thick ones over training seeds, "
-        "diamonds the published scores.",
+        "scores.png": "Scores on the published scale: dark as trained, light with tuned settings; thin lines are 95 % "
+        "intervals over episodes, thick ones over training seeds, diamonds the published scores.",
         "learning_curves.png": "Mean return in interactive evaluation during training; of several seeds their mean "
         "and range.",
         "improvement.png": "How probably an episode of a player returns more than one of BC with the same training "
-        "seed, ties counting half, with 95 % intervals over episodes.",
+        "seed, ties counting half, with 95 % intervals over episodes; both with tuned settings.",
         "returns.png": "Share of the episodes that return at most so much: grey of the dataset, lines of the players.",
         "lengths.png": "Turns per episode, and the share of actions that the rules did not know.",
         "losses": "The terms of each loss, of the first training seed.",
@@ -114,13 +126,20 @@ _WORDS: dict[str, Any] = {
         "maximum, straight lines between; values outside of this range are not clipped. The average need not be that "
         "of the recorded episodes: what is said about a task's constants tells. A score over several training seeds is "
         "the mean of theirs.",
+        "Our own scale is 0 at the return of the random player, 50 at that of the player who recorded the data and 100 "
+        "at that of the best scripted player, each over whole episodes with our second speakers and opponents. All "
+        "statements over several tasks use it.",
+        "A policy plays as trained (sampling at temperature 1, values with the beta of their configuration), and with "
+        "the temperature and beta that return most in games that no score counts: tuned.",
+        "Excess is how many nats an action the held-out loss of BC ends above the entropy of the player who recorded "
+        "the data, which no clone can be below.",
         "Two kinds of interval, never mixed. Over episodes: the training runs are given, and so are the starts where a "
         "task has fixed ones; each run's episodes are resampled, among those of their start where every start was "
         "played several times (2,000 resamples, 95 % percentiles). Over seeds: for further training "
         "runs, Student's interval, wide for a few of them. Success rates have Wilson's interval, as if starts were "
         "drawn too.",
         "IQM is the interquartile mean, here over tasks and seeds; its interval over seeds resamples the seeds of each "
-        "task within it (Agarwal et al. 2021). Tasks without constants do not enter it.",
+        "task within it (Agarwal et al. 2021). Tasks without a scale of their own do not enter it.",
         "Scores are those of the best checkpoint by return in play while training, with seeds that the final "
         "evaluation does not use; the column last checkpoint has those of the end.",
         "data is the dataset and its own returns, behaviour its player let loose, optimal a player that knows "

@@ -8,13 +8,13 @@ import numpy as np
 
 from lmrl.envs import registry
 from lmrl.envs.task import ALGORITHMS, Scores, normalize
+from lmrl.evaluation.aggregates import Aggregate, aggregates
 from lmrl.evaluation.intervals import FloatArray, Interval, Resampled, stratified_interval
 from lmrl.evaluation.results import Result
-from lmrl.evaluation.scores import DATA, Aggregate, Score, aggregates
+from lmrl.evaluation.scores import DATA, Score
 from lmrl.report.wording import MINUS, UNKNOWN, count, duration, label, number, ordered, percent, with_interval
-from lmrl.types import Episode
 
-__all__ = ["COLUMNS", "Table", "commands", "follows", "overview", "task_words", "transcript"]
+__all__ = ["AS_TRAINED", "COLUMNS", "Table", "commands", "follows", "overview", "task_words"]
 
 
 def commands(result: Result) -> str:
@@ -32,31 +32,14 @@ def commands(result: Result) -> str:
     return "\n".join(lines)
 
 
-def transcript(episode: Episode, turns: int = 12) -> str:
-    """An episode as a dialogue: ``>`` before what the player said, the reward in brackets; long ones are cut."""
-    lines = _said("", episode.observations[0])
-    for turn in range(min(turns, len(episode))):
-        lines += _said("> ", episode.actions[turn], f"   [{number(episode.rewards[turn], 2)}]")
-        lines += _said("", episode.observations[turn + 1])
-    if len(episode) > turns:
-        lines.append(f"... and {len(episode) - turns} more turns")
-    how = "solved" if episode.success else "ended by the rules" if episode.terminated else "cut short"
-    lines.append(f"({how}; return {number(episode.total_reward, 2)}, {len(episode)} turns, {episode.illegal} illegal)")
-    return "\n".join(lines)
-
-
 def _flat(value: Any) -> str:
     return ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, dict) else str(value)
 
 
-def _said(mark: str, text: str, after: str = "") -> list[str]:
-    """The lines of a text, marked, none longer than a screen is wide."""
-    shown = text if len(text) <= 600 else f"{text[:600]} ... ({len(text)} characters)"
-    lines = [f"{mark}{line}" for line in shown.splitlines() or [""]]
-    return [*lines[:-1], lines[-1] + after]
+AS_TRAINED = "as trained"
+"""How a policy plays whose settings nobody chose: at temperature 1, with the beta of its configuration."""
 
-
-_COMPARED = ("filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc")
+_COMPARED = ("filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc", "ilql_to_ppo")
 """Algorithms whose difference from BC is of interest."""
 _FOLLOWS = 0.5
 _ROUNDING = 1e-9  # of means; a difference has to be larger
@@ -98,42 +81,49 @@ def task_words(
         "published": _published(published),
         "constants": _constants(published),
         "commands": [commands(results[name]) for name in names],
-        "transcripts": [(label(name), transcript(next(results[name].episodes()))) for name in names],
+        "transcripts": [(label(name), results[name].transcript()) for name in names],
     }
 
 
 def _results(scores: Mapping[str, Score], published: Scores) -> Table:
     heads = (
         "player",
+        "play",
         "normalised [95 %, episodes]",
         "[95 %, seeds]",
         "published",
+        "own scale [95 %]",
         "last checkpoint",
         "return [95 %]",
         "published",
         "success [95 %]",
         "turns",
         "illegal",
+        "excess",
         "episodes",
         "tokens learned",
         "wall time",
     )
-    return Table(heads, [_result(scores[name], published) for name in ordered(scores)])
+    both = ((scores[name], scores[name].tuned) for name in ordered(scores))
+    return Table(heads, [_result(one, published) for pair in both for one in pair if one is not None])
 
 
 def _result(ours: Score, published: Scores) -> tuple[str, ...]:
     name, low_high = ours.name, ours.over_seeds
     return (
         label(name),
+        (("; ".join(dict.fromkeys(ours.settings)) or "tuned") if ours.settings else AS_TRAINED) if ours.by_seed else "",
         with_interval(ours.normalized, ours.over_episodes),
         UNKNOWN if low_high is None else f"[{number(low_high.low)}, {number(low_high.high)}]",
         number(published.normalized.get(name)) + ("" if follows(name, published) else " †"),
+        UNKNOWN if ours.own is None else with_interval(ours.own, ours.own_over_episodes or ()),
         number(ours.last),
         with_interval(ours.return_mean, ours.return_over_episodes, 2),
         number(published.raw.get(name), 2),
         with_interval(ours.success_rate, ours.success_ci, scale=100) + " %",
         number(ours.length_mean),
         percent(ours.illegal_rate, 2),
+        number(ours.excess, 3),
         f"{ours.episodes:,}" if name == DATA else str(len(ours.seeds) * ours.episodes),
         count(ours.tokens),
         duration(ours.seconds),
@@ -150,7 +140,7 @@ def _differences(scores: Mapping[str, Score], published: Scores) -> Table:
     compared = [name for name in _COMPARED if name in scores] if "bc" in scores else []
     rows = []
     for name in compared:
-        ours, base, printed = scores[name], scores["bc"], published.normalized
+        ours, base, printed = scores[name].chosen, scores["bc"].chosen, published.normalized
         both = [*ours.samples, *base.samples]
         points = stratified_interval(both, partial(_gap, count=len(ours.returns), published=published))
         raw = stratified_interval(both, partial(_gap, count=len(ours.returns)))
@@ -208,7 +198,7 @@ def _constants(published: Scores) -> str:
     return f"{scale} {source} {published.note}".strip()
 
 
-COLUMNS = ("bc", "filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc", DATA, "random", "optimal")
+COLUMNS = ("bc", "filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc", "ilql_to_ppo", DATA, "random", "optimal")
 """Players of the table, those that others are compared with at the end."""
 
 
@@ -223,6 +213,7 @@ def overview(scores: Mapping[str, Mapping[str, Score]], algorithms: Sequence[str
     present = [name for name in wanted if any(name in players for players in scores.values())]
     return {
         "table": _table(scores, [*present, *(name for name in ALGORITHMS[-1:] if name not in present)]),
+        "own": _own(scores, present),
         "raw": _raw(scores, present),
         "aggregates": _aggregates(aggregates(scores, [name for name in ordered(present) if name != DATA])),
         "constants": _scale_constants(scores),
@@ -235,10 +226,21 @@ def _table(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> T
     return Table(("task", *map(label, names)), rows)
 
 
+def _own(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Table:
+    rows = [
+        (task, *(UNKNOWN if name not in players else number(players[name].chosen.own) for name in names))
+        for task, players in scores.items()
+        if registry.task(task).own_scale is not None
+    ]
+    return Table(("task", *map(label, names)), rows)
+
+
 def _cell(task: str, name: str, ours: Score | None) -> str:
-    """``100.0 / 99.9``: ours and the published one, if there is one."""
+    """``16.4, 65.2 / 79.9``: ours as trained and tuned, and the published one, if there are such."""
     published = registry.task(task).scores
     own = UNKNOWN if ours is None else number(ours.normalized)
+    if ours is not None and ours.tuned is not None:
+        own += f", {number(ours.tuned.normalized)}"
     if name not in published.normalized:
         return own
     return f"{own} / {number(published.normalized[name])}" + ("" if follows(name, published) else " †")
@@ -258,7 +260,8 @@ def _raw(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Tab
 
 
 def _aggregates(found: Sequence[Aggregate]) -> Table:
-    heads = ("player", "IQM of normalised scores [95 %, episodes]", "[95 %, seeds]", "beats BC [95 %, seeds]", "tasks")
+    iqm = "IQM of scores on our own scale [95 %, episodes]"
+    heads = ("player", iqm, "[95 %, seeds]", "beats BC [95 %, seeds]", "tasks")
     rows = [
         (
             label(one.name),

@@ -7,16 +7,17 @@ from pathlib import Path
 from rich.console import Console
 
 from lmrl.errors import UserError
-from lmrl.evaluation.results import read_json, write_json
+from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.report.report import write_report
 from lmrl.reproduce.plan import Order, plan
 from lmrl.reproduce.progress import Progress, summary
+from lmrl.reproduce.records import keep
 from lmrl.reproduce.schedule import LMRL, Processes, run_cells
 
 __all__ = ["OFFLINE", "ONLINE", "Order", "reproduce", "shortened"]
 
 OFFLINE = ("bc", "filtered_bc", "mc", "ilql")
-ONLINE = ("ppo", "online_filtered_bc")
+ONLINE = ("ppo", "online_filtered_bc", "ilql_to_ppo")
 
 _SMOKE_EPISODES = 5
 _SMOKE_DATA = 120
@@ -37,6 +38,7 @@ def reproduce(
     launcher: Sequence[str] = LMRL,
     console: Console | None = None,
     command: str = "",
+    records: Path | None = None,
 ) -> Path:
     """Make the datasets, train, let everyone play, and write the report.
 
@@ -52,6 +54,8 @@ def reproduce(
         launcher: the command in front of ``fit``, ``evaluate`` and ``data generate``.
         console: where progress is shown; standard output if left out.
         command: what made the table, for the report.
+        records: folder in which small records of finished cells are kept (`lmrl.reproduce.records.keep`); the report is
+            then of all that are there.
 
     Returns:
         The path of ``report.html``.
@@ -66,7 +70,11 @@ def reproduce(
     _note(order, command)
     with Processes(jobs, launcher) as processes:
         failed = run_cells(cells, order, processes, jobs, progress)
-    page = write_report(order.runs, report, order.tasks, order.algorithms)
+    if records is None:
+        page = write_report(order.runs, report, order.tasks, order.algorithms)
+    else:
+        keep(order.runs, records)
+        page = write_report(records, report)
     out.print(summary(order.runs, order.tasks))
     out.print(f"report: {page}", highlight=False)
     if failed:

@@ -16,7 +16,7 @@ from lmrl.envs import registry
 from lmrl.envs.registry import policy_names
 from lmrl.errors import UserError, unknown
 from lmrl.evaluation.evaluate import default_episodes
-from lmrl.evaluation.results import read_json
+from lmrl.evaluation.result_files import read_json
 from lmrl.evaluation.scores import seed_folder
 from lmrl.models.checkpoints import read_checkpoint, weights_of
 
@@ -51,7 +51,8 @@ class Step:
     """One command and a digest of all that its outcome depends on."""
 
     name: str
-    """``generate``, ``fit``, ``evaluate`` or ``evaluate_last``; its record in ``timing.json``."""
+    """``generate``, ``fit``, ``evaluate``, ``evaluate_last``, ``tune`` or ``evaluate_tuned``; names its record in
+    ``timing.json``."""
     words: tuple[str, ...]
     """After ``lmrl``."""
     recipe: str
@@ -222,6 +223,8 @@ def check_weights(preset: Preset, weights: str | None) -> None:
 PLAYERS = ("random", "behaviour", "optimal")
 """Scripted players of the table, where a task has them."""
 _FEW_STEPS = 60
+_TUNING_EPISODES = 128
+"""Games by which temperature and beta are chosen, for each pair: they need to be told apart, not known."""
 _ROUNDS = "lmrl.callbacks.RolloutCollection"
 
 
@@ -348,13 +351,18 @@ class _Training:
         begun = base is not None or value_at(config, "model.init_args.pretrained") is not None
         return [] if begun or weights in (None, SCRATCH) else [f"--model.init_args.pretrained={weights}"]
 
-    def _evaluations(self, folder: Path, recipe: str) -> tuple[Step, Step]:
+    def _evaluations(self, folder: Path, recipe: str) -> tuple[Step, ...]:
         device = [] if self.order.preset.device is None else ["--device", self.order.preset.device]
 
-        def step(policy: Path, out: str) -> Step:
-            return _evaluation(self.order, self.task, self.seed, policy.as_posix(), folder / out, recipe, *device)
+        def step(policy: Path, out: str, *more: str) -> Step:
+            given = (*device, *more)
+            return _evaluation(self.order, self.task, self.seed, policy.as_posix(), folder / out, recipe, *given)
 
-        return step(folder, "evaluation"), step(folder / "last.ckpt", "evaluation_last")
+        games = min(_TUNING_EPISODES, self.order.episodes or _TUNING_EPISODES)
+        words = ["tune", folder.as_posix(), "--episodes", str(games), *_env_words(self.order.env), *device]
+        tuning = Step("tune", tuple(words), digest(recipe, words))
+        tuned = step(folder, "evaluation_tuned", "--tuned")
+        return step(folder, "evaluation"), step(folder / "last.ckpt", "evaluation_last"), tuning, tuned
 
 
 def _shortened(config: Any, few_games: int | None) -> list[str]:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from lmrl.envs import registry
 from lmrl.evaluation.curves import find_metrics
-from lmrl.evaluation.results import read_json
+from lmrl.evaluation.result_files import read_json
 from lmrl.evaluation.scores import read_seeds
 from lmrl.report.wording import duration, label, number, ordered, with_interval
 from lmrl.reproduce.plan import DATA, Cell, Standing, is_done

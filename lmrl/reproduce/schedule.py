@@ -19,7 +19,7 @@ import numpy as np
 from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation
-from lmrl.evaluation.results import read_json, write_json
+from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.files import locked
 from lmrl.models.checkpoints import set_aside
 from lmrl.reproduce.plan import DATA, Cell, Order, Standing, Step, dataset_of, is_done, is_finished, reached, standing
@@ -61,6 +61,8 @@ def _of_play(cell: Cell) -> dict[str, Any]:
         if weights is not None and of_last.get("provenance", {}).get("weights") != weights:
             of_last = {}  # played before the training went on
         found["last"] = of_last or scores
+        found["tuned"] = read_json(cell.folder / "evaluation_tuned" / "scores.json")
+        tokens["played_tuned"] = _said(cell.folder / "evaluation_tuned")
         found["steps"] = {name: end.step for name, end in ends.items() if end is not None}
         tokens |= {"trained": ends["last"].tokens if ends["last"] else None, "played_last": _said(last)}
     return {**found, "tokens": tokens}

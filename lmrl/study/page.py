@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from lmrl.data.storage import read_episodes
 from lmrl.errors import UserError
-from lmrl.evaluation.results import read_json, write_json
+from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.files import replacing
 from lmrl.report.pages import render_page, script
 from lmrl.types import Episode

@@ -16,7 +16,8 @@ from lmrl.data.storage import read_dataset
 from lmrl.envs.maze.layouts import find_layout
 from lmrl.envs.registry import task
 from lmrl.errors import UserError, unknown
-from lmrl.evaluation.results import record_evaluation, write_json
+from lmrl.evaluation.result_files import write_json
+from lmrl.evaluation.results import record_evaluation
 from lmrl.report.wording import duration, label, number
 from lmrl.symbolic import (
     Grid,

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+from lmrl.data.storage import read_episodes
 from lmrl.envs.registry import make_policy, task
 from lmrl.envs.task import normalize
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
-from lmrl.evaluation.results import SCORE_KEYS, notes_on_weights, read_results, write_evaluation
+from lmrl.evaluation.played import transcript
+from lmrl.evaluation.result_files import SCORE_KEYS
+from lmrl.evaluation.results import notes_on_weights, read_results, write_evaluation
 from lmrl.types import Episode, Request
 
 KEYS = (
@@ -167,7 +170,10 @@ def test_written_and_read_back(tmp_path: Path) -> None:
     scores = write_evaluation(three(), folder / "evaluation")
     assert json.loads((folder / "evaluation" / "scores.json").read_text()) == scores
     result = read_results(tmp_path, "maze_fo")["mine"]
-    assert result.scores == scores and tuple(result.episodes()) == three().episodes
+    assert result.scores == scores
+    assert tuple(read_episodes(folder / "evaluation" / "episodes.parquet")) == three().episodes
+    assert result.played().returns.tolist() == [episode.total_reward for episode in three().episodes]
+    assert result.transcript() == transcript(three().episodes[0]) and result.tuned is None
     assert result.curves == {} and result.timing == {} and result.probe is None
 
 

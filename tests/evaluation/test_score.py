@@ -1,24 +1,18 @@
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from lmrl.evaluation.aggregates import aggregates, improvements
 from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.intervals import student_mean
-from lmrl.evaluation.results import write_evaluation, write_json
-from lmrl.evaluation.scores import (
-    Score,
-    aggregates,
-    data_score,
-    improvements,
-    read_seeds,
-    score,
-    seed_folder,
-    seed_folders,
-)
+from lmrl.evaluation.result_files import write_json
+from lmrl.evaluation.results import write_evaluation
+from lmrl.evaluation.scores import Score, data_score, read_seeds, score, seed_folder, seed_folders
 from lmrl.report.report import write_report
 from lmrl.report.wording import MINUS, with_interval
 from lmrl.reproduce.progress import summary
@@ -27,13 +21,24 @@ from lmrl.types import Episode
 Lay = Callable[..., None]
 
 
+OWN = 0.246
+"""The return of 50 points on Text-Nav's own scale; the published scale has .26."""
+
+
 def lay(
-    runs: Path, returns: Sequence[float], name: str = "bc", task: str = "text_nav_fo", seed: int = 0, starts: int = 0
+    runs: Path,
+    returns: Sequence[float],
+    name: str = "bc",
+    task: str = "text_nav_fo",
+    seed: int = 0,
+    starts: int = 0,
+    part: str = "evaluation",
+    **provenance: Any,
 ) -> None:
     """A finished run whose episodes have these returns; Text-Nav's 0 is 0 points, .26 is 50, 1 is 100."""
     episodes = tuple(Episode(task, ("a\n", "b\n"), ("c\n",), (value,), True, False) for value in returns)
     folder = seed_folder(runs, seed) / task / name
-    write_evaluation(Evaluation(task, name, episodes, seed, starts), folder / "evaluation")
+    write_evaluation(Evaluation(task, name, episodes, seed, starts, provenance), folder / part)
 
 
 def scores_of(runs: Path, task: str = "text_nav_fo") -> dict[str, Score]:
@@ -117,7 +122,7 @@ def test_one_run_has_one_interval_wherever_it_is_shown(tmp_path: Path) -> None:
 
 
 def test_the_interquartile_mean_over_tasks_and_seeds(tmp_path: Path) -> None:
-    for seed, (easy, hard) in enumerate(((1.0, 0.0), (0.26, 0.26))):
+    for seed, (easy, hard) in enumerate(((1.0, 0.0), (OWN, OWN))):
         lay(tmp_path, [easy] * 3, seed=seed)
         lay(tmp_path, [hard] * 3, task="text_nav_po", seed=seed)
     found = {task: scores_of(tmp_path, task) for task in ("text_nav_fo", "text_nav_po")}
@@ -134,7 +139,7 @@ def test_over_tasks_beside_bc(tmp_path: Path) -> None:
     for seed in (0, 1):
         for task, value in tasks.items():
             for name in ("bc", "mc", "ppo") if seed == 0 or task == "text_nav_fo" else ("bc", "mc"):
-                lay(tmp_path, [0.26 if name == "bc" else value] * 2, name, task, seed)
+                lay(tmp_path, [OWN if name == "bc" else value] * 2, name, task, seed)
     bc, mc, ppo = aggregates({task: scores_of(tmp_path, task) for task in tasks}, ["bc", "mc", "ppo"])
     assert (bc.beats_bc, mc.beats_bc, ppo.beats_bc) == (None, 0.5, 0.5)
     assert (mc.beats_bc_over_seeds, ppo.beats_bc_over_seeds, ppo.over_seeds) == ((0.5, 0.5), None, None)
@@ -169,4 +174,46 @@ def test_the_data_stand_among_the_players(tmp_path: Path) -> None:
     write_json(record, tmp_path / "text_nav_fo" / "data" / "cell.json")
     assert (found := data_score(tmp_path, "text_nav_fo")) is not None and found.normalized == 0.0
     page = write_report(tmp_path, tmp_path / "report").with_suffix(".md").read_text()
-    assert "| task | BC | data | GPT-4 |" in page and "\n| data | 0.0 [0.0, 0.0] |" in page
+    assert "| task | BC | data | GPT-4 |" in page and "\n| data |  | 0.0 [0.0, 0.0] |" in page
+    assert found.own == 0.0 and found.own_over_episodes == (0.0, 0.0)
+
+
+def test_both_ways_to_play_stand_beside_each_other(tmp_path: Path) -> None:
+    """What was chosen for a run counts where players are compared; a run without a choice plays as it was trained."""
+    for task in ("text_nav_fo", "text_nav_po"):
+        lay(tmp_path, [0.0] * 4, task=task)
+        lay(tmp_path, [1.0] * 4, task=task, part="evaluation_tuned", decoding={"temperature": 0.25})
+        lay(tmp_path, [OWN] * 4, "mc", task)
+    found = {task: scores_of(tmp_path, task) for task in ("text_nav_fo", "text_nav_po")}
+    bc = found["text_nav_fo"]["bc"]
+    assert bc.normalized == 0.0 and bc.settings == () and bc.chosen is bc.tuned
+    assert bc.tuned is not None and (bc.tuned.own, bc.tuned.settings) == (100.0, ("temperature 0.25",))
+    assert [(one.name, one.iqm) for one in aggregates(found, ["bc", "mc"])] == [("bc", 100.0), ("mc", 50.0)]
+    assert improvements(found["text_nav_fo"], ["mc"])[0].probability == 0.0
+    page = write_report(tmp_path, tmp_path / "report").with_suffix(".md").read_text()
+    assert "| text\\_nav\\_fo | 0.0, 100.0 / " in page.replace("text_nav_fo", "text\\_nav\\_fo")
+    assert (
+        "\n| BC | as trained | 0.0 [0.0, 0.0] |" in page
+        and "\n| BC | temperature 0.25 | 100.0 [100.0, 100.0] |" in page
+    )
+    lay(tmp_path, [0.0], seed=1)  # a second run, which nobody tuned
+    assert scores_of(tmp_path)["bc"].tuned is None
+
+
+def test_the_choice_of_other_weights_does_not_count(tmp_path: Path) -> None:
+    lay(tmp_path, [0.0], weights="a" * 16)
+    lay(tmp_path, [1.0], part="evaluation_tuned", weights="b" * 16)
+    assert scores_of(tmp_path)["bc"].tuned is None
+
+
+def test_the_own_scale_is_of_the_game_as_it_is(tmp_path: Path) -> None:
+    lay(tmp_path, [OWN])
+    lay(tmp_path, [OWN], "mc", env={"max_steps": 3})
+    found = scores_of(tmp_path)
+    assert found["bc"].own == 50.0 and found["mc"].own is None and found["mc"].own_by_seed == ()
+
+
+def test_the_excess_is_that_of_the_end(tmp_path: Path) -> None:
+    lay(tmp_path, [OWN])
+    (tmp_path / "text_nav_fo" / "bc" / "metrics.csv").write_text("step,val/bc/excess\n5,0.5\n9,0.25\n")
+    assert scores_of(tmp_path)["bc"].excess == 0.25

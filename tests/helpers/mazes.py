@@ -8,7 +8,8 @@ import pytest
 from lmrl.envs.maze.layouts import LAYOUTS, MOVES
 from lmrl.envs.maze.probe import probe_maze
 from lmrl.evaluation.evaluate import evaluate
-from lmrl.evaluation.results import write_evaluation, write_json
+from lmrl.evaluation.result_files import write_json
+from lmrl.evaluation.results import write_evaluation
 from lmrl.types import Reply, Request
 
 MAZE = LAYOUTS["double_t_maze"]

@@ -58,10 +58,11 @@ def test_all_files_are_there(report: Path) -> None:
 
 def test_a_row_holds_ours_beside_the_published(report: Path) -> None:
     cells = row(report, "ILQL")
-    assert cells[1].startswith("100.0 [") and cells[2:5] == [DASH, "99.9", DASH]
-    assert cells[5].startswith("\N{MINUS SIGN}6.84 [") and cells[6] == "\N{MINUS SIGN}6.97"
-    assert cells[7:] == ["100.0 [86.7, 100.0] %", "7.8", "0.00 %", "25", DASH, "5 min 03 s"]
-    assert row(report, "BC")[3] == "58.2 †"
+    assert cells[1] == "as trained" and cells[2].startswith("100.0 [") and cells[3:5] == [DASH, "99.9"]
+    assert cells[5].startswith("100.0 [") and cells[6] == DASH
+    assert cells[7].startswith("\N{MINUS SIGN}6.84 [") and cells[8] == "\N{MINUS SIGN}6.97"
+    assert cells[9:] == ["100.0 [86.7, 100.0] %", "7.8", "0.00 %", DASH, "25", DASH, "5 min 03 s"]
+    assert row(report, "BC")[4] == "58.2 †"
 
 
 def test_the_table_holds_all_tasks_and_players_beside_the_published(report: Path) -> None:
@@ -127,7 +128,7 @@ def test_control_characters_are_gone(report: Path) -> None:
 
 def test_markdown_shows_hostile_text_as_text(report: Path) -> None:
     lines = (report / "report.md").read_text().splitlines()
-    assert row(report, r"evil&lt;b&gt;\|name")[10] == "2"
+    assert row(report, r"evil&lt;b&gt;\|name")[13] == "2"
     for line in lines:
         assert "<script" not in line or line.startswith("    ")
 

@@ -52,7 +52,10 @@ elif verb == "fit":
     if stopped:
         sys.stdin.read()
         sys.exit(1)
+elif verb == "tune":
+    (Path(words[0]) / "tuned.json").write_text(json.dumps({"settings": {"temperature": 0.5}}))
 else:
+    words = [word for word in words if word != "--tuned"]
     options = dict(zip(words[1::2], words[2::2]))
     out = Path(options["--out"])
     shutil.copytree("prepared/evaluation", out, dirs_exist_ok=True)

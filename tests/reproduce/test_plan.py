@@ -33,7 +33,9 @@ def test_the_plan(place: Path, order: Make) -> None:
         ("maze_fo/bc", "maze_fo/data", 70),
         ("maze_fo/mc", "maze_fo/bc", 70),
     ]
-    assert [step.name for step in cells[-1].steps] == ["fit", "evaluate", "evaluate_last"]
+    assert [step.name for step in cells[-1].steps] == ["fit", "evaluate", "evaluate_last", "tune", "evaluate_tuned"]
+    assert cells[-1].steps[3].words == ("tune", "runs/maze_fo/mc", "--episodes", "128")
+    assert cells[-1].steps[4].words[-3:] == ("--tuned", "--out", "runs/maze_fo/mc/evaluation_tuned")
     assert cells[-1].steps[1].words[3:7] == ("runs/maze_fo/mc", "--episodes", "275", "--seed")
     longer = trainings(order("mc", overrides=["--trainer.max_steps=9"]))
     assert longer[1].max_steps == 9 and longer[1].recipe != cells[-1].recipe
@@ -111,7 +113,7 @@ def test_the_whole_table_is_planned_at_both_sizes() -> None:
         for cell in cells:
             assert cell.after is None or cell.after in seen
             seen.add(cell.name)
-        assert len(seen) == len(cells) and sum(cell.fit is not None for cell in cells) == 10 * 6 * 3
+        assert len(seen) == len(cells) and sum(cell.fit is not None for cell in cells) == 10 * 7 * 3
         assert all(cell.max_steps for cell in cells if cell.fit), name
 
 

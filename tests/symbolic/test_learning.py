@@ -15,7 +15,8 @@ from lmrl.envs.maze.layouts import LAYOUTS
 from lmrl.envs.registry import make_policy, task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.evaluation.results import read_json, read_results
+from lmrl.evaluation.result_files import read_json
+from lmrl.evaluation.results import read_results
 from lmrl.modules import load_module, load_policy
 from lmrl.symbolic import Grid, GridMaze, SymbolicCQL, SymbolicDQN, from_episodes, q_learning, q_learning_offline
 from lmrl.symbolic.grid import Transitions
