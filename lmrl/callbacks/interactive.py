@@ -71,6 +71,8 @@ class InteractiveEvaluation(Callback):
         self.env = dict(env or {})
         self.best, self.best_step = float("-inf"), 0
         self.seconds = 0.0
+        self._spent = 0.0  # seconds of training, by earlier processes of this run
+        self._began = perf_counter()
         self._evaluated = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -78,6 +80,7 @@ class InteractiveEvaluation(Callback):
         assert isinstance(pl_module, LanguageModule)
         with summon_full_params(pl_module, but=pl_module.unused_in_rollouts):
             policy_of(pl_module, self.decoding)
+        self._began = perf_counter()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         """Play if it is time."""
@@ -113,11 +116,15 @@ class InteractiveEvaluation(Callback):
             )
         scores = played.scores()
         module.train(training)
-        log_now(trainer, self._metrics(scores))
+        log_now(trainer, self._metrics(scores) | {"time/train_seconds": self._trained(began)})
         if scores["return_mean"] > self.best:
             self.best, self.best_step = scores["return_mean"], trainer.global_step
             save_run(trainer, module, "best", scores)
         self.seconds += perf_counter() - began
+
+    def _trained(self, now: float) -> float:
+        """Seconds that the run has been training, without those of these evaluations."""
+        return self._spent + now - self._began - self.seconds
 
     def _metrics(self, scores: dict[str, Any]) -> dict[str, float]:
         prefix = f"eval/{self.task.name}"
@@ -132,12 +139,13 @@ class InteractiveEvaluation(Callback):
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """The best return so far and its step, so that a resumed run does not overwrite a better one."""
-        return {"best": self.best, "best_step": self.best_step}
+        """The best return so far and its step, so that a resumed run does not overwrite a better one; and the time."""
+        return {"best": self.best, "best_step": self.best_step, "seconds": self._trained(perf_counter())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved best return."""
         self.best, self.best_step = float(state_dict["best"]), int(state_dict["best_step"])
+        self._spent = float(state_dict.get("seconds", 0.0))  # of a checkpoint from before it was counted
 
 
 def policy_of(module: LanguageModule, decoding: Mapping[str, Any]) -> Policy:

@@ -131,6 +131,7 @@ class RolloutCollection(Callback):
         log_now(
             trainer,
             _scores(played)
+            | {"rollout/episodes": float(number * self.episodes)}
             | _per_second(pace.to(module.device), len(played), self.slots, seconds)
             | self._shares(trainer),
         )

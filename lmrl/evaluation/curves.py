@@ -1,7 +1,8 @@
 """Learning curves out of the CSV file that Lightning's logger writes."""
 
 import csv
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from math import isfinite
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from lmrl.errors import UserError, in_one_line
 
-__all__ = ["Curve", "Curves", "find_metrics", "read_curves"]
+__all__ = ["Curve", "Curves", "find_metrics", "read_curves", "values_at"]
 
 
 class Curve(NamedTuple):
@@ -50,6 +51,11 @@ def read_curves(path: Path) -> Curves:
                 curve.steps.append(int(step))
                 curve.values.append(value)
     return {name: _sorted(curve) for name, curve in curves.items()}
+
+
+def values_at(curve: Curve, steps: Sequence[int]) -> list[float]:
+    """The curve's last value at or before each step; before its first one 0."""
+    return [([0.0, *curve.values])[bisect_right(curve.steps, step)] for step in steps]
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:

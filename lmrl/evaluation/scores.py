@@ -157,7 +157,7 @@ def _score(task: str, name: str, results: Mapping[int, Result]) -> Score:
         task,
         name,
         seeds=tuple(sorted(results)),
-        episodes=min(map(len, played)),
+        episodes=min(map(len, returns)),
         normalized=mean(by_seed),
         over_episodes=over_episodes,
         over_seeds=student_mean(by_seed) if len(by_seed) > 1 else None,

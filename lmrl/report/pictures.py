@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.style
 import numpy as np
@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from lmrl.envs import registry
 from lmrl.envs.task import ProbePlot
 from lmrl.evaluation.aggregates import improvements
-from lmrl.evaluation.curves import Curve, Curves
+from lmrl.evaluation.curves import Curve, Curves, values_at
 from lmrl.evaluation.results import Result
 from lmrl.evaluation.scores import Score
 from lmrl.report.plots import STYLE, Bar, plot_improvements, plot_lengths, plot_returns_beside_data, plot_scores
@@ -22,15 +22,29 @@ from lmrl.report.wording import colour, label, ordered
 
 __all__ = ["draw", "plot_losses", "plot_probes", "plot_returns"]
 
+_STEPS = "optimizer step"
 _TERMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def plot_returns(panels: Mapping[str, Mapping[str, Sequence[Curves]]], path: Path) -> None:
+class Along(NamedTuple):
+    """What a learning curve is drawn over: a logged quantity, as the last line before an evaluation has it."""
+
+    column: str
+    unit: str
+    scale: float = 1.0
+
+
+MINUTES = Along("time/train_seconds", "minutes of training", 1 / 60)
+EPISODES = Along("rollout/episodes", "episodes drawn")
+
+
+def plot_returns(panels: Mapping[str, Mapping[str, Sequence[Curves]]], path: Path, along: Along | None = None) -> None:
     """Draw a panel per task: the return in interactive evaluation, mean over the seeds and the range of them.
 
     Args:
         panels: task to algorithm to the curves of each seed.
         path: where the picture goes.
+        along: what it is drawn over; runs that did not log it are left out. None: optimizer steps.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -38,8 +52,8 @@ def plot_returns(panels: Mapping[str, Mapping[str, Sequence[Curves]]], path: Pat
         figure = Figure(figsize=(5.6 * columns, 3.0 * rows + 0.5), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False)
         for axis, (task, runs) in zip(axes.flat, panels.items(), strict=False):
-            drawn = sum(_return_curve(axis, name, seeds) for name, seeds in runs.items())
-            _frame(axis, task, "mean return per episode", drawn)
+            drawn = sum(_return_curve(axis, name, seeds, along) for name, seeds in runs.items())
+            _frame(axis, task, "mean return per episode", drawn, _STEPS if along is None else along.unit)
         for axis in axes.flat[len(panels) :]:
             axis.set_axis_off()
         figure.savefig(path)
@@ -89,12 +103,16 @@ def plot_probes(plot: ProbePlot, probes: Mapping[str, Any], path: Path, title: s
         figure.savefig(path)
 
 
-def _return_curve(axis: Axes, name: str, seeds: Sequence[Curves]) -> int:
-    curves = [curve for curves in seeds if (curve := _returns(curves)) is not None]
-    steps = sorted(set.intersection(*(set(curve.steps) for curve in curves))) if curves else []
-    if not steps:
+def _return_curve(axis: Axes, name: str, seeds: Sequence[Curves], along: Along | None) -> int:
+    found = [curves for curves in seeds if along is None or along.column in curves]
+    curves = [curve for curves in found if (curve := _returns(curves)) is not None]
+    common = sorted(set.intersection(*(set(curve.steps) for curve in curves))) if curves else []
+    if not common:
         return 0
-    values = np.array([[dict(zip(*curve, strict=True))[step] for step in steps] for curve in curves])
+    steps: Sequence[float] = common
+    if along is not None:
+        steps = np.mean([values_at(run[along.column], common) for run in found], axis=0) * along.scale
+    values = np.array([[dict(zip(*curve, strict=True))[step] for step in common] for curve in curves])
     means = values.mean(axis=0)
     axis.plot(steps, means, color=colour(name), marker="o", markersize=3, linewidth=1.4, label=label(name))
     if len(curves) > 1:
@@ -140,9 +158,9 @@ def _smoothed(curve: Curve, parts: int = 40) -> Curve:
     return Curve(curve.steps, ((sums[last] - sums[first]) / (last - first)).tolist())
 
 
-def _frame(axis: Axes, title: str, unit: str, drawn: int) -> None:
+def _frame(axis: Axes, title: str, unit: str, drawn: int, over: str = _STEPS) -> None:
     axis.set_title(title)
-    axis.set_xlabel("optimizer step")
+    axis.set_xlabel(over)
     axis.set_ylabel(unit)
     axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
     if not drawn:
@@ -165,7 +183,10 @@ def _key(line: Line2D) -> Line2D:
     return Line2D([], [], color=line.get_color(), linestyle=line.get_linestyle(), linewidth=2.5, label=line.get_label())
 
 
-_STALE = ("*_values_*.png", "losses_*.png", "learning_curves.png", "improvement.png", "returns.png", "lengths.png")
+_STALE = (
+    *("*_values_*.png", "losses_*.png", "learning_curves.png", "minutes.png", "samples.png", "improvement.png"),
+    *("returns.png", "lengths.png"),
+)
 
 
 def draw(
@@ -209,6 +230,14 @@ def _of_curves(found: Mapping[str, Mapping[str, Mapping[int, Result]]], out: Pat
     if trained:
         plot_returns(trained, out / "learning_curves.png")
         yield out / "learning_curves.png"
+    for along, name in ((MINUTES, "minutes.png"), (EPISODES, "samples.png")):
+        logged = {
+            task: {name: seeds for name, seeds in runs.items() if any(along.column in curves for curves in seeds)}
+            for task, runs in trained.items()
+        }
+        if any(logged.values()):
+            plot_returns({task: runs for task, runs in logged.items() if runs}, out / name, along)
+            yield out / name
     for task, runs in trained.items():
         plot_losses({name: seeds[0] for name, seeds in runs.items()}, out / f"losses_{task}.png")
         yield out / f"losses_{task}.png"

@@ -115,6 +115,9 @@ _WORDS: dict[str, Any] = {
         "intervals over episodes, thick ones over training seeds, diamonds the published scores.",
         "learning_curves.png": "Mean return in interactive evaluation during training; of several seeds their mean "
         "and range.",
+        "minutes.png": "The same over minutes of training on the machine that made the table, evaluation left out; "
+        "what a run starts from is not counted.",
+        "samples.png": "The same of online methods over the episodes that they had drawn.",
         "improvement.png": "How probably an episode of a player returns more than one of BC with the same training "
         "seed, ties counting half, with 95 % intervals over episodes; both with tuned settings.",
         "returns.png": "Share of the episodes that return at most so much: grey of the dataset, lines of the players.",

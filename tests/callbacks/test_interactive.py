@@ -98,6 +98,20 @@ def test_a_resumed_run_does_not_overwrite_a_better_best(data_path: Path, tmp_pat
     assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 5
 
 
+def test_time_goes_on_where_a_run_does(data_path: Path, tmp_path: Path) -> None:
+    """Seconds of training, of all processes of a run, without those of playing."""
+    fit(tmp_path, data_path, 2)
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    state = next(part for name, part in saved["callbacks"].items() if "InteractiveEvaluation" in name)
+    assert state["seconds"] > 0
+    state["seconds"] = 1000.0
+    torch.save(saved, tmp_path / "last.ckpt")
+    fit(tmp_path / "again", data_path, 4, ckpt_path=str(tmp_path / "last.ckpt"))
+    rows = list(csv.DictReader((tmp_path / "again" / "metrics.csv").open()))
+    (seconds,) = (float(row["time/train_seconds"]) for row in rows if row["time/train_seconds"])
+    assert 1000 < seconds < 1100
+
+
 @pytest.mark.parametrize("name", ["every_n_steps", "episodes", "slots"])
 def test_numbers_below_one_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} must be at least 1, got 0"):

@@ -89,6 +89,7 @@ def test_what_is_logged_of_a_round(bc_run: str, tmp_path: Path) -> None:
     fit(PPO(pretrained=bc_run), rounds(), tmp_path, steps=8, playing=spy, callbacks=[playing])
     found = [row for row in rows(tmp_path) if row["rollout/return_mean"]]
     assert len(found) == len(spy.rounds)
+    assert [float(row["rollout/episodes"]) for row in found] == [5.0 * (at + 1) for at in range(len(found))]
     for row, episodes in zip(found, spy.rounds, strict=True):
         returns, lengths = [e.total_reward for e in episodes], [len(e) for e in episodes]
         assert float(row["rollout/return_mean"]) == pytest.approx(sum(returns) / 5)

@@ -6,7 +6,15 @@ from lmrl.errors import UserError
 from lmrl.evaluation.played import EpisodeTable, read_table, transcript, write_table
 from lmrl.types import Episode
 
-WON = Episode("maze_fo", ("a\n", "b\n", "c\n"), ("up\n", "odd\n"), (-1.0, 0.1 + 0.2), True, True, info={"success": True, "illegal": 1})
+WON = Episode(
+    "maze_fo",
+    ("a\n", "b\n", "c\n"),
+    ("up\n", "odd\n"),
+    (-1.0, 0.1 + 0.2),
+    True,
+    True,
+    info={"success": True, "illegal": 1},
+)
 LOST = Episode("maze_fo", ("a\n", "b\n"), ("down\n",), (-4.0,), False, False)
 
 

@@ -142,6 +142,13 @@ def test_without_curves_or_probes_there_are_no_such_pictures(
     assert "no evaluation of" not in page.read_text()
 
 
+def test_curves_over_time_and_over_what_was_drawn(tmp_path: Path, run_of: Callable[..., Path], player: Any) -> None:
+    lines = "rollout/episodes,eval/maze_fo/return_mean,step,time/train_seconds\n64,,0,\n,-50,5,30\n128,,5,\n,-40,9,60\n"
+    run_of(tmp_path / "runs", "ppo", player(lambda request: "move down\n"), metrics=lines)
+    page = write_report(tmp_path / "runs", tmp_path / "report").with_suffix(".md").read_text()
+    assert (tmp_path / "report" / "minutes.png").is_file() and "(samples.png)" in page
+
+
 def test_nothing_to_report(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="make some with: lmrl reproduce"):
         write_report(tmp_path)
