@@ -7,7 +7,8 @@ Constants of the scale are its Table 5, raw scores Table 4, normalised scores Ta
 printed normalised scores do not all follow from the printed raw scores and constants; `Scores.note` says where.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ __all__ = [
     "normalize",
     "recording_seed",
     "turn_chance",
+    "words_as_tokens",
 ]
 
 if TYPE_CHECKING:  # slow to import, and `import lmrl` comes here
@@ -191,6 +193,17 @@ class TaskTokens:
     those of its parts (`lmrl.models.lm.compose_embeddings`), so that what is learned of one text holds for its kin."""
     spelling: tuple[tuple[str, str], ...] = ()
     """Regular expressions and what takes their place before a text is cut into tokens, of observations alone."""
+
+
+def words_as_tokens(texts: Iterable[str], lines: Iterable[str] = ()) -> TaskTokens:
+    r"""Every word of some texts is a token, with the space before it, and so are ``?`` with a line break, and lines.
+
+    Args:
+        texts: e.g. all questions that players know.
+        lines: whole texts, with their line breaks: what is said in so many words, time and again.
+    """
+    words = dict.fromkeys(word for text in texts for word in re.findall(r" ?[\w'-]+", text))
+    return TaskTokens({text: (text,) for text in (*words, "?\n", *lines)})
 
 
 TokensOf: TypeAlias = Callable[[Mapping[str, Any]], TaskTokens]

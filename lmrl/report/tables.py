@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from omegaconf import OmegaConf
 
+from lmrl.configuration import check_config, value_at
 from lmrl.envs import registry
 from lmrl.envs.task import ALGORITHMS, Scores, normalize
 from lmrl.evaluation.aggregates import Aggregate, aggregates
@@ -80,9 +83,23 @@ def task_words(
         "losses_picture": f"losses_{task}.png",
         "published": _published(published),
         "constants": _constants(published),
+        "tokens": _tokens(results["bc"].folder / "config.yaml") if "bc" in results else "",
         "commands": [commands(results[name]) for name in names],
         "transcripts": [(label(name), results[name].transcript()) for name in names],
     }
+
+
+def _tokens(config: Path) -> str:
+    """What a BC run reads and says, by its configuration; empty if that is not there, or it starts from a model."""
+    if not config.is_file():
+        return ""
+    check_config(config)
+    settings = value_at(OmegaConf.load(config), "model.init_args") or {}
+    if settings.get("pretrained"):
+        return ""
+    name, task = settings.get("tokenizer") or "the default tokenizer", settings.get("task_tokens")
+    with_texts = f", with the texts of {task if isinstance(task, str) else task['name']} as tokens" if task else ""
+    return f"Tokens: those of {name}{with_texts}."
 
 
 def _results(scores: Mapping[str, Score], published: Scores) -> Table:
@@ -112,7 +129,7 @@ def _result(ours: Score, published: Scores) -> tuple[str, ...]:
     name, low_high = ours.name, ours.over_seeds
     return (
         label(name),
-        (("; ".join(dict.fromkeys(ours.settings)) or "tuned") if ours.settings else AS_TRAINED) if ours.by_seed else "",
+        _play(ours),
         with_interval(ours.normalized, ours.over_episodes),
         UNKNOWN if low_high is None else f"[{number(low_high.low)}, {number(low_high.high)}]",
         number(published.normalized.get(name)) + ("" if follows(name, published) else " †"),
@@ -128,6 +145,13 @@ def _result(ours: Score, published: Scores) -> tuple[str, ...]:
         count(ours.tokens),
         duration(ours.seconds),
     )
+
+
+def _play(ours: Score) -> str:
+    """With which settings; nothing of data and scripted players."""
+    if ours.settings:
+        return "; ".join(dict.fromkeys(ours.settings))
+    return "" if ours.name in (DATA, *registry.policy_names(ours.task)) else AS_TRAINED
 
 
 def _missing(task: str, names: Sequence[str]) -> str:

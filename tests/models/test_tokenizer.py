@@ -104,5 +104,14 @@ def test_ranks_of_an_endgame_are_tokens() -> None:
     assert len(Encoder(tokenizer).encode("R a 1 a 8 #\n")) > 1 and len(Encoder(tokenizer).encode("R 1 a 8 #\n")) == 1
 
 
+def test_words_of_questions_are_tokens() -> None:
+    tokenizer = load_tokenizer("lmrl-letters")
+    parts = add_task_tokens(tokenizer, "twenty_questions")
+    assert tokenizer.tokenize("Is it a frying pan?\n") == ["Is", " it", " a", " frying", " pan", "?\n"]
+    assert tokenizer.tokenize("No.\n") == ["No.\n"] and tokenizer.tokenize(" carry") == [" carry"]
+    assert tokenizer.decode(tokenizer("Is it a zebroid?\n")["input_ids"]) == "Is it a zebroid?\n"  # letter by letter
+    assert 500 < len(parts) < 1500
+
+
 def test_a_task_without_tokens_adds_none() -> None:
     assert add_task_tokens(load_tokenizer(), "maze_fo") == {} and not task_tokens("maze_fo").parts

@@ -142,6 +142,19 @@ def test_without_curves_or_probes_there_are_no_such_pictures(
     assert "no evaluation of" not in page.read_text()
 
 
+def test_the_tokens_of_a_row_are_said(tmp_path: Path, run_of: Callable[..., Path], player: Any) -> None:
+    run = run_of(tmp_path / "runs", "bc", player(lambda request: "move down\n"))
+    settings = {"pretrained": None, "tokenizer": "lmrl-letters", "task_tokens": {"name": "wordle"}}
+    for given, said in (
+        (settings, "Tokens: those of lmrl-letters, with the texts of wordle as tokens."),
+        (settings | {"tokenizer": None, "task_tokens": None}, "Tokens: those of the default tokenizer."),
+        (settings | {"pretrained": "gpt2"}, None),
+    ):
+        (run / "config.yaml").write_text(json.dumps({"model": {"init_args": given}}))
+        page = write_report(tmp_path / "runs", tmp_path / "report").with_suffix(".md").read_text()
+        assert said in page if said else "Tokens:" not in page
+
+
 def test_curves_over_time_and_over_what_was_drawn(tmp_path: Path, run_of: Callable[..., Path], player: Any) -> None:
     lines = "rollout/episodes,eval/maze_fo/return_mean,step,time/train_seconds\n64,,0,\n,-50,5,30\n128,,5,\n,-40,9,60\n"
     run_of(tmp_path / "runs", "ppo", player(lambda request: "move down\n"), metrics=lines)

@@ -32,6 +32,7 @@ TASKS = (
         official="lmrl.envs.twenty_questions.official:FORMAT",
         chat="lmrl.envs.twenty_questions.prompts:CHAT",
         partner="lmrl.envs.twenty_questions.prompts:PARTNER",
+        tokens="lmrl.envs.twenty_questions.env:tokens",
     ),
 )
 """In the order of the results table."""

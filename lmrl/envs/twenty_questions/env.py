@@ -1,18 +1,19 @@
 """Twenty Questions: find a hidden object by questions that a scripted oracle answers by yes or no."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from random import Random
 from typing import Any, ClassVar
 
 from lmrl.envs.base import DialogueEnv, Outcome, Turn
+from lmrl.envs.task import TaskTokens, words_as_tokens
 from lmrl.envs.twenty_questions.meaning import is_guess, meaning
-from lmrl.envs.twenty_questions.objects import Thing, place_of, things
+from lmrl.envs.twenty_questions.objects import Thing, place_of, properties, things
 from lmrl.errors import UserError
 from lmrl.types import Partner, PartnerRequest
 
-__all__ = ["QUESTIONS", "ScriptedOracle", "TwentyQuestions", "guess_of", "scripted_oracle"]
+__all__ = ["QUESTIONS", "ScriptedOracle", "TwentyQuestions", "guess_of", "scripted_oracle", "tokens"]
 
 _VERSION = 1
 """Goes up whenever the same question gets another answer."""
@@ -148,6 +149,12 @@ class TwentyQuestions(DialogueEnv):
 def guess_of(thing: Thing) -> str:
     r"""How to guess an object: ``Is it a cat?\n``."""
     return f"Is it {thing.guess}?\n"
+
+
+def tokens(env: Mapping[str, Any]) -> TaskTokens:
+    """The words of all questions that players know, and both answers."""
+    questions = [question for item in properties() for question in item.phrasings]
+    return words_as_tokens([*questions, *_guesses()], lines=["Questions:\n", "Yes.\n", "No.\n"])
 
 
 @lru_cache(maxsize=1)
