@@ -34,7 +34,7 @@ def begun(word: str = "Cat", **arguments: Any) -> TwentyQuestions:
 
 def test_what_the_row_says() -> None:
     row = lmrl.task("twenty_questions")
-    assert (row.last_texts, row.max_action_tokens, row.dataset_size) == (None, 24, 10_000)
+    assert (row.last_texts, row.max_action_tokens, row.dataset_size) == (None, 24, 60_000)
     assert (row.scores.minimum, row.scores.average, row.scores.maximum) == (-20, -17.3, -12.6)
 
 
