@@ -1,0 +1,105 @@
+"""Tables of results in README and docs follow from the committed records: ``python -m tests.test_numbers`` makes them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lmrl.envs import registry
+from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
+from lmrl.report.tables import AS_TRAINED, COLUMNS
+from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, percent, with_interval
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "results" / "cpu"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+
+def scores_of(task: str) -> dict[str, Score]:
+    found = {name: score(task, name, results) for name, results in read_seeds(RECORDS, task).items()}
+    data = data_score(RECORDS, task)
+    return found if data is None else {**found, DATA: data}
+
+
+def grid(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, [":--", *["--:"] * (len(heads) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def of_task(task: str) -> str:
+    """All players, each way of playing."""
+    heads = [
+        "player",
+        "play",
+        "normalised [95 %]",
+        "published",
+        "own scale",
+        "won",
+        "illegal",
+        "excess",
+        "seeds",
+        "time",
+    ]
+    rows, players = [], scores_of(task)
+    published = registry.task(task).scores.normalized
+    for name in ordered(players):
+        for one in (players[name], players[name].tuned):
+            if one is not None:
+                play = "; ".join(dict.fromkeys(one.settings)) or (AS_TRAINED if one.tokens else "")
+                rows.append(
+                    [
+                        *(label(name), play, with_interval(one.normalized, one.over_episodes)),
+                        *(number(published.get(name)), number(one.own), percent(one.success_rate)),
+                        *(percent(one.illegal_rate), number(one.excess, 3), str(len(one.seeds) or UNKNOWN)),
+                        duration(one.seconds) if one.tokens else "",
+                    ]
+                )
+    return grid(heads, rows)
+
+
+def overview() -> str:
+    """A row per task that has records: as trained, tuned, published."""
+    rows = []
+    for task in registry.tasks():
+        players = scores_of(task)
+        published = registry.task(task).scores.normalized
+        cells = [task]
+        for name in COLUMNS:
+            one = players.get(name)
+            cell = UNKNOWN if one is None else number(one.normalized)
+            cell += f", {number(one.tuned.normalized)}" if one is not None and one.tuned is not None else ""
+            cells.append(f"{cell} / {number(published[name])}" if name in published else cell)
+        if players:
+            rows.append(cells)
+    return grid(["task", *map(label, COLUMNS)], rows)
+
+
+def renewed(text: str) -> str:
+    """A page with its tables as the records have them."""
+
+    def made(found: re.Match[str]) -> str:
+        table = overview() if found[2] == "all" else of_task(found[2])
+        return f"{found[1]}\n{table}\n\n{found[3]}"
+
+    return BLOCK.sub(made, text)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))])
+def test_tables_are_those_of_the_records(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert renewed(text) == text, "python -m tests.test_numbers"
+
+
+def test_there_are_such_tables() -> None:
+    shown = {task for page in PAGES for _, task, _ in BLOCK.findall(page.read_text(encoding="utf-8"))}
+    made = {path.parent.parent.name for path in RECORDS.glob("*/*/cell.json")}
+    assert "all" in shown and made - {"symbolic_maze"} <= shown
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        before = path.read_text(encoding="utf-8")
+        if (after := renewed(before)) != before:
+            path.write_text(after, encoding="utf-8")
+            print(path.relative_to(ROOT))
