@@ -1,4 +1,4 @@
-"""Tables of results in README and docs follow from the committed records: ``python -m tests.test_numbers`` makes them."""
+"""Tables of results in README and docs follow from committed records: ``python -m tests.test_numbers`` makes them."""
 
 import re
 from pathlib import Path
