@@ -7,7 +7,7 @@ floor is a lower bound.
 """
 
 import math
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
@@ -24,8 +24,6 @@ __all__ = ["Entropy", "action_distribution", "entropy_floor"]
 
 _SHUFFLES = 8
 """Orders that are tried in place of all; players shuffle to choose among equals."""
-_DRAWS = 512
-"""Likewise where several things are drawn at once."""
 _LEAVES = 100_000
 """Paths of decisions on one turn, at most."""
 
@@ -42,9 +40,10 @@ class _Decision(float):
 class _Branch(Random):
     """A generator that follows a path of decisions, and beyond it takes the first of each that has a probability."""
 
-    def __init__(self, path: Sequence[int]) -> None:
+    def __init__(self, path: Sequence[int], known: dict[tuple[int, ...], list[float]]) -> None:
         super().__init__(0)
         self.path, self.weights = list(path), list[Sequence[float]]()
+        self._known = known  # what was reckoned before, by the path to it
         self.probability = 1.0
 
     def decide(self, weights: Sequence[float]) -> int:
@@ -87,17 +86,40 @@ class _Branch(Random):
         cum_weights: Sequence[Any] | None = None,
         k: int = 1,
     ) -> list[Any]:
-        """One by its weight; several at once are drawn so many times instead."""
-        if k > 1:
-            drawn = Random(f"draw {self.decide((1.0,) * _DRAWS)}")
-            return drawn.choices(population, weights, cum_weights=cum_weights, k=k)
+        """Each by its weight, one after the other."""
         if cum_weights is not None:
-            weights = [high - low for low, high in zip((0, *cum_weights), cum_weights, strict=False)]
-        return [population[self.decide(weights or (1.0,) * len(population))]]
+            weights = _differences(cum_weights)
+        return [population[self.decide(weights or (1.0,) * len(population))] for _ in range(k)]
+
+    def least_of(
+        self, population: Sequence[Any], cum_weights: Sequence[float], k: int, key: Callable[[Any], float]
+    ) -> Any:
+        """As `lmrl.envs.task.least_of`: one decision, by the probability with which each member is the least of k."""
+        here = tuple(self.path[: len(self.weights)])
+        if here not in self._known:
+            self._known[here] = _chances_of_least(_differences(cum_weights), k, [key(item) for item in population])
+        return population[self.decide(self._known[here])]
 
     def shuffle(self, x: MutableSequence[Any]) -> None:  # type: ignore[override]
         """One of some orders."""
         Random(f"order {self.decide((1.0,) * _SHUFFLES)}").shuffle(x)
+
+
+def _differences(sums: Sequence[float]) -> list[float]:
+    return [high - low for low, high in zip((0, *sums), sums, strict=False)]
+
+
+def _chances_of_least(weights: Sequence[float], k: int, keys: Sequence[float]) -> list[float]:
+    """The probability with which each is the one of least key among `k` drawn; of equals the first drawn."""
+    chances, whole, beyond = [0.0] * len(keys), sum(weights), 0.0
+    for value in sorted(set(keys), reverse=True):
+        equal = [at for at, other in enumerate(keys) if other == value]
+        here = sum(weights[at] for at in equal)
+        share = ((beyond + here) / whole) ** k - (beyond / whole) ** k
+        for at in equal:
+            chances[at] = share * weights[at] / here
+        beyond += here
+    return chances
 
 
 def action_distribution(player: Policy, request: Request) -> dict[str, float]:
@@ -112,8 +134,9 @@ def action_distribution(player: Policy, request: Request) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     path: list[int] = []
+    known: dict[tuple[int, ...], list[float]] = {}
     for _ in range(_LEAVES):
-        branch = _Branch(path)
+        branch = _Branch(path, known)
         with decided_by(branch):
             (reply,) = player.act([request])
         found[reply.text] = found.get(reply.text, 0.0) + branch.probability

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 import gymnasium
 
@@ -39,6 +39,7 @@ __all__ = [
     "TokensOf",
     "by_algorithm",
     "decided_by",
+    "least_of",
     "normalize",
     "recording_seed",
     "turn_chance",
@@ -49,6 +50,8 @@ if TYPE_CHECKING:  # slow to import, and `import lmrl` comes here
     from matplotlib.axes import Axes
     from rich.text import Text
 
+
+T = TypeVar("T")
 
 Players: TypeAlias = Mapping[str, Callable[[Mapping[str, Any]], Policy]]
 """Scripted players by name, each from the arguments of the environment to a policy; ``random``, ``behaviour`` and
@@ -332,6 +335,19 @@ def decided_by(chance: Random) -> Iterator[None]:
         yield
     finally:
         _decided_by.reset(token)
+
+
+def least_of(
+    chance: Random, population: Sequence[T], cum_weights: Sequence[float], k: int, key: Callable[[T], float]
+) -> T:
+    """Of `k` members drawn with replacement the one with the least key, of equals the first drawn.
+
+    A generator that reckons with what players may do has a method of this name, which need not try all draws.
+    """
+    reckoned = getattr(chance, "least_of", None)
+    if reckoned is not None:
+        return cast(T, reckoned(population, cum_weights, k, key))
+    return min(chance.choices(population, cum_weights=cum_weights, k=k), key=key)
 
 
 @dataclass(frozen=True)

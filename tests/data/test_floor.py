@@ -6,7 +6,7 @@ import pytest
 
 from lmrl.data.floor import action_distribution, entropy_floor
 from lmrl.envs.registry import task, tasks
-from lmrl.envs.task import turn_chance
+from lmrl.envs.task import least_of, turn_chance
 from lmrl.errors import UserError
 from lmrl.types import Reply, Request
 
@@ -38,7 +38,7 @@ def test_a_player_draws_as_before_when_nothing_is_reckoned() -> None:
     assert [turn_chance(REQUEST).random()] * 2 == drawn
 
 
-def test_several_draws_at_once_and_orders_are_tried_by_sample() -> None:
+def test_several_draws_are_exact_and_orders_tried_by_sample() -> None:
     class Chooser(Player):
         def text(self, chance: Random) -> str:
             items = list("ab")
@@ -46,7 +46,31 @@ def test_several_draws_at_once_and_orders_are_tried_by_sample() -> None:
             return items[0] + max(chance.choices("01", k=3))
 
     found = action_distribution(Chooser(), REQUEST)
-    assert sum(found.values()) == pytest.approx(1) and found["a1"] + found["b1"] == pytest.approx(7 / 8, abs=0.05)
+    assert sum(found.values()) == pytest.approx(1) and found["a1"] + found["b1"] == pytest.approx(7 / 8)
+
+
+def test_the_least_of_several_draws_is_exact() -> None:
+    """As if all draws were tried, with ties for the first drawn; and a real generator draws as it always did."""
+
+    class Listed(Player):
+        def text(self, chance: Random) -> str:
+            return min(chance.choices("abcd", cum_weights=[1, 3, 6, 10], k=3), key="bcda".index)
+
+    class Chooser(Player):
+        def text(self, chance: Random) -> str:
+            return least_of(chance, "abcd", [1, 3, 6, 10], 3, "bcda".index)
+
+    assert action_distribution(Chooser(), REQUEST) == pytest.approx(action_distribution(Listed(), REQUEST))
+    assert Chooser().text(Random(5)) == Listed().text(Random(5))
+
+    class Tied(Player):
+        def text(self, chance: Random) -> str:
+            return least_of(chance, "abcd", [1, 3, 6, 10], 2, lambda item: item in "cd")
+
+    # a or b unless both draws are of the others; a comes half as often as b.
+    assert action_distribution(Tied(), REQUEST) == pytest.approx(
+        {"a": 0.51 / 3, "b": 0.51 * 2 / 3, "c": 0.49 * 3 / 7, "d": 0.49 * 4 / 7}
+    )
 
 
 def test_too_many_branches_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

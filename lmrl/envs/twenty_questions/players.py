@@ -10,7 +10,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from lmrl.envs.task import Recording, recording_seed, turn_chance
+from lmrl.envs.task import Recording, least_of, recording_seed, turn_chance
 from lmrl.envs.twenty_questions.env import QUESTIONS, guess_of
 from lmrl.envs.twenty_questions.meaning import meaning
 from lmrl.envs.twenty_questions.objects import Property, everything, properties, things
@@ -79,7 +79,7 @@ def attentive(attention: float) -> Strategy:
             return _guess(agreeing if heeds else everything(), chance)
         if heeds:
             return _telling(agreeing, chance)
-        return _guess(everything(), chance) if chance.random() < _RASH else _asked(_thought_of(chance, 1)[0], chance)
+        return _guess(everything(), chance) if chance.random() < _RASH else _asked(_thought_of(chance), chance)
 
     return ask
 
@@ -88,7 +88,7 @@ def any_question(agreeing: int, request: Request, chance: Random) -> str:
     """Any property that comes to mind, in any words, and at the end any guesses."""
     if request.turn >= QUESTIONS - _GUESSES_LAST:
         return _guess(everything(), chance)
-    return f"{chance.choice(_thought_of(chance, 1)[0].phrasings[:_HELD_OUT])}\n"
+    return f"{chance.choice(_thought_of(chance).phrasings[:_HELD_OUT])}\n"
 
 
 def most_telling(agreeing: int, request: Request, chance: Random) -> str:
@@ -104,15 +104,20 @@ def _telling(agreeing: int, chance: Random) -> str:
     left = agreeing.bit_count()
     if left <= 2:
         return _guess(agreeing, chance)
-    drawn = _thought_of(chance, _CONSIDERED)
-    best: Property | None = min(drawn, key=lambda item: abs(2 * (item.yes & agreeing).bit_count() - left))
+    best: Property | None = least_of(
+        chance,
+        common_properties(),
+        _popularity(),
+        _CONSIDERED,
+        lambda item: abs(2 * (item.yes & agreeing).bit_count() - left),
+    )
     if best is not None and (best.yes & agreeing).bit_count() in (0, left):
         best = _best_split(agreeing)
     return _guess(agreeing, chance) if best is None else _asked(best, chance)
 
 
-def _thought_of(chance: Random, count: int) -> list[Property]:
-    return chance.choices(common_properties(), cum_weights=_popularity(), k=count)
+def _thought_of(chance: Random) -> Property:
+    return chance.choices(common_properties(), cum_weights=_popularity())[0]
 
 
 def _asked(item: Property, chance: Random) -> str:
