@@ -110,7 +110,15 @@ def test_words_of_questions_are_tokens() -> None:
     assert tokenizer.tokenize("Is it a frying pan?\n") == ["Is", " it", " a", " frying", " pan", "?\n"]
     assert tokenizer.tokenize("No.\n") == ["No.\n"] and tokenizer.tokenize(" carry") == [" carry"]
     assert tokenizer.decode(tokenizer("Is it a zebroid?\n")["input_ids"]) == "Is it a zebroid?\n"  # letter by letter
-    assert 500 < len(parts) < 1500
+    assert parts.keys() == {*tokenizer.get_added_vocab().values()} - {*tokenizer.all_special_ids}
+
+
+def test_words_of_cities_are_tokens() -> None:
+    tokenizer = load_tokenizer("lmrl-letters")
+    add_task_tokens(tokenizer, "guess_city")
+    assert tokenizer.tokenize("Is your city Havana?\n") == ["Is", " your", " city", " Havana", "?\n"]
+    said = "My country borders three to five countries.\n"
+    assert tokenizer.tokenize(said) == ["My", *(f" {word}" for word in said[3:-2].split()), ".\n"]
 
 
 def test_a_task_without_tokens_adds_none() -> None:

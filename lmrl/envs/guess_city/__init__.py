@@ -33,6 +33,7 @@ TASKS = (
         official="lmrl.envs.guess_city.official:FORMAT",
         chat="lmrl.envs.guess_city.prompts:CHAT",
         partner="lmrl.envs.guess_city.prompts:PARTNER",
+        tokens="lmrl.envs.guess_city.env:tokens",
     ),
 )
 """In the order of the results table."""

@@ -10,7 +10,7 @@ from lmrl.envs.guess_city.reading import Reading, fact_words, read_question
 from lmrl.errors import UserError
 from lmrl.types import PartnerRequest
 
-__all__ = ["REFUSALS", "ScriptedResident", "guarded", "guessed", "leaks", "truth"]
+__all__ = ["PHRASES", "REFUSALS", "ScriptedResident", "guarded", "guessed", "leaks", "truth"]
 
 _BIG = ("big", "large", "huge", "megacity", "populou")
 _SMALL = ("small", "little", "tiny")
@@ -155,6 +155,8 @@ _WRONG_CITY = ("No, I live elsewhere.", "No, it is another city.", "No, wrong ci
 _UNSURE = ("I am not sure.", "That is hard to say.", "I do not know that.")
 _ONE_AT_A_TIME = "One place at a time, please."
 _DISPUTED = "That is disputed."
+PHRASES = (*_YES, *_NO, *_HARDLY, *_WRONG_CITY, *_UNSURE, _ONE_AT_A_TIME, _DISPUTED, *REFUSALS)
+"""What it says whatever the city."""
 _GENERAL = ("food", "landmark", "culture", "industry", "history")
 _MAIN = ("language",)
 """Closed topics in which the table has the main thing only."""
