@@ -30,7 +30,6 @@ __all__ = [
     "DATA",
     "Score",
     "data_score",
-    "mean_on",
     "read_seeds",
     "score",
     "seed_folder",
@@ -148,7 +147,7 @@ def _score(task: str, name: str, results: Mapping[int, Result]) -> Score:
     samples = [Sample(values, fixed) for values in returns]
     actions = sum(int(table.lengths.sum()) for table in played)
     won = sum(int(table.successes.sum()) for table in played)
-    over_episodes = stratified_interval(samples, partial(mean_on, scale=published))
+    over_episodes = stratified_interval(samples, partial(_mean_on, scale=published))
     return_over_episodes = stratified_interval(samples, _mean_of_means)
     if len(runs) == 1:  # what its scores.json says, as the terminal and the model card do
         over_episodes = Interval(*runs[0].scores["normalized_ci"])
@@ -177,7 +176,7 @@ def _score(task: str, name: str, results: Mapping[int, Result]) -> Score:
         by_seed=tuple(by_seed),
         starts=fixed,
         own=None if own is None else mean(normalize(mean(values), own) for values in returns),
-        own_over_episodes=None if own is None else stratified_interval(samples, partial(mean_on, scale=own)),
+        own_over_episodes=None if own is None else stratified_interval(samples, partial(_mean_on, scale=own)),
         own_by_seed=() if own is None else tuple(normalize(mean(values), own) for values in returns),
         excess=_mean([_excess(run) for run in runs]),
         settings=tuple(_settings(run) for run in runs) if runs[0].evaluation != "evaluation" else (),
@@ -226,7 +225,7 @@ def _mean_of_means(parts: list[Resampled]) -> FloatArray:
     return means
 
 
-def mean_on(parts: Sequence[Resampled], scale: Scores | OwnScale) -> FloatArray:
+def _mean_on(parts: Sequence[Resampled], scale: Scores | OwnScale) -> FloatArray:
     """(R,): the mean of the runs' mean returns, each on a scale."""
     means: FloatArray = np.mean([_normalized(part.mean(), scale) for part in parts], axis=0)
     return means

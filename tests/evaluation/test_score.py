@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from lmrl.errors import UserError
 from lmrl.evaluation.aggregates import aggregates, improvements
 from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.intervals import student_mean
@@ -204,6 +205,13 @@ def test_the_choice_of_other_weights_does_not_count(tmp_path: Path) -> None:
     lay(tmp_path, [0.0], weights="a" * 16)
     lay(tmp_path, [1.0], part="evaluation_tuned", weights="b" * 16)
     assert scores_of(tmp_path)["bc"].tuned is None
+
+
+def test_settings_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    lay(tmp_path, [0.0])
+    lay(tmp_path, [1.0], part="evaluation_tuned", decoding={"temperature": "cold"})
+    with pytest.raises(UserError, match=r"decoding\.temperature must be a finite number, got 'cold'"):
+        scores_of(tmp_path)
 
 
 def test_the_own_scale_is_of_the_game_as_it_is(tmp_path: Path) -> None:
