@@ -19,7 +19,7 @@ from lmrl.data.inspection import dataset_stats
 from lmrl.data.storage import read_episodes
 from lmrl.envs.registry import make_policy, policy_names
 from lmrl.evaluation import evaluate
-from lmrl.report.tables import transcript
+from lmrl.evaluation.played import transcript
 
 TINY = "LMRL_TINY" in os.environ  # a few episodes, to see that everything works
 EPISODES = 4 if TINY else 60

@@ -56,7 +56,9 @@ def test_everything_from_data_to_report(
     assert cell["tokens"] == {"played": 0, "trained": 700, "played_last": 0, "played_tuned": 0} and cell["steps"] == {
         "last": 70
     }
-    assert set(cell["seconds"]) == {"fit", "evaluate", "total"} and cell["last"] == cell["scores"] == scores | {
+    assert set(cell["seconds"]) == {"fit", "evaluate", "tune", "evaluate_tuned", "total"} and cell["last"] == cell[
+        "scores"
+    ] == scores | {
         "seed": 0,
         "policy": "runs/maze_fo/mc",
     }
