@@ -49,9 +49,7 @@ def _is_whole(value: Any) -> bool:
 
 _text = _kind(lambda value: isinstance(value, str), "a text")
 _number = _kind(_is_number, "a finite number")
-_whole = _kind(
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a whole number from 0"
-)
+_whole = _kind(_is_whole, "a whole number from 0")
 _interval = _kind(
     lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)), "a list of two numbers"
 )

@@ -176,34 +176,36 @@ def _is_outdated(run: Path) -> bool:
 
 
 def _read(folder: Path, task: str) -> Result:
-    return replace(_read_part(folder, task, "evaluation"), tuned=_tuned(folder, task))
+    plain, part = _as_trained(folder, task), "evaluation_tuned"
+    if not (folder / part / "scores.json").is_file():
+        return plain
+    scores = _scores(folder / part / "scores.json", task)
+    weights = [of.get("provenance", {}).get("weights") for of in (scores, plain.scores)]
+    same = weights[0] == weights[1]  # else another training has taken the place of the one that was tuned
+    return replace(plain, tuned=replace(plain, scores=scores, evaluation=part)) if same else plain
 
 
-def _tuned(folder: Path, task: str) -> Result | None:
-    """The evaluation with the settings that were chosen, unless it is of other weights than the first."""
-    scores, plain = (read_json(folder / part / "scores.json") for part in ("evaluation_tuned", "evaluation"))
-    same = scores.get("provenance", {}).get("weights") == plain.get("provenance", {}).get("weights")
-    return _read_part(folder, task, "evaluation_tuned") if scores and same else None
-
-
-def _read_part(folder: Path, task: str, part: str) -> Result:
-    path = folder / part / "scores.json"
+def _scores(path: Path, task: str) -> dict[str, Any]:
     scores = read_json(path)
     if lacking := [key for key in SCORE_KEYS if key not in scores]:
         raise UserError(f"{path}: lacks {', '.join(lacking)}")
     if scores["task"] != task:
         raise UserError(f"{path}: scores of task {scores['task']!r} lie in the folder of {task!r}")
+    return scores
+
+
+def _as_trained(folder: Path, task: str) -> Result:
+    path = folder / "evaluation" / "scores.json"
     metrics, probed = find_metrics(folder), path.with_name("probe.json")
     hook = probe(task) if task in tasks() else None
     return Result(
         name=folder.name,
         folder=folder,
-        scores=scores,
+        scores=_scores(path, task),
         timing=read_json(folder / "timing.json"),
         curves={} if metrics is None else read_curves(metrics),
         probe=hook.read(probed) if hook is not None and probed.is_file() else None,
         cell=read_json(folder / "cell.json"),
-        evaluation=part,
     )
 
 
