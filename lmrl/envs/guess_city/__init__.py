@@ -33,7 +33,7 @@ TASKS = (
         official="lmrl.envs.guess_city.official:FORMAT",
         chat="lmrl.envs.guess_city.prompts:CHAT",
         partner="lmrl.envs.guess_city.prompts:PARTNER",
-        tokens="lmrl.envs.guess_city.env:tokens",
+        tokens="lmrl.envs.guess_city.players:tokens",
     ),
 )
 """In the order of the results table."""

@@ -1,43 +1,24 @@
 """Guess My City: find out by twenty questions where somebody lives."""
 
 import unicodedata
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lmrl.envs.base import DialogueEnv, Outcome, Turn
-from lmrl.envs.guess_city.cities import City, cities, city_named, country_names, topics
-from lmrl.envs.guess_city.oracle import PHRASES, ScriptedResident, guarded, guessed
-from lmrl.envs.task import TaskTokens, words_as_tokens
+from lmrl.envs.guess_city.cities import City, cities, city_named, topics
+from lmrl.envs.guess_city.oracle import ScriptedResident, guarded, guessed
 from lmrl.errors import unknown
 from lmrl.types import Partner, PartnerRequest
 
-__all__ = ["HEADER", "QUESTIONS", "GuessCity", "tokens"]
+__all__ = ["FOUND", "HEADER", "QUESTIONS", "GuessCity"]
 
 HEADER = "Questions:\n"
 QUESTIONS = 20
-_FOUND = "Yes, you found it.\n"
+FOUND = "Yes, you found it.\n"
+"""What the game itself says to the right guess."""
 _NO_QUESTION = "Please ask me a question.\n"
 _SILENT = "I am not sure.\n"
-_OPENINGS = (
-    "Is it in",
-    "Do you live in",
-    "Is your city",
-    "Do people speak",
-    "Do you pay with the",
-    "Is it at a capital",
-)
-"""Words with which players ask beside those of topics."""
 _LONGEST = 512
 _LONGEST_REPLY = 200
-
-
-def tokens(env: Mapping[str, Any]) -> TaskTokens:
-    """The words of names, facts, answers and questions, and the end of an answer."""
-    said = [text for topic in topics() for text in (*topic.sentences, *topic.without, *topic.questions)]
-    places = [name for city in cities() for name in city.names] + [*country_names()]
-    facts = [fact for city in cities() for topic in topics() for fact in city.every(topic.name)]
-    inside = (f" {text}" for text in (*places, *facts))  # of a sentence, after a space
-    return words_as_tokens([*said, *PHRASES, *_OPENINGS, _FOUND, *inside], lines=[HEADER, ".\n"])
 
 
 class GuessCity(DialogueEnv):
@@ -110,7 +91,7 @@ class GuessCity(DialogueEnv):
         if not any(sign.isalpha() for sign in self._heard[-1]):
             return self._answered(_NO_QUESTION, illegal=True)
         if guessed(self._heard[-1]) == self._name:
-            return self._answered(_FOUND, success=True)
+            return self._answered(FOUND, success=True)
         city = self._city
         known = {"city": city.name, "aliases": city.aliases, "country": city.country, "facts": city.facts}
         return PartnerRequest("guess_city", known, tuple(self._heard), tuple(self._said), self._facts["seed"])

@@ -12,10 +12,11 @@ from math import log
 from random import Random
 from typing import Any
 
-from lmrl.envs.guess_city.cities import City, Topic, cities, plain_words, topics
-from lmrl.envs.guess_city.oracle import truth
+from lmrl.envs.guess_city.cities import City, Topic, cities, country_names, plain_words, topics
+from lmrl.envs.guess_city.env import FOUND, HEADER
+from lmrl.envs.guess_city.oracle import PHRASES, truth
 from lmrl.envs.guess_city.reading import Reading, read_question, values_in
-from lmrl.envs.task import Recording, recording_seed, turn_chance
+from lmrl.envs.task import Recording, TaskTokens, recording_seed, turn_chance, words_as_tokens
 from lmrl.types import Policy, Reply, Request, Start
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "members",
     "of_skill",
     "recording",
+    "tokens",
 ]
 
 EVERYWHERE = (1 << len(cities())) - 1
@@ -251,6 +253,16 @@ def _always(strategy: Strategy) -> Callable[[int], Strategy]:
 
 def _player(strategy_of: Callable[[int], Strategy]) -> Callable[[Mapping[str, Any]], Policy]:
     return lambda env: CityGuesser(strategy_of)
+
+
+def tokens(env: Mapping[str, Any]) -> TaskTokens:
+    """The words of names, facts, answers and questions, and the end of an answer."""
+    told = [text for topic in topics() for text in (*topic.sentences, *topic.without, *topic.questions)]
+    asked = [*_GUESSES, *(text for _, text in _HUNCHES), _COUNTRY, *_PLAIN]
+    places = [name for city in cities() for name in city.names] + [*country_names()]
+    facts = [fact for city in cities() for topic in topics() for fact in city.every(topic.name)]
+    inside = (f" {text}" for text in (*places, *facts))  # of a sentence, after a space
+    return words_as_tokens([*told, *PHRASES, FOUND, *asked, *inside], lines=[HEADER, ".\n"])
 
 
 PLAYERS = {
