@@ -1,13 +1,14 @@
 """Tables of results in README and docs follow from committed records: ``python -m tests.test_numbers`` makes them."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from lmrl.envs import registry
 from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
-from lmrl.report.tables import AS_TRAINED, COLUMNS
+from lmrl.report.tables import overview, play
 from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, percent, with_interval
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +23,7 @@ def scores_of(task: str) -> dict[str, Score]:
     return found if data is None else {**found, DATA: data}
 
 
-def grid(heads: list[str], rows: list[list[str]]) -> str:
+def grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [heads, [":--", *["--:"] * (len(heads) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -46,10 +47,9 @@ def of_task(task: str) -> str:
     for name in ordered(players):
         for one in (players[name], players[name].tuned):
             if one is not None:
-                play = "; ".join(dict.fromkeys(one.settings)) or (AS_TRAINED if one.tokens else "")
                 rows.append(
                     [
-                        *(label(name), play, with_interval(one.normalized, one.over_episodes)),
+                        *(label(name), play(one), with_interval(one.normalized, one.over_episodes)),
                         *(number(published.get(name)), number(one.own), percent(one.success_rate)),
                         *(percent(one.illegal_rate), number(one.excess, 3), str(len(one.seeds) or UNKNOWN)),
                         duration(one.seconds) if one.tokens else "",
@@ -58,28 +58,17 @@ def of_task(task: str) -> str:
     return grid(heads, rows)
 
 
-def overview() -> str:
-    """A row per task that has records: as trained, tuned, published."""
-    rows = []
-    for task in registry.tasks():
-        players = scores_of(task)
-        published = registry.task(task).scores.normalized
-        cells = [task]
-        for name in COLUMNS:
-            one = players.get(name)
-            cell = UNKNOWN if one is None else number(one.normalized)
-            cell += f", {number(one.tuned.normalized)}" if one is not None and one.tuned is not None else ""
-            cells.append(f"{cell} / {number(published[name])}" if name in published else cell)
-        if players:
-            rows.append(cells)
-    return grid(["task", *map(label, COLUMNS)], rows)
+def of_all() -> str:
+    """The report's table: a row per task that has records, as trained, tuned, published."""
+    table = overview({task: players for task in registry.tasks() if (players := scores_of(task))})["table"]
+    return grid(table.heads, table.rows)
 
 
 def renewed(text: str) -> str:
     """A page with its tables as the records have them."""
 
     def made(found: re.Match[str]) -> str:
-        table = overview() if found[2] == "all" else of_task(found[2])
+        table = of_all() if found[2] == "all" else of_task(found[2])
         return f"{found[1]}\n{table}\n\n{found[3]}"
 
     return BLOCK.sub(made, text)

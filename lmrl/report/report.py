@@ -17,7 +17,7 @@ from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
 from lmrl.files import locked, replacing
 from lmrl.report.pages import render_html, render_markdown
 from lmrl.report.pictures import draw
-from lmrl.report.tables import AS_TRAINED, COLUMNS, follows, overview, task_words
+from lmrl.report.tables import COLUMNS, follows, overview, play, task_words
 from lmrl.report.wording import label, ordered
 
 __all__ = ["write_report", "write_table"]
@@ -63,7 +63,7 @@ def _row(score: Score) -> dict[str, Any]:
     return {
         **{name: getattr(score, name) for name in _WHOLE},
         **{name: getattr(score, name) for name in _INTERVALS},
-        "play": "; ".join(score.settings) if score.settings else AS_TRAINED,
+        "play": play(score),
         "seeds": list(score.seeds),
         "by_seed": list(score.by_seed),
         "own_by_seed": list(score.own_by_seed),

@@ -17,7 +17,7 @@ from lmrl.evaluation.results import Result
 from lmrl.evaluation.scores import DATA, Score
 from lmrl.report.wording import MINUS, UNKNOWN, count, duration, label, number, ordered, percent, with_interval
 
-__all__ = ["AS_TRAINED", "COLUMNS", "Table", "commands", "follows", "overview", "task_words"]
+__all__ = ["COLUMNS", "Table", "commands", "follows", "overview", "play", "task_words"]
 
 
 def commands(result: Result) -> str:
@@ -38,9 +38,6 @@ def commands(result: Result) -> str:
 def _flat(value: Any) -> str:
     return ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, dict) else str(value)
 
-
-AS_TRAINED = "as trained"
-"""How a policy plays whose settings nobody chose: at temperature 1, with the beta of its configuration."""
 
 _COMPARED = ("filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc", "ilql_to_ppo")
 """Algorithms whose difference from BC is of interest."""
@@ -129,7 +126,7 @@ def _result(ours: Score, published: Scores) -> tuple[str, ...]:
     name, low_high = ours.name, ours.over_seeds
     return (
         label(name),
-        _play(ours),
+        play(ours),
         with_interval(ours.normalized, ours.over_episodes),
         UNKNOWN if low_high is None else f"[{number(low_high.low)}, {number(low_high.high)}]",
         number(published.normalized.get(name)) + ("" if follows(name, published) else " †"),
@@ -147,11 +144,14 @@ def _result(ours: Score, published: Scores) -> tuple[str, ...]:
     )
 
 
-def _play(ours: Score) -> str:
-    """With which settings; nothing of data and scripted players."""
+def play(ours: Score) -> str:
+    """With which settings: as trained (at temperature 1, with the configuration's beta), or those that were chosen.
+
+    Nothing of data and scripted players, which have none.
+    """
     if ours.settings:
         return "; ".join(dict.fromkeys(ours.settings))
-    return "" if ours.name in (DATA, *registry.policy_names(ours.task)) else AS_TRAINED
+    return "" if ours.name in (DATA, *registry.policy_names(ours.task)) else "as trained"
 
 
 def _missing(task: str, names: Sequence[str]) -> str:
