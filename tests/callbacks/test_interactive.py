@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import lightning as L
@@ -110,6 +111,23 @@ def test_time_goes_on_where_a_run_does(data_path: Path, tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "again" / "metrics.csv").open()))
     (seconds,) = (float(row["time/train_seconds"]) for row in rows if row["time/train_seconds"])
     assert 1000 < seconds < 1100
+
+
+def test_time_spent_playing_is_no_time_of_training(
+    data_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if every evaluation took a thousand seconds."""
+    played: list[int] = []
+
+    def slow(*given: Any, **settings: Any) -> Evaluation:
+        played.append(1)
+        return evaluate(*given, **settings)
+
+    monkeypatch.setattr("lmrl.callbacks.interactive.evaluate", slow)
+    monkeypatch.setattr("lmrl.callbacks.interactive.perf_counter", lambda: perf_counter() + 1000 * len(played))
+    fit(tmp_path, data_path, 4)
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    assert [float(row["time/train_seconds"]) < 100 for row in rows if row["time/train_seconds"]] == [True, True]
 
 
 @pytest.mark.parametrize("name", ["every_n_steps", "episodes", "slots"])

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from lmrl.errors import UserError
-from lmrl.evaluation.curves import Curve, find_metrics, read_curves
+from lmrl.evaluation.curves import Curve, find_metrics, read_curves, values_at
 
 METRICS = """\
 epoch,eval/maze_fo/return_mean,step,train/loss
@@ -56,3 +56,7 @@ def test_metrics_are_found_below(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text("step\n")
     assert find_metrics(tmp_path) == path
+
+
+def test_a_curve_at_other_steps_has_what_was_logged_last() -> None:
+    assert values_at(Curve([5, 9], [30.0, 60.0]), [4, 5, 8, 9, 10]) == [0.0, 30.0, 30.0, 60.0, 60.0]

@@ -1,6 +1,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import tuning
 from lmrl.evaluation.results import TUNED, tuned_settings
 from lmrl.evaluation.tuning import tune
+from lmrl.players import named_policy
 from lmrl.types import Policy
 
 
@@ -68,3 +70,15 @@ def test_the_highest_mean_return_wins(run: Path, monkeypatch: pytest.MonkeyPatch
     tried = tune(run, temperatures=(1.0, 0.5, 0.25))
     assert [line.return_mean for line in tried] == [3.0, 2.0, 1.0]
     assert tuned_settings(run) == {"temperature": 0.5}
+
+
+def test_it_plays_on_the_device_that_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def spying(*given: Any, **settings: Any) -> Policy:
+        asked.append(settings.pop("device", None))
+        return named_policy(*given, **settings)
+
+    monkeypatch.setattr(tuning, "named_policy", spying)
+    tune(run, temperatures=(1.0,), episodes=2, device="cuda:3")
+    assert asked[-1] == "cuda:3"
