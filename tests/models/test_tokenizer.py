@@ -121,5 +121,17 @@ def test_words_of_cities_are_tokens() -> None:
     assert tokenizer.tokenize(said) == ["My", *(f" {word}" for word in said[3:-2].split()), ".\n"]
 
 
+def test_words_and_sums_of_car_dealer_are_tokens() -> None:
+    tokenizer = load_tokenizer("lmrl-letters")
+    parts = add_task_tokens(tokenizer, "car_dealer")
+    said = "I have a Mercedes-Benz truck with heated seats. I can sell it for $57,500.\n"
+    heard = ["I", " have", " a", " Mercedes-Benz", " truck", " with", " heated", " seats", "."]
+    assert tokenizer.tokenize(said) == [*heard, " I", " can", " sell", " it", " for", " $57", ",500", ".\n"]
+    assert parts[tokenizer(" $57")["input_ids"][0]] == ("$", "5 ten thousands", "7 thousands")
+    sums = [f" ${value:,}" for value in range(1_000, 121_600, 100)]
+    assert {len(ids) for ids in tokenizer(sums)["input_ids"]} == {2}
+    assert tokenizer.decode(tokenizer(" $57,512")["input_ids"]) == " $57,512"  # digit by digit
+
+
 def test_a_task_without_tokens_adds_none() -> None:
     assert add_task_tokens(load_tokenizer(), "maze_fo") == {} and not task_tokens("maze_fo").parts

@@ -34,6 +34,7 @@ TASKS = (
         official="lmrl.envs.car_dealer.official:FORMAT",
         chat="lmrl.envs.car_dealer.prompts:CHAT",
         partner="lmrl.envs.car_dealer.prompts:PARTNER",
+        tokens="lmrl.envs.car_dealer.tokens:tokens",
     ),
 )
 """In the order of the results table."""

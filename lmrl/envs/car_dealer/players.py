@@ -28,6 +28,7 @@ __all__ = [
     "Manner",
     "Notes",
     "RandomSeller",
+    "SELLER_SENTENCES",
     "Temper",
     "recording",
     "take_notes",
@@ -312,6 +313,8 @@ _OFFERS = (
     "Special discount for you: {}.",
 )
 _MOST_AT_ONCE = 3
+SELLER_SENTENCES = (*_RANDOM_TEXTS, *(text for texts in _TEXTS.values() for text in texts), *_OFFERS, "It also has.")
+"""All that sellers say, with names of what is filled in in braces."""
 
 
 class BestSeller:
