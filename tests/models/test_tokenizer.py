@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import chess
 import pytest
 
 from lmrl.envs.chess.env import spaced_fen
@@ -8,6 +9,8 @@ from lmrl.envs.wordle.env import load_vocabulary, spaced
 from lmrl.errors import UserError
 from lmrl.models.tokenizer import BUNDLED, add_task_tokens, bundled_name, fingerprint, load_tokenizer, train
 from lmrl.tokens.encoding import Encoder
+
+FEN_ORDER = [chess.square(file, rank) for rank in reversed(range(8)) for file in range(8)]
 
 
 @pytest.mark.parametrize(("name", "vocabulary"), [("lmrl", 1280), ("lmrl-chess", 1024), ("lmrl-letters", 310)])
@@ -84,23 +87,33 @@ def test_tokens_are_those_of_the_vocabulary_that_is_played(tmp_path: Path) -> No
     assert [len(Encoder(tokenizer).encode(word)) for word in ("z o n a l\n", "c r a n e\n")] == [1, 6]
 
 
-def test_squares_of_a_board_are_at_fixed_places() -> None:
+def test_a_position_becomes_men_on_squares() -> None:
     tokenizer = load_tokenizer("lmrl-letters")
-    add_task_tokens(tokenizer, "chess")
+    parts = add_task_tokens(tokenizer, "chess")
+    board = chess.Board()
+    for move in ["", *"e4 Nf6 e5 d5 Ke2 Rg8 c4".split()]:  # en passant, and rights that are lost
+        board.push_san(move) if move else None
+        men = [f"{board.piece_at(s)}{chess.square_name(s)} " for s in FEN_ORDER if board.piece_at(s)]
+        if board.turn:
+            ids = tokenizer(spaced_fen(board.fen()))["input_ids"]
+            assert [tokenizer.decode([token]) for token in ids][: len(men)] == men
+            assert len(ids) == len(men) + 3 or board.has_legal_en_passant()
+    assert tokenizer.decode(tokenizer(spaced_fen(chess.STARTING_FEN))["input_ids"][-3:]) == "  w   K Q k q   -   0   1\n"
+    assert set(parts[tokenizer("ke8 ")["input_ids"][0]]) >= {"man k", "on e8", "k on e8"}
     encoder = Encoder(tokenizer)
-    ids = encoder.encode(spaced_fen("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR w KQkq - 0 1"))
-    assert len(ids) == 19  # halves of ranks, rights, and two numbers
-    assert encoder.decode(ids[8:10]) == ". . . . P . . . / "
-    for move in ("e 4\n", "N f 3\n", "R a d 1 +\n", "e x d 8 = Q #\n", "O - O - O\n", "K x f 2\n"):
-        assert len(encoder.encode(move)) == 1 and encoder.decode(encoder.encode(move)) == move
+    for text in ("e 4\n", "N f 3\n", "R a d 1 +\n", "e x d 8 = Q #\n", "O - O - O\n", "K x f 2\n"):
+        assert len(encoder.encode(text)) == 1 and encoder.decode(encoder.encode(text)) == text
     assert encoder.decode(encoder.encode("N 3 e 4\n")) == "N 3 e 4\n"  # spelt, its digits as they are
 
 
-def test_ranks_of_an_endgame_are_tokens() -> None:
+def test_several_positions_and_moves_of_one_text_are_told_apart() -> None:
     tokenizer = load_tokenizer("lmrl-letters")
     add_task_tokens(tokenizer, "endgames")
-    ids = Encoder(tokenizer).encode("8 / 8 / 5 k 2 / 8 / 3 K 4 / 8 / 4 Q 3 / 8   w   -   -   1 2   1 0\n")
-    assert [tokenizer.decode([token]) for token in ids][2:3] == ["5 k 2 / "] and len(ids) == 10
+    fens = ("8/8/5k2/8/3K4/8/4Q3/8 w - - 12 10", "4k2R/8/8/8/3K4/8/8/R6R w - - 0 1")
+    texts = [spaced_fen(fens[0]), "Q e 7 +\n", spaced_fen(fens[1])]
+    one_by_one = [tokenizer(text)["input_ids"] for text in texts]
+    assert [len(ids) for ids in one_by_one] == [6, 1, 8]
+    assert tokenizer("".join(texts))["input_ids"] == sum(one_by_one, [])
     assert len(Encoder(tokenizer).encode("R a 1 a 8 #\n")) > 1 and len(Encoder(tokenizer).encode("R 1 a 8 #\n")) == 1
 
 

@@ -34,7 +34,7 @@ TASKS = (
         recording="lmrl.envs.chess.players:recording",
         official="lmrl.envs.chess.official:FORMAT",
         chat="lmrl.envs.chess.env:CHAT",
-        tokens="lmrl.envs.chess.env:tokens",
+        tokens="lmrl.envs.chess.tokens:tokens",
         picture="lmrl.envs.chess.picture:BoardPicture",
     ),
 )

@@ -3,18 +3,17 @@
 Of the paper's erratum: its examples were spelt otherwise than the positions.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import product
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import chess
 
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.chess.opponents import make_opponent
-from lmrl.envs.task import ChatPrompt, TaskTokens
+from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError, check_range
 
-__all__ = ["CHAT", "Chess", "move_parts", "plain_fen", "plain_san", "spaced_fen", "spaced_san", "tokens"]
+__all__ = ["CHAT", "Chess", "plain_fen", "plain_san", "spaced_fen", "spaced_san"]
 
 
 def spaced_fen(fen: str) -> str:
@@ -209,78 +208,3 @@ costs 1 and leaves the board as it is.""",
     spelling=plain_fen,
     own_spelling=plain_san,
 )
-
-
-_FILES, _RANKS = "abcdefgh", "12345678"
-_SQUARES = tuple(map("".join, product(_FILES, _RANKS)))
-# In a position, whose board comes before the side to move; the digits of a move stay.
-_EMPTY = tuple((rf"{n}(?=[^\n]*   [wb]   )", " ".join("." * n)) for n in range(1, 9))
-
-
-def move_parts(sans: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The tokens of moves in SAN: what moves, whence, where to, and what comes of it."""
-    return {spaced_san(san): tuple(_parts(san)) for san in sans}
-
-
-def _parts(san: str) -> Iterator[str]:
-    plain = san.rstrip("+#")
-    if plain != san:
-        yield san[-1]
-    if plain.startswith("O"):
-        yield plain
-        return
-    plain, _, promoted = plain.partition("=")
-    piece, way = (plain[0], plain[1:]) if plain[0].isupper() else ("P", plain)
-    yield f"piece {piece}"
-    yield from (f"to {way[-2:]}", f"file {way[-2]}", f"rank {way[-1]}")
-    yield from (f"from {mark}" for mark in way[:-2] if mark != "x")
-    yield from ("x",) if "x" in way else ()
-    yield from (f"={promoted}",) if promoted else ()
-
-
-def _moves() -> Iterator[str]:
-    """White's moves, but those that name the rank they come from, or of queens and bishops the file."""
-    for piece, x, square, end in product("KQRBN", ("", "x"), _SQUARES, ("", "+", "#")):
-        yield f"{piece}{x}{square}{end}"
-    for piece, file, x, square, end in product("RN", _FILES, ("", "x"), _SQUARES, ("", "+")):
-        if file != square[0] and (piece == "R" or abs(ord(file) - ord(square[0])) <= 2):
-            yield f"{piece}{file}{x}{square}{end}"
-    for square, end in product(_SQUARES, ("", "+", "#")):
-        sides = (_FILES[i] for i in range(8) if abs(i - _FILES.index(square[0])) == 1)
-        for start, promoted in product(("", *(f"{file}x" for file in sides)), "QRBN" if square[1] == "8" else ("",)):
-            if square[1] not in ("1", "2"):
-                yield f"{start}{square}{'=' * bool(promoted)}{promoted}{end}"
-    yield from (f"{castling}{end}" for castling in ("O-O", "O-O-O") for end in ("", "+", "#"))
-
-
-def clock_parts() -> dict[str, tuple[str, ...]]:
-    """The tokens of the two numbers at the end of a position: plies since a capture or pawn's move, and moves."""
-    ends = (("plies", "   ", 100), ("moves", "\n", 200))
-    return {
-        " ".join(str(n)) + end: (name, f"{n // 10} tens", f"{n % 10} ones")
-        for name, end, most in ends
-        for n in range(most)
-    }
-
-
-def _is_common(half: str) -> bool:
-    """Whether officers are few, or of one side and without pawns."""
-    white, black = (sum(man in men for man in half) for men in ("NBRQK", "nbrqk"))
-    if white and black:
-        return white + black == 2 and "p" not in half.lower()
-    return white + black < 2 or "p" not in half.lower() or (white + black == 2 and ("p" in half) != ("P" in half))
-
-
-def tokens(env: Mapping[str, Any]) -> TaskTokens:
-    """Moves, and halves of ranks, in which every square has its place; of rare halves each square is a token."""
-    common = [half for half in map("".join, product("nbrqkNBRQK.pP", repeat=4)) if _is_common(half)]
-    halves = {
-        " ".join(half) + end: (end, *(f"{_FILES[first + i]} {man}" for i, man in enumerate(half)))
-        for half in common
-        for first, end in ((0, " "), (4, " / "), (4, "   w   "))  # files before it, and what ends it
-    }
-    rights = (
-        "".join(right * has for right, has in zip("KQkq", whose, strict=True)) for whose in product((0, 1), repeat=4)
-    )
-    castling = {" ".join(right or "-") + "   -   ": ("rights", *right) for right in rights}
-    return TaskTokens({**halves, **castling, **clock_parts(), **move_parts(_moves())}, _EMPTY)

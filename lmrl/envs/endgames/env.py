@@ -5,13 +5,13 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
-from itertools import combinations, product
 from typing import Any, ClassVar
 
 import chess
 import numpy as np
 
-from lmrl.envs.chess.env import Chess, clock_parts, move_parts, plain_fen, plain_san
+from lmrl.envs.chess.env import Chess, plain_fen, plain_san
+from lmrl.envs.chess.tokens import MEN_ON_SQUARES, clock_parts, men_parts, move_parts
 from lmrl.envs.endgames.table import mate_plies
 from lmrl.envs.task import ChatPrompt, TaskTokens
 from lmrl.errors import UserError, unknown
@@ -199,20 +199,9 @@ and leaves the board as it is. Mate in as few moves as you can; beware of stalem
 
 
 def tokens(env: Mapping[str, Any]) -> TaskTokens:
-    """Moves of the pieces that there are, and ranks with at most two men: each rank at its place."""
+    """Men on squares, numbers, and moves of the pieces that there are."""
     sans = [f"{piece}{square}{end}" for piece in "KQR" for square in chess.SQUARE_NAMES for end in ("", "+", "#")]
     marks = (*chess.FILE_NAMES, *chess.RANK_NAMES)
     sans += [f"R{mark}{square}{end}" for mark in marks for square in chess.SQUARE_NAMES for end in ("", "+", "#")]
-    two = [{i: a, j: b} for i, j in combinations(range(8), 2) for a, b in product("KkQR", repeat=2)]
-    ranks = [
-        "".join(men.get(i, ".") for i in range(8)) for men in ({}, *({i: a} for i in range(8) for a in "KkQR"), *two)
-    ]
-    board = {
-        " ".join(re.sub(r"\.+", lambda empty: str(len(empty[0])), rank)) + end: (
-            end,
-            *(f"{file} {man}" for file, man in zip(chess.FILE_NAMES, rank, strict=True) if man != "."),
-        )
-        for rank in ranks
-        for end in (" / ", "   w   -   -   ")
-    }
-    return TaskTokens({**board, **clock_parts(), **move_parts(sans)})
+    side = {"  w   -   -   ": ("side",)}
+    return TaskTokens({**men_parts("kKQR"), **side, **clock_parts(), **move_parts(sans)}, MEN_ON_SQUARES)
