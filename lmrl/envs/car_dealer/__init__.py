@@ -13,7 +13,7 @@ TASKS = (
         entry_point="lmrl.envs.car_dealer.env:CarDealer",
         choices={"reward": ("revenue", "fancy")},
         max_action_tokens=48,
-        dataset_size=10_000,
+        dataset_size=50_000,
         paper_filter="top 10 % by return",
         # Raw scores of online filtered BC and GPT-4 are missing in Table 4 and are taken from Table 2, where every
         # other one equals the raw one.

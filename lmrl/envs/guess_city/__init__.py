@@ -12,7 +12,7 @@ TASKS = (
         env_id="lmrl/GuessCity-v0",
         entry_point="lmrl.envs.guess_city.env:GuessCity",
         max_action_tokens=24,
-        dataset_size=10_000,
+        dataset_size=50_000,
         dataset_version=2,
         paper_filter="top 10 % by return",
         own_scale=OwnScale(random=-18.98, recorder=-17.79, best=-2.68),
