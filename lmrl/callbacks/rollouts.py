@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -64,9 +66,15 @@ class RolloutCollection(Callback):
 
     Processes that train together share the episodes of a round, and each gets all of them: the round is that of one
     process.
+
+    The episodes of a group begin alike, with the same word or on the same square, and each has a seed of its own for
+    what happens then: what is sampled, how an opponent moves, what a second speaker says. ``info["group"]`` numbers the
+    groups of a round.
     """
 
-    def __init__(self, episodes: int = 64, slots: int = 32, decoding: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, episodes: int = 64, slots: int = 32, decoding: dict[str, Any] | None = None, group_size: int = 1
+    ) -> None:
         """Choose how a round is played.
 
         Args:
@@ -74,13 +82,16 @@ class RolloutCollection(Callback):
             slots: environments side by side, on each process.
             decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own;
                 PPO, which learns from what it samples, may have ``compile`` only.
+            group_size: episodes that begin alike, for algorithms that compare them (GRPO).
 
         Raises:
-            UserError: for a number below one.
+            UserError: for a number below one, and if the groups do not make up a round.
         """
-        check_range("[1, inf)", episodes=episodes, slots=slots)
+        check_range("[1, inf)", episodes=episodes, slots=slots, group_size=group_size)
+        if episodes % group_size:
+            raise UserError(f"episodes must be a multiple of group_size, got {episodes} and {group_size}")
         check_decoding(decoding or {})
-        self.episodes, self.slots = episodes, slots
+        self.episodes, self.slots, self.group_size = episodes, slots, group_size
         self.decoding = dict(decoding or {})
         self._seconds = 0.0
 
@@ -115,7 +126,7 @@ class RolloutCollection(Callback):
         began = perf_counter()
         say(trainer, f"playing round {number}")
         settings = {"max_new_tokens": data.task.max_action_tokens, "slots": self.slots, **self.decoding}
-        starts = [_start(data.seed, number, index) for index in range(self.episodes)]
+        starts = self._starts(data.seed, number)
         pace = RolloutPace()
         with summon_full_params(module, but=module.unused_in_rollouts), trainer.precision_plugin.forward_context():
             policy = _Counted(policy_of(module, settings), pace)
@@ -124,7 +135,10 @@ class RolloutCollection(Callback):
                 task, slots = data.task.name, self.slots
                 return in_order(rollout(policy, self._make_env, mine, task=task, slots=slots, forgiving=True))
 
-            played = map_over_ranks(starts, play)
+            played = [
+                replace(episode, info={**episode.info, "group": index // self.group_size})
+                for index, episode in enumerate(map_over_ranks(starts, play))
+            ]
         seconds = perf_counter() - began
         self._seconds += seconds
         _check_failures(played, number)
@@ -139,6 +153,26 @@ class RolloutCollection(Callback):
             rank_zero_warn(f"round {number}: {sign}")
         return played
 
+    def _starts(self, seed: int, number: int) -> list[Start]:
+        """Of the episodes of a round, group by group.
+
+        Raises:
+            UserError: an environment of which several episodes are to begin alike does not say how one began.
+        """
+        # The last word keeps the keys apart from those of evaluation: trailing zeros would not count.
+        seeds = [episode_seed(seed, number, index, 1) for index in range(self.episodes // self.group_size)]
+        if self.group_size == 1:
+            return [Start(first) for first in seeds]
+        with closing(self._make_env()) as env:
+            begun = [env.reset(seed=first)[1].get("start") for first in seeds]
+        if None in begun:
+            raise UserError(f"group_size {self.group_size} needs an environment whose info has 'start', to begin alike")
+        return [
+            Start(episode_seed(seed, number, index, 1, 1 + member), options)
+            for index, options in enumerate(begun)
+            for member in range(self.group_size)
+        ]
+
     def _shares(self, trainer: Trainer) -> dict[str, float]:
         """Shares of the time since the beginning."""
         whole = perf_counter() - self._began
@@ -146,11 +180,6 @@ class RolloutCollection(Callback):
         played = sum(callback.seconds for callback in callbacks if isinstance(callback, InteractiveEvaluation))
         shares = {"rollout": self._seconds / whole, "eval": played / whole}
         return {f"time/{name}": share for name, share in {**shares, "update": 1.0 - sum(shares.values())}.items()}
-
-
-def _start(seed: int, number: int, index: int) -> Start:
-    # The last word keeps the keys apart from those of evaluation: trailing zeros would not count.
-    return Start(episode_seed(seed, number, index, 1))
 
 
 class _Counted:

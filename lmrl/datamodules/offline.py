@@ -288,6 +288,7 @@ class OfflineDataModule(L.LightningDataModule):
                 pad=encoder.tokenizer.pad_token_id or 0,
                 observations=self.spec.observations,
                 bootstrap=self.spec.bootstrap,
+                after=self.spec.after,
                 expected=(
                     sum(len(s.col) for s in parts) / batches,
                     sum(s.n_observation_tokens for s in parts) / batches,

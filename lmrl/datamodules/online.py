@@ -208,7 +208,7 @@ class OnlineDataModule(OfflineDataModule):
         mine, pad = runs[rank::world], self._tokenizer().pad_token_id or 0
         parts = [buffer[index] for buffer, run in mine or runs[:1] for index in run]
         spec, share = self.spec, (expected[0] / world, expected[1] / world)
-        batch = collate(parts, pad, spec.observations, spec.bootstrap, share)
+        batch = collate(parts, pad, spec.observations, spec.bootstrap, share, spec.after)
         return batch if mine else batch.without_targets()
 
     def state_dict(self) -> dict[str, Any]:
@@ -251,4 +251,4 @@ class _Stream(IterableDataset[TokenBatch]):
 
 
 def _outcome(episode: Episode) -> Outcome:
-    return Outcome(episode.total_reward, episode.success)
+    return Outcome(episode.total_reward, episode.success, int(episode.info.get("group", -1)))

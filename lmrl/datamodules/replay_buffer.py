@@ -82,6 +82,8 @@ class Outcome:
 
     total_reward: float
     success: bool
+    group: int = -1
+    """Episodes of a round with this number began alike (`lmrl.callbacks.RolloutCollection`); -1: it has no such kin."""
 
 
 class ReplayBuffer:
@@ -101,6 +103,7 @@ class ReplayBuffer:
             "ids_end": np.int64,  # per segment, where its ids end
             "col": np.int32,  # per action token
             "reward": np.float64,
+            "turn_end": np.bool_,
             "new_col": np.int32,  # per segment
             "col_end": np.int64,  # per segment, where its action tokens end
             "follows": np.int8,  # per segment
@@ -109,6 +112,7 @@ class ReplayBuffer:
             "last": np.int64,  # per episode, where its segments end
             "total_reward": np.float64,
             "success": np.int8,
+            "group": np.int32,
         }
         self._folder, self._limit = folder, limit
         self._columns = {name: self._column(name, dtype) for name, dtype in types.items()}
@@ -125,6 +129,7 @@ class ReplayBuffer:
             add["ids"](part.ids)
             add["col"](part.col)
             add["reward"](part.reward)
+            add["turn_end"](part.turn_end)
             add["new_col"]([part.new_col])
             follows = _ENDS if part.next_ids is None else _IS_CUT if number == last else _GOES_ON
             if follows == _IS_CUT:
@@ -137,11 +142,12 @@ class ReplayBuffer:
         add["last"]([len(self)])
         add["total_reward"]([outcome.total_reward])
         add["success"]([outcome.success])
+        add["group"]([outcome.group])
 
     def outcomes(self) -> list[Outcome]:
         """Of all episodes."""
-        columns = (self._columns[name].values().tolist() for name in ("total_reward", "success"))
-        return [Outcome(total, bool(success)) for total, success in zip(*columns, strict=True)]
+        columns = (self._columns[name].values().tolist() for name in ("total_reward", "success", "group"))
+        return [Outcome(total, bool(success), group) for total, success, group in zip(*columns, strict=True)]
 
     def spans(self) -> list[range]:
         """The segments of each episode."""
@@ -173,6 +179,7 @@ class ReplayBuffer:
             col=col,
             token=ids[col + 1],
             reward=self._columns["reward"].values(*said),
+            turn_end=self._columns["turn_end"].values(*said),
             next_ids=following,
             key=as_key(ids),
             next_key=b"" if following is None else as_key(following),

@@ -80,6 +80,8 @@ class BatchSpec:
     """Discount per action token of `TokenBatch.return_to_go`; None leaves it NaN."""
     bootstrap: bool = False
     """Whether `TokenBatch.next` is needed: then the contexts beyond the last actions are read too."""
+    after: bool = False
+    """Whether `TokenBatch.after` is needed, e.g. for values of whole actions."""
     observations: bool = False
     """Whether observation tokens are indexed (`TokenBatch.observation_state`)."""
     post_rollout: PostRollout | None = None

@@ -193,6 +193,10 @@ class TokenBatch(NamedTuple):
     """() float32, the number of observation tokens that batches of this source have on average."""
     columns: Mapping[str, Tensor] | None = None
     """(N,) float32 each, by name: what an algorithm attached to each action token; None where none did."""
+    turn_end: Tensor | None = None
+    """(N,) bool: the last token of its action. Tokens of an action stand side by side."""
+    after: Tensor | None = None
+    """(N,) index of the state that has read the action token and nothing beyond; None if not asked for."""
 
     @property
     def n_tokens(self) -> int:
@@ -218,7 +222,8 @@ class TokenBatch(NamedTuple):
 
     def without_targets(self) -> "TokenBatch":
         """The same rows without action tokens or observation tokens."""
-        targets = ("token", "reward", "next", "terminated", "return_to_go", "observation_state", "observation_token")
+        targets = ("token", "reward", "next", "terminated", "return_to_go", "observation_state", "observation_token",
+                   "turn_end", "after")  # fmt: skip
         cut = {name: value[:0] for name in ("state", *targets) if (value := getattr(self, name)) is not None}
         columns = None if self.columns is None else {name: column[:0] for name, column in self.columns.items()}
         return self._replace(**cut, columns=columns)
@@ -230,6 +235,7 @@ def collate(
     observations: bool = False,
     bootstrap: bool = True,
     expected: tuple[float, float] | None = None,
+    after: bool = False,
 ) -> TokenBatch:
     """Put segments side by side.
 
@@ -241,16 +247,25 @@ def collate(
             of its own, half as much is read.
         expected: the numbers of action tokens and of observation tokens that batches of this source have on average
             (see `TokenBatch.scale`); None: those of this batch, for batches that stand alone.
+        after: also index the states that have read the action tokens.
     """
     layout = Layout(batch, bootstrap)
     sizes = np.asarray([len(s.col) for s in batch], dtype=np.int64)
-    here = layout.flat([s.key for s in batch], sizes, _join([s.col for s in batch], np.int64))
+    keys, cols = [s.key for s in batch], _join([s.col for s in batch], np.int64)
+    here = layout.flat(keys, sizes, cols)
     last = np.cumsum(sizes) - 1
     terminated = np.zeros(len(here), dtype=bool)
     terminated[last] = [s.next_ids is None for s in batch]
-    after = _successors(layout, batch, here, last) if bootstrap else here[:0]
     before, observed = _observations(layout, batch) if observations else (here[:0], here[:0])
-    states, inverse = np.unique(np.concatenate([here, after, before]), return_inverse=True)
+    places = [
+        here,
+        _successors(layout, batch, here, last) if bootstrap else here[:0],
+        layout.flat(keys, sizes, cols + 1) if after else here[:0],
+        before,
+    ]
+    states, inverse = np.unique(np.concatenate(places), return_inverse=True)
+    cuts = np.cumsum([len(place) for place in places])[:-1]
+    state, following, said, read = (torch.from_numpy(part) for part in np.split(inverse, cuts))
     returns = [np.full(len(s.col), np.nan) if s.return_to_go is None else s.return_to_go for s in batch]
     positions, mask = layout.attention()
     ids = layout.ids(pad)
@@ -262,17 +277,19 @@ def collate(
         mask=mask,
         row=torch.from_numpy(states // layout.width),
         col=torch.from_numpy(states % layout.width),
-        state=torch.from_numpy(inverse[: len(here)]),
+        state=state,
         token=torch.from_numpy(_join([s.token for s in batch], np.int64)),
         reward=torch.from_numpy(_join([s.reward for s in batch], np.float32)),
-        next=torch.from_numpy(inverse[len(here) : 2 * len(here)]) if bootstrap else None,
+        next=following if bootstrap else None,
         terminated=torch.from_numpy(terminated),
         return_to_go=torch.from_numpy(_join(returns, np.float32)),
         expected_tokens=torch.tensor(float(n_tokens) or 1.0),
-        observation_state=torch.from_numpy(inverse[len(here) + len(after) :]) if observations else None,
+        observation_state=read if observations else None,
         observation_token=torch.from_numpy(observed) if observations else None,
         expected_observation_tokens=torch.tensor(float(n_observation_tokens) or 1.0) if observations else None,
         columns=_columns(batch),
+        turn_end=torch.from_numpy(_join([s.turn_end for s in batch], np.bool_)),
+        after=said if after else None,
     )
 
 

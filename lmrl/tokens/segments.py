@@ -104,7 +104,7 @@ class Segment:
 
     Example: texts ``a b`` (two tokens), action ``x y`` with reward -1, then the next context is ``c``::
 
-        ids = (a, b, x, y)    col = (1, 2)    token = (x, y)    reward = (0, -1)    next_ids = (c,)
+        ids = (a, b, x, y)    col = (1, 2)    token = (x, y)    reward = (0, -1)    turn_end = (no, yes)    next_ids = (c,)
     """
 
     ids: NDArray[np.int32]
@@ -115,6 +115,8 @@ class Segment:
     """(n,) the action tokens themselves: ``ids[col + 1]``."""
     reward: NDArray[np.float64]
     """(n,) zero but on the last token of each action."""
+    turn_end: NDArray[np.bool_]
+    """(n,) whether it is the last token of its action."""
     next_ids: NDArray[np.int32] | None
     """What the policy reads when it acts after the last action token; None if the rules ended the episode."""
     key: bytes
@@ -195,12 +197,14 @@ def _segment(
     read_before = len(ids) - texts.lengths[2 * turns[0]] if 0 < turns[0] and start < 2 * turns[0] else 0
     col: list[int] = []
     reward: list[float] = []
+    turn_end: list[bool] = []
     for turn in turns:
         if turn > turns[0]:
             ids.extend(texts.pieces[2 * turn])
         action = texts.pieces[2 * turn + 1]
         col.extend(range(len(ids) - 1, len(ids) - 1 + len(action)))
         reward.extend([0.0] * (len(action) - 1) + [rewards[turn]])
+        turn_end.extend([False] * (len(action) - 1) + [True])
         ids.extend(action)
     array, states = np.asarray(ids, dtype=np.int32), np.asarray(col, dtype=np.int32)
     next_ids = None if following is None else np.asarray(following, dtype=np.int32)
@@ -209,6 +213,7 @@ def _segment(
         col=states,
         token=array[states + 1],
         reward=np.asarray(reward, dtype=np.float64),
+        turn_end=np.asarray(turn_end, dtype=np.bool_),
         next_ids=next_ids,
         key=as_key(array),
         next_key=b"" if next_ids is None else as_key(next_ids),

@@ -44,6 +44,21 @@ def test_every_token_finds_its_state_and_its_next_state(window: Window) -> None:
     assert batch.reward.tolist() == [float(r) for part in parts for r in part.reward]
 
 
+@pytest.mark.parametrize("bootstrap", [False, True])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_every_token_finds_the_state_that_has_read_it_and_the_end_of_its_action(
+    window: Window, bootstrap: bool
+) -> None:
+    parts = cut(MIXED, window)
+    batch = collate(parts, bootstrap=bootstrap, after=True)
+    names = prefixes(batch)
+    read = [CHARS.decode(part.ids.tolist())[: col + 2] for part in parts for col in part.col.tolist()]
+    assert [names[i] for i in batch.after.tolist()] == read
+    last = [[False] * (len(action) - 1) + [True] for e in MIXED for action in e.actions]
+    assert batch.turn_end.tolist() == sum(last, [])
+    assert collate(parts).after is None and batch.without_targets().turn_end.tolist() == []
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_hidden_vectors_equal_those_of_each_segment_alone(kind: str, window: Window) -> None:
