@@ -104,7 +104,8 @@ class Segment:
 
     Example: texts ``a b`` (two tokens), action ``x y`` with reward -1, then the next context is ``c``::
 
-        ids = (a, b, x, y)    col = (1, 2)    token = (x, y)    reward = (0, -1)    turn_end = (no, yes)    next_ids = (c,)
+        ids = (a, b, x, y)    col = (1, 2)    token = (x, y)    reward = (0, -1)    turn_end = (False, True)
+        next_ids = (c,)
     """
 
     ids: NDArray[np.int32]

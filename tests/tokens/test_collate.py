@@ -54,8 +54,8 @@ def test_every_token_finds_the_state_that_has_read_it_and_the_end_of_its_action(
     names = prefixes(batch)
     read = [CHARS.decode(part.ids.tolist())[: col + 2] for part in parts for col in part.col.tolist()]
     assert [names[i] for i in batch.after.tolist()] == read
-    last = [[False] * (len(action) - 1) + [True] for e in MIXED for action in e.actions]
-    assert batch.turn_end.tolist() == sum(last, [])
+    last = [place == len(action) - 1 for e in MIXED for action in e.actions for place in range(len(action))]
+    assert batch.turn_end.tolist() == last
     assert collate(parts).after is None and batch.without_targets().turn_end.tolist() == []
 
 

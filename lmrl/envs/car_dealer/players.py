@@ -23,12 +23,12 @@ from lmrl.types import Policy, Reply, Request, Start
 __all__ = [
     "PLAYERS",
     "PROB_MATCHED",
+    "SELLER_SENTENCES",
     "BestSeller",
     "CarSeller",
     "Manner",
     "Notes",
     "RandomSeller",
-    "SELLER_SENTENCES",
     "Temper",
     "recording",
     "take_notes",

@@ -1,7 +1,7 @@
 """The texts of chess that are one token each: a man on its square, a move, a number.
 
-The squares of a position are not spelt in a position's text: they follow from the places of its characters. So a position
-is respelt first, ``4 k 3 / 8 / ...   w   -   -`` as ``ke8 ...   w   -   -``: each man with its square, rank 8 first.
+The squares of men are not spelt in a position's text: they follow from the places of its characters. So a position is
+respelt first, ``4 k 3 / 8 / ...   w   -   -`` as ``ke8 ...   w   -   -``: each man with its square, rank 8 first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,8 +32,8 @@ MEN_ON_SQUARES = (*_EMPTY, *_FILE[::-1], *_RANK, (r"(?:\. |/ )+(?=[^\n]*  [wb]  
 def men_parts(men: str) -> dict[str, tuple[str, ...]]:
     """The tokens of men on squares: who, on which file, rank and square."""
     return {
-        f"{man}{square} ": (f"man {man}", f"on {square}", f"{man} on {square}", f"on file {square[0]}", f"on {square[1]}")
-        for man, square in product(men, _SQUARES)
+        f"{man}{file}{rank} ": (man, f"{man}{file}{rank}", f"on {file}{rank}", f"on file {file}", f"on rank {rank}")
+        for man, (file, rank) in product(men, _SQUARES)
     }
 
 

@@ -1,7 +1,6 @@
 """Endgames: mate the lone king from a won position, drawn at random or one of the fixed positions of evaluation."""
 
 import operator
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
