@@ -9,10 +9,12 @@ from lmrl.lazy import exports
 
 __all__ = [
     "BC",
+    "GRPO",
     "ILQL",
     "MC",
     "PPO",
     "FilteredBC",
+    "GiGPO",
     "GuidedPPO",
     "LanguageModule",
     "OnlineFilteredBC",
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from lmrl.modules.base import LanguageModule
     from lmrl.modules.bc import BC
     from lmrl.modules.filtered_bc import FilteredBC, OnlineFilteredBC
+    from lmrl.modules.gigpo import GiGPO
+    from lmrl.modules.grpo import GRPO
     from lmrl.modules.guided_ppo import GuidedPPO
     from lmrl.modules.ilql import ILQL
     from lmrl.modules.load import load_module, load_policy, trained_task
@@ -39,6 +43,8 @@ __getattr__, __dir__ = exports(
     {
         "BC": "lmrl.modules.bc",
         "FilteredBC": "lmrl.modules.filtered_bc",
+        "GRPO": "lmrl.modules.grpo",
+        "GiGPO": "lmrl.modules.gigpo",
         "GuidedPPO": "lmrl.modules.guided_ppo",
         "ILQL": "lmrl.modules.ilql",
         "LanguageModule": "lmrl.modules.base",

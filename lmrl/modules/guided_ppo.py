@@ -48,7 +48,7 @@ class GuidedPPO(PPO):
         self.trunk = build_value_trunk(self.model, self.hparams["lora"])
         self.q_heads = build_q_heads(self.model, 2, head_bias, self.hparams["q_rank"])
         load_pretrained_values(self, self.played_values, required=True)
-        self.ref_model: nn.Module = frozen_copy(nn.ModuleList([self.trunk, self.q_heads]))
+        self.ref_model = frozen_copy(nn.ModuleList([self.trunk, self.q_heads]))
 
     def add_adapters(self, lora: Mapping[str, Any] | None) -> None:
         """None on pi_beta, which does not learn."""

@@ -206,3 +206,21 @@ def test_rounds_need_a_datamodule_for_them(data_path: Path, tmp_path: Path) -> N
 def test_numbers_below_one_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} must be at least 1, got 0"):
         RolloutCollection(**{name: 0})
+
+
+def test_episodes_of_a_group_begin_alike_and_go_on_by_chance(bc_run: str, tmp_path: Path) -> None:
+    spy = Spying(episodes=6, slots=4, group_size=3)
+    data = rounds()
+    fit(PPO(pretrained=bc_run), data, tmp_path, steps=2, playing=spy)
+    first = spy.rounds[0]
+    assert [episode.info["group"] for episode in first] == [0, 0, 0, 1, 1, 1]
+    assert [outcome.group for outcome in data.played.outcomes()] == [0, 0, 0, 1, 1, 1]
+    begun = [(episode.info["start"], episode.observations[0]) for episode in first]
+    assert begun[0] == begun[1] == begun[2] != begun[3] == begun[4] == begun[5]
+    assert len({episode.seed for episode in first}) == 6
+    assert len({episode.actions for episode in first[:3]}) > 1
+
+
+def test_groups_make_up_a_round() -> None:
+    with pytest.raises(UserError, match="episodes must be a multiple of group_size, got 64 and 5"):
+        RolloutCollection(group_size=5)

@@ -8,7 +8,8 @@ import pytest
 
 from lmrl.errors import UserError
 from lmrl.losses import Experience
-from lmrl.modules.ppo import ProcessedRollout, compute_advantages
+from lmrl.modules.policy_gradient import ProcessedRollout
+from lmrl.modules.ppo import compute_advantages
 from lmrl.tokens.encoding import Window
 from lmrl.tokens.segments import Segment, segments
 from lmrl.types import Episode
@@ -18,6 +19,7 @@ VALUES, END = ((0.5, 0.4), (0.2, 0.1)), 0.7
 LOGPROBS = ((-0.1, -0.2), (-0.3, -0.4))
 TERMINATED = [-0.3662528, -0.31424, 1.258, 1.9]
 TRUNCATED = [-0.1311066, 0.012352, 1.7116, 2.53]
+COLUMNS = tuple(name for name in Experience._fields if name != "weight")
 SETTINGS = {"kl_weight": 0.1, "gamma": 0.9, "gae_lambda": 0.8}
 
 
@@ -35,7 +37,7 @@ def columns(found: ProcessedRollout) -> dict[str, list[list[float]]]:
     """Of each episode."""
     return {
         name: [np.concatenate([part.columns[name] for part in its]).tolist() for its in found.segments]
-        for name in Experience._fields
+        for name in COLUMNS
     }
 
 
@@ -57,7 +59,7 @@ def test_a_round_in_numbers(window: Window) -> None:
         assert seen["advantage"][index] == pytest.approx(((advantage - pool.mean()) / pool.std()).tolist(), abs=1e-5)
     assert found.kl == pytest.approx((0.5 - 1.0 + math.log(2.0)) / 8)
     targets = pool + np.tile(values, 2)
-    assert found.explained_variance == pytest.approx(1.0 - pool.var() / targets.var())
+    assert found.metrics["explained_variance"] == pytest.approx(1.0 - pool.var() / targets.var())
 
 
 def test_what_was_noted_of_other_tokens_is_refused() -> None:
@@ -68,4 +70,4 @@ def test_what_was_noted_of_other_tokens_is_refused() -> None:
 
 def test_a_round_without_tokens_has_no_kl() -> None:
     found = compute_advantages([], [], [], [], **SETTINGS)
-    assert (found.segments, found.kl) == ([], 0.0) and math.isnan(found.explained_variance)
+    assert (found.segments, found.kl) == ([], 0.0) and math.isnan(found.metrics["explained_variance"])

@@ -32,8 +32,8 @@ MEN_ON_SQUARES = (*_EMPTY, *_FILE[::-1], *_RANK, (r"(?:\. |/ )+(?=[^\n]*  [wb]  
 def men_parts(men: str) -> dict[str, tuple[str, ...]]:
     """The tokens of men on squares: who, on which file, rank and square."""
     return {
-        f"{man}{file}{rank} ": (man, f"{man}{file}{rank}", f"on {file}{rank}", f"on file {file}", f"on rank {rank}")
-        for man, (file, rank) in product(men, _SQUARES)
+        f"{man}{square} ": (man, f"{man}{square}", f"on {square}", f"on file {square[0]}", f"on rank {square[1]}")
+        for man, square in product(men, _SQUARES)
     }
 
 

@@ -1,0 +1,74 @@
+"""GRPO with a second advantage, among actions that were taken in the same state."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lmrl.errors import UserError, check_range, unknown
+from lmrl.losses import group_advantages, returns_to_go
+from lmrl.modules.grpo import GRPO
+from lmrl.tokens.segments import Segment
+from lmrl.training.rounds import Vector, joined
+from lmrl.types import Episode
+
+__all__ = ["GiGPO"]
+
+ANCHORS = ("observation", "context")
+
+
+class GiGPO(GRPO):
+    """Group-in-group policy optimisation (Feng et al. 2025, arXiv 2505.10978).
+
+    ``A = A_episode + step_weight * A_step``: the first is GRPO's; the second compares, among all turns of a group that
+    were taken in the same state, the discounted rewards that followed. It tells apart the actions of one episode where
+    states come again, as in mazes; where they never do, each is alone, and nothing is added.
+    """
+
+    name = "gigpo"
+
+    def __init__(
+        self, step_weight: float = 1.0, step_gamma: float = 0.95, anchor: str = "observation", **shared: Any
+    ) -> None:
+        """Build the policy.
+
+        Args:
+            step_weight: weight of the advantage among turns.
+            step_gamma: discount per turn of the rewards that turns are compared by.
+            anchor: what makes states the same: the newest ``observation``, as published, or the whole ``context`` that
+                the policy read.
+            **shared: arguments of `GRPO`.
+
+        Raises:
+            UserError: for an unknown anchor, ReBN, a number outside of its range, and as `GRPO`.
+        """
+        check_range("[0, inf)", step_weight=step_weight)
+        check_range("[0, 1]", step_gamma=step_gamma)
+        if anchor not in ANCHORS:
+            raise unknown("anchor", anchor, ANCHORS)
+        super().__init__(**shared)
+        if self.advantage == "rebn":
+            raise UserError("GiGPO compares within groups: advantage must be grpo, dr_grpo or rloo")
+        self.step_weight, self.step_gamma, self.anchor = step_weight, step_gamma, anchor
+
+    def turn_advantages(
+        self, episodes: Sequence[Episode], segments: Sequence[list[Segment]], rewards: Sequence[Vector]
+    ) -> list[Vector]:
+        """See `GRPO.turn_advantages`."""
+        whole = super().turn_advantages(episodes, segments, rewards)
+        groups = self.groups(episodes)
+        states = [
+            (group, state)
+            for group, episode, its in zip(groups, episodes, segments, strict=True)
+            for state in self._states(episode, its)
+        ]
+        returns = joined([returns_to_go(reward, self.step_gamma) for reward in rewards])
+        steps = np.split(group_advantages(returns, states, self.advantage), np.cumsum([len(r) for r in rewards])[:-1])
+        return [one + self.step_weight * step for one, step in zip(whole, steps, strict=True)]
+
+    def _states(self, episode: Episode, segments: list[Segment]) -> list[Any]:
+        """Of each turn what it was taken in."""
+        if self.anchor == "observation":
+            return [*episode.observations[:-1]]
+        starts = [(part, [0, *(np.flatnonzero(part.turn_end)[:-1] + 1)]) for part in segments]
+        return [part.ids[: part.col[first] + 1].tobytes() for part, firsts in starts for first in firsts]

@@ -1,0 +1,158 @@
+"""Policy gradients without a critic: GRPO, Dr. GRPO, RLOO and ReBN."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from lmrl.errors import UserError, check_range, unknown
+from lmrl.losses import (
+    GROUP_ADVANTAGES,
+    KL_ESTIMATORS,
+    GRPOLoss,
+    Sampled,
+    group_advantages,
+    grpo_loss,
+    k3,
+    returns_to_go,
+    token_logprobs,
+    whiten,
+    with_kl_penalty,
+)
+from lmrl.models.heads import frozen_copy
+from lmrl.models.lm import head_of, trunk_of
+from lmrl.modules.policy_gradient import PolicyGradient, ProcessedRollout, turn_lengths, weights_of
+from lmrl.tokens.collate import TokenBatch
+from lmrl.tokens.segments import Segment
+from lmrl.training.rounds import Vector, attach_columns, joined, rewards_of, sampled
+from lmrl.types import Episode
+
+__all__ = ["GRPO"]
+
+ADVANTAGES = (*GROUP_ADVANTAGES, "rebn")
+RATIOS = ("token", "turn")
+
+
+class GRPO(PolicyGradient):
+    """Learns from rounds that it plays itself, without a critic: what an episode earned against others of the round.
+
+    By ``advantage``: of a group of episodes that began alike (`lmrl.losses.group_advantages`: Shao et al. 2024, Liu et
+    al. 2025, Ahmadian et al. 2024), or ``rebn``: the return to come of each turn, whitened over all turns of the round
+    (Liu et al. 2025, arXiv 2510.01051), which needs no groups. All tokens of an action have the same advantage.
+    """
+
+    name = "grpo"
+
+    def __init__(
+        self,
+        advantage: str = "grpo",
+        gamma: float = 1.0,
+        importance_sampling_level: str = "token",
+        use_kl_in_reward: bool = False,
+        kl_loss_type: str = "k3",
+        **shared: Any,
+    ) -> None:
+        """Build the policy, and the reference model: a frozen copy of what it starts from.
+
+        Args:
+            advantage: ``grpo``, ``dr_grpo``, ``rloo`` or ``rebn``.
+            gamma: discount per turn.
+            importance_sampling_level: whose ratio is clipped: ``token``, or ``turn`` for that of the whole action.
+            use_kl_in_reward: take the KL penalty off the rewards, as PPO does; else it is a term of the loss.
+            kl_loss_type: by which estimator: ``k1``, ``k2`` or ``k3``; see `lmrl.losses.kl_penalty`.
+            **shared: arguments of `PolicyGradient`.
+
+        Raises:
+            UserError: for an unknown name, a number outside of its range, and as `PolicyGradient`.
+        """
+        check_range("[0, 1]", gamma=gamma)
+        for key, name, known in (
+            ("advantage", advantage, ADVANTAGES),
+            ("importance_sampling_level", importance_sampling_level, RATIOS),
+            ("kl_loss_type", kl_loss_type, KL_ESTIMATORS),
+        ):
+            if name not in known:
+                raise unknown(key, name, known)
+        super().__init__(**shared)
+        self.loss_arguments |= {"kl_loss_type": kl_loss_type}
+        self.advantage, self.gamma, self.use_kl_in_reward = advantage, gamma, use_kl_in_reward
+        self.by_turn = importance_sampling_level == "turn"
+        self.ref_model = frozen_copy(self.model)
+
+    def process(
+        self, episodes: Sequence[Episode], segments: Sequence[list[Segment]], ref_logprobs: Sequence[Vector]
+    ) -> ProcessedRollout:
+        """The columns of `lmrl.losses.Sampled`."""
+        logprobs, lengths = sampled(episodes, "action_logprobs", segments), turn_lengths(segments)
+        penalty = float(self.kl_weight) if self.use_kl_in_reward else 0.0
+        rewards = [
+            np.add.reduceat(with_kl_penalty(rewards_of(its), logprob, ref, penalty), np.cumsum([0, *length[:-1]]))
+            for its, logprob, ref, length in zip(segments, logprobs, ref_logprobs, lengths, strict=True)
+        ]
+        advantages = self.turn_advantages(episodes, segments, rewards)
+        columns = {
+            "logprob": joined(logprobs),
+            "ref_logprob": joined(ref_logprobs),
+            "advantage": np.repeat(joined(advantages), [n for length in lengths for n in length]),
+            "weight": weights_of(segments, self.loss_agg_mode),
+        }
+        kl = k3(columns["ref_logprob"] - columns["logprob"])
+        return ProcessedRollout(attach_columns(segments, columns), float(kl.mean()) if len(kl) else 0.0, {})
+
+    def turn_advantages(
+        self, episodes: Sequence[Episode], segments: Sequence[list[Segment]], rewards: Sequence[Vector]
+    ) -> list[Vector]:
+        """The advantage of each turn of each episode.
+
+        Args:
+            episodes: of a round.
+            segments: of each.
+            rewards: of each, one per turn.
+
+        Raises:
+            UserError: if episodes are to be compared with their group and there is none.
+        """
+        returns = [returns_to_go(reward, self.gamma) for reward in rewards]
+        ends = np.cumsum([len(reward) for reward in rewards])[:-1]
+        if self.advantage == "rebn":
+            return [*np.split(whiten(joined(returns)), ends)]
+        groups = self.groups(episodes)
+        compared = group_advantages([float(its[0]) for its in returns], groups, self.advantage)
+        return [np.full(len(reward), one) for reward, one in zip(rewards, compared, strict=True)]
+
+    def groups(self, episodes: Sequence[Episode]) -> list[int]:
+        """The group of each episode; see `lmrl.callbacks.RolloutCollection`.
+
+        Raises:
+            UserError: every episode is alone.
+        """
+        groups = [int(episode.info.get("group", -1)) for episode in episodes]
+        if episodes and (len({*groups}) == len(groups) or -1 in groups):
+            raise UserError(
+                f"{type(self).__name__} compares episodes that began alike: set group_size of RolloutCollection to 2 "
+                'or more, or model.init_args.advantage to "rebn"'
+            )
+        outcomes = {(group, episode.total_reward) for group, episode in zip(groups, episodes, strict=True)}
+        if len(outcomes) == len({*groups}):
+            rank_zero_warn("in no group of this round do returns differ: nothing can be learned from it")
+        return groups
+
+    def logits(self, batch: TokenBatch) -> Tensor:
+        """(S, vocabulary) logits of the policy."""
+        logits: Tensor = head_of(self.model)(self.hidden_states(trunk_of(self.model), batch))
+        return logits
+
+    def losses(self, batch: TokenBatch) -> GRPOLoss:
+        """Clipped policy loss of a minibatch of a round, and its KL penalty.
+
+        Raises:
+            UserError: for a batch that was never prepared by `prepare_rollout`.
+        """
+        if batch.columns is None:
+            raise UserError(f"{type(self).__name__} learns from rounds that it has played, not from recorded batches")
+        now = token_logprobs(self.logits(batch), batch.state, batch.token, self.invalid)
+        kl_weight = 0.0 if self.use_kl_in_reward else float(self.kl_weight)
+        turn_end = batch.turn_end if self.by_turn else None
+        return grpo_loss(now, Sampled(**batch.columns), kl_weight=kl_weight, turn_end=turn_end, **self.loss_arguments)

@@ -1,0 +1,206 @@
+"""What PPO and GRPO share: rounds that the policy plays itself, a reference model, and what is known of each token."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from lmrl.datamodules.online import online_datamodule
+from lmrl.datamodules.spec import BatchSpec
+from lmrl.errors import UserError, check_range, unknown
+from lmrl.losses import LOSS_AGG_MODES, KLController, bc_loss, loss_weights, token_logprobs
+from lmrl.models.lm import head_of, trunk_of, vocabulary_of
+from lmrl.modules.base import LanguageModule
+from lmrl.policies import LMPolicy, RerankPolicy
+from lmrl.policies.lm import invalid_ids
+from lmrl.tokens.collate import TokenBatch
+from lmrl.tokens.encoding import encoder_for
+from lmrl.tokens.segments import Segment
+from lmrl.training.reporting import RoundReporter, log_now
+from lmrl.training.rounds import Vector, read_batches
+from lmrl.types import Episode, Policy
+
+__all__ = ["PolicyGradient", "ProcessedRollout", "turn_lengths", "weights_of"]
+
+
+class ProcessedRollout(NamedTuple):
+    """A round as the loss sees it."""
+
+    segments: list[list[Segment]]
+    """Of each episode, with the columns that the loss asks for."""
+    kl: float
+    """Estimate of the mean KL between policy and reference model, per action token."""
+    metrics: dict[str, float]
+    """What else is logged of the round."""
+
+
+def turn_lengths(segments: Sequence[list[Segment]]) -> list[list[int]]:
+    """Of each episode the number of tokens of each action."""
+    ends = [np.concatenate([part.turn_end for part in its]).nonzero()[0] for its in segments]
+    return [np.diff(end, prepend=-1).tolist() for end in ends]
+
+
+def weights_of(segments: Sequence[list[Segment]], loss_agg_mode: str) -> Vector:
+    """(N,) `lmrl.losses.loss_weights` of a round."""
+    return loss_weights(turn_lengths(segments), loss_agg_mode)
+
+
+class PolicyGradient(LanguageModule):
+    """Learns from rounds that it plays itself, by clipped ratios of what it says now and what it said then.
+
+    A subclass says what is known of each action token once a round is played (`process`) and what the loss makes of it.
+    """
+
+    starts_from_bc = True
+    unused_in_rollouts: tuple[str, ...] = ("ref_model",)
+    reporter: RoundReporter
+    ref_model: nn.Module
+    invalid: Tensor
+    kl_weight: Tensor
+
+    def __init__(
+        self,
+        clip: float = 0.2,
+        clip_high: float | None = None,
+        entropy_weight: float = 0.0,
+        kl_weight: float = 0.001,
+        kl_target: float | None = None,
+        kl_horizon: float | None = None,
+        bc_weight: float = 0.0,
+        loss_agg_mode: str = "token-mean",
+        **shared: Any,
+    ) -> None:
+        """Build the policy, which the algorithm starts from.
+
+        Args:
+            clip: how far the ratio of new to old probability may pay to move from 1.
+            clip_high: likewise upwards, if that is another number.
+            entropy_weight: weight of an entropy bonus; 0 as published.
+            kl_weight: KL penalty coefficient, per action token.
+            kl_target: KL per action token towards which the coefficient is moved after each round; None keeps it.
+            kl_horizon: episodes that it takes to change the coefficient by a factor of about e; goes with `kl_target`.
+            bc_weight: weight of the BC loss on recorded episodes; needs ``data.init_args.offline``.
+            loss_agg_mode: what the loss is a mean over; see `lmrl.losses.loss_weights`.
+            **shared: arguments of `LanguageModule`.
+
+        Raises:
+            UserError: only one of `kl_target` and `kl_horizon`, a number outside of its range, and as `LanguageModule`.
+        """
+        check_range("[0, inf)", clip=clip, clip_high=clip_high)
+        check_range("[0, inf)", kl_weight=kl_weight, entropy_weight=entropy_weight, bc_weight=bc_weight)
+        if loss_agg_mode not in LOSS_AGG_MODES:
+            raise unknown("loss_agg_mode", loss_agg_mode, LOSS_AGG_MODES)
+        super().__init__(**shared)
+        self.loss_arguments: dict[str, Any] = {"clip": clip, "clip_high": clip_high, "entropy_weight": entropy_weight}
+        self.bc_weight, self.loss_agg_mode = bc_weight, loss_agg_mode
+        self.kl_controller = KLController(kl_target, kl_horizon)
+        self.reporter = RoundReporter(self.name)
+        self.register_buffer("kl_weight", torch.tensor(kl_weight, dtype=torch.float64))
+        self.register_buffer("invalid", self._invalid(None), persistent=False)
+
+    @abstractmethod
+    def process(
+        self, episodes: Sequence[Episode], segments: Sequence[list[Segment]], ref_logprobs: Sequence[Vector]
+    ) -> ProcessedRollout:
+        """Compute what the loss must know of each action token of a round.
+
+        Args:
+            episodes: of the round, with what was sampled.
+            segments: of each.
+            ref_logprobs: (T,) each, under the reference model.
+        """
+
+    @abstractmethod
+    def logits(self, batch: TokenBatch) -> Tensor:
+        """(S, vocabulary) logits of the policy."""
+
+    def setup(self, stage: str) -> None:
+        """Have rounds prepared.
+
+        Raises:
+            UserError: if the datamodule does not play rounds, keeps old ones, or lacks what `bc_weight` needs.
+        """
+        data = online_datamodule(self.trainer, type(self).__name__)
+        super().setup(stage)
+        self.invalid = self._invalid(encoder_for(self.tokenizer, self.window).end).to(self.invalid.device)
+        for name, wanted in (("keep_replay", False), ("offline", self.bc_weight > 0.0)):
+            if data.hparams[name] != wanted:
+                raise UserError(f"with bc_weight {self.bc_weight}, data.init_args.{name} must be {wanted}")
+
+    def batch_spec(self) -> BatchSpec:
+        """Rounds as `prepare_rollout` makes them; it is looked up late, since sharding wraps it."""
+        return replace(super().batch_spec(), post_rollout=lambda *played: self.prepare_rollout(*played))
+
+    @torch.no_grad()
+    def prepare_rollout(self, episodes: Sequence[Episode], segments: Sequence[list[Segment]]) -> list[list[Segment]]:
+        """Attach to each action token what the loss must know of it, and compute the next KL penalty coefficient.
+
+        Args:
+            episodes: of the round, with what was sampled.
+            segments: of each.
+
+        Raises:
+            UserError: if the episodes do not hold what was noted about exactly the tokens in the segments.
+        """
+        kl_weight = float(self.kl_weight)
+        found = self.process(episodes, segments, self._ref_logprobs(segments))
+        metrics = {"kl": found.kl, "kl_weight": kl_weight, **found.metrics}
+        log_now(self.trainer, {f"{self.name}/{name}": number for name, number in metrics.items()})
+        self.kl_weight.fill_(self.kl_controller.after(kl_weight, found.kl, len(episodes)))
+        return found.segments
+
+    def _ref_logprobs(self, segments: Sequence[list[Segment]]) -> list[Vector]:
+        """(T,) per episode: the log-probability of each action token under the reference model."""
+
+        def logprobs(batch: TokenBatch, counts: Tensor) -> Vector:
+            found = token_logprobs(self.ref_logits(batch), batch.state, batch.token, self.invalid)
+            return found.logprob.double().cpu().numpy()
+
+        found = self.read([segment for its in segments for segment in its], logprobs, bootstrap=False)
+        ends = np.cumsum([sum(len(segment.col) for segment in its) for its in segments])
+        return np.split(np.concatenate([np.zeros(0), *found]), ends)[:-1]
+
+    def ref_logits(self, batch: TokenBatch) -> Tensor:
+        """(S, vocabulary) logits of the reference model."""
+        assert isinstance(self.ref_model, PreTrainedModel)
+        logits: Tensor = head_of(self.ref_model)(self.hidden_states(trunk_of(self.ref_model), batch))
+        return logits
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """See `LanguageModule.training_step`; a BC batch beside it adds its loss, divided by its own expectation."""
+        if isinstance(batch, TokenBatch):
+            return super().training_step(batch, batch_idx)
+        recorded = batch["bc"]
+        imitation: Tensor = bc_loss(self.logits(recorded), recorded.state, recorded.token).loss
+        self.reporter.train_recorded(imitation, recorded)
+        clipped = super().training_step(batch["round"], batch_idx)
+        loss: Tensor = clipped + self.bc_weight * imitation * recorded.scale
+        return loss
+
+    def train(self, mode: bool = True) -> "PolicyGradient":
+        """Training mode for what learns; the reference model stays in eval mode."""
+        super().train(mode)
+        self.ref_model.train(False)
+        return self
+
+    def policy(self, **settings: Any) -> Policy:
+        """Sample from the model; `settings` as of `lmrl.policies.LMPolicy`."""
+        return LMPolicy(self.model, self.tokenizer, self.context_window(), **settings)
+
+    def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
+        """By likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
+        return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)
+
+    def read(self, segments: Sequence[Segment], use: Any, bootstrap: bool) -> list[Any]:
+        """What a function makes of batches of segments; see `lmrl.training.rounds.read_batches`."""
+        size = int(online_datamodule(self.trainer, self.name).hparams["batch_size"])
+        return read_batches(segments, use, size=size, bootstrap=bootstrap, device=self.device)
+
+    def _invalid(self, end: int | None) -> Tensor:
+        """(vocabulary,) bool: ids that are never sampled."""
+        return invalid_ids(self.tokenizer, vocabulary_of(self.model), torch.device("cpu"), end)

@@ -1,0 +1,242 @@
+"""Gradients of rounds, expected over all rounds that can be, against the exact gradient of the return.
+
+Two turns with actions of one or two tokens, an environment that draws what it answers, episodes that end after one
+turn, terminated or truncated.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lmrl.errors import UserError
+from lmrl.losses import group_advantages
+from lmrl.modules import GRPO, PPO, GiGPO
+from lmrl.modules import ppo as module_of_ppo
+from lmrl.modules.policy_gradient import turn_lengths
+from lmrl.tokens.collate import TokenBatch, collate
+from lmrl.tokens.encoding import Window
+from lmrl.tokens.segments import segments
+from lmrl.types import Episode
+from tests.helpers.doubles import CHARS, VOCABULARY, episode, prefixes
+
+TINY = {"n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 32}
+ACTIONS = ("x", "yx", "yz")  # the policy draws x or y, and after y x or z
+SAID = "xyz"
+#: After the first action: what is observed and how likely, the reward, and whether the episode ends there.
+FIRST = {
+    "x": [("p", 0.3, 1.0, ""), ("q", 0.7, 0.0, "")],
+    "yx": [("p", 0.5, -1.0, ""), ("e", 0.5, 2.0, "terminated")],
+    "yz": [("q", 0.8, 0.5, ""), ("e", 0.2, 0.0, "truncated")],
+}
+SECOND = {("p", "x"): 0.0, ("p", "yx"): 2.0, ("p", "yz"): -1.0, ("q", "x"): 1.5, ("q", "yx"): 0.0, ("q", "yz"): 3.0}
+WINDOWS = [Window(), Window(texts=1)]
+
+
+def episodes() -> Iterator[tuple[Episode, float]]:
+    """All of them, and how likely the environment's part in each is."""
+    for action in ACTIONS:
+        for seen, chance, reward, end in FIRST[action]:
+            if end:
+                yield episode("s", action, seen, rewards=[reward], terminated=end == "terminated"), chance
+                continue
+            for second in ACTIONS:
+                rewards = [reward, SECOND[seen, second]]
+                yield episode("s", action, seen, second, rewards=rewards, terminated=True), chance
+
+
+class Table:
+    """Logits of what has been read, in place of a network."""
+
+    def __init__(self, window: Window) -> None:
+        draw = torch.Generator().manual_seed(0)
+        names = {
+            CHARS.decode(part.ids[: col + 1].tolist())
+            for one, _ in episodes()
+            for part in segments(one, CHARS, window)
+            for col in part.col
+        }
+        self.rows = {name: row for row, name in enumerate(sorted(names))}
+        self.logits = torch.randn(len(self.rows), len(SAID), generator=draw).requires_grad_()
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        rows = torch.tensor([self.rows.get(name, 0) for name in prefixes(batch)])
+        full = torch.full((len(rows), VOCABULARY), -1e9)
+        return full.index_copy(1, torch.tensor([ord(c) for c in SAID]), self._allowed(rows, batch))
+
+    def _allowed(self, rows: Tensor, batch: TokenBatch) -> Tensor:
+        begun = torch.tensor([name.endswith("y") for name in prefixes(batch)])
+        forbidden = torch.stack([torch.zeros_like(begun), begun, ~begun], dim=-1)
+        return self.logits[rows].masked_fill(forbidden, -1e9)
+
+
+def sampled(table: Table, window: Window) -> list[tuple[Episode, Tensor]]:
+    """All episodes as the policy would have noted them, and the probability of each, with its gradient."""
+    found = []
+    for one, chance in episodes():
+        parts = list(segments(one, CHARS, window))
+        batch = collate(parts, bootstrap=False)
+        logprobs = table(batch).log_softmax(-1)[batch.state, batch.token]
+        ids = tuple(CHARS.encode(action) for action in one.actions)
+        noted = np.split(logprobs.detach().numpy(), np.cumsum([len(its) for its in ids])[:-1])
+        kept = replace(one, action_ids=ids, action_logprobs=tuple(tuple(map(float, turn)) for turn in noted))
+        found.append((kept, chance * logprobs.sum().exp()))
+    return found
+
+
+def gradient(value: Tensor, table: Table) -> Tensor:
+    (found,) = torch.autograd.grad(value, table.logits)
+    return found
+
+
+def of_the_return(table: Table, window: Window) -> Tensor:
+    """The exact gradient of the expected return."""
+    found = sampled(table, window)
+    assert sum(p.item() for _, p in found) == pytest.approx(1.0, abs=1e-5)
+    return gradient(torch.stack([p * one.total_reward for one, p in found]).sum(), table)
+
+
+def expected(module: GRPO | PPO, table: Table, window: Window, size: int, term: str = "loss") -> Tensor:
+    """The gradient of the loss of a round of so many episodes, over all rounds; they began alike."""
+    module.invalid = torch.zeros(VOCABULARY, dtype=torch.bool)
+    total = torch.zeros_like(table.logits)
+    for chosen in product(sampled(table, window), repeat=size):
+        played = [replace(one, info={"group": 0}) for one, _ in chosen]
+        parts = [list(segments(one, CHARS, window)) for one in played]
+        ref = [np.zeros(sum(len(part.col) for part in its)) for its in parts]
+        found = module.process(played, parts, ref)
+        batch = collate([part for its in found.segments for part in its], bootstrap=False)
+        terms = module.losses(batch)
+        chance = float(torch.stack([p.detach() for _, p in chosen]).prod())
+        total += chance * gradient(getattr(terms, term) * batch.scale, table)
+    return total
+
+
+def make(kind: type[GRPO], table: Table, **arguments: Any) -> GRPO:
+    torch.manual_seed(0)
+    module = kind(architecture=TINY, **{"loss_agg_mode": "seq-mean-token-sum", "kl_weight": 0.0, **arguments})
+    module.logits = table  # type: ignore[assignment, method-assign]
+    return module
+
+
+def far(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max())
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:in no group")
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(("advantage", "share"), [("rloo", 1.0), ("dr_grpo", 0.5)])
+def test_groups_give_the_gradient_of_the_return(window: Window, advantage: str, share: float) -> None:
+    table = Table(window)
+    found = expected(make(GRPO, table, advantage=advantage), table, window, 2)
+    assert far(found, -share * of_the_return(table, window)) < 1e-5
+
+
+def test_ratios_of_turns_give_the_gradient_of_the_return() -> None:
+    table = Table(WINDOWS[1])
+    settings = {"importance_sampling_level": "turn", "loss_agg_mode": "seq-mean-turn-sum"}
+    found = expected(make(GRPO, table, advantage="rloo", **settings), table, WINDOWS[1], 2)
+    assert far(found, -of_the_return(table, WINDOWS[1])) < 1e-5
+
+
+def test_grpo_climbs_the_chance_to_beat_another_episode() -> None:
+    """In groups of two the standardised advantage is the sign of the difference."""
+    table, window = Table(WINDOWS[0]), WINDOWS[0]
+    found = sampled(table, window)
+    beats = [p * q.detach() * np.sign(one.total_reward - other.total_reward) for one, p in found for other, q in found]
+    exact = gradient(torch.stack(beats).sum(), table)
+    assert far(expected(make(GRPO, table, advantage="grpo"), table, window, 2), -exact) < 1e-4
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "turn-mean"])
+def test_what_divides_by_lengths_is_biased(mode: str) -> None:
+    table, window = Table(WINDOWS[0]), WINDOWS[0]
+    found = expected(make(GRPO, table, advantage="rloo", loss_agg_mode=mode), table, window, 2).flatten()
+    exact = -of_the_return(table, window).flatten()
+    best = float(found @ exact / (exact @ exact))  # whatever it is multiplied with
+    assert far(found, best * exact) > 1e-3
+
+
+def test_dividing_by_the_episodes_that_reach_a_turn_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_index(parts: Any, mode: str) -> Any:
+        lengths = turn_lengths(parts)
+        reach = [sum(len(its) > turn for its in lengths) for turn in range(2)]
+        total = sum(map(sum, lengths))
+        return np.asarray([total / reach[t] for its in lengths for t, n in enumerate(its) for _ in range(n)])
+
+    table, window = Table(WINDOWS[0]), WINDOWS[0]
+    monkeypatch.setattr("lmrl.modules.grpo.weights_of", by_index)
+    found = expected(make(GRPO, table, advantage="rloo"), table, window, 2)
+    assert far(found, -of_the_return(table, window)) > 1e-2
+
+
+def test_steps_of_gigpo_weigh_states_by_how_often_others_come_there() -> None:
+    """A turn that is alone in its state has no advantage; the others have that of the policy gradient."""
+    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    module = make(GiGPO, table, advantage="rloo", step_gamma=1.0)
+    found = expected(module, table, window, 2) - expected(make(GRPO, table, advantage="rloo"), table, window, 2)
+    every = sampled(table, window)
+    visits = {s: sum(p.item() for one, p in every if s in one.observations[: len(one)]) for s in "spq"}
+    exact = torch.zeros_like(table.logits)
+    for one, p in every:
+        batch = collate(list(segments(one, CHARS, window)), bootstrap=False)
+        logprobs = table(batch).log_softmax(-1)[batch.state, batch.token]
+        turns = np.repeat(np.arange(len(one)), [len(action) for action in one.actions])
+        to_come = [sum(one.rewards[turn:]) * visits[one.observations[turn]] for turn in turns]
+        exact += p.item() * gradient((torch.tensor(to_come) * logprobs).sum(), table)
+    assert far(found, -exact) < 1e-4
+
+
+@pytest.mark.parametrize(("level", "mode"), [("token", "seq-mean-token-sum"), ("turn", "seq-mean-turn-sum")])
+def test_ppo_gives_the_gradient_of_the_return(level: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With lambda 1 and any V; whitening, which scales by the round's own spread, left out."""
+    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    monkeypatch.setattr(module_of_ppo, "whiten", lambda advantages: advantages)
+    torch.manual_seed(0)
+    module = PPO(architecture=TINY, level=level, loss_agg_mode=mode, gamma=1.0, gae_lambda=1.0, kl_weight=0.0)
+    values: Callable[[str], float] = lambda name: float(np.sin(sum(map(ord, name))))  # noqa: E731
+
+    def logits_and_values(batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        return table(batch), torch.tensor([values(name) for name in prefixes(batch)])
+
+    module.logits_and_values = logits_and_values  # type: ignore[method-assign]
+    module._end_values = lambda parts: [0.0] * len(parts)  # type: ignore[method-assign]
+    noted = []
+    for one, p in sampled(table, window):
+        states = [[one.observations[t] + a[:i] for i in range(len(a))] for t, a in enumerate(one.actions)]
+        noted.append((replace(one, action_values=tuple(tuple(map(values, turn)) for turn in states)), p))
+    monkeypatch.setattr("tests.modules.test_policy_gradient.sampled", lambda *_: noted)
+    found = expected(module, table, window, 1, "policy_loss")
+    assert far(found, -gradient(torch.stack([p * one.total_reward for one, p in noted]).sum(), table)) < 1e-5
+
+
+def test_rebn_whitens_what_is_to_come_over_all_turns() -> None:
+    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    module = make(GRPO, table, advantage="rebn", gamma=0.5)
+    played = [one for one, _ in sampled(table, window)][:4]
+    parts = [list(segments(one, CHARS, window)) for one in played]
+    rewards = [np.asarray(one.rewards) for one in played]
+    found = np.concatenate(module.turn_advantages(played, parts, rewards))
+    to_come = np.concatenate([[r[0] + 0.5 * r[1], r[1]] if len(r) == 2 else r for r in rewards])
+    np.testing.assert_allclose(found, (to_come - to_come.mean()) / to_come.std(), atol=1e-6)
+
+
+def test_a_group_in_numbers() -> None:
+    returns, groups = [1.0, 3.0, 5.0, 7.0, 9.0], ["a", "b", "a", "b", "c"]
+    assert group_advantages(returns, groups, "dr_grpo").tolist() == [-2.0, -2.0, 2.0, 2.0, 0.0]
+    assert group_advantages(returns, groups, "rloo").tolist() == [-4.0, -4.0, 4.0, 4.0, 0.0]
+    np.testing.assert_allclose(group_advantages(returns, groups, "grpo"), [-1, -1, 1, 1, 0], atol=1e-5)
+
+
+def test_who_is_alone_cannot_be_compared() -> None:
+    module = make(GRPO, Table(WINDOWS[0]))
+    played = [one for one, _ in sampled(Table(WINDOWS[0]), WINDOWS[0])][:2]
+    with pytest.raises(UserError, match="set group_size of RolloutCollection to 2 or more"):
+        module.groups([replace(one, info={"group": index}) for index, one in enumerate(played)])
