@@ -1,0 +1,78 @@
+"""GRPO, GiGPO and turn-level PPO as they train: through rounds, minibatches and checkpoints."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lmrl.callbacks import KeepLast, RolloutCollection
+from lmrl.errors import UserError
+from lmrl.modules import GRPO, PPO, GiGPO, LanguageModule, load_module
+from tests.helpers.online import fit, rounds
+
+pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group)")
+KINDS: list[tuple[type[LanguageModule], dict[str, Any]]] = [
+    (GRPO, {"advantage": "rloo", "importance_sampling_level": "turn"}),
+    (GRPO, {"advantage": "rebn", "use_kl_in_reward": True}),
+    (GiGPO, {"anchor": "context"}),
+    (PPO, {"level": "turn", "head_bias": -2.0}),
+]
+
+
+def train(kind: type[LanguageModule], root: Path, bc_run: str, steps: int, given: dict[str, Any], **more: Any) -> Any:
+    torch.manual_seed(len(more))
+    module = kind(pretrained=bc_run, lr=1e-2, lr_schedule="constant", warmup_steps=0, **given)
+    playing = RolloutCollection(episodes=6, slots=4, group_size=3)
+    fit(module, rounds(epochs=2), root, steps, [KeepLast()], playing, **more)
+    return module
+
+
+def logged(root: Path, key: str) -> list[float]:
+    with (root / "metrics.csv").open() as file:
+        return [float(row[key]) for row in csv.DictReader(file) if row.get(key)]
+
+
+@pytest.mark.parametrize(("kind", "given"), KINDS)
+def test_the_first_ratios_are_one_and_a_stopped_run_goes_on(
+    kind: type[LanguageModule], given: dict[str, Any], bc_run: str, tmp_path: Path
+) -> None:
+    whole = train(kind, tmp_path / "whole", bc_run, 13, given)
+    first = logged(tmp_path / "whole", f"{kind.name}/first_ratio")
+    assert len(first) >= 2 and first == pytest.approx([1.0] * len(first), abs=1e-5)
+    assert max(logged(tmp_path / "whole", f"{kind.name}/approx_kl")) > 1e-5
+    train(kind, tmp_path / "halves", bc_run, 8, given)
+    checkpoint = tmp_path / "halves" / "last.ckpt"
+    halves = train(kind, tmp_path / "halves", bc_run, 13, given, ckpt_path=checkpoint, weights_only=True)
+    for (name, one), other in zip(whole.state_dict().items(), halves.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_only_the_policy_learns_and_a_checkpoint_plays(bc_run: str, tmp_path: Path) -> None:
+    before = load_module(bc_run).model.state_dict()
+    module = train(GiGPO, tmp_path, bc_run, 3, {})
+    changed = [not torch.equal(tensor, before[name]) for name, tensor in module.model.state_dict().items()]
+    assert any(changed) and not module.ref_model.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.ref_model.state_dict().items())
+    again = load_module(tmp_path / "last.ckpt")
+    assert isinstance(again, GiGPO)
+    for name, tensor in again.model.state_dict().items():
+        assert torch.equal(tensor, module.model.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        (GRPO, {"advantage": "gae"}, "advantage"),
+        (GRPO, {"importance_sampling_level": "episode"}, "importance_sampling_level"),
+        (GRPO, {"kl_loss_type": "k4"}, "kl_loss_type"),
+        (GRPO, {"loss_agg_mode": "mean"}, "loss_agg_mode"),
+        (GiGPO, {"anchor": "board"}, "anchor"),
+        (GiGPO, {"advantage": "rebn"}, "GiGPO compares within groups"),
+        (PPO, {"level": "episode"}, "level"),
+    ],
+)
+def test_unknown_names_are_refused(kind: type[LanguageModule], given: dict[str, Any], said: str, bc_run: str) -> None:
+    with pytest.raises(UserError, match=said):
+        kind(pretrained=bc_run, **given)
