@@ -12,7 +12,7 @@ from lmrl.errors import UserError
 from lmrl.modules import GRPO, PPO, GiGPO, LanguageModule, load_module
 from tests.helpers.online import fit, rounds
 
-pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group)")
+pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group|Experiment logs directory)")
 KINDS: list[tuple[type[LanguageModule], dict[str, Any]]] = [
     (GRPO, {"advantage": "rloo", "importance_sampling_level": "turn"}),
     (GRPO, {"advantage": "rebn", "use_kl_in_reward": True}),
