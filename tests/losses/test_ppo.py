@@ -13,9 +13,13 @@ from lmrl.losses import (
     KLController,
     TokenLogprobs,
     explained_variance,
+    first_of_turn,
     gae,
     k3,
+    kl_penalty,
+    loss_weights,
     ppo_loss,
+    sum_over_turn,
     token_logprobs,
     whiten,
     with_kl_penalty,
@@ -190,3 +194,48 @@ def test_no_action_tokens_give_zero() -> None:
     old = Experience(empty, empty, empty, empty)
     loss = ppo_loss(TokenLogprobs(empty, empty), empty, old, clip=0.2, value_clip=0.2, value_weight=1.0)
     assert [term.item() for term in loss] == [0.0] * (len(loss) - 1) + [1.0]
+
+
+def test_a_turn_begins_with_its_first_token_and_adds_up_all() -> None:
+    turn_end = torch.tensor([False, True, True, False, False, True])
+    values = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert first_of_turn(values, turn_end).tolist() == [1.0, 1.0, 3.0, 4.0, 4.0, 4.0]
+    assert sum_over_turn(values, turn_end).tolist() == [3.0, 3.0, 3.0, 15.0, 15.0, 15.0]
+    assert first_of_turn(values[:0], turn_end[:0]).tolist() == sum_over_turn(values[:0], turn_end[:0]).tolist() == []
+
+
+def test_with_turns_as_steps_v_is_that_of_where_an_action_begins() -> None:
+    turn_end = torch.tensor([False, True, True])
+    now = TokenLogprobs(torch.zeros(3), torch.zeros(3))
+    weight = torch.from_numpy(loss_weights([[2, 1]], "turn-mean")).float()
+    old = Experience(torch.zeros(3), torch.zeros(3), torch.zeros(3), torch.tensor([2.0, 2.0, 3.0]), weight)
+    value = torch.tensor([1.0, 100.0, 5.0])
+    found = ppo_loss(now, value, old, clip=0.2, value_clip=None, value_weight=1.0, turn_end=turn_end)
+    assert found.value_loss.item() == pytest.approx(0.5 * ((1 - 2) ** 2 + (5 - 3) ** 2) / 2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("token-mean", [1, 1, 1, 1]),
+        ("turn-mean", [4 / 6, 4 / 6, 4 / 3, 4 / 3]),
+        ("seq-mean-token-sum", [2, 2, 2, 2]),
+        ("seq-mean-token-mean", [2 / 3, 2 / 3, 2 / 3, 2]),
+        ("seq-mean-turn-sum", [1, 1, 2, 2]),
+    ],
+)
+def test_weights_of_tokens(mode: str, expected: list[float]) -> None:
+    """Two episodes: one of an action of two tokens and one of one, one of an action of one."""
+    assert loss_weights([[2, 1], [1]], mode).tolist() == pytest.approx(expected)
+    assert loss_weights([], mode).tolist() == []
+
+
+@pytest.mark.parametrize("kind", ["k2", "k3"])
+def test_the_gradient_of_the_kl_penalty_is_that_of_the_kl(kind: str) -> None:
+    """Of k2 everywhere; of k3 near the reference."""
+    theta = torch.tensor([0.3, -0.2, 0.1], requires_grad=True)
+    ref = theta.detach() + (torch.tensor([0.5, -0.4, 0.2]) if kind == "k2" else torch.tensor([1e-3, -2e-3, 1e-3]))
+    logprob, ref_logprob = theta.log_softmax(-1), ref.log_softmax(-1)
+    (exact,) = torch.autograd.grad((logprob.exp() * (logprob - ref_logprob)).sum(), theta, retain_graph=True)
+    (found,) = torch.autograd.grad((logprob.detach().exp() * kl_penalty(logprob, ref_logprob, kind)).sum(), theta)
+    torch.testing.assert_close(found, exact, atol=2e-6, rtol=1e-3)
