@@ -18,7 +18,7 @@ from lmrl.decoding.engine import Engine
 from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.modules import BC, ILQL, MC, PPO, FilteredBC, GuidedPPO, OnlineFilteredBC, ValueModule
+from lmrl.modules import BC, GRPO, ILQL, MC, PPO, FilteredBC, GiGPO, GuidedPPO, OnlineFilteredBC, ValueModule
 from lmrl.policies import LMPolicy, RerankPolicy, ValueGuidedLogitsProcessor, ValueGuidedPolicy
 from lmrl.tokens.encoding import Window
 from tests.helpers.online import TINY
@@ -39,20 +39,25 @@ _LANGUAGE = {
 _BC = {**_LANGUAGE, "observation_loss_weight": NOT_NEGATIVE}
 _FILTER = {"top_fraction": FRACTION, "min_return": ANY}
 _VALUES = {**_LANGUAGE, "beta": NOT_NEGATIVE, "head_bias": ANY, "q_rank": COUNT}
-_PPO = {
+_GRADIENT = {
     **_LANGUAGE,
-    "gamma": SHARE,
-    "gae_lambda": SHARE,
+    "clip_high": NOT_NEGATIVE,
     "clip": NOT_NEGATIVE,
-    "value_clip": NOT_NEGATIVE,
-    "value_weight": NOT_NEGATIVE,
     "entropy_weight": NOT_NEGATIVE,
     "kl_weight": NOT_NEGATIVE,
     "kl_target": POSITIVE,
     "kl_horizon": POSITIVE,
     "bc_weight": NOT_NEGATIVE,
+}
+_PPO = {
+    **_GRADIENT,
+    "gamma": SHARE,
+    "gae_lambda": SHARE,
+    "value_clip": NOT_NEGATIVE,
+    "value_weight": NOT_NEGATIVE,
     "head_bias": ANY,
 }
+_GRPO = {**_GRADIENT, "gamma": SHARE}
 _OFFLINE = {
     "size": COUNT,
     "data_seed": (-1,),
@@ -80,11 +85,13 @@ TABLE: dict[type, Mapping[str, tuple[float, ...]]] = {
         "polyak": FRACTION,
     },
     PPO: _PPO,
+    GRPO: _GRPO,
+    GiGPO: {**_GRPO, "step_weight": NOT_NEGATIVE, "step_gamma": SHARE},
     GuidedPPO: {**_PPO, **_VALUES},
     Filter: _FILTER,
     OnlineDataModule: {**_OFFLINE, "epochs": COUNT, "batches": COUNT, "memory_mb": COUNT},
     InteractiveEvaluation: {"every_n_steps": COUNT, "episodes": COUNT, "seed": (-1,), "slots": COUNT},
-    RolloutCollection: {"episodes": COUNT, "slots": COUNT},
+    RolloutCollection: {"episodes": COUNT, "slots": COUNT, "group_size": COUNT},
     KeepLast: {"every_n_steps": COUNT},
     TrainingProgress: {"seconds": POSITIVE},
     LMPolicy: _DECODING,
