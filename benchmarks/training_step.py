@@ -28,11 +28,12 @@ def batch(
     draw = np.random.default_rng(0)
     said = np.arange(length) % (environment + action) >= environment
     col = (np.flatnonzero(said[1:])).astype(np.int32)
+    turn_end = ~np.append(said[1:], False)[col + 1]
     parts = []
     for _ in range(rows):
         ids = draw.integers(vocabulary, size=length).astype(np.int32)
         key = ids.astype(">u4").tobytes()
-        parts.append(Segment(ids, col, ids[col + 1], np.full(len(col), -1.0), None, key, b""))
+        parts.append(Segment(ids, col, ids[col + 1], np.full(len(col), -1.0), turn_end, None, key, b""))
     return collate(parts)
 
 

@@ -24,7 +24,7 @@ from tests.helpers.ranks import STRATEGIES, on_ranks
 CONFIGS = configs_folder()
 GOLDEN = Path(__file__).parent / "golden" / "configs.yaml"
 # Two games of an untrained model may well be equal, or won by nobody.
-pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")
+pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group)")
 
 RUNS = sorted(path for path in CONFIGS.glob("*/*.yaml") if path.parent.name in tasks())
 PAPER = sorted(CONFIGS.glob("paper/*/*.yaml"))

@@ -22,7 +22,7 @@ class GiGPO(GRPO):
 
     ``A = A_episode + step_weight * A_step``: the first is GRPO's; the second compares, among all turns of a group that
     were taken in the same state, the discounted rewards that followed. It tells apart the actions of one episode where
-    states come again, as in mazes; where they never do, each is alone, and nothing is added.
+    states come again; where they never do, each is alone, and nothing is added.
     """
 
     name = "gigpo"

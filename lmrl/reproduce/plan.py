@@ -371,8 +371,11 @@ def _shortened(config: Any, few_games: int | None) -> list[str]:
         return []
     kept: list[dict[str, Any]] = [{"class_path": "lmrl.callbacks.KeepLast"}]
     words, steps = [], _FEW_STEPS
-    if any(entry.class_path == _ROUNDS for entry in value_at(config, "trainer.callbacks") or ()):
-        kept.append({"class_path": _ROUNDS, "init_args": {"episodes": few_games}})
+    rounds = [entry for entry in value_at(config, "trainer.callbacks") or () if entry.class_path == _ROUNDS]
+    if rounds:
+        group = int(value_at(rounds[0], "init_args.group_size") or 1)  # a round is made up of whole groups
+        grouped = {"episodes": few_games} if group == 1 else {"episodes": 2 * group, "group_size": group}
+        kept.append({"class_path": _ROUNDS, "init_args": grouped})
         steps = _FEW_STEPS // 10
         # A handful of games of a policy that has hardly learned is won by nobody.
         if value_at(config, "model.init_args.success"):

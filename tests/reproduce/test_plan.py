@@ -97,6 +97,12 @@ def test_online_cells_start_where_their_configurations_say(order: Make) -> None:
         assert cell.max_steps == (6 if online else 60)
 
 
+def test_a_short_round_is_made_up_of_whole_groups(order: Make) -> None:
+    cell = trainings(shortened(order("grpo")))[-1]
+    (word,) = [word for word in words(cell) if word.startswith("--trainer.callbacks=")]
+    assert json.loads(word.partition("=")[2])[-1]["init_args"] == {"episodes": 16, "group_size": 8}
+
+
 def test_a_handful_of_games_is_kept_whether_won_or_not(order: Make) -> None:
     """In the shortened form alone: a real run learns from solved episodes only, and says when there are none."""
     for given, kept in ((order("online_filtered_bc"), True), (shortened(order("online_filtered_bc")), False)):
