@@ -119,6 +119,8 @@ class GRPO(PolicyGradient):
         if self.advantage == "rebn":
             return [*np.split(whiten(joined(returns)), ends)]
         groups = self.groups(episodes)
+        if len({*zip(groups, [episode.total_reward for episode in episodes], strict=True)}) == len({*groups}):
+            rank_zero_warn("in no group of this round do returns differ: nothing can be learned from it")
         compared = group_advantages([float(its[0]) for its in returns], groups, self.advantage)
         return [np.full(len(reward), one) for reward, one in zip(rewards, compared, strict=True)]
 
@@ -134,9 +136,6 @@ class GRPO(PolicyGradient):
                 f"{type(self).__name__} compares episodes that began alike: set group_size of RolloutCollection to 2 "
                 'or more, or model.init_args.advantage to "rebn"'
             )
-        outcomes = {(group, episode.total_reward) for group, episode in zip(groups, episodes, strict=True)}
-        if len(outcomes) == len({*groups}):
-            rank_zero_warn("in no group of this round do returns differ: nothing can be learned from it")
         return groups
 
     def logits(self, batch: TokenBatch) -> Tensor:
