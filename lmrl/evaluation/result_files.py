@@ -107,7 +107,9 @@ _scores = _object(
     warnings=_list(_text),
     provenance=_made_with,
 )
-_step = _object(command=_text, recipe=_text, note=_text, seconds=_number, before=_number, began=_number)
+_step = _object(
+    command=_text, recipe=_text, note=_text, seconds=_number, cpu_seconds=_number, before=_number, began=_number
+)
 _full_scores = _all_of(SCORE_KEYS, _scores)
 _cell = _object(
     task=_text,
@@ -116,6 +118,7 @@ _cell = _object(
     recipe=_text,
     commands=_list(_text),
     seconds=_all_of(["total"], _object(_number)),
+    cpu_seconds=_object(_number),
     note=_text,
     scores=_full_scores,
     last=_scores,

@@ -94,6 +94,8 @@ class Score:
     """`normalized` of the last checkpoints; the scores above are those of the best ones by return while training."""
     seconds: float | None = None
     """Wall time of a seed, training and evaluation, on average."""
+    cpu_seconds: float | None = None
+    """Time of all cores together likewise, where it was measured."""
     tokens: float | None = None
     """Action tokens that a seed learned from, each time anew, on average."""
     returns: tuple[tuple[float, ...], ...] = ()
@@ -169,7 +171,8 @@ def _score(task: str, name: str, results: Mapping[int, Result]) -> Score:
         length_mean=actions / count,
         illegal_rate=sum(int(table.illegal.sum()) for table in played) / max(1, actions),
         last=_mean([run.cell.get("last", {}).get("normalized") for run in runs]),
-        seconds=_mean([_seconds(run) for run in runs]),
+        seconds=_mean([_seconds(run, "seconds") for run in runs]),
+        cpu_seconds=_mean([_seconds(run, "cpu_seconds") for run in runs]),
         tokens=_mean([run.cell.get("tokens", {}).get("trained") for run in runs]),
         returns=tuple(map(tuple, returns)),
         lengths=tuple(length for table in played for length in table.lengths.tolist()),
@@ -235,9 +238,9 @@ def _normalized_iqm(parts: list[Resampled], published: Scores) -> FloatArray:
     return _normalized(pooled_interquartile_mean(parts), published)
 
 
-def _seconds(run: Result) -> float | None:
+def _seconds(run: Result, kind: str) -> float | None:
     """Training and evaluation together, where measured."""
-    found = [step["seconds"] for step in run.timing.values() if isinstance(step, dict) and "seconds" in step]
+    found = [step[kind] for step in run.timing.values() if isinstance(step, dict) and kind in step]
     return sum(found) if found else None
 
 

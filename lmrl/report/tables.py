@@ -116,6 +116,7 @@ def _results(scores: Mapping[str, Score], published: Scores) -> Table:
         "excess",
         "episodes",
         "tokens learned",
+        "core time",
         "wall time",
     )
     both = ((scores[name], scores[name].tuned) for name in ordered(scores))
@@ -140,6 +141,7 @@ def _result(ours: Score, published: Scores) -> tuple[str, ...]:
         number(ours.excess, 3),
         f"{ours.episodes:,}" if name == DATA else str(len(ours.seeds) * ours.episodes),
         count(ours.tokens),
+        duration(ours.cpu_seconds),
         duration(ours.seconds),
     )
 

@@ -35,7 +35,9 @@ def finish(cell: Cell, order: Order) -> dict[str, Any]:
     timing = read_json(cell.folder / "timing.json")
     steps: Mapping[str, Any] = {step.name: timing[step.name] for step in cell.steps if step.name in timing}
     # A dataset may have been finished by a process that was killed before it noted how long that took.
-    seconds = {name: record["seconds"] for name, record in steps.items() if "seconds" in record}
+    seconds, of_cpu = (
+        {name: record[kind] for name, record in steps.items() if kind in record} for kind in ("seconds", "cpu_seconds")
+    )
     record = {
         "task": cell.task,
         "algorithm": cell.algorithm,
@@ -43,6 +45,7 @@ def finish(cell: Cell, order: Order) -> dict[str, Any]:
         "recipe": cell.recipe,
         "commands": [record["command"] for record in steps.values()],
         "seconds": {**seconds, "total": round(sum(seconds.values()), 1)},
+        "cpu_seconds": {**of_cpu, "total": round(sum(of_cpu.values()), 1)},
         **(_of_data(cell, order) if cell.algorithm == DATA else _of_play(cell)),
     }
     write_json(record, cell.folder / "cell.json")
@@ -146,12 +149,14 @@ class Processes:
         with (folder / "log.txt").open("ab") as log:
             log.write(f"$ {command}\n".encode())
             log.flush()
-            begin, code = log.tell(), self._call((*step.words, *more), log.fileno())
+            begin, (code, cpu) = log.tell(), self._call((*step.words, *more), log.fileno())
         if code != 0:
             raise CommandFailed(f"{command}\nended with exit code {code}:\n{_tail(folder / 'log.txt', begin)}")
-        _note(folder, step, {**record, "seconds": round(spent + monotonic() - started, 1)})
+        took = {"seconds": round(spent + monotonic() - started, 1), "cpu_seconds": round(spent + cpu, 1)}
+        _note(folder, step, {**record, **took})
 
-    def _call(self, words: Sequence[str], output: int) -> int:
+    def _call(self, words: Sequence[str], output: int) -> tuple[int, float]:
+        """Exit code and CPU seconds, which unlike wall time do not depend on what else the machine does."""
         threads = str(self.threads)
         # OMP_NUM_THREADS is what torch goes by; logs are files, so no colours and no waiting for a full buffer.
         given = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
@@ -167,12 +172,21 @@ class Processes:
             )
             self._running.add(process)
         try:
-            return process.wait()
+            return _wait(process)
         finally:
             assert process.stdin is not None
             process.stdin.close()
             with self._lock:
                 self._running.discard(process)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> tuple[int, float]:
+    try:
+        _, status, used = os.wait4(process.pid, 0)
+    except ChildProcessError:  # `terminate` has found it ended
+        return process.wait(), 0.0
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, used.ru_utime + used.ru_stime
 
 
 def _note(folder: Path, step: Step, record: dict[str, Any]) -> None:
