@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from lmrl.lazy import exports
 
 __all__ = [
+    "AWR",
     "BC",
     "ILQL",
     "MC",
     "PPO",
+    "ArCHer",
     "FilteredBC",
     "GuidedPPO",
     "LanguageModule",
@@ -23,6 +25,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from lmrl.modules.archer import ArCHer
+    from lmrl.modules.awr import AWR
     from lmrl.modules.base import LanguageModule
     from lmrl.modules.bc import BC
     from lmrl.modules.filtered_bc import FilteredBC, OnlineFilteredBC
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(
     __name__,
     {
+        "AWR": "lmrl.modules.awr",
+        "ArCHer": "lmrl.modules.archer",
         "BC": "lmrl.modules.bc",
         "FilteredBC": "lmrl.modules.filtered_bc",
         "GuidedPPO": "lmrl.modules.guided_ppo",
