@@ -101,7 +101,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not [target for target in targets if not (page.parent / target).exists()]
 
 
-@pytest.mark.parametrize("name", ["BC", "FilteredBC", "MC", "ILQL", "PPO", "OnlineFilteredBC"])
+@pytest.mark.parametrize("name", ["BC", "FilteredBC", "MC", "ILQL", "AWR", "ArCHer", "PPO", "OnlineFilteredBC"])
 def test_an_algorithms_page_names_all_its_settings(name: str) -> None:
     module = getattr(modules, name)
     page = (ROOT / "docs" / "algorithms" / f"{module.name}.md").read_text(encoding="utf-8")
@@ -111,7 +111,16 @@ def test_an_algorithms_page_names_all_its_settings(name: str) -> None:
     assert not [setting for setting in settings if f"`{setting}`" not in page]
 
 
-@pytest.mark.parametrize(("name", "terms"), [("mc", losses.MCLoss), ("ilql", losses.ILQLLoss), ("ppo", losses.PPOLoss)])
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    [
+        ("mc", losses.MCLoss),
+        ("ilql", losses.ILQLLoss),
+        ("awr", losses.AWRLoss),
+        ("archer", losses.ArCHerLoss),
+        ("ppo", losses.PPOLoss),
+    ],
+)
 def test_every_term_of_a_loss_is_a_documented_key(name: str, terms: type) -> None:
     page = (ROOT / "docs" / "logged_keys.md").read_text(encoding="utf-8")
     fields = [field for field in inspect.get_annotations(terms) if field != "loss"]
