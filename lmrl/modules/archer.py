@@ -11,14 +11,11 @@ from torch.optim import Optimizer
 from lmrl.datamodules.online import online_datamodule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.losses import ArCHerLoss, Turns, TurnValues, archer_loss, token_logprobs, turns_of
+from lmrl.losses import ArCHerLoss, Turns, TurnValues, archer_loss, turns_of
 from lmrl.models.critic import Critic
 from lmrl.models.heads import frozen_copy, polyak_update
-from lmrl.models.lm import head_of
 from lmrl.modules.actor_critic import ActorCritic
-from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.collate import TokenBatch
-from lmrl.tokens.encoding import encoder_for
 from lmrl.tokens.segments import Segment
 from lmrl.training.optimizer import check_target_precision
 from lmrl.training.rounds import attach_columns, joined, sampled
@@ -134,14 +131,6 @@ class ArCHer(ActorCritic):
             target_q = self.target_critic.q(self.hidden_states(self.target_critic.trunk, batch)[said])
         return TurnValues(self.critic.q(hidden[said]), target_q, value, next_value)
 
-    def sampled_logprobs(self, batch: TokenBatch) -> Tensor:
-        """(N,) log-probabilities of the action tokens among those that may be said, as they are sampled."""
-        hidden, state = self.action_states(batch)
-        logits = head_of(self.model)(hidden)
-        end = encoder_for(self.tokenizer, self.window).end
-        invalid = invalid_ids(self.tokenizer, logits.shape[-1], logits.device, end)
-        return token_logprobs(logits, state, batch.token, invalid).logprob
-
     def train(self, mode: bool = True) -> "ArCHer":
         """Training mode for what learns; the target networks stay in eval mode."""
         super().train(mode)
@@ -156,7 +145,7 @@ class ArCHer(ActorCritic):
         super().on_before_optimizer_step(optimizer)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Step, then update the target networks: once per real step, also under gradient accumulation."""
+        """Step, then update the target networks: once per real step."""
         super().optimizer_step(*args, **kwargs)
         self.update_target_networks()
 
