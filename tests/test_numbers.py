@@ -52,7 +52,7 @@ def of_task(task: str) -> str:
                         *(label(name), play(one), with_interval(one.normalized, one.over_episodes)),
                         *(number(published.get(name)), number(one.own), percent(one.success_rate)),
                         *(percent(one.illegal_rate), number(one.excess, 3), str(len(one.seeds) or UNKNOWN)),
-                        duration(one.seconds) if one.tokens else "",
+                        duration(one.cpu_seconds or one.seconds) if one.tokens else "",
                     ]
                 )
     return grid(heads, rows)

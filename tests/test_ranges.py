@@ -18,7 +18,20 @@ from lmrl.decoding.engine import Engine
 from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.modules import BC, GRPO, ILQL, MC, PPO, FilteredBC, GiGPO, GuidedPPO, OnlineFilteredBC, ValueModule
+from lmrl.modules import (
+    AWR,
+    BC,
+    GRPO,
+    ILQL,
+    MC,
+    PPO,
+    ArCHer,
+    FilteredBC,
+    GiGPO,
+    GuidedPPO,
+    OnlineFilteredBC,
+    ValueModule,
+)
 from lmrl.policies import LMPolicy, RerankPolicy, ValueGuidedLogitsProcessor, ValueGuidedPolicy
 from lmrl.tokens.encoding import Window
 from tests.helpers.online import TINY
@@ -83,6 +96,18 @@ TABLE: dict[type, Mapping[str, tuple[float, ...]]] = {
         "expectile": (0.49, 1.0, 1.5),
         "cql_weight": NOT_NEGATIVE,
         "polyak": FRACTION,
+    },
+    AWR: {**_LANGUAGE, "gamma": SHARE, "temperature": POSITIVE, "max_weight": POSITIVE, "head_bias": ANY},
+    ArCHer: {
+        **_LANGUAGE,
+        "gamma": SHARE,
+        "expectile": (0.49, 1.0, 1.5),
+        "polyak": FRACTION,
+        "temperature": POSITIVE,
+        "max_weight": POSITIVE,
+        "clip": NOT_NEGATIVE,
+        "critic_only_steps": (-1,),
+        "head_bias": ANY,
     },
     PPO: _PPO,
     GRPO: _GRPO,

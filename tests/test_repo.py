@@ -101,7 +101,9 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not [target for target in targets if not (page.parent / target).exists()]
 
 
-@pytest.mark.parametrize("name", ["BC", "FilteredBC", "MC", "ILQL", "PPO", "GRPO", "GiGPO", "OnlineFilteredBC"])
+@pytest.mark.parametrize(
+    "name", ["BC", "FilteredBC", "MC", "ILQL", "AWR", "ArCHer", "PPO", "GRPO", "GiGPO", "OnlineFilteredBC"]
+)
 def test_an_algorithms_page_names_all_its_settings(name: str) -> None:
     module = getattr(modules, name)
     page = (ROOT / "docs" / "algorithms" / f"{module.name}.md").read_text(encoding="utf-8")
@@ -113,7 +115,14 @@ def test_an_algorithms_page_names_all_its_settings(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "terms"),
-    [("mc", losses.MCLoss), ("ilql", losses.ILQLLoss), ("ppo", losses.PPOLoss), ("grpo", losses.GRPOLoss)],
+    [
+        ("mc", losses.MCLoss),
+        ("ilql", losses.ILQLLoss),
+        ("awr", losses.AWRLoss),
+        ("archer", losses.ArCHerLoss),
+        ("ppo", losses.PPOLoss),
+        ("grpo", losses.GRPOLoss),
+    ],
 )
 def test_every_term_of_a_loss_is_a_documented_key(name: str, terms: type) -> None:
     page = (ROOT / "docs" / "logged_keys.md").read_text(encoding="utf-8")

@@ -1,5 +1,15 @@
 """Losses as functions of tensors: nothing here knows of modules, trainers or text."""
 
+from lmrl.losses.archer import (
+    ArCHerLoss,
+    Turns,
+    TurnValues,
+    archer_loss,
+    awr_actor_loss,
+    clipped_actor_loss,
+    turns_of,
+)
+from lmrl.losses.awr import AWRLoss, advantage_weights, awr_loss
 from lmrl.losses.bc import BCLoss, bc_loss
 from lmrl.losses.groups import GROUP_ADVANTAGES, group_advantages
 from lmrl.losses.grpo import GRPOLoss, Sampled, grpo_loss
@@ -28,6 +38,8 @@ __all__ = [
     "GROUP_ADVANTAGES",
     "KL_ESTIMATORS",
     "LOSS_AGG_MODES",
+    "AWRLoss",
+    "ArCHerLoss",
     "BCLoss",
     "Experience",
     "GRPOLoss",
@@ -40,7 +52,14 @@ __all__ = [
     "Sampled",
     "TokenLogprobs",
     "TokenScores",
+    "TurnValues",
+    "Turns",
+    "advantage_weights",
+    "archer_loss",
+    "awr_actor_loss",
+    "awr_loss",
     "bc_loss",
+    "clipped_actor_loss",
     "clipped_policy_loss",
     "expectile_loss",
     "explained_variance",
@@ -61,6 +80,7 @@ __all__ = [
     "sum_over_turn",
     "td_target",
     "token_logprobs",
+    "turns_of",
     "whiten",
     "with_kl_penalty",
 ]

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from lmrl.lazy import exports
 
 __all__ = [
+    "AWR",
     "BC",
     "GRPO",
     "ILQL",
     "MC",
     "PPO",
+    "ArCHer",
     "FilteredBC",
     "GiGPO",
     "GuidedPPO",
@@ -25,6 +27,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from lmrl.modules.archer import ArCHer
+    from lmrl.modules.awr import AWR
     from lmrl.modules.base import LanguageModule
     from lmrl.modules.bc import BC
     from lmrl.modules.filtered_bc import FilteredBC, OnlineFilteredBC
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(
     __name__,
     {
+        "AWR": "lmrl.modules.awr",
+        "ArCHer": "lmrl.modules.archer",
         "BC": "lmrl.modules.bc",
         "FilteredBC": "lmrl.modules.filtered_bc",
         "GRPO": "lmrl.modules.grpo",

@@ -5,15 +5,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from lightning.pytorch.plugins.precision import HalfPrecision
 from torch import Tensor, nn
 
 from lmrl.datamodules.spec import BatchSpec
-from lmrl.errors import UserError, check_range
+from lmrl.errors import check_range
 from lmrl.losses import ILQLLoss, ilql_loss
 from lmrl.models.heads import ValueHead, frozen_copy, polyak_update
 from lmrl.modules.values import ValueModel, ValueModule, load_pretrained_values
 from lmrl.tokens.collate import TokenBatch
+from lmrl.training.optimizer import check_target_precision
 
 __all__ = ["ILQL"]
 
@@ -79,11 +79,9 @@ class ILQL(ValueModule):
             UserError: if the target networks were to be kept in half precision, in which they do not move.
         """
         super().setup(stage)
-        if isinstance(self.trainer.precision_plugin, HalfPrecision) and self.hparams["lora"] is None:
-            raise UserError(
-                f"precision {self.trainer.precision} rounds the steps of ILQL's target networks to nothing; use "
-                "bf16-mixed, or train adapters (model.init_args.lora), which stay float32"
-            )
+        if self.hparams["lora"] is None:
+            instead = "use bf16-mixed, or train adapters (model.init_args.lora), which stay float32"
+            check_target_precision(self.trainer, "ILQL", instead)
 
     def batch_spec(self) -> BatchSpec:
         """With the states that follow."""

@@ -17,7 +17,14 @@ from lmrl.modules.base import LanguageModule
 from lmrl.policies import RerankPolicy, ValueGuidedPolicy
 from lmrl.tokens.collate import TokenBatch
 
-__all__ = ["ValueModel", "ValueModule", "build_q_heads", "build_value_trunk", "load_pretrained_values"]
+__all__ = [
+    "ValueModel",
+    "ValueModule",
+    "build_q_heads",
+    "build_value_trunk",
+    "load_exported_values",
+    "load_pretrained_values",
+]
 
 
 class ValueModel(NamedTuple):
@@ -81,14 +88,27 @@ def load_pretrained_values(module: LanguageModule, values: ValueModel, required:
     Raises:
         UserError: if these are values of another kind, or there are none where they are required.
     """
+    load_exported_values(module, values.state_dict(module.hparams["lora"] is not None), required)
+
+
+def load_exported_values(module: LanguageModule, ours: Mapping[str, Tensor], required: bool) -> None:
+    """Likewise for value weights under any names.
+
+    Args:
+        module: whose `pretrained` may be such a run.
+        ours: its value weights, as its `value_state_dict` names them.
+        required: whether the run must have values.
+
+    Raises:
+        UserError: as `load_pretrained_values`.
+    """
     name, lora = module.hparams["pretrained"], module.hparams["lora"] is not None
-    if name is None or next(values.trunk.parameters()).is_meta:  # the first process loads them for all
+    if name is None or next(iter(ours.values())).is_meta:  # the first process loads them for all
         return
     learned = exported_values(resolve_pretrained(name))
     if not learned and not required:
         return
-    ours = {key: tensor.shape for key, tensor in values.state_dict(lora).items()}
-    if ours != {key: tensor.shape for key, tensor in learned.items()}:
+    if {key: tensor.shape for key, tensor in ours.items()} != {key: tensor.shape for key, tensor in learned.items()}:
         parts = ", ".join(sorted({key.split(".")[0] for key in learned}))
         said = f"has others ({parts})" if learned else "has none"
         same = ", with the same lora" if lora else ""

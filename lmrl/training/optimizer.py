@@ -27,6 +27,7 @@ __all__ = [
     "adamw",
     "check_optimizer",
     "check_start",
+    "check_target_precision",
     "compiled_reader",
     "keep_values_float32",
     "optimizer_and_schedule",
@@ -63,6 +64,22 @@ def keep_values_float32(trainer: L.Trainer) -> None:
     plugin = trainer.strategy.precision_plugin
     if type(plugin) is HalfPrecision:
         trainer.strategy.precision_plugin = HalfTransformers(plugin.precision)
+
+
+def check_target_precision(trainer: L.Trainer, name: str, instead: str = "use bf16-mixed") -> None:
+    """Make sure that target networks are kept in float32.
+
+    Args:
+        trainer: of the run.
+        name: of the algorithm, for the error.
+        instead: what the error advises.
+
+    Raises:
+        UserError: if they were to be kept in half precision, in which they do not move.
+    """
+    if isinstance(trainer.precision_plugin, HalfPrecision):
+        said = f"precision {trainer.precision} rounds the steps of {name}'s target networks to nothing"
+        raise UserError(f"{said}; {instead}")
 
 
 SCHEDULES = ("cosine", "constant")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lmrl.datamodules import BatchSpec, Filter
-from lmrl.modules import BC, ILQL, MC, PPO, FilteredBC, LanguageModule
+from lmrl.modules import AWR, BC, ILQL, MC, PPO, ArCHer, FilteredBC, LanguageModule
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
 
@@ -18,6 +18,8 @@ TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
         (FilteredBC, {"min_return": -3.0}, {"filter": Filter(min_return=-3.0)}),
         (MC, {"gamma": 0.7}, {"returns_gamma": 0.7}),
         (ILQL, {}, {"bootstrap": True}),
+        (AWR, {"gamma": 0.7}, {"returns_gamma": 0.7}),
+        (ArCHer, {}, {"bootstrap": True, "after": True}),
     ],
 )
 def test_it_wants_what_its_loss_needs_and_nothing_else(

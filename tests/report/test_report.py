@@ -61,7 +61,7 @@ def test_a_row_holds_ours_beside_the_published(report: Path) -> None:
     assert cells[1] == "as trained" and cells[2].startswith("100.0 [") and cells[3:5] == [DASH, "99.9"]
     assert cells[5].startswith("100.0 [") and cells[6] == DASH
     assert cells[7].startswith("\N{MINUS SIGN}6.84 [") and cells[8] == "\N{MINUS SIGN}6.97"
-    assert cells[9:] == ["100.0 [86.7, 100.0] %", "7.8", "0.00 %", DASH, "25", DASH, "5 min 03 s"]
+    assert cells[9:] == ["100.0 [86.7, 100.0] %", "7.8", "0.00 %", DASH, "25", DASH, DASH, "5 min 03 s"]
     assert row(report, "BC")[4] == "58.2 †"
 
 

@@ -1,0 +1,167 @@
+"""ArCHer (Zhou et al. 2024): a critic of whole actions, and an actor that says them token by token."""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmrl.losses.awr import advantage_weights
+from lmrl.losses.ilql import expectile_loss
+from lmrl.losses.mc import td_target
+
+__all__ = ["ArCHerLoss", "TurnValues", "Turns", "archer_loss", "awr_actor_loss", "clipped_actor_loss", "turns_of"]
+
+
+class Turns(NamedTuple):
+    """Which of N action tokens make up which of T whole actions.
+
+    Example: actions ``x y`` and ``z``, side by side::
+
+        turn_end = (False, True, True)    first = (0, 2)    last = (1, 2)    turn = (0, 0, 1)
+    """
+
+    first: Tensor
+    """(T,) index of the first token of each action."""
+    last: Tensor
+    """(T,) index of its last token."""
+    turn: Tensor
+    """(N,) which action each token belongs to."""
+
+    def sum(self, numbers: Tensor) -> Tensor:
+        """(T,) sums over the tokens of each action of (N,) numbers."""
+        return numbers.new_zeros(len(self.last)).index_add(0, self.turn, numbers)
+
+
+class TurnValues(NamedTuple):
+    """What the critic makes of T whole actions, (T,) float32 each."""
+
+    q: Sequence[Tensor]
+    """Of each head: Q(o, a), read where the last token of the action has been read and nothing beyond."""
+    target_q: Sequence[Tensor]
+    """Likewise of the target networks."""
+    value: Tensor
+    """V(o), read where the first token of the action is chosen."""
+    next_value: Tensor
+    """V of the state in which the policy acts next."""
+
+
+class ArCHerLoss(NamedTuple):
+    """Terms of the loss; `loss` is what is minimised. Sums over actions are divided by the number of action tokens.
+
+    The others but `weight_max` are means over action tokens, each of which has what its action has.
+    """
+
+    loss: Tensor
+    q_loss: Tensor
+    v_loss: Tensor
+    actor_loss: Tensor
+    q_mean: Tensor
+    v_mean: Tensor
+    advantage: Tensor
+    weight_mean: Tensor
+    """Of the actor's weights: those of the regression, or ratios of probabilities."""
+    weight_max: Tensor
+    """The largest; of several processes or batches together the mean of theirs is logged."""
+
+
+def turns_of(turn_end: Tensor) -> Turns:
+    """The actions of a batch, from the (N,) marks of their last tokens; tokens of an action stand side by side."""
+    last = turn_end.nonzero().squeeze(-1)
+    first = torch.cat([last.new_zeros(1), last + 1])[:-1]
+    return Turns(first, last, turn_end.cumsum(0) - turn_end.long())
+
+
+def awr_actor_loss(
+    logprob: Tensor, turns: Turns, advantage: Tensor, *, temperature: float, max_weight: float
+) -> tuple[Tensor, Tensor]:
+    """``-sum_t w_t log pi(a_t | o_t) / N`` with ``w = min(exp(A / temperature), max_weight)``.
+
+    Args:
+        logprob: (N,) of the action tokens.
+        turns: T actions.
+        advantage: (T,).
+        temperature: how much better an action must be to count e times as much.
+        max_weight: of an action.
+
+    Returns:
+        () the loss, and (T,) the weights.
+    """
+    weight = advantage_weights(advantage, temperature, max_weight)
+    return -(weight[turns.turn] * logprob).sum() / max(1, logprob.numel()), weight
+
+
+def clipped_actor_loss(
+    logprob: Tensor, old_logprob: Tensor, turns: Turns, advantage: Tensor, *, clip: float
+) -> tuple[Tensor, Tensor]:
+    """``-sum_t min(A rho, A clip(rho, 1 - clip, 1 + clip)) / N``; rho is the ratio of a whole action's probabilities.
+
+    Its gradient at rho = 1 is the policy gradient, ``-A sum_k grad log pi(u_k)``.
+
+    Args:
+        logprob: (N,) of the action tokens now.
+        old_logprob: (N,) when they were sampled.
+        turns: T actions.
+        advantage: (T,).
+        clip: how far the ratio may pay to move from 1.
+
+    Returns:
+        () the loss, and (T,) the ratios.
+    """
+    advantage = advantage.detach()
+    ratio = turns.sum(logprob - old_logprob).exp()
+    gain = torch.minimum(advantage * ratio, advantage * ratio.clamp(1.0 - clip, 1.0 + clip))
+    return -gain.sum() / max(1, logprob.numel()), ratio.detach()
+
+
+def archer_loss(
+    values: TurnValues,
+    reward: Tensor,
+    terminated: Tensor,
+    turns: Turns,
+    logprob: Tensor,
+    old_logprob: Tensor | None = None,
+    *,
+    gamma: float,
+    expectile: float,
+    temperature: float,
+    max_weight: float,
+    clip: float,
+    train_actor: bool = True,
+) -> ArCHerLoss:
+    """``sum_i 1/2 (Q_i - y)^2 + L_expectile(V, min_i target Q_i)`` over whole actions, and the loss of the actor.
+
+    ``y = r + gamma * V(next)`` uses the V that is being trained, ``A = min_i target Q_i - V`` has no gradient. With an
+    expectile of 0.5 V is the mean of Q over the actions of the data, as in the paper; above, this is its offline form,
+    implicit Q-learning (Kostrikov et al. 2022) at the level of utterances.
+
+    Args:
+        values: of the T actions.
+        reward: (N,) of the tokens; an action's is their sum.
+        terminated: (N,) bool; the value beyond an action is zero where it is so of its last token.
+        turns: the actions.
+        logprob: (N,) of the action tokens under the actor.
+        old_logprob: (N,) when they were sampled: then the actor's loss is `clipped_actor_loss`, else `awr_actor_loss`.
+        gamma: discount per action.
+        expectile: in [0.5, 1); how optimistic V is about Q.
+        temperature: of the weights.
+        max_weight: of an action.
+        clip: of the ratios.
+        train_actor: else its loss is part of the result with weight zero.
+    """
+    count = max(1, logprob.numel())
+    target = td_target(turns.sum(reward), values.next_value, terminated[turns.last], gamma)
+    min_q = reduce(torch.minimum, values.target_q)
+    q_loss = torch.stack([0.5 * (q - target).square().sum() for q in values.q]).sum() / count
+    v_loss = expectile_loss(values.value, min_q, expectile).sum() / count
+    advantage = (min_q - values.value).detach()
+    if old_logprob is None:
+        actor_loss, weight = awr_actor_loss(logprob, turns, advantage, temperature=temperature, max_weight=max_weight)
+    else:
+        actor_loss, weight = clipped_actor_loss(logprob, old_logprob, turns, advantage, clip=clip)
+    q_mean = torch.stack(list(values.q)).mean(0)
+    q, v, a, w = (part[turns.turn].sum() / count for part in (q_mean, values.value, advantage, weight))
+    largest = weight.max() if len(weight) else torch.zeros_like(actor_loss)
+    loss = q_loss + v_loss + (actor_loss if train_actor else 0.0 * actor_loss)
+    return ArCHerLoss(loss, q_loss, v_loss, actor_loss, q, v, a, w, largest)

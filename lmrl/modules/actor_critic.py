@@ -1,0 +1,93 @@
+"""What ArCHer and AWR share: a language model that learns and plays, and a critic with parameters of its own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmrl.errors import UserError, check_range
+from lmrl.losses import gather_token_scores, token_logprobs
+from lmrl.models.critic import Critic
+from lmrl.models.lm import checkpoint_activations, head_of, logits_of, trunk_of
+from lmrl.modules.base import LanguageModule
+from lmrl.modules.values import load_exported_values
+from lmrl.policies import LMPolicy, RerankPolicy
+from lmrl.policies.lm import invalid_ids
+from lmrl.tokens.collate import TokenBatch
+from lmrl.tokens.encoding import encoder_for
+
+__all__ = ["ActorCritic"]
+
+
+class ActorCritic(LanguageModule):
+    """The language model is the actor: it is what plays, and what `generate` of an exported folder plays.
+
+    Critic and actor are trained by one optimizer. Started from a run with a critic of the same kind, it goes on from
+    that (offline to online).
+    """
+
+    starts_from_bc = True
+    unused_in_rollouts: tuple[str, ...] = ("critic",)
+    #: Number of Q heads.
+    q_heads = 0
+
+    def __init__(self, head_bias: float = 0.0, **shared: Any) -> None:
+        """Build the critic beside the language model.
+
+        Args:
+            head_bias: what the critic says everywhere at the start; near the data's typical return.
+            **shared: arguments of `LanguageModule`, but no `lora`.
+
+        Raises:
+            UserError: for `lora`, a number outside of its range, and as `LanguageModule`.
+        """
+        check_range("(-inf, inf)", head_bias=head_bias)
+        super().__init__(**shared)
+        self.critic = Critic(self.model, self.q_heads, head_bias)
+        load_exported_values(self, self.value_state_dict(), required=False)
+
+    def add_adapters(self, lora: Mapping[str, Any] | None) -> None:
+        """None: an exported folder merges those of the language model, and the critic's would lose their base.
+
+        Raises:
+            UserError: there are to be some.
+        """
+        if lora is not None:
+            raise UserError(f"{type(self).__name__} trains all of its language model and critic: leave out lora")
+
+    def setup(self, stage: str) -> None:
+        """See `LanguageModule.setup`; the critic's trunk saves memory too, where the model does."""
+        super().setup(stage)
+        if stage == "fit" and self.hparams["activation_checkpointing"]:
+            checkpoint_activations(self.critic.trunk)
+
+    def token_logprobs(self, batch: TokenBatch) -> Tensor:
+        """(N,) log-probabilities of the action tokens under the language model, among all tokens."""
+        hidden, state = self.action_states(batch)
+        return -gather_token_scores(logits_of(self.model, hidden), state, batch.token).nll
+
+    def sampled_logprobs(self, batch: TokenBatch) -> Tensor:
+        """(N,) log-probabilities of the action tokens among those that may be said, as they are sampled."""
+        hidden, state = self.action_states(batch)
+        logits = head_of(self.model)(hidden)
+        end = encoder_for(self.tokenizer, self.window).end
+        invalid = invalid_ids(self.tokenizer, logits.shape[-1], logits.device, end)
+        return token_logprobs(logits, state, batch.token, invalid).logprob
+
+    def action_states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        """Hidden vectors of the language model where tokens are chosen, and nowhere else, and (N,) which is whose."""
+        states, place = torch.unique(batch.state, return_inverse=True)
+        return self.hidden_states(trunk_of(self.model), batch)[states], place
+
+    def policy(self, **settings: Any) -> LMPolicy:
+        """Sample from the model; `settings` as of `lmrl.policies.LMPolicy`."""
+        return LMPolicy(self.model, self.tokenizer, self.context_window(), **settings)
+
+    def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
+        """By likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
+        return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)
+
+    def value_state_dict(self) -> dict[str, Tensor]:
+        """The critic: ``critic.trunk.*``, ``critic.q_heads.*``, ``critic.v_head.*``."""
+        return {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}

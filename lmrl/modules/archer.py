@@ -1,0 +1,154 @@
+"""ArCHer: a critic of whole actions, and an actor that says them token by token."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lmrl.datamodules.online import online_datamodule
+from lmrl.datamodules.spec import BatchSpec
+from lmrl.errors import UserError, check_range, unknown
+from lmrl.losses import ArCHerLoss, Turns, TurnValues, archer_loss, turns_of
+from lmrl.models.critic import Critic
+from lmrl.models.heads import frozen_copy, polyak_update
+from lmrl.modules.actor_critic import ActorCritic
+from lmrl.tokens.collate import TokenBatch
+from lmrl.tokens.segments import Segment
+from lmrl.training.optimizer import check_target_precision
+from lmrl.training.rounds import attach_columns, joined, sampled
+from lmrl.types import Episode
+
+__all__ = ["ArCHer"]
+
+ACTOR_LOSSES = ("awr", "pg")
+
+
+class ArCHer(ActorCritic):
+    """Two Qs of whole actions and a V of the states in which they are begun; the language model follows ``Q - V``.
+
+    Zhou et al. 2024, with V as an expectile of the data's Q (their offline form) in place of the mean over actions that
+    the actor samples anew. A turn is a step: rewards and discounts are those of turns. As for ILQL a terminated
+    episode has no value beyond its end, and a truncated one is bootstrapped from the state after its last observation.
+    """
+
+    name = "archer"
+    unused_in_rollouts: tuple[str, ...] = ("critic", "target_critic")
+    q_heads = 2
+
+    def __init__(
+        self,
+        gamma: float = 0.95,
+        expectile: float = 0.7,
+        polyak: float = 0.1,
+        actor_loss: str = "awr",
+        temperature: float = 1.0,
+        max_weight: float = 20.0,
+        clip: float = 0.2,
+        critic_only_steps: int = 0,
+        **shared: Any,
+    ) -> None:
+        """Build the critic, its target networks, and the actor.
+
+        Args:
+            gamma: discount per turn.
+            expectile: in [0.5, 1): how near V comes to the best Q that the data supports.
+            polyak: rate at which the target networks move towards what learns, after each optimizer step.
+            actor_loss: ``awr``: actions of the data, weighted by ``exp(A / temperature)``; ``pg``: the clipped policy
+                gradient of actions that were sampled in rounds.
+            temperature: of ``awr``: how much better an action must be to count e times as much.
+            max_weight: of ``awr``: the most that an action counts.
+            clip: of ``pg``: how far the ratio of new to old probability of an action may pay to move from 1.
+            critic_only_steps: optimizer steps at the beginning in which the actor does not learn.
+            **shared: arguments of `ActorCritic`.
+
+        Raises:
+            UserError: for an unknown `actor_loss`, a number outside of its range, and as `ActorCritic`.
+        """
+        check_range("[0, 1]", gamma=gamma)
+        check_range("[0.5, 1)", expectile=expectile)
+        check_range("(0, 1]", polyak=polyak)
+        check_range("(0, inf)", temperature=temperature, max_weight=max_weight)
+        check_range("[0, inf)", clip=clip, critic_only_steps=critic_only_steps)
+        if actor_loss not in ACTOR_LOSSES:
+            raise unknown("actor_loss", actor_loss, ACTOR_LOSSES)
+        super().__init__(**shared)
+        self.loss_arguments: dict[str, Any] = {
+            "gamma": gamma, "expectile": expectile, "temperature": temperature, "max_weight": max_weight, "clip": clip
+        }  # fmt: skip
+        self.polyak, self.sampled_only, self.critic_only_steps = polyak, actor_loss == "pg", critic_only_steps
+        self.target_critic: Critic = frozen_copy(self.critic)
+
+    def setup(self, stage: str) -> None:
+        """See `ActorCritic.setup`.
+
+        Raises:
+            UserError: if ``actor_loss: pg`` is to learn from recorded episodes, or the target networks were to be kept
+                in half precision, in which they do not move.
+        """
+        if self.sampled_only and online_datamodule(self.trainer, "actor_loss pg").hparams["offline"]:
+            raise UserError("actor_loss pg learns from what was sampled: data.init_args.offline must be False")
+        super().setup(stage)
+        check_target_precision(self.trainer, type(self).__name__)
+
+    def batch_spec(self) -> BatchSpec:
+        """With the states after actions and those that follow; ``pg`` has rounds prepared."""
+        spec = replace(super().batch_spec(), bootstrap=True, after=True)
+        # Looked up late, since sharding wraps it.
+        prepare = (lambda *played: self.prepare_rollout(*played)) if self.sampled_only else None
+        return replace(spec, post_rollout=prepare)
+
+    def prepare_rollout(self, episodes: Sequence[Episode], segments: Sequence[list[Segment]]) -> list[list[Segment]]:
+        """Attach to each action token of a round its log-probability when it was sampled.
+
+        Raises:
+            UserError: if the episodes do not hold that of exactly the tokens in the segments.
+        """
+        return attach_columns(segments, {"logprob": joined(sampled(episodes, "action_logprobs", segments))})
+
+    def losses(self, batch: TokenBatch) -> ArCHerLoss:
+        """TD loss of both Qs, expectile loss of V, loss of the actor."""
+        assert batch.turn_end is not None
+        turns = turns_of(batch.turn_end)
+        values, data = self.turn_values(batch, turns), (batch.reward, batch.terminated, turns)
+        train_actor = self.global_step >= self.critic_only_steps
+        if not self.sampled_only:
+            logprobs: tuple[Tensor, ...] = (self.token_logprobs(batch),)
+        else:
+            assert batch.columns is not None
+            logprobs = (self.sampled_logprobs(batch), batch.columns["logprob"])
+        return archer_loss(values, *data, *logprobs, train_actor=train_actor, **self.loss_arguments)
+
+    def turn_values(self, batch: TokenBatch, turns: Turns) -> TurnValues:
+        """What critic and target networks make of the actions of a batch."""
+        assert batch.next is not None and batch.after is not None
+        begun, said, following = batch.state[turns.first], batch.after[turns.last], batch.next[turns.last]
+        hidden = self.hidden_states(self.critic.trunk, batch)
+        value, next_value = self.critic.v(hidden[torch.cat([begun, following])]).chunk(2)
+        with torch.no_grad():
+            target_q = self.target_critic.q(self.hidden_states(self.target_critic.trunk, batch)[said])
+        return TurnValues(self.critic.q(hidden[said]), target_q, value, next_value)
+
+    def train(self, mode: bool = True) -> "ArCHer":
+        """Training mode for what learns; the target networks stay in eval mode."""
+        super().train(mode)
+        self.target_critic.train(False)
+        return self
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """In the first `critic_only_steps` the actor has no gradient: not even decay and moments change."""
+        if self.global_step < self.critic_only_steps:
+            for parameter in self.model.parameters():
+                parameter.grad = None
+        super().on_before_optimizer_step(optimizer)
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Step, then update the target networks: once per real step."""
+        super().optimizer_step(*args, **kwargs)
+        self.update_target_networks()
+
+    def update_target_networks(self) -> None:
+        """Move them by `polyak`."""
+        polyak_update(self.target_critic.parameters(), self.critic.parameters(), self.polyak)
