@@ -16,6 +16,17 @@ from lmrl.losses.ppo import (
     whiten,
     with_kl_penalty,
 )
+from lmrl.losses.qsft import (
+    QSFTLoss,
+    TokenNLL,
+    best_ratio,
+    mask_scores,
+    probability_ratio,
+    qsft_loss,
+    qsft_weight,
+    token_nll,
+)
+from lmrl.losses.return_bins import bin_means, bin_of, quantile_edges
 from lmrl.losses.token_scores import LinearScores, TokenScores, gather_scores, gather_token_scores, linear_scores
 
 __all__ = [
@@ -26,9 +37,14 @@ __all__ = [
     "LinearScores",
     "MCLoss",
     "PPOLoss",
+    "QSFTLoss",
     "TokenLogprobs",
+    "TokenNLL",
     "TokenScores",
     "bc_loss",
+    "best_ratio",
+    "bin_means",
+    "bin_of",
     "expectile_loss",
     "explained_variance",
     "gae",
@@ -37,11 +53,17 @@ __all__ = [
     "ilql_loss",
     "k3",
     "linear_scores",
+    "mask_scores",
     "mc_loss",
     "ppo_loss",
+    "probability_ratio",
+    "qsft_loss",
+    "qsft_weight",
+    "quantile_edges",
     "returns_to_go",
     "td_target",
     "token_logprobs",
+    "token_nll",
     "whiten",
     "with_kl_penalty",
 ]

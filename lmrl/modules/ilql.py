@@ -5,14 +5,13 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from lightning.pytorch.plugins.precision import HalfPrecision
 from torch import Tensor, nn
 
 from lmrl.datamodules.spec import BatchSpec
-from lmrl.errors import UserError, check_range
+from lmrl.errors import check_range
 from lmrl.losses import ILQLLoss, ilql_loss
 from lmrl.models.heads import ValueHead, frozen_copy, polyak_update
-from lmrl.modules.values import ValueModel, ValueModule, load_pretrained_values
+from lmrl.modules.values import ValueModel, ValueModule, check_target_precision, load_pretrained_values
 from lmrl.tokens.collate import TokenBatch
 
 __all__ = ["ILQL"]
@@ -79,11 +78,7 @@ class ILQL(ValueModule):
             UserError: if the target networks were to be kept in half precision, in which they do not move.
         """
         super().setup(stage)
-        if isinstance(self.trainer.precision_plugin, HalfPrecision) and self.hparams["lora"] is None:
-            raise UserError(
-                f"precision {self.trainer.precision} rounds the steps of ILQL's target networks to nothing; use "
-                "bf16-mixed, or train adapters (model.init_args.lora), which stay float32"
-            )
+        check_target_precision(self)
 
     def batch_spec(self) -> BatchSpec:
         """With the states that follow."""

@@ -1,8 +1,9 @@
 """What MC and ILQL share: a frozen policy, a value model beside it, and the policy that plays both."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
+from lightning.pytorch.plugins.precision import HalfPrecision
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -17,7 +18,16 @@ from lmrl.modules.base import LanguageModule
 from lmrl.policies import RerankPolicy, ValueGuidedPolicy
 from lmrl.tokens.collate import TokenBatch
 
-__all__ = ["ValueModel", "ValueModule", "build_q_heads", "build_value_trunk", "load_pretrained_values"]
+__all__ = [
+    "HeldValues",
+    "ValueModel",
+    "ValueModule",
+    "build_q_heads",
+    "build_value_trunk",
+    "check_target_precision",
+    "learning_copy",
+    "load_pretrained_values",
+]
 
 
 class ValueModel(NamedTuple):
@@ -55,13 +65,31 @@ def build_value_trunk(model: PreTrainedModel, lora: Mapping[str, Any] | None) ->
         model: the policy. With `lora` the trunk holds its very parameters, and adapters beside them.
         lora: settings of `lmrl.models.lora.add_lora`; None copies the parameters, which learn.
     """
+    return learning_copy(model, trunk_of(model), lora)
+
+
+def learning_copy(model: PreTrainedModel, part: PreTrainedModel, lora: Mapping[str, Any] | None) -> PreTrainedModel:
+    """A copy of a model, or of a part of it, which learns; the model is frozen. See `build_value_trunk`."""
     if lora is not None:
         model.requires_grad_(False)
-    trunk: PreTrainedModel = copy_sharing_frozen(trunk_of(model))
+    copy: PreTrainedModel = copy_sharing_frozen(part)
     model.requires_grad_(False).train(False)
     if lora is not None:
-        add_lora(trunk, lora)
-    return trunk
+        add_lora(copy, lora)
+    return copy
+
+
+def check_target_precision(module: LanguageModule) -> None:
+    """Make sure that target networks are not kept in half precision, in which they do not move.
+
+    Raises:
+        UserError: they would be.
+    """
+    if isinstance(module.trainer.precision_plugin, HalfPrecision) and module.hparams["lora"] is None:
+        raise UserError(
+            f"precision {module.trainer.precision} rounds the steps of {type(module).__name__}'s target networks to "
+            "nothing; use bf16-mixed, or train adapters (model.init_args.lora), which stay float32"
+        )
 
 
 def build_q_heads(model: PreTrainedModel, count: int, bias: float, rank: int | None) -> nn.ModuleList:
@@ -70,7 +98,16 @@ def build_q_heads(model: PreTrainedModel, count: int, bias: float, rank: int | N
     return nn.ModuleList([ValueHead(width, vocabulary, bias, rank) for _ in range(count)])
 
 
-def load_pretrained_values(module: LanguageModule, values: ValueModel, required: bool) -> None:
+class HeldValues(Protocol):
+    """Values of a module: `ValueModel`, or those of an algorithm without heads."""
+
+    @property
+    def trunk(self) -> PreTrainedModel: ...
+
+    def state_dict(self, lora: bool) -> dict[str, Tensor]: ...
+
+
+def load_pretrained_values(module: LanguageModule, values: HeldValues, required: bool) -> None:
     """If the run that a module starts from has learned values, go on from them.
 
     Args:
