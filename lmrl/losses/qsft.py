@@ -37,6 +37,8 @@ class QSFTLoss(NamedTuple):
     """Q of the tokens taken, in units of the return."""
     cut: Tensor
     """Share of the targets that lay outside of the range of returns."""
+    bc_loss: Tensor
+    """``-log pi_beta`` of the tokens."""
 
 
 def mask_scores(scores: Tensor | LinearScores, invalid: Tensor) -> Tensor | LinearScores:
@@ -65,7 +67,7 @@ def probability_ratio(scores: Tensor, base: Tensor, support: float) -> Tensor:
     """
     logprobs = base.float().log_softmax(-1)
     probabilities = logprobs.exp()
-    likely = probabilities >= probabilities.amax(-1, keepdim=True).clamp(max=support)
+    likely = (probabilities > 0) & (probabilities >= probabilities.amax(-1, keepdim=True).clamp(max=support))
     ratio = (scores.float().log_softmax(-1) - logprobs).exp().clamp(max=1.0)
     return torch.where(likely, ratio, 0.0)
 
@@ -139,7 +141,9 @@ def token_nll(scores: Tensor | LinearScores, state: Tensor, token: Tensor, inval
     return TokenNLL(found.nll, (everything - found.nll) / (count - 1))
 
 
-def qsft_loss(p: TokenNLL, base_nll: Tensor, weight: Tensor, *, low: Tensor, high: Tensor) -> QSFTLoss:
+def qsft_loss(
+    p: TokenNLL, base_nll: Tensor, weight: Tensor, *, low: Tensor, high: Tensor, bc_weight: float = 0.0
+) -> QSFTLoss:
     """``-(w log p(a) + (1 - w) / (K - 1) * sum over a' != a of log p(a'))``, a mean over tokens; w clipped to [0, 1].
 
     Its minimiser, where the data say a with probability pi(a) and the mean of w is W(a), is ``p(a) = pi(a) W(a) +
@@ -147,17 +151,20 @@ def qsft_loss(p: TokenNLL, base_nll: Tensor, weight: Tensor, *, low: Tensor, hig
 
     Args:
         p: of the model that learns.
-        base_nll: (N,) ``-log pi_beta`` of the tokens, for `QSFTLoss.q_mean`.
+        base_nll: (N,) ``-log pi_beta`` of the tokens.
         weight: (N,) from `qsft_weight`.
         low: () lowest return.
         high: () highest return.
+        bc_weight: weight of ``-log pi_beta``, which is added.
     """
     n, wanted = max(1, weight.numel()), weight.detach()
     w = wanted.clamp(0.0, 1.0)
-    ratio = (base_nll - p.own.detach()).exp().clamp(max=1.0)
+    ratio = (base_nll - p.own).detach().exp().clamp(max=1.0)
+    bc_loss = base_nll.sum() / n
     return QSFTLoss(
-        loss=(w * p.own + (1.0 - w) * p.others).sum() / n,
+        loss=(w * p.own + (1.0 - w) * p.others).sum() / n + bc_weight * bc_loss,
         target=(low + (high - low) * wanted).sum() / n,
         q_mean=(low + (high - low) * ratio).sum() / n,
         cut=(wanted != w).sum() / n,
+        bc_loss=bc_loss,
     )

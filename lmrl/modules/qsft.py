@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -42,6 +41,7 @@ class QSFT(LanguageModule):
         polyak: float = 0.05,
         support: float = 0.01,
         return_range: list[float] | None = None,
+        bc_weight: float = 0.0,
         **shared: Any,
     ) -> None:
         """Build p, its target copy, and the frozen policy.
@@ -53,20 +53,25 @@ class QSFT(LanguageModule):
             support: the best token is looked for among those to which pi_beta gives at least this probability (and its
                 most probable one); the ratio of the others is noise, and their value 0.
             return_range: lowest and highest value; None: those of a return, as the environment of the data says.
+            bc_weight: weight of the BC loss by which pi_beta goes on learning from the same batches. 0 keeps it frozen,
+                as published: then what it has not learned of the data looks like values.
             **shared: arguments of `LanguageModule`.
 
         Raises:
-            UserError: for a number outside of its range, and as `LanguageModule`.
+            UserError: for a number outside of its range, a weight of BC with adapters, and as `LanguageModule`.
         """
         check_range("[0, 1]", gamma=gamma, support=support)
-        check_range("[0, inf)", beta=beta)
+        check_range("[0, inf)", beta=beta, bc_weight=bc_weight)
         check_range("(0, 1]", polyak=polyak)
         between = checked_return_range(return_range)
         super().__init__(**shared)
-        self.gamma, self.beta, self.polyak, self.support = gamma, beta, polyak, support
+        if bc_weight and self.hparams["lora"] is not None:
+            raise UserError("bc_weight must be 0 with lora: the adapters are those of p alone")
+        self.gamma, self.beta, self.polyak, self.support, self.bc_weight = gamma, beta, polyak, support, bc_weight
         self.return_range: Tensor
         self.register_buffer("return_range", between)
         self.q_model = learning_copy(self.model, self.model, self.hparams["lora"])
+        self.model.requires_grad_(bc_weight > 0)
         load_pretrained_values(self, self.played_values, required=False)
         self.target_q_model = frozen_copy(self.q_model)
 
@@ -107,20 +112,19 @@ class QSFT(LanguageModule):
         """Cross-entropy of p: the target weight on the token taken, the rest of 1 spread over the others."""
         assert batch.next is not None
         invalid, (low, high) = unspoken_ids(self), self.return_range
-        with torch.no_grad():
-            base, target = (
-                mask_scores(logits_of(model, self.hidden_states(trunk_of(model), batch)), invalid)
-                for model in (self.model, self.target_q_model)
-            )
-            next_ratio = best_ratio(target, base, self.support)[batch.next]
-            base_nll = gather_token_scores(base, batch.state, batch.token).nll
+        base, target, scores = (
+            logits_of(model, self.hidden_states(trunk_of(model), batch))
+            for model in (self.model, self.target_q_model, self.q_model)
+        )
+        base, target = mask_scores(base, invalid), mask_scores(target, invalid)
+        next_ratio = best_ratio(target, base, self.support)[batch.next]
+        base_nll = gather_token_scores(base, batch.state, batch.token).nll
         weight = qsft_weight(batch.reward, next_ratio, batch.terminated, gamma=self.gamma, low=low, high=high)
-        scores = logits_of(self.q_model, self.hidden_states(trunk_of(self.q_model), batch))
         nll = token_nll(scores, batch.state, batch.token, invalid)
-        return qsft_loss(nll, base_nll, weight, low=low, high=high)
+        return qsft_loss(nll, base_nll, weight, low=low, high=high, bc_weight=self.bc_weight)
 
     def train(self, mode: bool = True) -> "QSFT":
-        """Training mode for what learns; the frozen policy and the target copy stay in eval mode."""
+        """Training mode for p; pi_beta and the target copy stay in eval mode."""
         super().train(mode)
         self.model.train(False)
         self.target_q_model.train(False)
