@@ -34,7 +34,7 @@ GPT2 = CONFIGS / "scale" / "gpt2.yaml"
 #: One of each algorithm and of each form of online training; of both kinds of network and all lengths of window.
 TRAINED = (
     *(f"maze_fo/{name}" for name in ("bc", "filtered_bc", "mc", "ilql", "ilql_to_online", "ilql_to_ppo")),
-    *(f"maze_fo/{name}" for name in ("awr", "archer", "online_archer")),
+    *(f"maze_fo/{name}" for name in ("return_conditioned", "awr", "qsft", "archer", "online_archer")),
     "maze_po/online_ilql",
     *(f"maze_fo/{name}" for name in ("gigpo", "turn_ppo")),
     *(f"wordle/{name}" for name in ("online_filtered_bc", "ppo")),

@@ -25,14 +25,16 @@ from lmrl.modules import (
     ILQL,
     MC,
     PPO,
+    QSFT,
     ArCHer,
     FilteredBC,
     GiGPO,
     GuidedPPO,
     OnlineFilteredBC,
+    ReturnConditionedBC,
     ValueModule,
 )
-from lmrl.policies import LMPolicy, RerankPolicy, ValueGuidedLogitsProcessor, ValueGuidedPolicy
+from lmrl.policies import LMPolicy, RatioGuidedPolicy, RerankPolicy, ValueGuidedLogitsProcessor, ValueGuidedPolicy
 from lmrl.tokens.encoding import Window
 from tests.helpers.online import TINY
 
@@ -109,6 +111,15 @@ TABLE: dict[type, Mapping[str, tuple[float, ...]]] = {
         "critic_only_steps": (-1,),
         "head_bias": ANY,
     },
+    ReturnConditionedBC: {**_BC, "bins": COUNT},
+    QSFT: {
+        **_LANGUAGE,
+        "gamma": SHARE,
+        "beta": NOT_NEGATIVE,
+        "polyak": FRACTION,
+        "support": SHARE,
+        "bc_weight": NOT_NEGATIVE,
+    },
     PPO: _PPO,
     GRPO: _GRPO,
     GiGPO: {**_GRPO, "step_weight": NOT_NEGATIVE, "step_gamma": SHARE},
@@ -121,6 +132,7 @@ TABLE: dict[type, Mapping[str, tuple[float, ...]]] = {
     TrainingProgress: {"seconds": POSITIVE},
     LMPolicy: _DECODING,
     ValueGuidedPolicy: _GUIDED,
+    RatioGuidedPolicy: {**_GUIDED, "support": SHARE},
     RerankPolicy: {"logit_weight": NOT_NEGATIVE, "temperature": NOT_NEGATIVE, "slots": COUNT},
     ValueGuidedLogitsProcessor: {"beta": NOT_NEGATIVE},
     Engine: {"slots": COUNT},
@@ -148,6 +160,7 @@ def needed() -> Mapping[type, dict[str, Any]]:
         InteractiveEvaluation: {"task": "maze_fo"},
         LMPolicy: player,
         ValueGuidedPolicy: {"value_model": model, "q_heads": heads, "beta": 1.0, **player},
+        RatioGuidedPolicy: {"value_model": model, "support": 0.01, "beta": 1.0, **player},
         RerankPolicy: {"proposals": ["up\n"], **player},
         ValueGuidedLogitsProcessor: {"value_model": model, "q_heads": heads, "beta": 1.0},
         Engine: {"model": model},
@@ -191,7 +204,11 @@ def test_the_table_has_every_number(kind: type) -> None:
     own = [base.__init__ for base in kind.__mro__ if "__init__" in vars(base) and base.__module__.startswith("lmrl")]
     parameters = {p.name: p for init in own for p in inspect.signature(init).parameters.values()}
     hints = {name: str(p.annotation) for name, p in parameters.items()}
-    numbers = {name for name, hint in hints.items() if "int" in hint or "float" in hint} - {"invalid", "pad_token_id"}
+    numbers = {name for name, hint in hints.items() if "int" in hint or "float" in hint} - {
+        "invalid",
+        "pad_token_id",
+        "return_range",
+    }
     numbers -= {name for name in numbers if "Window" in hints[name]}
     assert numbers == set(TABLE[kind])
 

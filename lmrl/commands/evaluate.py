@@ -59,7 +59,7 @@ def evaluate_command(
         temperature: of sampling, 0 is greedy (default: the checkpoint's; of a chat model the published one).
         top_k: sample among the k most probable tokens only.
         top_p: sample among the most probable tokens with this total probability only.
-        beta: weight of the learned values (MC, ILQL).
+        beta: weight of the learned values (MC, ILQL, Q-SFT).
         tuned: with the temperature and beta that lmrl tune has chosen for a run.
         rerank: score the task's actions as wholes and say the best; makes illegal actions impossible.
         allow_other_task: let a policy play another task than the one that it was trained on.

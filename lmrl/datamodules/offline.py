@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -20,7 +21,7 @@ from lmrl.data import dataset_path, generate, read_dataset
 from lmrl.data.storage import read_metadata
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.distributed import rank_and_world_size
-from lmrl.envs.registry import task
+from lmrl.envs.registry import make, recorded_arguments, task
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import returns_to_go
@@ -234,6 +235,21 @@ class OfflineDataModule(L.LightningDataModule):
         own = {"generator_version": self.task.dataset_version, "behaviour": self.task.behaviour, "env": {}}
         return self.task.entropy if all(recorded.get(name) == value for name, value in own.items()) else None
 
+    def return_range(self) -> tuple[float, float]:
+        """Lowest and highest return of an episode, as the environment says that the data are of.
+
+        Raises:
+            UserError: it does not say.
+        """
+        recorded = read_metadata(self.path).get("env", {})
+        settings = recorded_arguments(self.task.name, recorded, self.hparams["env"], str(self.path))
+        with closing(make(self.task.name, **settings)) as env:
+            found = getattr(env, "return_range", None)
+        if found is None:
+            raise UserError(f"the environment of {self.task.name} does not say its return_range: give one")
+        low, high = found
+        return float(low), float(high)
+
     def window(self) -> Window:
         """What the policy reads: of the texts as many as the task says, of the tokens as many as fit the model."""
         limit = self.hparams["max_tokens"]
@@ -255,9 +271,12 @@ class OfflineDataModule(L.LightningDataModule):
     def _encoder(self) -> Encoder:
         return encoder_for(self._tokenizer(), self.window())
 
-    def _segments(self, episode: Episode, encoder: Encoder, window: Window) -> list[Segment]:
+    def _segments(
+        self, episode: Episode, encoder: Encoder, window: Window, prepared: Episode | None = None
+    ) -> list[Segment]:
+        """Of an episode, perhaps as it was prepared; an error names the one that was recorded."""
         try:
-            return list(segments(episode, encoder, window))
+            return list(segments(prepared or episode, encoder, window))
         except UserError as error:
             rows = (row for row, other in enumerate(read_dataset(self.path, self.task.name)) if other == episode)
             raise UserError(f"{self.path}: episode {next(rows, '?')}: {error}") from error
@@ -268,8 +287,9 @@ class OfflineDataModule(L.LightningDataModule):
         encoder, window = self._encoder(), self.window()
         size = self.hparams["consecutive"]
         runs: list[Run] = []
-        for episode in episodes:
-            parts = _with_returns(self._segments(episode, encoder, window), self.spec.returns_gamma)
+        prepared = episodes if self.spec.prepare is None else self.spec.prepare(episodes)
+        for episode, read in zip(episodes, prepared, strict=True):
+            parts = _with_returns(self._segments(episode, encoder, window, read), self.spec.returns_gamma)
             runs += [tuple(parts[first : first + size]) for first in range(0, len(parts), size)]
         together = max(1, self.hparams["batch_size"] // size)
         order: Sampler[int] = RandomSampler(runs, generator=generator) if shuffle else SequentialSampler(runs)

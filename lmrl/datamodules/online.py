@@ -74,7 +74,13 @@ class OnlineDataModule(OfflineDataModule):
         self.recorded, self.played = ReplayBuffer(), ReplayBuffer()
 
     def configure_batches(self, spec: BatchSpec) -> None:
-        """Take what the algorithm wants; see `OfflineDataModule.configure_batches`."""
+        """Take what the algorithm wants; see `OfflineDataModule.configure_batches`.
+
+        Raises:
+            UserError: if it prepares recorded episodes, as which nobody plays here.
+        """
+        if spec.prepare is not None:
+            raise UserError("an algorithm that prepares recorded episodes needs an offline datamodule")
         self.spec = spec
 
     def set_rollout_source(self, play: RolloutSource) -> None:

@@ -10,7 +10,7 @@ from lmrl.errors import UserError, check_range
 from lmrl.tokens.segments import Segment
 from lmrl.types import Episode
 
-__all__ = ["BatchSpec", "Filter", "PostRollout", "RolloutSource"]
+__all__ = ["BatchSpec", "Filter", "PostRollout", "Prepare", "RolloutSource"]
 
 
 class _Outcome(Protocol):
@@ -66,6 +66,10 @@ PostRollout: TypeAlias = Callable[[Sequence[Episode], Sequence[list[Segment]]], 
 """Episodes of a round and the segments of each, to the same segments with columns for the loss (`Segment.columns`)."""
 
 
+Prepare: TypeAlias = Callable[[Sequence[Episode]], Sequence[Episode]]
+"""Recorded episodes to the same episodes, in their order, as the policy is to read them."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
     """What batches are made for and must hold; see `lmrl.modules.LanguageModule.batch_spec`."""
@@ -82,6 +86,8 @@ class BatchSpec:
     """Whether `TokenBatch.next` is needed: then the contexts beyond the last actions are read too."""
     after: bool = False
     """Whether `TokenBatch.after` is needed, e.g. for values of whole actions."""
+    prepare: Prepare | None = None
+    """Applied to the recorded episodes, those for validation too, before they become segments; None leaves them."""
     observations: bool = False
     """Whether observation tokens are indexed (`TokenBatch.observation_state`)."""
     post_rollout: PostRollout | None = None

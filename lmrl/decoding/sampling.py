@@ -14,10 +14,12 @@ from torch import Tensor
 
 from lmrl.decoding.engine import Engine
 from lmrl.errors import UserError, check_range
+from lmrl.losses import probability_ratio
 
 __all__ = [
     "Decoder",
     "Guidance",
+    "RatioGuidance",
     "Sample",
     "SamplingSettings",
     "add_q_to_logits",
@@ -166,6 +168,39 @@ class Guidance:
             raise UserError("q_heads must have at least one head, got none")
         check_decoding({name: getattr(self, name) for name in ("beta", "support_top_k", "support_top_p")})
 
+    def q(self, hidden: Tensor, base: Tensor) -> Tensor:
+        """The values of all tokens.
+
+        Args:
+            hidden: ``(rows, width)`` hidden vectors of the value model.
+            base: ``(rows, vocabulary)`` logits of the language model, nothing masked.
+
+        Returns:
+            ``(rows, vocabulary)`` float32.
+        """
+        return min_q(self.q_heads, hidden)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RatioGuidance(Guidance):
+    """The value model is a language model, whose probabilities over the policy's are the values (Q-SFT).
+
+    Its vocabulary head takes the place of the Q heads; see `lmrl.losses.probability_ratio`.
+    """
+
+    support: float = 0.0
+    """Tokens to which the language model gives less have the value 0."""
+    invalid: Tensor | None = None
+    """``(vocabulary,)`` bool, True for ids that are never said."""
+
+    def q(self, hidden: Tensor, base: Tensor) -> Tensor:
+        """The ratios of all tokens; see `Guidance.q`."""
+        (head,) = self.q_heads
+        scores, base = head(hidden).float(), base.float()
+        if self.invalid is not None:
+            scores, base = (logits.masked_fill(self.invalid, -torch.inf) for logits in (scores, base))
+        return probability_ratio(scores, base, self.support)
+
 
 def min_q(q_heads: Sequence[Head], hidden: Tensor) -> Tensor:
     """The pessimistic value of every token: the minimum over the heads, ``(rows, vocabulary)`` in float32."""
@@ -300,7 +335,7 @@ class Decoder:
         with torch.inference_mode():
             logits = base = self.engine.logits(hidden).float()
             if self.guidance is not None and self.guidance.beta > 0 and value is not None:
-                logits = add_q_to_logits(base, min_q(self.guidance.q_heads, value), self.guidance.beta)
+                logits = add_q_to_logits(base, self.guidance.q(value, base), self.guidance.beta)
             if self.invalid is not None:
                 logits = logits.masked_fill(self.invalid, -torch.inf)
             return logits if self.guidance is None else self._within_support(logits, base, self.guidance)

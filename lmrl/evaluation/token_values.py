@@ -8,8 +8,9 @@ from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 
 from lmrl.decoding.sampling import add_q_to_logits, min_q
+from lmrl.losses import probability_ratio
 from lmrl.models.lm import head_of, hidden_states, trunk_of
-from lmrl.modules import GuidedPPO, LanguageModule, ValueModule
+from lmrl.modules import QSFT, GuidedPPO, LanguageModule, ValueModule
 from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Encoder, encoder_for
@@ -24,9 +25,10 @@ class TokenValue(NamedTuple):
 
     text: str
     probability: float
-    """Of this token under the policy that plays, at temperature 1: for MC and ILQL weighed by ``exp(beta * Q)``."""
+    """Of this token under the policy that plays, at temperature 1: with values, weighed by ``exp(beta * Q)``."""
     v: float | None
-    """Of the state before it; for MC, which has no V, the expected Q under that policy. None without values."""
+    """Of the state before it; for MC and Q-SFT, which have no V, the expected Q under that policy. None without
+    values."""
     q: float | None
     """The lowest Q of the token."""
 
@@ -40,7 +42,7 @@ def token_values(module: LanguageModule, episodes: Iterable[Episode]) -> Iterato
     window = module.context_window()
     encoder = encoder_for(module.tokenizer, window)
     for episode in episodes:
-        batch = collate(list(segments(episode, encoder, window)))
+        batch = collate(list(segments(module.as_read(episode), encoder, window)))
         with torch.inference_mode():
             numbers = _numbers(module, move_data_to_device(batch, module.device), encoder.end)
         said = iter(zip(*(column.tolist() for column in numbers), strict=True))
@@ -57,12 +59,29 @@ def _numbers(module: LanguageModule, batch: TokenBatch, end: int | None) -> tupl
     """Probability, V and Q, ``(N,)`` each; the last two not a number for a module without values."""
     logits = head_of(module.model)(hidden_states(trunk_of(module.model), batch)).float()
     invalid = invalid_ids(module.tokenizer, logits.shape[-1], logits.device, end)
-    if not isinstance(module, ValueModule | GuidedPPO):
-        p = logits.masked_fill(invalid, -torch.inf).softmax(-1)[batch.state, batch.token]
-        return p, torch.full_like(p, torch.nan), torch.full_like(p, torch.nan)
-    trunk, q_heads, v_head = module.played_values
-    hidden = hidden_states(trunk, batch)
-    q = min_q(list(q_heads), hidden)
-    p = add_q_to_logits(logits, q, module.beta).masked_fill(invalid, -torch.inf).softmax(-1)
-    v = (p * q).sum(-1) if v_head is None else v_head(hidden).squeeze(-1).float()
-    return p[batch.state, batch.token], v[batch.state], q[batch.state, batch.token]
+    q: Tensor | None = None
+    v: Tensor | None = None
+    if isinstance(module, ValueModule | GuidedPPO):
+        trunk, q_heads, v_head = module.played_values
+        hidden = hidden_states(trunk, batch)
+        q = min_q(list(q_heads), hidden)
+        p = _guided(logits, q, module.beta, invalid)
+        v = None if v_head is None else v_head(hidden).squeeze(-1).float()
+    elif isinstance(module, QSFT):
+        other = head_of(module.q_model)(hidden_states(trunk_of(module.q_model), batch)).float()
+        known, base = (scores.masked_fill(invalid, -torch.inf) for scores in (other, logits))
+        ratio = probability_ratio(known, base, module.support)
+        p = _guided(logits, ratio, module.beta, invalid)
+        low, high = module.return_range
+        q = low + (high - low) * ratio
+    else:
+        p = logits.masked_fill(invalid, -torch.inf).softmax(-1)
+    here = batch.state, batch.token
+    if q is None:
+        return p[here], torch.full_like(p[here], torch.nan), torch.full_like(p[here], torch.nan)
+    v = (p * q).sum(-1) if v is None else v
+    return p[here], v[batch.state], q[here]
+
+
+def _guided(logits: Tensor, q: Tensor, beta: float, invalid: Tensor) -> Tensor:
+    return add_q_to_logits(logits, q, beta).masked_fill(invalid, -torch.inf).softmax(-1)

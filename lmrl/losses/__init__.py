@@ -32,6 +32,17 @@ from lmrl.losses.policy_gradient import (
     with_kl_penalty,
 )
 from lmrl.losses.ppo import Experience, PPOLoss, explained_variance, gae, ppo_loss
+from lmrl.losses.qsft import (
+    QSFTLoss,
+    TokenNLL,
+    best_ratio,
+    mask_scores,
+    probability_ratio,
+    qsft_loss,
+    qsft_weight,
+    token_nll,
+)
+from lmrl.losses.return_bins import bin_means, bin_of, quantile_edges
 from lmrl.losses.token_scores import LinearScores, TokenScores, gather_scores, gather_token_scores, linear_scores
 
 __all__ = [
@@ -49,8 +60,10 @@ __all__ = [
     "MCLoss",
     "PPOLoss",
     "PolicyTerms",
+    "QSFTLoss",
     "Sampled",
     "TokenLogprobs",
+    "TokenNLL",
     "TokenScores",
     "TurnValues",
     "Turns",
@@ -59,6 +72,9 @@ __all__ = [
     "awr_actor_loss",
     "awr_loss",
     "bc_loss",
+    "best_ratio",
+    "bin_means",
+    "bin_of",
     "clipped_actor_loss",
     "clipped_policy_loss",
     "expectile_loss",
@@ -74,12 +90,18 @@ __all__ = [
     "kl_penalty",
     "linear_scores",
     "loss_weights",
+    "mask_scores",
     "mc_loss",
     "ppo_loss",
+    "probability_ratio",
+    "qsft_loss",
+    "qsft_weight",
+    "quantile_edges",
     "returns_to_go",
     "sum_over_turn",
     "td_target",
     "token_logprobs",
+    "token_nll",
     "turns_of",
     "whiten",
     "with_kl_penalty",

@@ -14,12 +14,14 @@ __all__ = [
     "ILQL",
     "MC",
     "PPO",
+    "QSFT",
     "ArCHer",
     "FilteredBC",
     "GiGPO",
     "GuidedPPO",
     "LanguageModule",
     "OnlineFilteredBC",
+    "ReturnConditionedBC",
     "ValueModule",
     "load_module",
     "load_policy",
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from lmrl.modules.load import load_module, load_policy, trained_task
     from lmrl.modules.mc import MC
     from lmrl.modules.ppo import PPO
+    from lmrl.modules.qsft import QSFT
+    from lmrl.modules.return_conditioned import ReturnConditionedBC
     from lmrl.modules.values import ValueModule
 
 
@@ -57,6 +61,8 @@ __getattr__, __dir__ = exports(
         "MC": "lmrl.modules.mc",
         "OnlineFilteredBC": "lmrl.modules.filtered_bc",
         "PPO": "lmrl.modules.ppo",
+        "QSFT": "lmrl.modules.qsft",
+        "ReturnConditionedBC": "lmrl.modules.return_conditioned",
         "ValueModule": "lmrl.modules.values",
         "load_module": "lmrl.modules.load",
         "load_policy": "lmrl.modules.load",

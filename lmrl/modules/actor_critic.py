@@ -11,7 +11,7 @@ from lmrl.losses import gather_token_scores, token_logprobs
 from lmrl.models.critic import Critic
 from lmrl.models.lm import checkpoint_activations, head_of, logits_of, trunk_of
 from lmrl.modules.base import LanguageModule
-from lmrl.modules.values import load_exported_values
+from lmrl.modules.values import load_pretrained_values
 from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.collate import TokenBatch
@@ -45,7 +45,7 @@ class ActorCritic(LanguageModule):
         check_range("(-inf, inf)", head_bias=head_bias)
         super().__init__(**shared)
         self.critic = Critic(self.model, self.q_heads, head_bias)
-        load_exported_values(self, self.value_state_dict(), required=False)
+        load_pretrained_values(self, self.value_state_dict())
 
     def add_adapters(self, lora: Mapping[str, Any] | None) -> None:
         """None: an exported folder merges those of the language model, and the critic's would lose their base.

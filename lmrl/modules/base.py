@@ -21,7 +21,6 @@ from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, hidden_states
 from lmrl.models.lora import add_lora
 from lmrl.models.tokenizer import add_task_tokens, tokenizer_for
-from lmrl.policies import RerankPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Window
 from lmrl.training.optimizer import (
@@ -34,7 +33,7 @@ from lmrl.training.optimizer import (
 from lmrl.training.reporting import LossReporter
 from lmrl.training.saving import pack_checkpoint, read_entry, training_facts, write_folder
 from lmrl.training.sharding import configure_shards, full_tensor, is_sharded
-from lmrl.types import Policy
+from lmrl.types import Episode, Policy
 
 __all__ = ["LanguageModule"]
 
@@ -121,7 +120,7 @@ class LanguageModule(L.LightningModule):
         """The policy learned so far, as it plays."""
 
     @abstractmethod
-    def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
+    def reranker(self, proposals: Sequence[str], **settings: Any) -> Policy:
         """The player that scores whole actions and says the best, for tasks whose actions can be listed."""
 
     def batch_spec(self) -> BatchSpec:
@@ -156,6 +155,15 @@ class LanguageModule(L.LightningModule):
         """(S, width) what a trunk makes of the states of a batch; see `lmrl.models.lm.hidden_states`."""
         # Weights in shards are gathered by all processes together, in each forward pass.
         return hidden_states(trunk, batch, self._read_rows, groups=not is_sharded(self))
+
+    @property
+    def told(self) -> str:
+        """What the policy reads before the texts of the environment."""
+        return ""
+
+    def as_read(self, episode: Episode) -> Episode:
+        """An episode that was played, as the policy has read it."""
+        return episode
 
     def context_window(self) -> Window:
         """What the policy reads, as in training.

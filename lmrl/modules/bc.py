@@ -14,6 +14,7 @@ from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.reporting import PerplexityReporter
+from lmrl.types import Policy
 
 __all__ = ["BC"]
 
@@ -59,10 +60,10 @@ class BC(LanguageModule):
             return super().objective(terms, batch)
         return terms.nll * batch.scale + self.observation_loss_weight * terms.read_nll * batch.observation_scale
 
-    def policy(self, **settings: Any) -> LMPolicy:
+    def policy(self, **settings: Any) -> Policy:
         """Sample from the model; `settings` as of `lmrl.policies.LMPolicy`."""
         return LMPolicy(self.model, self.tokenizer, self.context_window(), **settings)
 
-    def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
+    def reranker(self, proposals: Sequence[str], **settings: Any) -> Policy:
         """By likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
         return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)

@@ -47,7 +47,7 @@ class GuidedPPO(PPO):
         self.v_head = ValueHead(int(self.model.config.hidden_size), 1, head_bias)
         self.trunk = build_value_trunk(self.model, self.hparams["lora"])
         self.q_heads = build_q_heads(self.model, 2, head_bias, self.hparams["q_rank"])
-        load_pretrained_values(self, self.played_values, required=True)
+        load_pretrained_values(self, self.value_state_dict(), required=True)
         self.ref_model = frozen_copy(nn.ModuleList([self.trunk, self.q_heads]))
 
     def add_adapters(self, lora: Mapping[str, Any] | None) -> None:

@@ -13,7 +13,7 @@ from lmrl.losses import ILQLLoss, ilql_loss
 from lmrl.models.heads import ValueHead, frozen_copy, polyak_update
 from lmrl.modules.values import ValueModel, ValueModule, load_pretrained_values
 from lmrl.tokens.collate import TokenBatch
-from lmrl.training.optimizer import check_target_precision
+from lmrl.training.optimizer import OR_ADAPTERS, check_target_precision
 
 __all__ = ["ILQL"]
 
@@ -59,7 +59,7 @@ class ILQL(ValueModule):
         self.loss_arguments = {"gamma": gamma, "expectile": expectile, "cql_weight": cql_weight}
         self.polyak = polyak
         self.v_head = ValueHead(int(self.model.config.hidden_size), 1, self.hparams["head_bias"])
-        load_pretrained_values(self, self.value_model, required=False)
+        load_pretrained_values(self, self.value_model.state_dict(self.hparams["lora"] is not None))
         self.target_trunk, self.target_q_heads = frozen_copy(self.trunk), frozen_copy(self.q_heads)
         self.target_v_head: nn.Module | None = frozen_copy(self.v_head) if play_target else None
         if play_target:
@@ -80,8 +80,7 @@ class ILQL(ValueModule):
         """
         super().setup(stage)
         if self.hparams["lora"] is None:
-            instead = "use bf16-mixed, or train adapters (model.init_args.lora), which stay float32"
-            check_target_precision(self.trainer, "ILQL", instead)
+            check_target_precision(self.trainer, "ILQL", OR_ADAPTERS)
 
     def batch_spec(self) -> BatchSpec:
         """With the states that follow."""

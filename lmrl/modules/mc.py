@@ -33,7 +33,7 @@ class MC(ValueModule):
         super().__init__(**shared)
         self.gamma = gamma
         self.cql_weight = cql_weight
-        load_pretrained_values(self, self.value_model, required=False)
+        load_pretrained_values(self, self.value_state_dict())
 
     def batch_spec(self) -> BatchSpec:
         """With returns."""

@@ -22,7 +22,7 @@ __all__ = [
     "ValueModule",
     "build_q_heads",
     "build_value_trunk",
-    "load_exported_values",
+    "learning_copy",
     "load_pretrained_values",
 ]
 
@@ -62,13 +62,18 @@ def build_value_trunk(model: PreTrainedModel, lora: Mapping[str, Any] | None) ->
         model: the policy. With `lora` the trunk holds its very parameters, and adapters beside them.
         lora: settings of `lmrl.models.lora.add_lora`; None copies the parameters, which learn.
     """
+    return learning_copy(model, trunk_of(model), lora)
+
+
+def learning_copy(model: PreTrainedModel, part: PreTrainedModel, lora: Mapping[str, Any] | None) -> PreTrainedModel:
+    """A copy of a model, or of a part of it, which learns; the model is frozen. See `build_value_trunk`."""
     if lora is not None:
         model.requires_grad_(False)
-    trunk: PreTrainedModel = copy_sharing_frozen(trunk_of(model))
+    copy: PreTrainedModel = copy_sharing_frozen(part)
     model.requires_grad_(False).train(False)
     if lora is not None:
-        add_lora(trunk, lora)
-    return trunk
+        add_lora(copy, lora)
+    return copy
 
 
 def build_q_heads(model: PreTrainedModel, count: int, bias: float, rank: int | None) -> nn.ModuleList:
@@ -77,22 +82,8 @@ def build_q_heads(model: PreTrainedModel, count: int, bias: float, rank: int | N
     return nn.ModuleList([ValueHead(width, vocabulary, bias, rank) for _ in range(count)])
 
 
-def load_pretrained_values(module: LanguageModule, values: ValueModel, required: bool) -> None:
+def load_pretrained_values(module: LanguageModule, ours: Mapping[str, Tensor], required: bool = False) -> None:
     """If the run that a module starts from has learned values, go on from them.
-
-    Args:
-        module: whose `pretrained` may be such a run.
-        values: of the module, with all heads.
-        required: whether the run must have values.
-
-    Raises:
-        UserError: if these are values of another kind, or there are none where they are required.
-    """
-    load_exported_values(module, values.state_dict(module.hparams["lora"] is not None), required)
-
-
-def load_exported_values(module: LanguageModule, ours: Mapping[str, Tensor], required: bool) -> None:
-    """Likewise for value weights under any names.
 
     Args:
         module: whose `pretrained` may be such a run.
@@ -100,7 +91,7 @@ def load_exported_values(module: LanguageModule, ours: Mapping[str, Tensor], req
         required: whether the run must have values.
 
     Raises:
-        UserError: as `load_pretrained_values`.
+        UserError: if these are values of another kind, or there are none where they are required.
     """
     name, lora = module.hparams["pretrained"], module.hparams["lora"] is not None
     if name is None or next(iter(ours.values())).is_meta:  # the first process loads them for all

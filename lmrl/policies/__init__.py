@@ -7,19 +7,30 @@ from typing import TYPE_CHECKING
 
 from lmrl.lazy import exports
 
-__all__ = ["LMPolicy", "RerankPolicy", "ValueGuidedLogitsProcessor", "ValueGuidedPolicy", "load_lm_policy"]
+__all__ = [
+    "ConditionedPolicy",
+    "LMPolicy",
+    "RatioGuidedPolicy",
+    "RerankPolicy",
+    "ValueGuidedLogitsProcessor",
+    "ValueGuidedPolicy",
+    "load_lm_policy",
+]
 
 if TYPE_CHECKING:
+    from lmrl.policies.conditioned import ConditionedPolicy
     from lmrl.policies.lm import LMPolicy, load_lm_policy
     from lmrl.policies.logits_processor import ValueGuidedLogitsProcessor
     from lmrl.policies.rerank import RerankPolicy
-    from lmrl.policies.value_guided import ValueGuidedPolicy
+    from lmrl.policies.value_guided import RatioGuidedPolicy, ValueGuidedPolicy
 
 
 __getattr__, __dir__ = exports(
     __name__,
     {
+        "ConditionedPolicy": "lmrl.policies.conditioned",
         "LMPolicy": "lmrl.policies.lm",
+        "RatioGuidedPolicy": "lmrl.policies.value_guided",
         "RerankPolicy": "lmrl.policies.rerank",
         "ValueGuidedLogitsProcessor": "lmrl.policies.logits_processor",
         "ValueGuidedPolicy": "lmrl.policies.value_guided",

@@ -10,16 +10,25 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.decoding.engine import Engine
-from lmrl.decoding.sampling import Head, SamplingSettings, draw, min_q, process_logits, uniforms
+from lmrl.decoding.sampling import (
+    Guidance,
+    Head,
+    SamplingSettings,
+    add_q_to_logits,
+    draw,
+    min_q,
+    process_logits,
+    uniforms,
+)
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.policies.lm import ContextBuilder, invalid_ids
 from lmrl.tokens.encoding import Window, encoder_for
 from lmrl.types import Reply, Request
 
-__all__ = ["Measure", "RerankPolicy", "Score", "advantage", "likelihood", "proposal_scores"]
+__all__ = ["Measure", "RerankPolicy", "Score", "advantage", "guided_likelihood", "likelihood", "proposal_scores"]
 
-Measure: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""``(n, width)`` hidden vectors and the ``(n,)`` ids that follow them to ``(n,)`` float32."""
+Measure: TypeAlias = Callable[..., Tensor]
+"""``(n, width)`` hidden vectors of each engine and the ``(n,)`` ids that follow them to ``(n,)`` float32."""
 
 
 def likelihood(engine: Engine, invalid: Tensor) -> Measure:
@@ -27,6 +36,17 @@ def likelihood(engine: Engine, invalid: Tensor) -> Measure:
 
     def measure(hidden: Tensor, ids: Tensor) -> Tensor:
         return process_logits(engine.logits(hidden), invalid=invalid).gather(1, ids[:, None])[:, 0]
+
+    return measure
+
+
+def guided_likelihood(engine: Engine, guidance: Guidance, invalid: Tensor) -> Measure:
+    """``log pi(id)`` of a policy that values guide, among the ids that may be said."""
+
+    def measure(hidden: Tensor, value: Tensor, ids: Tensor) -> Tensor:
+        base = engine.logits(hidden).float()
+        logits = add_q_to_logits(base, guidance.q(value, base), guidance.beta)
+        return process_logits(logits, invalid=invalid).gather(1, ids[:, None])[:, 0]
 
     return measure
 
@@ -42,39 +62,41 @@ def advantage(q_heads: Sequence[Head], v_head: Head | None) -> Measure:
 
 
 def proposal_scores(
-    engine: Engine,
+    engines: Sequence[Engine],
     measure: Measure,
     slots: Sequence[int],
     contexts: Sequence[Sequence[int]],
     proposals: Sequence[Sequence[int]],
 ) -> Tensor:
-    """Sum a measure over the ids of every proposal after every context, in one forward pass.
+    """Sum a measure over the ids of every proposal after every context, in one forward pass of each engine.
 
     Returns:
         ``(contexts, proposals)`` float32 on the CPU.
     """
-    hidden = engine.branch(slots, contexts, proposals)
+    hidden = [engine.branch(slots, contexts, proposals) for engine in engines]
     owner, depth, ids = torch.tensor(
         [(index, step, token) for index, proposal in enumerate(proposals) for step, token in enumerate(proposal)]
     ).unbind(1)
     with torch.inference_mode():
-        states = hidden[:, owner, depth]  # (contexts, all ids of all proposals, width)
-        tokens = ids.to(hidden.device).repeat(len(slots))
-        values = measure(states.reshape(len(tokens), -1), tokens).reshape(len(slots), -1).cpu()
+        tokens = ids.to(hidden[0].device).repeat(len(slots))
+        # (contexts * all ids of all proposals, width) each
+        states = [vectors[:, owner, depth].reshape(len(tokens), -1) for vectors in hidden]
+        values = measure(*states, tokens).reshape(len(slots), -1).cpu()
     return torch.zeros(len(slots), len(proposals)).index_add(1, owner, values)
 
 
 T = TypeVar("T")
 
-Score: TypeAlias = Literal["likelihood", "value"]
+Score: TypeAlias = Literal["likelihood", "value", "guided"]
 
 
 class RerankPolicy:
     """Scores every proposal as a whole and says the best one, or samples from the softmax of the scores.
 
     ``"likelihood"`` is ``sum log pi(token)``; ``"value"`` is ``sum (min_i Q_i(token) - V)``, plus ``logit_weight``
-    times the likelihood if that is not 0 (Abdulhai et al. 2025, rerank policies of the reference implementation). All
-    proposals are read in one forward pass per model.
+    times the likelihood if that is not 0 (Abdulhai et al. 2025, rerank policies of the reference implementation);
+    ``"guided"`` is the likelihood under the policy that `guidance` makes. All proposals are read in one forward pass
+    per model.
 
     Args:
         model: the language model; None if only values count.
@@ -85,6 +107,7 @@ class RerankPolicy:
         value_model: for ``"value"``.
         q_heads: for ``"value"``: hidden vectors ``(n, width)`` to ``(n, vocabulary)``.
         v_head: hidden vectors to ``(n,)``; without it (MC) the score is ``sum min_i Q_i``.
+        guidance: for ``"guided"``: the values that guide the language model.
         logit_weight: weight of the likelihood in a ``"value"`` score.
         temperature: 0 takes the best, above 0 samples from ``softmax(score / temperature)``.
         slots: parallel episodes to make room for; more are possible.
@@ -104,6 +127,7 @@ class RerankPolicy:
         value_model: PreTrainedModel | None = None,
         q_heads: Sequence[Head] = (),
         v_head: Head | None = None,
+        guidance: Guidance | None = None,
         logit_weight: float = 0.0,
         temperature: float = 0.0,
         slots: int = 32,
@@ -114,15 +138,19 @@ class RerankPolicy:
         if not self._ids or not all(self._ids):
             raise UserError(f"proposals must be one or more texts that are not empty, got {list(proposals)}")
         self._temperature = SamplingSettings(temperature).temperature
-        self._judges: list[tuple[Engine, Measure, float]] = []
+        self._judges: list[tuple[Sequence[Engine], Measure, float]] = []
         if weight := _likelihood_weight(score, logit_weight):
             engine = Engine(_given("model", model), slots)
             invalid = invalid_ids(tokenizer, engine.model.config.vocab_size, engine.model.device, encoder.end)
-            self._judges.append((engine, likelihood(engine, invalid), weight))
+            if score == "guided":
+                guide = _given("guidance", guidance)
+                self._judges.append(((engine, guide.engine), guided_likelihood(engine, guide, invalid), weight))
+            else:
+                self._judges.append(((engine,), likelihood(engine, invalid), weight))
         if score == "value":
             measure = advantage(_given("q_heads", tuple(q_heads) or None), v_head)
-            self._judges.append((Engine(_given("value_model", value_model), slots), measure, 1.0))
-        positions = min(engine.max_length for engine, _, _ in self._judges)
+            self._judges.append(((Engine(_given("value_model", value_model), slots),), measure, 1.0))
+        positions = min(engine.max_length for engines, _, _ in self._judges for engine in engines)
         self._context_builder = ContextBuilder(tokenizer, window, positions, max(map(len, self._ids)))
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
@@ -138,8 +166,8 @@ class RerankPolicy:
         """``(n, proposals)`` float32 on the CPU, larger is better."""
         slots, contexts = [request.slot for request in requests], self._context_builder.contexts(requests)
         parts = [
-            weight * proposal_scores(engine, measure, slots, contexts, self._ids)
-            for engine, measure, weight in self._judges
+            weight * proposal_scores(engines, measure, slots, contexts, self._ids)
+            for engines, measure, weight in self._judges
         ]
         return torch.stack(parts).sum(0)
 
@@ -155,7 +183,7 @@ class RerankPolicy:
 
 
 def _likelihood_weight(score: str, logit_weight: float) -> float:
-    weights = {"likelihood": 1.0, "value": logit_weight}
+    weights = {"likelihood": 1.0, "value": logit_weight, "guided": 1.0}
     if score not in weights:
         raise unknown("score", score, weights)
     return weights[score]

@@ -1,18 +1,21 @@
 """A language model whose words are weighed by learned values."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.decoding.engine import Engine
-from lmrl.decoding.sampling import Decoder, Guidance, Head, SamplingSettings, min_q, process_logits
+from lmrl.decoding.sampling import Decoder, Guidance, Head, RatioGuidance, SamplingSettings, process_logits
+from lmrl.errors import check_range
+from lmrl.models.lm import head_of, trunk_of
 from lmrl.policies.lm import ContextBuilder, sample_actions
 from lmrl.tokens.encoding import Window
 from lmrl.types import Reply, Request
 
-__all__ = ["ValueGuidedPolicy"]
+__all__ = ["RatioGuidedPolicy", "ValueGuidedPolicy"]
 
 
 class ValueGuidedPolicy:
@@ -66,9 +69,14 @@ class ValueGuidedPolicy:
         self._context_builder = ContextBuilder(tokenizer, window, positions, max_new_tokens)
         self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._context_builder.stop_ids())
         self._v_head = v_head
-        self._guidance = Guidance(self._values, tuple(q_heads), beta, support_top_k, support_top_p)
         invalid = self._context_builder.invalid_ids(model)
+        self._guidance = self._guide(tuple(q_heads), beta, support_top_k, support_top_p, invalid)
         self._decoder = Decoder(speaking, self._guidance, invalid, v_head)
+
+    def _guide(
+        self, q_heads: tuple[Head, ...], beta: float, support_top_k: int, support_top_p: float, invalid: Tensor
+    ) -> Guidance:
+        return Guidance(self._values, q_heads, beta, support_top_k, support_top_p)
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """One action per request, in their order."""
@@ -88,8 +96,55 @@ class ValueGuidedPolicy:
 
     def _expected_q(self, slots: Sequence[int], contexts: Sequence[Sequence[int]], hidden: Tensor) -> Tensor:
         s = self._settings
-        logits = self._decoder.score(slots, contexts)
+        logits, speaking = self._decoder.score(slots, contexts), self._decoder.engine
         weights = process_logits(logits, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p).exp()
-        q = min_q(self._guidance.q_heads, hidden)
+        q = self._guidance.q(hidden, speaking.logits(speaking.feed(slots, contexts)))
         # Only what may be said counts: an infinite Q of an impossible token must not become 0 * inf.
         return torch.where(weights > 0, weights * q, 0.0).sum(-1)
+
+
+class RatioGuidedPolicy(ValueGuidedPolicy):
+    """Samples from ``pi(a|s) ~ pi_beta(a|s) * exp(beta * Q'(s, a))`` with ``Q' = p(a|s) / pi_beta(a|s)``.
+
+    This is how Q-SFT acts (Hong et al. 2024, arXiv 2411.05193): values are the probabilities of a second language
+    model over those of the policy, scaled to [0, 1].
+
+    Args:
+        model: the language model ``pi_beta``.
+        tokenizer: of both models.
+        window: how much of the episode is read.
+        value_model: the language model p.
+        support: tokens to which ``pi_beta`` gives less than this have ``Q' = 0``; the most probable one never does.
+        return_range: the returns that 0 and 1 stand for, in which `state_values` answers.
+        **settings: of `ValueGuidedPolicy`: ``beta``, ``temperature``, ...
+
+    Raises:
+        UserError: a setting is outside its range, or window and action do not fit into the models.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        window: Window,
+        *,
+        value_model: PreTrainedModel,
+        support: float,
+        return_range: tuple[float, float] = (0.0, 1.0),
+        **settings: Any,
+    ) -> None:
+        check_range("[0, 1]", support=support)
+        self._support, self._range = support, return_range
+        parts: dict[str, Any] = {"value_model": trunk_of(value_model), "q_heads": [head_of(value_model)]}
+        super().__init__(model, tokenizer, window, **parts, **settings)
+
+    def _guide(
+        self, q_heads: tuple[Head, ...], beta: float, support_top_k: int, support_top_p: float, invalid: Tensor
+    ) -> Guidance:
+        support = self._support, invalid
+        return RatioGuidance(self._values, q_heads, beta, support_top_k, support_top_p, *support)
+
+    def state_values(self, requests: Sequence[Request]) -> Tensor:
+        """Expected return of each state, ``(n,)`` float32 on the CPU; see `ValueGuidedPolicy.state_values`."""
+        low, high = self._range
+        return low + (high - low) * super().state_values(requests)

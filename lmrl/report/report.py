@@ -23,7 +23,8 @@ from lmrl.report.wording import label, ordered
 __all__ = ["write_report", "write_table"]
 
 _WHOLE = (
-    "task name episodes normalized own return_mean iqm success_rate length_mean illegal_rate excess last seconds cpu_seconds tokens"
+    "task name episodes normalized own return_mean iqm success_rate length_mean illegal_rate excess last "
+    "seconds cpu_seconds tokens"
 ).split()
 _INTERVALS = "over_episodes over_seeds own_over_episodes return_over_episodes iqm_over_episodes success_ci".split()
 

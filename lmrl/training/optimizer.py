@@ -21,6 +21,7 @@ from lmrl.training.sharding import is_sharded
 
 __all__ = [
     "OPTIMIZERS",
+    "OR_ADAPTERS",
     "SCHEDULES",
     "HalfTransformers",
     "Muon",
@@ -64,6 +65,9 @@ def keep_values_float32(trainer: L.Trainer) -> None:
     plugin = trainer.strategy.precision_plugin
     if type(plugin) is HalfPrecision:
         trainer.strategy.precision_plugin = HalfTransformers(plugin.precision)
+
+
+OR_ADAPTERS = "use bf16-mixed, or train adapters (model.init_args.lora), which stay float32"
 
 
 def check_target_precision(trainer: L.Trainer, name: str, instead: str = "use bf16-mixed") -> None:

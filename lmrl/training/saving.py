@@ -54,6 +54,9 @@ class SavedModule(Protocol):
     def hparams(self) -> Any: ...
 
     @property
+    def told(self) -> str: ...
+
+    @property
     def device(self) -> torch.device: ...
 
     @property
@@ -86,13 +89,14 @@ print(tokenizer.decode(model.generate(**inputs, logits_processor=[processor])[0,
 ```"""
 
 
-def model_card(facts: Mapping[str, Any], scores: Mapping[str, Any] | None, guided: bool) -> str:
+def model_card(facts: Mapping[str, Any], scores: Mapping[str, Any] | None, guided: bool, ratios: bool = False) -> str:
     """The card as Markdown with its metadata.
 
     Args:
         facts: what it was made with, JSON-like: ``algorithm``, ``task``, ``data``, ``seed``, ``steps`` and settings.
         scores: content of ``scores.json``; None if it was not evaluated.
-        guided: whether learned values lie beside the model.
+        guided: whether Q heads lie beside the model.
+        ratios: whether a second language model does, whose probabilities are values.
     """
     head = ModelCardData(library_name="transformers", pipeline_tag="text-generation", tags=["lmrl", *_tags(facts)])
     title = f"{facts.get('algorithm', 'a language model')} on {facts.get('task', 'an unknown task')}"
@@ -102,7 +106,7 @@ def model_card(facts: Mapping[str, Any], scores: Mapping[str, Any] | None, guide
         "action that ends in a line break.\n",
         f"## Made with\n\n{_table(facts)}\n",
         f"## Scores\n\n{_scores(scores)}\n",
-        f"## How to play it\n\n{_how(facts, guided)}\n",
+        f"## How to play it\n\n{_how(facts, guided, ratios)}\n",
     ]
     return "\n".join(parts)
 
@@ -142,17 +146,24 @@ def _scores(scores: Mapping[str, Any] | None) -> str:
     )
 
 
-def _how(facts: Mapping[str, Any], guided: bool) -> str:
+def _how(facts: Mapping[str, Any], guided: bool, ratios: bool) -> str:
     reads = "all texts so far" if facts.get("reads_texts") is None else f"the last {facts['reads_texts']} texts"
     prompt = f"`text` holds {reads}, joined without anything between them."
     if facts.get("rendering") == "chat":
         prompt = f"`text` holds {reads} as `apply_chat_template` renders them, with a generation prompt."
-    if not guided:
+    if "told" in facts:
+        which = "the first text" if facts.get("reads_texts") is None else "every text of the game"
+        prompt += f" In front of {which} stands `{json.dumps(facts['told'])}`."
+    if not (guided or ratios):
         return f"{prompt} Generation ends with the action.\n\n{_PLAIN}"
+    with_values = (
+        "`lmrl.load_policy(folder)` plays with the learned values, `log pi + beta * p / pi`."
+        if ratios
+        else f"With the learned values, `log pi + beta * min Q`:\n\n{_GUIDED}"
+    )
     return (
         f"{prompt} Plain `generate` plays the policy that the values were learned beside (behavioural cloning), "
-        f"**not** the one that was trained:\n\n{_PLAIN}\n\n"
-        f"With the learned values, `log pi + beta * min Q`:\n\n{_GUIDED}"
+        f"**not** the one that was trained:\n\n{_PLAIN}\n\n{with_values}"
     )
 
 
@@ -186,6 +197,8 @@ def facts(module: SavedModule) -> dict[str, Any]:
     reads: dict[str, Any] = {}
     if window is not None:
         reads = {"reads_texts": window.texts, "reads_tokens": window.tokens, "rendering": window.rendering}
+    if module.told:
+        reads["told"] = module.told
     return {"algorithm": module.name, **module.made_with, **reads, **settings}
 
 
@@ -348,7 +361,8 @@ def write_folder(
         values = {name: weights[name] for name in values}
         model_weights = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
     note_weights(module, weights)
-    card = model_card(facts(module), scores, guided=any(name.startswith("q_heads.") for name in values))
+    guided, ratios = (any(name.startswith(part) for name in values) for part in ("q_heads.", "q_model."))
+    card = model_card(facts(module), scores, guided, ratios)
     base = _base(module) if has_lora(module.model) and not merge else None
     defaults = generation_defaults(module)
     arguments = {name: value for name, value in module.hparams.items() if not name.startswith("_")}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lmrl.datamodules import BatchSpec, Filter
-from lmrl.modules import AWR, BC, ILQL, MC, PPO, ArCHer, FilteredBC, LanguageModule
+from lmrl.modules import AWR, BC, ILQL, MC, PPO, QSFT, ArCHer, FilteredBC, LanguageModule, ReturnConditionedBC
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
 
@@ -20,6 +20,7 @@ TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
         (ILQL, {}, {"bootstrap": True}),
         (AWR, {"gamma": 0.7}, {"returns_gamma": 0.7}),
         (ArCHer, {}, {"bootstrap": True, "after": True}),
+        (QSFT, {}, {"bootstrap": True}),
     ],
 )
 def test_it_wants_what_its_loss_needs_and_nothing_else(
@@ -27,6 +28,11 @@ def test_it_wants_what_its_loss_needs_and_nothing_else(
 ) -> None:
     module = kind(architecture=TINY, **arguments)
     assert module.batch_spec() == BatchSpec(tokenizer=module.tokenizer, positions=64, **wanted)
+
+
+def test_return_conditioned_bc_wants_its_episodes_prepared() -> None:
+    module = ReturnConditionedBC(architecture=TINY)
+    assert module.batch_spec() == BatchSpec(tokenizer=module.tokenizer, positions=64, prepare=module.prepare)
 
 
 def test_ppo_wants_its_rounds_prepared() -> None:

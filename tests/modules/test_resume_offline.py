@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lmrl.callbacks import KeepLast
 from lmrl.datamodules import MazeDataModule
-from lmrl.modules import BC, ILQL, LanguageModule
+from lmrl.modules import BC, ILQL, QSFT, LanguageModule, ReturnConditionedBC
 from tests.helpers.online import trainer
 from tests.helpers.ranks import on_ranks, strategy
 
@@ -68,8 +68,14 @@ def assert_same(root: Path, whole: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "more", "data"),
-    [(BC, {}, {}), (BC, {"lora": LORA}, {}), (ILQL, {"lora": LORA, "polyak": 0.5}, {})],
-    ids=["bc", "adapters", "ilql"],
+    [
+        (BC, {}, {}),
+        (BC, {"lora": LORA}, {}),
+        (ILQL, {"lora": LORA, "polyak": 0.5}, {}),
+        (QSFT, {"bc_weight": 1.0, "polyak": 0.5}, {}),
+        (ReturnConditionedBC, {"bins": 3}, {}),
+    ],
+    ids=["bc", "adapters", "ilql", "qsft", "return_conditioned"],
 )
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
     kind: type[LanguageModule], more: dict[str, Any], data: dict[str, Any], bc_run: str, data_path: Path, tmp_path: Path

@@ -275,7 +275,7 @@ def test_errors_name_the_rule() -> None:
     tokenizer: PreTrainedTokenizerBase = _NoLines()  # type: ignore[assignment]
     with pytest.raises(UserError, match="line break"):
         LMPolicy(MODEL, tokenizer, WINDOW, max_new_tokens=10)
-    with pytest.raises(UserError, match="unknown score 'best'; known: likelihood, value"):
+    with pytest.raises(UserError, match="unknown score 'best'; known: guided, likelihood, value"):
         rerank("best")
     with pytest.raises(UserError, match="value_model must be given"):
         rerank("value", value_model=None)

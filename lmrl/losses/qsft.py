@@ -1,0 +1,170 @@
+"""Q-SFT: the probabilities of a second language model are values (Hong et al. 2024, arXiv 2411.05193).
+
+Returns are scaled to [0, 1] by ``Q = low + (high - low) Q'``. What is learned is a distribution p over the K tokens
+that may be said, and ``Q' = p / pi_beta``.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from lmrl.losses.mc import td_target
+from lmrl.losses.token_scores import LinearScores, gather_token_scores
+
+__all__ = [
+    "QSFTLoss",
+    "TokenNLL",
+    "best_ratio",
+    "mask_scores",
+    "probability_ratio",
+    "qsft_loss",
+    "qsft_weight",
+    "token_nll",
+]
+
+_ROWS = 2**24  # entries of a table of all words that is made at once
+
+
+class QSFTLoss(NamedTuple):
+    """Terms of the loss, each a mean over the action tokens; `loss` is what is minimised."""
+
+    loss: Tensor
+    target: Tensor
+    """The target of Q, in units of the return."""
+    q_mean: Tensor
+    """Q of the tokens taken, in units of the return."""
+    cut: Tensor
+    """Share of the targets that lay outside of the range of returns."""
+    bc_loss: Tensor
+    """``-log pi_beta`` of the tokens."""
+
+
+def mask_scores(scores: Tensor | LinearScores, invalid: Tensor) -> Tensor | LinearScores:
+    """The logits with ``-inf`` for what is never said.
+
+    Args:
+        scores: (S, vocabulary) logits, or their factors.
+        invalid: (vocabulary,) bool.
+    """
+    if isinstance(scores, Tensor):
+        return scores.masked_fill(invalid, -torch.inf)
+    bias = scores.weight.new_zeros(len(invalid)) if scores.bias is None else scores.bias
+    return scores._replace(bias=bias.masked_fill(invalid, -torch.inf))
+
+
+def probability_ratio(scores: Tensor, base: Tensor, support: float) -> Tensor:
+    """``Q' = p(a) / pi_beta(a)``, at most 1, for the tokens of the support; 0 for the others.
+
+    Args:
+        scores: (n, vocabulary) logits of p, ``-inf`` for what is never said.
+        base: (n, vocabulary) logits of pi_beta, likewise.
+        support: the tokens that pi_beta gives at least this probability, and its most probable one.
+
+    Returns:
+        (n, vocabulary) float32 in [0, 1].
+    """
+    logprobs = base.float().log_softmax(-1)
+    probabilities = logprobs.exp()
+    likely = (probabilities > 0) & (probabilities >= probabilities.amax(-1, keepdim=True).clamp(max=support))
+    ratio = (scores.float().log_softmax(-1) - logprobs).exp().clamp(max=1.0)
+    return torch.where(likely, ratio, 0.0)
+
+
+@torch.no_grad()
+def best_ratio(scores: Tensor | LinearScores, base: Tensor | LinearScores, support: float) -> Tensor:
+    """(S,) ``max_a Q'(a)`` over the support; of a large vocabulary some states at a time.
+
+    Args:
+        scores: (S, vocabulary) logits of p as of `mask_scores`, or their factors.
+        base: logits of pi_beta, likewise.
+        support: as of `probability_ratio`.
+    """
+    states, words = (scores if isinstance(scores, Tensor) else scores.hidden).shape[0], _words(scores)
+    step = max(1, _ROWS // words)
+    pieces = [slice(first, first + step) for first in range(0, states, step)]
+    best = [probability_ratio(_table(scores, rows), _table(base, rows), support).amax(-1) for rows in pieces]
+    return torch.cat(best) if best else torch.zeros(0)
+
+
+def _words(scores: Tensor | LinearScores) -> int:
+    return int(scores.shape[-1] if isinstance(scores, Tensor) else scores.weight.shape[0])
+
+
+def _table(scores: Tensor | LinearScores, rows: slice) -> Tensor:
+    return scores[rows] if isinstance(scores, Tensor) else linear(scores.hidden[rows], scores.weight, scores.bias)
+
+
+def qsft_weight(
+    reward: Tensor, next_ratio: Tensor, terminated: Tensor, *, gamma: float, low: Tensor, high: Tensor
+) -> Tensor:
+    """``w = (y - low) / (high - low)`` with ``y = r + gamma * (low + (high - low) max_a' Q'(s', a'))``, not clipped.
+
+    Args:
+        reward: (N,).
+        next_ratio: (N,) the largest Q' of the state in which the policy acts next.
+        terminated: (N,) bool; ``y = r`` there.
+        gamma: discount per action token.
+        low: () lowest return.
+        high: () highest return.
+    """
+    return (td_target(reward, low + (high - low) * next_ratio, terminated, gamma) - low) / (high - low)
+
+
+class TokenNLL(NamedTuple):
+    """What p says about each action token."""
+
+    own: Tensor
+    """(N,) ``-log p`` of the token."""
+    others: Tensor
+    """(N,) the mean of ``-log p`` over the K - 1 other tokens that may be said."""
+
+
+def token_nll(scores: Tensor | LinearScores, state: Tensor, token: Tensor, invalid: Tensor) -> TokenNLL:
+    """Look up the action tokens. Of factors no table is made: a sum of logits is a product with the sum of the weights.
+
+    Args:
+        scores: (S, vocabulary) logits of p, or their factors; not masked.
+        state: (N,) index of the state of each token.
+        token: (N,) its id, one that may be said.
+        invalid: (vocabulary,) bool, what is never said.
+    """
+    found, valid = gather_token_scores(mask_scores(scores, invalid), state, token), ~invalid
+    count = valid.sum()
+    if isinstance(scores, Tensor):
+        total = scores.float().masked_fill(invalid, 0.0).sum(-1)
+    else:
+        total = scores.hidden.float() @ scores.weight[valid].float().sum(0)
+        total = total if scores.bias is None else total + scores.bias[valid].float().sum()
+    everything = count * (found.nll + found.score) - total.index_select(0, state)  # -sum log p over all K
+    return TokenNLL(found.nll, (everything - found.nll) / (count - 1))
+
+
+def qsft_loss(
+    p: TokenNLL, base_nll: Tensor, weight: Tensor, *, low: Tensor, high: Tensor, bc_weight: float = 0.0
+) -> QSFTLoss:
+    """``-(w log p(a) + (1 - w) / (K - 1) * sum over a' != a of log p(a'))``, a mean over tokens; w clipped to [0, 1].
+
+    Its minimiser, where the data say a with probability pi(a) and the mean of w is W(a), is ``p(a) = pi(a) W(a) +
+    sum over b != a of pi(b) (1 - W(b)) / (K - 1)``: the second term is what the spread adds.
+
+    Args:
+        p: of the model that learns.
+        base_nll: (N,) ``-log pi_beta`` of the tokens.
+        weight: (N,) from `qsft_weight`.
+        low: () lowest return.
+        high: () highest return.
+        bc_weight: weight of ``-log pi_beta``, which is added.
+    """
+    n, wanted = max(1, weight.numel()), weight.detach()
+    w = wanted.clamp(0.0, 1.0)
+    ratio = (base_nll - p.own).detach().exp().clamp(max=1.0)
+    bc_loss = base_nll.sum() / n
+    return QSFTLoss(
+        loss=(w * p.own + (1.0 - w) * p.others).sum() / n + bc_weight * bc_loss,
+        target=(low + (high - low) * wanted).sum() / n,
+        q_mean=(low + (high - low) * ratio).sum() / n,
+        cut=(wanted != w).sum() / n,
+        bc_loss=bc_loss,
+    )

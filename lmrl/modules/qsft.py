@@ -1,0 +1,152 @@
+"""Q-SFT: Q-learning by the cross-entropy of a second language model (Hong et al. 2024, arXiv 2411.05193)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lmrl.datamodules.offline import OfflineDataModule
+from lmrl.datamodules.online import OnlineDataModule
+from lmrl.datamodules.spec import BatchSpec
+from lmrl.errors import UserError, check_range
+from lmrl.losses import QSFTLoss, best_ratio, gather_token_scores, mask_scores, qsft_loss, qsft_weight, token_nll
+from lmrl.models.heads import frozen_copy, polyak_update
+from lmrl.models.lm import logits_of, trunk_of
+from lmrl.modules.base import LanguageModule
+from lmrl.modules.ratios import RatioModel, checked_return_range, unspoken_ids
+from lmrl.modules.values import learning_copy, load_pretrained_values
+from lmrl.policies import RatioGuidedPolicy, RerankPolicy
+from lmrl.tokens.collate import TokenBatch
+from lmrl.training.optimizer import OR_ADAPTERS, check_target_precision
+
+__all__ = ["QSFT"]
+
+
+class QSFT(LanguageModule):
+    """Values without value heads: what a copy p of the BC model gives to a token, over what pi_beta gives, is its Q.
+
+    Returns are scaled to [0, 1], ``Q = low + (high - low) p / pi_beta``. The ratio is a value only where pi_beta is the
+    distribution of the actions that are learned from: the data must be those of the BC run.
+    """
+
+    name = "qsft"
+    starts_from_bc = True
+    unused_in_rollouts = ("target_q_model",)
+
+    def __init__(
+        self,
+        gamma: float = 0.99,
+        beta: float = 16.0,
+        polyak: float = 0.05,
+        support: float = 0.01,
+        return_range: list[float] | None = None,
+        bc_weight: float = 0.0,
+        **shared: Any,
+    ) -> None:
+        """Build p, its target copy, and the frozen policy.
+
+        Args:
+            gamma: discount per action token.
+            beta: how strongly the values, which lie between 0 and 1, move the policy when it plays.
+            polyak: rate at which the target copy moves towards p, after each optimizer step.
+            support: the best token is looked for among those to which pi_beta gives at least this probability (and its
+                most probable one); the ratio of the others is noise, and their value 0.
+            return_range: lowest and highest value; None: those of a return, as the environment of the data says.
+            bc_weight: weight of the BC loss by which pi_beta goes on learning from the same batches. 0 keeps it frozen,
+                as published: then what it has not learned of the data looks like values.
+            **shared: arguments of `LanguageModule`.
+
+        Raises:
+            UserError: for a number outside of its range, a weight of BC with adapters, and as `LanguageModule`.
+        """
+        check_range("[0, 1]", gamma=gamma, support=support)
+        check_range("[0, inf)", beta=beta, bc_weight=bc_weight)
+        check_range("(0, 1]", polyak=polyak)
+        between = checked_return_range(return_range)
+        super().__init__(**shared)
+        if bc_weight and self.hparams["lora"] is not None:
+            raise UserError("bc_weight must be 0 with lora: the adapters are those of p alone")
+        self.gamma, self.beta, self.polyak, self.support, self.bc_weight = gamma, beta, polyak, support, bc_weight
+        self.return_range: Tensor
+        self.register_buffer("return_range", between)
+        self.q_model = learning_copy(self.model, self.model, self.hparams["lora"])
+        self.model.requires_grad_(bc_weight > 0)
+        load_pretrained_values(self, self.value_state_dict())
+        self.target_q_model = frozen_copy(self.q_model)
+
+    def add_adapters(self, lora: Mapping[str, Any] | None) -> None:
+        """None on the policy, which does not learn."""
+
+    @property
+    def trainable_model(self) -> PreTrainedModel:
+        """The language model p."""
+        return self.q_model
+
+    @property
+    def played_values(self) -> RatioModel:
+        """What plays beside pi_beta, and what is exported."""
+        return RatioModel(self.q_model, self.return_range, self.support)
+
+    def setup(self, stage: str) -> None:
+        """See `LanguageModule.setup`; the range of returns comes from the environment, if it was not given.
+
+        Raises:
+            UserError: it cannot be told, the datamodule plays rounds, or the target copy would be in half precision.
+        """
+        data = getattr(self.trainer, "datamodule", None)
+        if isinstance(data, OnlineDataModule):
+            raise UserError("QSFT learns from the data of its BC run alone: use an offline datamodule")
+        super().setup(stage)
+        if self.hparams["lora"] is None:
+            check_target_precision(self.trainer, "QSFT", OR_ADAPTERS)
+        if self.return_range.isnan().any():
+            if not isinstance(data, OfflineDataModule):
+                raise UserError("return_range must be given where no datamodule names a task")
+            self.return_range.copy_(checked_return_range(data.return_range()))
+
+    def batch_spec(self) -> BatchSpec:
+        """With the states that follow."""
+        return replace(super().batch_spec(), bootstrap=True)
+
+    def losses(self, batch: TokenBatch) -> QSFTLoss:
+        """Cross-entropy of p: the target weight on the token taken, the rest of 1 spread over the others."""
+        assert batch.next is not None
+        invalid, (low, high) = unspoken_ids(self), self.return_range
+        base, target, scores = (
+            logits_of(model, self.hidden_states(trunk_of(model), batch))
+            for model in (self.model, self.target_q_model, self.q_model)
+        )
+        base, target = mask_scores(base, invalid), mask_scores(target, invalid)
+        next_ratio = best_ratio(target, base, self.support)[batch.next]
+        base_nll = gather_token_scores(base, batch.state, batch.token).nll
+        weight = qsft_weight(batch.reward, next_ratio, batch.terminated, gamma=self.gamma, low=low, high=high)
+        nll = token_nll(scores, batch.state, batch.token, invalid)
+        return qsft_loss(nll, base_nll, weight, low=low, high=high, bc_weight=self.bc_weight)
+
+    def train(self, mode: bool = True) -> "QSFT":
+        """Training mode for p; pi_beta and the target copy stay in eval mode."""
+        super().train(mode)
+        self.model.train(False)
+        self.target_q_model.train(False)
+        return self
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Step, then move the target copy: once per real step, also under gradient accumulation."""
+        super().optimizer_step(*args, **kwargs)
+        both = zip(self.target_q_model.parameters(), self.q_model.parameters(), strict=True)
+        learning = [(target, online) for target, online in both if online.requires_grad]
+        polyak_update([target for target, _ in learning], [online for _, online in learning], self.polyak)
+
+    def policy(self, beta: float | None = None, **settings: Any) -> RatioGuidedPolicy:
+        """Sample from ``pi_beta * exp(beta * p / pi_beta)``; `settings` as of `lmrl.policies.RatioGuidedPolicy`."""
+        return self.played_values.policy(self, beta=self.beta if beta is None else beta, **settings)
+
+    def reranker(self, proposals: Sequence[str], beta: float | None = None, **settings: Any) -> RerankPolicy:
+        """By likelihood under the policy that plays; `settings` as of `lmrl.policies.RerankPolicy`."""
+        return self.played_values.reranker(self, proposals, self.beta if beta is None else beta, **settings)
+
+    def value_state_dict(self) -> dict[str, Tensor]:
+        """Weights of p (its adapters, where it has some), ``q_model.*``, and ``return_range``."""
+        return self.played_values.state_dict(self.hparams["lora"] is not None)
