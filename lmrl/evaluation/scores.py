@@ -239,9 +239,10 @@ def _normalized_iqm(parts: list[Resampled], published: Scores) -> FloatArray:
 
 
 def _seconds(run: Result, kind: str) -> float | None:
-    """Training and evaluation together, where measured."""
-    found = [step[kind] for step in run.timing.values() if isinstance(step, dict) and kind in step]
-    return sum(found) if found else None
+    """Training and evaluation together, if every step that has ended was measured so."""
+    found = [step.get(kind) for step in run.timing.values() if isinstance(step, dict) and "seconds" in step]
+    measured = [value for value in found if value is not None]
+    return sum(measured) if measured and len(measured) == len(found) else None
 
 
 def _excess(run: Result) -> float | None:

@@ -162,11 +162,18 @@ def test_checkpoints_tokens_and_time_are_means_over_seeds(tmp_path: Path) -> Non
         lay(tmp_path, [0.26], seed=seed)
         folder = seed_folder(tmp_path, seed) / "text_nav_fo" / "bc"
         write_json({"last": {"normalized": 10.0 + seed}, "tokens": {"trained": tokens}}, folder / "cell.json")
-        write_json(
-            {"fit": {"seconds": 8.0, "cpu_seconds": 5.0}, "evaluate": {"seconds": 2.0 * seed}}, folder / "timing.json"
-        )
+        timing = {"fit": {"seconds": 8.0, "cpu_seconds": 5.0}, "evaluate": {"seconds": 2.0 * seed, "cpu_seconds": 1.0}}
+        write_json(timing, folder / "timing.json")
     found = scores_of(tmp_path)["bc"]
-    assert (found.last, found.tokens, found.seconds, found.cpu_seconds) == (10.5, 200, 9.0, 5.0)
+    assert (found.last, found.tokens, found.seconds, found.cpu_seconds) == (10.5, 200, 9.0, 6.0)
+
+
+def test_core_time_is_that_of_every_step_or_unknown(tmp_path: Path) -> None:
+    lay(tmp_path, [0.26])
+    timing = {"fit": {"seconds": 8.0}, "evaluate": {"seconds": 2.0, "cpu_seconds": 1.0}}
+    write_json(timing, seed_folder(tmp_path, 0) / "text_nav_fo" / "bc" / "timing.json")
+    found = scores_of(tmp_path)["bc"]
+    assert (found.seconds, found.cpu_seconds) == (10.0, None)
 
 
 def test_the_data_stand_among_the_players(tmp_path: Path) -> None:
