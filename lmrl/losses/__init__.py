@@ -11,7 +11,7 @@ from lmrl.losses.archer import (
 )
 from lmrl.losses.awr import AWRLoss, advantage_weights, awr_loss
 from lmrl.losses.bc import BCLoss, bc_loss
-from lmrl.losses.groups import GROUP_ADVANTAGES, group_advantages
+from lmrl.losses.groups import GROUP_ADVANTAGES, group_advantages, group_spreads
 from lmrl.losses.grpo import GRPOLoss, Sampled, grpo_loss
 from lmrl.losses.ilql import ILQLLoss, expectile_loss, ilql_loss
 from lmrl.losses.mc import MCLoss, mc_loss, returns_to_go, td_target
@@ -84,6 +84,7 @@ __all__ = [
     "gather_scores",
     "gather_token_scores",
     "group_advantages",
+    "group_spreads",
     "grpo_loss",
     "ilql_loss",
     "k3",

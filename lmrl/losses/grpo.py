@@ -28,9 +28,11 @@ class GRPOLoss(NamedTuple):
     policy_loss: Tensor
     kl_loss: Tensor
     entropy: Tensor
-    """See `lmrl.losses.PolicyTerms`, as of the next three."""
+    """See `lmrl.losses.PolicyTerms`, as of the next five."""
     approx_kl: Tensor
     clipfrac: Tensor
+    clip_ratio_low: Tensor
+    clip_ratio_high: Tensor
     ratio: Tensor
 
 

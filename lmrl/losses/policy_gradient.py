@@ -200,7 +200,7 @@ def first_of_turn(values: Tensor, turn_end: Tensor) -> Tensor:
 
 
 class PolicyTerms(NamedTuple):
-    """Terms of a clipped policy loss, each a mean over the action tokens. Names are CleanRL's."""
+    """Terms of a clipped policy loss, each a mean over the action tokens. Names are CleanRL's, or said to be TRL's."""
 
     policy_loss: Tensor
     entropy: Tensor
@@ -208,6 +208,10 @@ class PolicyTerms(NamedTuple):
     """``mean(ratio - 1 - log ratio)``: how far the policy has moved since the round was played."""
     clipfrac: Tensor
     """Share of the tokens whose ratio is outside of the clipping range."""
+    clip_ratio_low: Tensor
+    """TRL's ``clip_ratio/low_mean``: share of those that lose their gradient below it, with advantages below 0."""
+    clip_ratio_high: Tensor
+    """TRL's ``clip_ratio/high_mean``: above it, with advantages above 0."""
     ratio: Tensor
     """The one that is farthest from 1: in the first minibatch of a round all are 1."""
 
@@ -244,6 +248,8 @@ def clipped_policy_loss(
     entropy = now.entropy.sum() / count
     with torch.no_grad():
         approx_kl = (ratio - 1.0 - log_ratio).sum() / count
-        clipfrac = ((ratio < 1.0 - clip) | (ratio > 1.0 + high)).sum() / count
+        below, above = ratio < 1.0 - clip, ratio > 1.0 + high
+        clipfrac = (below | above).sum() / count
+        low, up = (below & (advantage < 0.0)).sum() / count, (above & (advantage > 0.0)).sum() / count
         farthest = ratio[log_ratio.abs().argmax()] if len(ratio) else torch.ones(())
-    return PolicyTerms(policy_loss, entropy, approx_kl, clipfrac, farthest)
+    return PolicyTerms(policy_loss, entropy, approx_kl, clipfrac, low, up, farthest)

@@ -69,8 +69,10 @@ class PPOLoss(NamedTuple):
     value_loss: Tensor
     entropy: Tensor
     approx_kl: Tensor
-    """See `lmrl.losses.PolicyTerms`, as of the next two."""
+    """See `lmrl.losses.PolicyTerms`, as of the next four."""
     clipfrac: Tensor
+    clip_ratio_low: Tensor
+    clip_ratio_high: Tensor
     ratio: Tensor
 
 

@@ -14,6 +14,7 @@ from lmrl.losses import (
     GRPOLoss,
     Sampled,
     group_advantages,
+    group_spreads,
     grpo_loss,
     k3,
     returns_to_go,
@@ -99,7 +100,8 @@ class GRPO(PolicyGradient):
             "weight": weights_of(segments, self.loss_agg_mode),
         }
         kl = k3(columns["ref_logprob"] - columns["logprob"])
-        return ProcessedRollout(attach_columns(segments, columns), float(kl.mean()) if len(kl) else 0.0, {})
+        kl_mean = float(kl.mean()) if len(kl) else 0.0
+        return ProcessedRollout(attach_columns(segments, columns), kl_mean, self.spread(episodes))
 
     def turn_advantages(
         self, episodes: Sequence[Episode], segments: Sequence[list[Segment]], rewards: Sequence[Vector]
@@ -118,11 +120,18 @@ class GRPO(PolicyGradient):
         ends = np.cumsum([len(reward) for reward in rewards])[:-1]
         if self.advantage == "rebn":
             return [*np.split(whiten(joined(returns)), ends)]
-        groups = self.groups(episodes)
-        if len({*zip(groups, [episode.total_reward for episode in episodes], strict=True)}) == len({*groups}):
-            rank_zero_warn("in no group of this round do returns differ: nothing can be learned from it")
-        compared = group_advantages([float(its[0]) for its in returns], groups, self.advantage)
+        compared = group_advantages([float(its[0]) for its in returns], self.groups(episodes), self.advantage)
         return [np.full(len(reward), one) for reward, one in zip(rewards, compared, strict=True)]
+
+    def spread(self, episodes: Sequence[Episode]) -> dict[str, float]:
+        """How far returns differ within the groups of a round, under the names that TRL logs."""
+        if self.advantage == "rebn" or not episodes:
+            return {}
+        spreads = group_spreads([episode.total_reward for episode in episodes], self.groups(episodes))
+        same = np.isclose(spreads, 0.0)
+        if same.all():
+            rank_zero_warn("in no group of this round do returns differ: nothing can be learned from it")
+        return {"reward_std": float(spreads.mean()), "frac_reward_zero_std": float(same.mean())}
 
     def groups(self, episodes: Sequence[Episode]) -> list[int]:
         """The group of each episode; see `lmrl.callbacks.RolloutCollection`.

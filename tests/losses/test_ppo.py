@@ -12,6 +12,7 @@ from lmrl.losses import (
     Experience,
     KLController,
     TokenLogprobs,
+    clipped_policy_loss,
     explained_variance,
     first_of_turn,
     gae,
@@ -179,6 +180,18 @@ def test_terms_add_up() -> None:
     assert loss.approx_kl.item() == pytest.approx(math.exp(0.1) - 1 - 0.1, rel=1e-4)
     assert loss.ratio.item() == pytest.approx(math.exp(0.1))
     assert loss.loss.item() == pytest.approx((loss.policy_loss + 2 * loss.value_loss - 0.3 * loss.entropy).item())
+
+
+def test_shares_of_clipped_tokens_by_the_sign_of_their_advantage() -> None:
+    """Ratios of .7, .7, 1.5 and 1 beside advantages of both signs: a ratio is clipped where it would pay to go on."""
+    logits, state, token, invalid = problem()
+    now = token_logprobs(logits, state, token, invalid)
+    old = now.logprob.detach() - torch.tensor([0.7, 0.7, 1.5, 1.0]).log()
+    for advantage, low, high in (((-1.0, 1.0, -1.0, 1.0), 0.25, 0.0), ((1.0, -1.0, 1.0, 1.0), 0.25, 0.25)):
+        terms = clipped_policy_loss(now, old, torch.tensor(advantage), clip=0.2)
+        assert (terms.clipfrac.item(), terms.clip_ratio_low.item(), terms.clip_ratio_high.item()) == (0.75, low, high)
+    grad = torch.autograd.grad(terms.policy_loss, now.logprob)[0]
+    assert (grad == 0.0).tolist() == [False, True, True, False]  # exactly the quarter below and the quarter above
 
 
 def test_what_is_never_said_has_no_part_in_the_distribution() -> None:

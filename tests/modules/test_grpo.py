@@ -10,6 +10,7 @@ import torch
 from lmrl.callbacks import KeepLast, RolloutCollection
 from lmrl.errors import UserError
 from lmrl.modules import GRPO, PPO, GiGPO, LanguageModule, load_module
+from lmrl.types import Episode
 from tests.helpers.online import fit, rounds
 
 pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group|Experiment logs directory)")
@@ -47,6 +48,25 @@ def test_the_first_ratios_are_one_and_a_stopped_run_goes_on(
     halves = train(kind, tmp_path / "halves", bc_run, 13, given, ckpt_path=checkpoint, weights_only=True)
     for (name, one), other in zip(whole.state_dict().items(), halves.state_dict().values(), strict=True):
         assert torch.equal(one, other), name
+
+
+def test_spread_of_the_groups_under_the_names_of_trl(bc_run: str, tmp_path: Path) -> None:
+    """Of three groups one earns .1 three times, which is not its mean to the last bit, and two differ."""
+    module = GRPO(pretrained=bc_run)
+    returns = ((0.1, 0.1, 0.1), (1.0, 0.0), (2.0, 6.0))
+    episodes = [
+        Episode("maze_fo", ("a", "b"), ("x",), (reward,), True, False, info={"group": group})
+        for group, its in enumerate(returns)
+        for reward in its
+    ]
+    assert module.spread(episodes) == pytest.approx({"reward_std": 2.5 / 3, "frac_reward_zero_std": 1 / 3})
+    with pytest.warns(UserWarning, match="nothing can be learned"):
+        module.spread(episodes[:3])
+    assert GRPO(pretrained=bc_run, advantage="rebn").spread(episodes) == {}
+    train(GRPO, tmp_path, bc_run, 3, {})
+    assert all(0.0 <= share <= 1.0 for share in logged(tmp_path, "grpo/frac_reward_zero_std")) and logged(
+        tmp_path, "grpo/reward_std"
+    )
 
 
 def test_only_the_policy_learns_and_a_checkpoint_plays(bc_run: str, tmp_path: Path) -> None:
