@@ -1,7 +1,7 @@
 """Letters as tokens against texts of the game as tokens: excess of BC after equal minutes of a core.
 
-Both sides train Wordle's run file, whole, with its schedule, on the same games; only `task_tokens` and the number of steps
-differ. Steps are as many as fit into the minutes, by the CPU time of steps 21 to 60 beside those of the first 20.
+Both sides train Wordle's run file, whole, with its schedule, on the same games; only `task_tokens` and the steps
+differ. These are as many as fit into the minutes, by the CPU time of steps 21 to 60 beside those of the first 20.
 """
 
 import csv

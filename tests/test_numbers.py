@@ -64,11 +64,28 @@ def of_all() -> str:
     return grid(table.heads, table.rows)
 
 
+def of_algorithms() -> str:
+    """A row per algorithm that has records, a column per task: the better of both ways of playing."""
+    found = {task: players for task in registry.tasks() if (players := scores_of(task))}
+    names = ordered({name for players in found.values() for name, one in players.items() if one.tokens})
+    best = [
+        [
+            number(max(one.normalized, one.chosen.normalized)) if (one := of.get(name)) else UNKNOWN
+            for of in found.values()
+        ]
+        for name in names
+    ]
+    return grid(["algorithm", *found], [[label(name), *row] for name, row in zip(names, best, strict=True)])
+
+
+WHOLE = {"all": of_all, "algorithms": of_algorithms}
+
+
 def renewed(text: str) -> str:
     """A page with its tables as the records have them."""
 
     def made(found: re.Match[str]) -> str:
-        table = of_all() if found[2] == "all" else of_task(found[2])
+        table = WHOLE[found[2]]() if found[2] in WHOLE else of_task(found[2])
         return f"{found[1]}\n{table}\n\n{found[3]}"
 
     return BLOCK.sub(made, text)
