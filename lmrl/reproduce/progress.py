@@ -17,7 +17,7 @@ from lmrl.envs import registry
 from lmrl.evaluation.curves import find_metrics
 from lmrl.evaluation.result_files import read_json
 from lmrl.evaluation.scores import read_seeds
-from lmrl.report.wording import duration, label, number, ordered, with_interval
+from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, with_interval
 from lmrl.reproduce.plan import DATA, Cell, Standing, is_done
 
 __all__ = ["Progress", "summary"]
@@ -144,7 +144,8 @@ def _last_step(folder: Path) -> int | None:
 def summary(runs: Path, tasks: Sequence[str]) -> Table:
     """Scores of everything evaluated under ``runs``, beside the published ones; a line per training seed.
 
-    It fits into 80 columns: the task stands above its players, and the intervals of returns are in the report.
+    It fits into 80 columns: the task stands above its players; success is that as trained, and
+    returns are in the report.
     """
     table = Table(
         title="normalised scores: 0, 50, 100: published minimum, average, maximum",
@@ -154,7 +155,7 @@ def summary(runs: Path, tasks: Sequence[str]) -> Table:
         collapse_padding=True,
     )
     table.add_column("player", overflow="fold")
-    for head in ("seed", "normalised [95 %]", "paper", "return", "paper", "success"):
+    for head in ("seed", "as trained [95 %]", "tuned [95 %]", "paper", "success"):
         table.add_column(escape(head), justify="right", no_wrap=True)
     for task in tasks:
         published, results = registry.task(task).scores, read_seeds(runs, task)
@@ -162,14 +163,15 @@ def summary(runs: Path, tasks: Sequence[str]) -> Table:
             table.add_row(f"[bold]{task}[/bold]")
         for name in ordered(results):
             for seed, result in results[name].items():
-                scores = result.scores
+                both = [None if one is None else one.scores for one in (result, result.tuned)]
                 table.add_row(
                     escape(label(name)),
                     str(seed),
-                    escape(with_interval(scores["normalized"], scores["normalized_ci"])),
+                    *(
+                        escape(with_interval(one["normalized"], one["normalized_ci"])) if one else UNKNOWN
+                        for one in both
+                    ),
                     number(published.normalized.get(name)),
-                    number(scores["return_mean"], 2),
-                    number(published.raw.get(name), 2),
-                    f"{100 * scores['success_rate']:.1f} %",
+                    f"{100 * result.scores['success_rate']:.1f} %",
                 )
     return table
