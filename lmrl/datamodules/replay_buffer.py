@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor
 
+from lmrl.errors import UserError
 from lmrl.tokens.segments import Segment, as_key
 
 __all__ = ["Column", "Outcome", "ReplayBuffer"]
@@ -197,9 +198,18 @@ class ReplayBuffer:
         return {"columns": _tensors(self._columns), "attached": _tensors(self._attached)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state_dict` returned."""
-        self.clear()
+        """Put back what `state_dict` returned.
+
+        Raises:
+            UserError: it lacks columns, as those of earlier versions do.
+        """
         saved: Mapping[str, Tensor] = state["columns"]
+        if missing := sorted(self._columns.keys() - saved.keys()):
+            raise UserError(
+                f"the replay buffer in the checkpoint is of an earlier version and lacks {', '.join(missing)}; begin the "
+                "run anew with --overwrite, or go on with the version that wrote it"
+            )
+        self.clear()
         for name, column in self._columns.items():
             column.extend(saved[name].numpy())
         for name, values in state["attached"].items():

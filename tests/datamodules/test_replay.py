@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from lmrl.datamodules.replay_buffer import Column, Outcome, ReplayBuffer
+from lmrl.errors import UserError
 from lmrl.tokens.encoding import Window
 from lmrl.tokens.segments import Segment
 from tests.helpers.doubles import corridor, cut, episode
@@ -23,7 +24,8 @@ WINDOWS = [Window(), Window(texts=1), Window(texts=3), Window(tokens=6)]
 
 def same(one: Segment, other: Segment) -> None:
     assert one.columns.keys() == other.columns.keys()
-    pairs = {name: (getattr(one, name), getattr(other, name)) for name in ("ids", "col", "token", "reward", "next_ids")}
+    names = ("ids", "col", "token", "reward", "next_ids", "turn_end")
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
     pairs |= {name: (column, other.columns[name]) for name, column in one.columns.items()}
     for name, (left, right) in pairs.items():
         assert (left is None) == (right is None), name
@@ -36,7 +38,7 @@ def same(one: Segment, other: Segment) -> None:
 def filled(window: Window, folder: Path | None = None, columns: bool = False, limit: int = 64) -> ReplayBuffer:
     buffer = ReplayBuffer(folder, limit)
     for number, part in enumerate(_cut(window, columns)):
-        buffer.append(part, Outcome(float(number), number % 2 == 0))
+        buffer.append(part, Outcome(float(number), number % 2 == 0, number // 2))
     return buffer
 
 
@@ -66,6 +68,7 @@ def test_segments_come_back_as_they_were(window: Window, on_disk: bool, columns:
     assert [len(span) for span in buffer.spans()] == [len(parts) for parts in _cut(window, columns)]
     assert [outcome.total_reward for outcome in buffer.outcomes()] == list(range(len(EPISODES)))
     assert buffer.outcomes()[1].success is False
+    assert [outcome.group for outcome in buffer.outcomes()] == [number // 2 for number in range(len(EPISODES))]
 
 
 def test_a_saved_buffer_goes_on(tmp_path: Path) -> None:
@@ -79,6 +82,15 @@ def test_a_saved_buffer_goes_on(tmp_path: Path) -> None:
         both.append(_cut(WINDOWS[1], True)[0], Outcome(9.0, True))
     for index in range(len(buffer)):
         same(again[index], buffer[index])
+
+
+def test_a_saved_buffer_of_an_earlier_version_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    state = filled(WINDOWS[0]).state_dict()
+    del state["columns"]["turn_end"]
+    buffer = filled(WINDOWS[0])
+    with pytest.raises(UserError, match="earlier version and lacks turn_end; begin the run anew with --overwrite"):
+        buffer.load_state_dict(state)
+    assert len(buffer.spans()) == len(EPISODES)
 
 
 def test_a_cleared_buffer_is_empty(tmp_path: Path) -> None:
