@@ -206,8 +206,8 @@ class ReplayBuffer:
         saved: Mapping[str, Tensor] = state["columns"]
         if missing := sorted(self._columns.keys() - saved.keys()):
             raise UserError(
-                f"the replay buffer in the checkpoint is of an earlier version and lacks {', '.join(missing)}; begin the "
-                "run anew with --overwrite, or go on with the version that wrote it"
+                f"the replay buffer in the checkpoint is of an earlier version and lacks {', '.join(missing)}; begin "
+                "the run anew with --overwrite, or go on with the version that wrote it"
             )
         self.clear()
         for name, column in self._columns.items():
