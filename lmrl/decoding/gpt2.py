@@ -1,7 +1,7 @@
-"""The forward pass of a plain GPT-2, operation by operation: small models spend half their time between operations."""
+"""The forward pass of a plain GPT-2, operation by operation."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,50 +12,9 @@ from transformers.pytorch_utils import Conv1D
 
 from lmrl.decoding.cache import SlotCache
 
-__all__ = ["Forward", "forward_of"]
-
-Forward: TypeAlias = Callable[[SlotCache, Tensor, Tensor, Tensor], Tensor]
-"""``(cache, ids, positions, mask)`` to ``(rows, new, width)`` hidden vectors; keys and values go into the cache."""
+__all__ = ["GPT2Forward"]
 
 _PARTS = (GPT2Model, GPT2Block, GPT2Attention, GPT2MLP, Conv1D, nn.Embedding, nn.LayerNorm, nn.Dropout, nn.ModuleList)
-
-
-def forward_of(trunk: PreTrainedModel) -> Forward:
-    """How ids are read: by the operations of GPT-2 alone where the model is one and nothing else, else by the model.
-
-    Both give the same numbers, bit by bit on a CPU; the first takes a half to nine tenths of the time, the less the
-    smaller the model and the batch. A model with adapters, hooks, shards or other scores than GPT-2's is asked itself.
-
-    Args:
-        trunk: the model without its head, in eval mode whenever it reads.
-    """
-    if _is_plain(trunk):
-        return _Plain(trunk)
-
-    def ask(cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        output = trunk(
-            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
-        )
-        hidden: Tensor = output.last_hidden_state
-        return hidden
-
-    return ask
-
-
-def _is_plain(trunk: PreTrainedModel) -> bool:
-    """Whether every part is the very class that `transformers` made, and nobody listens in or has replaced it."""
-    config = trunk.config
-    if not isinstance(trunk, GPT2Model) or config._attn_implementation != "sdpa":
-        return False
-    if config.scale_attn_by_inverse_layer_idx or not config.scale_attn_weights:
-        return False
-    blocks: Any = trunk.h
-    activations = {block.mlp.act for block in blocks}
-    return all(
-        (type(part) in _PARTS or part in activations)
-        and not (part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part))
-        for part in trunk.modules()
-    )
 
 
 class _Norm(NamedTuple):
@@ -90,14 +49,38 @@ def _layers(trunk: Any) -> Iterator[_Layer]:
         yield _Layer(norms[0], qkv, attention_out, norms[1], up, mlp.act, down)
 
 
-class _Plain:
-    def __init__(self, trunk: Any) -> None:
-        self._words: Tensor = trunk.wte.weight
-        self._places: Tensor = trunk.wpe.weight
+class GPT2Forward:
+    """Gives the numbers of the model, bit by bit on a CPU, in less time, the less the smaller model and batch.
+
+    Args:
+        trunk: a model that `accepts` says yes to; its weights may change in place.
+    """
+
+    def __init__(self, trunk: PreTrainedModel) -> None:
+        parts: Any = trunk
+        self._words: Tensor = parts.wte.weight
+        self._places: Tensor = parts.wpe.weight
         self._heads: int = trunk.config.n_head
-        self._layers, self._last = tuple(_layers(trunk)), _Norm.of(trunk.ln_f)
+        self._layers, self._last = tuple(_layers(parts)), _Norm.of(parts.ln_f)
+
+    @staticmethod
+    def accepts(trunk: PreTrainedModel) -> bool:
+        """Whether every part is the very class that `transformers` made, and nobody listens in or has replaced it."""
+        config = trunk.config
+        if not isinstance(trunk, GPT2Model) or config._attn_implementation != "sdpa":
+            return False
+        if config.scale_attn_by_inverse_layer_idx or not config.scale_attn_weights:
+            return False
+        blocks: Any = trunk.h
+        activations = {block.mlp.act for block in blocks}
+        return all(
+            (type(part) in _PARTS or part in activations)
+            and not (part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part))
+            for part in trunk.modules()
+        )
 
     def __call__(self, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        """See `lmrl.decoding.forward.Forward`."""
         rows, new = ids.shape
         hidden = nn.functional.embedding(ids, self._words) + nn.functional.embedding(positions, self._places)
         hidden = hidden.view(rows * new, -1)

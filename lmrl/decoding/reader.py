@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lmrl.decoding.cache import SlotCache, Slots, causal_mask, tree_mask
-from lmrl.decoding.gpt2 import forward_of
+from lmrl.decoding.forward import Forwards
 from lmrl.errors import unknown
 from lmrl.models.lm import trunk_of
 
@@ -98,6 +98,7 @@ class Reader:
 
     def __init__(self, model: PreTrainedModel, rows: int, limit: int, compile: bool | str = False) -> None:
         self._trunk = trunk_of(model)
+        self._forwards = Forwards(self._trunk)
         self.refresh_forward()
         self._device, self._dtype = model.device, model.dtype
         self._step = step_for(compile, self._device)
@@ -107,7 +108,7 @@ class Reader:
 
     def refresh_forward(self) -> None:
         """Choose how the model is run; hooks that were put on its layers since the last time then run."""
-        self._forward = forward_of(self._trunk)
+        self._forward = self._forwards.choose()
 
     def read(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """Read one or more new ids in each slot and return the hidden vectors after the last, ``(rows, width)``."""

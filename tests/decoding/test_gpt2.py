@@ -10,12 +10,12 @@ from transformers import PreTrainedModel
 from transformers.models.gpt2.modeling_gpt2 import GPT2Model
 from transformers.pytorch_utils import Conv1D
 
-from lmrl.decoding.cache import SlotCache, causal_mask, tree_mask
-from lmrl.decoding.gpt2 import forward_of
+from lmrl.decoding.cache import SlotCache, causal_mask
+from lmrl.decoding.forward import Forwards
 from lmrl.models.lm import build_lm, trunk_of
+from tests.helpers.forwards import noticed, played
 
 SIZE = {"n_layer": 3, "n_head": 4, "n_embd": 32, "n_positions": 64, "initializer_range": 0.3}
-ROWS, LIMIT = 5, 40
 
 
 def trunk(**config: Any) -> PreTrainedModel:
@@ -26,33 +26,6 @@ def trunk(**config: Any) -> PreTrainedModel:
             if name.endswith("bias") or "ln_" in name:  # those of a new model are 0 and 1
                 nn.init.normal_(weight, weight.mean().item(), 0.3)
     return trunk_of(model)
-
-
-def noticed(model: PreTrainedModel) -> list[int]:
-    """A list that grows whenever the model itself is asked."""
-    calls: list[int] = []
-    model.register_forward_pre_hook(lambda *_: calls.append(1))
-    return calls
-
-
-@torch.inference_mode()
-def played(model: PreTrainedModel) -> list[Tensor]:
-    """Hidden vectors of a prompt, of three ragged steps behind it and of continuations side by side."""
-    forward, cache, draw = forward_of(model), SlotCache(ROWS, LIMIT), torch.Generator().manual_seed(0)
-    start, found = torch.tensor([0, 0, 0])[:, None], []
-    for new, advance in ((9, [9, 4, 7]), (1, [1, 1, 1]), (1, [1, 1, 1]), (2, [2, 1, 2])):
-        ids = torch.randint(48, (3, new), generator=draw)
-        columns = start + torch.arange(new)
-        used = int(columns.max()) + 1
-        cache.place(1, columns, used, used)
-        found.append(forward(cache, ids, columns, causal_mask(columns, used, model.dtype)))
-        start = start + torch.tensor(advance)[:, None]
-    owner, depth = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
-    columns, used = start + torch.arange(3), int(start.max()) + 3
-    cache.place(1, columns, used, used)
-    ids = torch.randint(48, (3, 3), generator=draw)
-    mask = tree_mask(owner, depth, start[:, 0], used, model.dtype)
-    return [*found, forward(cache, ids, start + depth, mask)]
 
 
 def same(left: list[Tensor], right: list[Tensor]) -> bool:
@@ -86,7 +59,7 @@ def test_the_default_model_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_weights_that_change_in_place_are_followed() -> None:
     model, other = trunk(), trunk()
-    forward = forward_of(model)
+    forward = Forwards(model).choose()
     with torch.no_grad():
         for weight in (*model.parameters(), *other.parameters()):
             weight.mul_(0.5)

@@ -1,0 +1,47 @@
+"""How a model is run over a slot cache: by the operations of its kind alone, or by the model itself."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lmrl.decoding.cache import SlotCache
+from lmrl.decoding.gpt2 import GPT2Forward
+from lmrl.decoding.llama import LlamaForward
+
+__all__ = ["Forward", "Forwards"]
+
+Forward: TypeAlias = Callable[[SlotCache, Tensor, Tensor, Tensor], Tensor]
+"""``(cache, ids, positions, mask)`` to ``(rows, new, width)`` hidden vectors; keys and values go into the cache."""
+
+_KINDS = (GPT2Forward, LlamaForward)
+
+
+class Forwards:
+    """Chooses the forward pass of a model: small models spend half their time between operations.
+
+    A model with adapters, hooks, shards or other parts than those of its kind is asked itself.
+
+    Args:
+        trunk: the model without its head, in eval mode whenever it reads. When its weights have changed, make another.
+    """
+
+    def __init__(self, trunk: PreTrainedModel) -> None:
+        self._trunk = trunk
+        self._kind: type[GPT2Forward | LlamaForward] | None = None
+        self._forward: Forward = self._ask
+
+    def choose(self) -> Forward:
+        """The one that fits the model as it is now: hooks may have been put on its layers."""
+        kind = next((kind for kind in _KINDS if kind.accepts(self._trunk)), None)
+        if kind is not self._kind:
+            self._kind, self._forward = kind, self._ask if kind is None else kind(self._trunk)
+        return self._forward
+
+    def _ask(self, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        output = self._trunk(
+            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
+        )
+        hidden: Tensor = output.last_hidden_state
+        return hidden
