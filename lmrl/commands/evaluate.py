@@ -37,6 +37,7 @@ def evaluate_command(
     beta: float | None = None,
     tuned: bool = False,
     rerank: bool = False,
+    selection: bool = False,
     allow_other_task: bool = False,
     allow_pickle: bool = False,
     device: str | None = None,
@@ -62,6 +63,8 @@ def evaluate_command(
         beta: weight of the learned values (MC, ILQL, Q-SFT).
         tuned: with the temperature and beta that lmrl tune has chosen for a run.
         rerank: score the task's actions as wholes and say the best; makes illegal actions impossible.
+        selection: play games by which settings are chosen: starts that a task keeps for it, and seeds that no reported
+            score uses.
         allow_other_task: let a policy play another task than the one that it was trained on.
         allow_pickle: read a checkpoint with pickled objects; that can run any code in it.
         device: where a trained policy computes, e.g. cuda (default: the CPU).
@@ -76,7 +79,8 @@ def evaluate_command(
     decoding: dict[str, Any] = {k: v for k, v in (chosen | switches).items() if v is not None and v is not False}
     settings = decoding | ({"allow_other_task": True} if allow_other_task else {})
     player = named_policy(policy, row, arguments, named_values(chat, "chat"), **settings)
-    out = default_folder(policy, row, _told(decoding | arguments), allow_pickle=allow_pickle) if out is None else out
+    told = _told(decoding | arguments | ({"selection": True} if selection else {}))
+    out = default_folder(policy, row, told, allow_pickle=allow_pickle) if out is None else out
     human, count = policy == "human", _default_episodes(policy, row.name) if episodes is None else episodes
     greedy = partial(named_policy, policy, row, **{**settings, "temperature": 0.0})
     check_range("[1, inf)", episodes=count, slots=slots)  # before the folder is locked, which makes it
@@ -91,10 +95,11 @@ def evaluate_command(
             seed=seed,
             slots=1 if human else slots,
             name=policy,
-            greedy=greedy if is_trained(policy, row) else None,
+            greedy=greedy if is_trained(policy, row) and not selection else None,
             provenance={"policy": policy, "decoding": decoding},
             on_episode=lambda _: bar.advance(shown),
             env=arguments,
+            selection=selection,
         )
     print(*_summary(scores), f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}", sep="\n")
 

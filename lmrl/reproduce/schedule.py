@@ -25,7 +25,7 @@ from lmrl.models.checkpoints import set_aside
 from lmrl.reproduce.plan import DATA, Cell, Order, Standing, Step, dataset_of, is_done, is_finished, reached, standing
 from lmrl.reproduce.progress import Progress
 
-__all__ = ["CommandFailed", "Processes", "finish", "run_cells"]
+__all__ = ["LMRL", "CommandFailed", "Processes", "finish", "run_cells", "train"]
 
 _QUANTILES = 101
 
@@ -93,6 +93,7 @@ def _quantiles(values: Iterable[float]) -> list[float]:
 
 
 LMRL = (sys.executable, "-m", "lmrl.tied")
+"""The command in front of the words of a step."""
 
 
 class CommandFailed(Exception):
@@ -300,13 +301,18 @@ class _Run:
 def _run(cell: Cell, order: Order, processes: Processes) -> dict[str, Any]:
     for step in cell.steps:
         if step.name == "fit":
-            _fit(cell, processes)
+            train(cell, processes)
         elif not (is_done(cell, step) or _is_needless(cell, step, order)):
             processes.run(step, cell.folder)
     return finish(cell, order)
 
 
-def _fit(cell: Cell, processes: Processes) -> None:
+def train(cell: Cell, processes: Processes) -> None:
+    """Run the training of a cell from where it stands; other runs in its folder are moved out of the way.
+
+    Raises:
+        CommandFailed: with the last lines of its output.
+    """
     assert cell.fit is not None
     found = standing(cell, cell.fit)
     if found is Standing.RESUME:
