@@ -74,13 +74,11 @@ def evaluate_command(
     """
     row, arguments = played_task(task, policy, allow_pickle=allow_pickle), env_arguments(env)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
-    chosen |= _tuned(policy, chosen) if tuned else {}
-    switches = {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
-    decoding: dict[str, Any] = {k: v for k, v in (chosen | switches).items() if v is not None and v is not False}
+    chosen |= _tuned(policy, chosen, tuned) | {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
+    decoding: dict[str, Any] = {k: v for k, v in chosen.items() if v is not None and v is not False}
     settings = decoding | ({"allow_other_task": True} if allow_other_task else {})
     player = named_policy(policy, row, arguments, named_values(chat, "chat"), **settings)
-    told = _told(decoding | arguments | ({"selection": True} if selection else {}))
-    out = default_folder(policy, row, told, allow_pickle=allow_pickle) if out is None else out
+    out = out or default_folder(policy, row, _told(decoding | arguments, selection), allow_pickle=allow_pickle)
     human, count = policy == "human", _default_episodes(policy, row.name) if episodes is None else episodes
     greedy = partial(named_policy, policy, row, **{**settings, "temperature": 0.0})
     check_range("[1, inf)", episodes=count, slots=slots)  # before the folder is locked, which makes it
@@ -104,7 +102,9 @@ def evaluate_command(
     print(*_summary(scores), f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}", sep="\n")
 
 
-def _tuned(policy: str, chosen: Mapping[str, Any]) -> dict[str, float]:
+def _tuned(policy: str, chosen: Mapping[str, Any], tuned: bool) -> dict[str, float]:
+    if not tuned:
+        return {}
     given = [name for name in ("temperature", "beta") if chosen[name] is not None]
     if given:
         raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
@@ -120,9 +120,10 @@ def _default_episodes(policy: str, task: str) -> int:
     return chat_prompt(task).games if is_chat(policy) else default_episodes(task)
 
 
-def _told(settings: Mapping[str, Any]) -> str:
+def _told(settings: Mapping[str, Any], selection: bool) -> str:
     """Settings as a part of a folder's name: ``temperature=0.0_beta=4.0``."""
-    told = (f"{name}={value}" for name, value in settings.items() if name not in _ALIKE)
+    told = [f"{name}={value}" for name, value in settings.items() if name not in _ALIKE]
+    told += ["selection"] * selection
     return "_".join(re.sub(r"[^\w.=,+-]+", "-", word) for word in told)
 
 

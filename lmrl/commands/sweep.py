@@ -48,4 +48,4 @@ def sweep_command(
         raise UserError(f"no trial was done; the logs are in {out / 'trials'}")
     Console().print(best_table(sweep.space, found))
     files = " ".join(f"--config {name}" for name in (*configs, out / "best.yaml"))
-    print(f"written to {out}; the best: lmrl fit {files}")
+    print(f"written to {out}; the best: {' '.join(['lmrl fit', files, *words])}")

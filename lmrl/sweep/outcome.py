@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.markup import escape
 from rich.table import Table
 
@@ -119,6 +120,7 @@ def _over_trials(axis: Axes, done: Sequence[Trial], best: Trial) -> None:
     axis.step(numbers, np.maximum.accumulate(returns), where="post", color="#888888", linewidth=1.0, zorder=0)
     axis.plot(best.number, _mean(best), "o", ms=7, color=_BEST, zorder=3)
     axis.set_xlabel("trial")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylabel("mean return, 95 %")
     axis.set_title("trials, and the best so far", fontweight="bold")
 
@@ -132,7 +134,13 @@ def _over_option(axis: Axes, key: str, part: Range | None, done: Sequence[Trial]
         axis.set_xlim(-0.5, len(names) - 0.5)
     else:
         places = [float(value) for value in values if value is not None]
-        axis.set_xscale("log" if part.log else "linear")
+        if part.log:
+            axis.set_xscale("log")
+            ticks = np.geomspace(part.low, part.high, 3)
+            axis.set_xticks(
+                ticks, [f"{tick:.2g}" for tick in ticks]
+            )  # its own labels are formulas, which STYLE shows raw
+            axis.set_xticks([], minor=True)
     axis.plot(places, [_mean(trial) for trial in done], "o", ms=4, color=_DOT, alpha=0.8)
     axis.plot(places[done.index(best)], _mean(best), "o", ms=7, color=_BEST)
     axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
