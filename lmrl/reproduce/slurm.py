@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from lmrl.errors import UserError, in_one_line, unknown
@@ -26,7 +25,7 @@ OPTIONS = {
     "qos": "slurm_qos",
     "constraint": "slurm_constraint",
 }
-"""What can be asked for, and submitit's names: minutes, cores, GB and GPUs of a cell are whole numbers, the rest texts."""
+"""What can be asked for, and submitit's names: minutes, cores, GB and GPUs of a cell in whole numbers, then texts."""
 _WHOLE = ("time", "cpus", "mem", "gpus")
 _REQUEUED = 100
 """A cell may reach the end of its time so often; each time it goes on from its last checkpoint."""
@@ -175,7 +174,8 @@ class SlurmJobs:
             return None
         if note.get("recipe") != cell.recipe:
             raise UserError(
-                f"job {job.job_id} works on {cell.name} with other settings: wait until it ends, or scancel {job.job_id}"
+                f"job {job.job_id} works on {cell.name} with other settings: wait until it ends, or "
+                f"scancel {job.job_id}"
             )
         self._say(f"{cell.name} is job {job.job_id}, submitted before")
         return job
