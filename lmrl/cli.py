@@ -84,6 +84,7 @@ VERBS = {
     "data verify": Verb("commands.data:verify_command", "replay a dataset through its environment"),
     "data floor": Verb("commands.data:floor_command", "how random the player of a dataset is: the floor of cloning"),
     "data import": Verb("commands.data:import_command", "convert an official LMRL-Gym file"),
+    "data export": Verb("commands.data:export_command", "write a dataset as a Minari dataset"),
     "partner-agreement": Verb("commands.models:agreement_command", "compare a second speaker with the scripted one"),
     "view": Verb("commands.models:view_command", "show episodes on an HTML page, with a model's values over the words"),
     "study make": Verb("commands.study:make_command", "write a page on which people rate dialogues blindly"),

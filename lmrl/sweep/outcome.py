@@ -137,9 +137,7 @@ def _over_option(axis: Axes, key: str, part: Range | None, done: Sequence[Trial]
         if part.log:
             axis.set_xscale("log")
             ticks = np.geomspace(part.low, part.high, 3)
-            axis.set_xticks(
-                ticks, [f"{tick:.2g}" for tick in ticks]
-            )  # its own labels are formulas, which STYLE shows raw
+            axis.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks])  # the usual ones are formulas
             axis.set_xticks([], minor=True)
     axis.plot(places, [_mean(trial) for trial in done], "o", ms=4, color=_DOT, alpha=0.8)
     axis.plot(places[done.index(best)], _mean(best), "o", ms=7, color=_BEST)
