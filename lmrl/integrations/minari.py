@@ -16,7 +16,7 @@ from lmrl.data.records import episode_from_record, record_from_episode
 from lmrl.data.storage import read_dataset, read_metadata
 from lmrl.envs import registry
 from lmrl.envs.registry import recorded_arguments
-from lmrl.errors import UserError, in_one_line
+from lmrl.errors import UserError
 from lmrl.files import parse_json, remove
 from lmrl.types import Episode
 
@@ -44,8 +44,8 @@ def export_minari(
         env: arguments of the environment, over those that the file was recorded with.
 
     Raises:
-        UserError: Minari does not take the id, or has that dataset; as `read_dataset`, and then nothing is left; the file
-            was recorded with a path or a program (see `lmrl.envs.registry.recorded_arguments`).
+        UserError: Minari does not take the id, or has that dataset; as `read_dataset`, and then nothing is left; the
+            file was recorded with a path or a program (see `lmrl.envs.registry.recorded_arguments`).
         ModuleNotFoundError: Minari is missing.
     """
     package, metadata = import_module("minari"), read_metadata(file)
@@ -97,7 +97,7 @@ def episodes_from_minari(dataset: "Iterable[minari.EpisodeData]") -> Iterator[Ep
 
 def _free_path(dataset_id: str) -> Any:
     try:
-        import_module("minari").parse_dataset_id(dataset_id)
+        import_module("minari.dataset.minari_dataset").parse_dataset_id(dataset_id)
     except (ValueError, TypeError) as error:  # TypeError: it has no version
         raise UserError(f"minari takes namespace/name-v0 as the id of a dataset, got {dataset_id!r:.80}") from error
     path = import_module("minari.storage").get_dataset_path(dataset_id)

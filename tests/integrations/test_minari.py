@@ -2,7 +2,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,12 +99,7 @@ def test_a_broken_file_leaves_nothing(tmp_path: Path, store: Path) -> None:
 
 
 def test_what_others_wrote_is_not_read_back() -> None:
-    class Data(ModuleType):
-        infos: dict[str, Any] = {}
-
-    with pytest.raises(UserError, match="infos has no 'episode'"):
-        list(episodes_from_minari([Data("x")]))  # type: ignore[list-item]
-    Data.infos = {"episode": [json.dumps({})]}
-    Data.observations = [1.0]  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match="holds no texts"):
-        list(episodes_from_minari([Data("x")]))  # type: ignore[list-item]
+    for infos, told in (({}, "infos has no 'episode'"), ({"episode": [json.dumps({})]}, "holds no texts")):
+        data: Any = SimpleNamespace(infos=infos, observations=[1.0])
+        with pytest.raises(UserError, match=told):
+            list(episodes_from_minari([data]))
