@@ -25,6 +25,7 @@ __all__ = [
     "configuration",
     "defaults_file",
     "env_arguments",
+    "full_key",
     "max_steps_of",
     "named_values",
     "value_at",
@@ -198,10 +199,15 @@ def _settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         key, equals, value = ("--config" if word == "-c" else word).removeprefix("--").partition("=")
         if not equals and after.startswith("-"):
             continue  # a switch
-        group, _, name = key.partition(".")
-        if group in ("model", "data") and name.split(".")[0] not in ("class_path", "init_args", "dict_kwargs"):
-            key = f"{group}.init_args.{name}" if name else f"{group}.class_path"
-        yield key, value if equals else after
+        yield full_key(key), value if equals else after
+
+
+def full_key(key: str) -> str:
+    """``data.init_args.size`` for ``data.size``, ``model.class_path`` for ``model``; other keys as they are."""
+    group, _, name = key.partition(".")
+    if group in ("model", "data") and name.split(".")[0] not in ("class_path", "init_args", "dict_kwargs"):
+        return f"{group}.init_args.{name}" if name else f"{group}.class_path"
+    return key
 
 
 def _merged(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,7 @@ ORDER = (
     "study",
     "play",
     "reproduce",
+    "sweep",
     "commands",
     "__init__",
     "cli",

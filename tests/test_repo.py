@@ -20,7 +20,7 @@ from lmrl.commands.arguments import parser_of
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Pages whose Python needs an extra.
-NEEDS = {"docs/integrations.md": "trl"}
+NEEDS = {"docs/integrations.md": ("trl", "minari", "h5py")}
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -85,9 +85,10 @@ def test_a_command_of_the_docs_is_understood(
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name_of(page) in NEEDS:
-        pytest.importorskip(NEEDS[name_of(page)])
+    for package in NEEDS.get(name_of(page), ()):
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.delenv("LMRL_DATA", raising=False)
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)  # what a page defines can be pickled

@@ -13,9 +13,11 @@ from lmrl.data import dataset_stats, generate, import_official, join_shards, sta
 from lmrl.data.floor import entropy_floor
 from lmrl.envs import LawBroken, check_env, make, registry
 from lmrl.errors import UserError
+from lmrl.integrations.minari import export_minari
 
 __all__ = [
     "check_env_command",
+    "export_command",
     "generate_command",
     "import_command",
     "join_command",
@@ -135,6 +137,19 @@ def import_command(task: str, file: Path, *, out: Path, env: list[str] | None = 
         env: arguments of the environment that the file belongs to, e.g. vocab=words.txt.
     """
     print(f"{import_official(task, file, out, env_arguments(env))} episodes written to {out}")
+
+
+def export_command(file: Path, *, minari: str, env: list[str] | None = None) -> None:
+    """Write a dataset as a Minari dataset, where Minari keeps them: $MINARI_DATASETS_PATH or ~/.minari/datasets.
+
+    Args:
+        file: a .parquet or .jsonl file of episodes.
+        minari: id of the new dataset, namespace/name-v0, e.g. lmrl/maze_fo/behaviour-v0.
+        env: arguments of the environment, over those that the file was recorded with; a path or a program, such as
+            engine_path, is never taken from the file.
+    """
+    written = export_minari(file, minari, env_arguments(env))
+    print(f"{written.total_episodes} episodes written to Minari's dataset {minari}")
 
 
 def _print_json(record: dict[str, object]) -> None:

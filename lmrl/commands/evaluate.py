@@ -37,6 +37,7 @@ def evaluate_command(
     beta: float | None = None,
     tuned: bool = False,
     rerank: bool = False,
+    selection: bool = False,
     allow_other_task: bool = False,
     allow_pickle: bool = False,
     device: str | None = None,
@@ -62,6 +63,8 @@ def evaluate_command(
         beta: weight of the learned values (MC, ILQL, Q-SFT).
         tuned: with the temperature and beta that lmrl tune has chosen for a run.
         rerank: score the task's actions as wholes and say the best; makes illegal actions impossible.
+        selection: play games by which settings are chosen: starts that a task keeps for it, and seeds that no reported
+            score uses.
         allow_other_task: let a policy play another task than the one that it was trained on.
         allow_pickle: read a checkpoint with pickled objects; that can run any code in it.
         device: where a trained policy computes, e.g. cuda (default: the CPU).
@@ -71,12 +74,11 @@ def evaluate_command(
     """
     row, arguments = played_task(task, policy, allow_pickle=allow_pickle), env_arguments(env)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
-    chosen |= _tuned(policy, chosen) if tuned else {}
-    switches = {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
-    decoding: dict[str, Any] = {k: v for k, v in (chosen | switches).items() if v is not None and v is not False}
+    chosen |= _tuned(policy, chosen, tuned) | {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
+    decoding: dict[str, Any] = {k: v for k, v in chosen.items() if v is not None and v is not False}
     settings = decoding | ({"allow_other_task": True} if allow_other_task else {})
     player = named_policy(policy, row, arguments, named_values(chat, "chat"), **settings)
-    out = default_folder(policy, row, _told(decoding | arguments), allow_pickle=allow_pickle) if out is None else out
+    out = out or default_folder(policy, row, _told(decoding | arguments, selection), allow_pickle=allow_pickle)
     human, count = policy == "human", _default_episodes(policy, row.name) if episodes is None else episodes
     greedy = partial(named_policy, policy, row, **{**settings, "temperature": 0.0})
     check_range("[1, inf)", episodes=count, slots=slots)  # before the folder is locked, which makes it
@@ -91,15 +93,18 @@ def evaluate_command(
             seed=seed,
             slots=1 if human else slots,
             name=policy,
-            greedy=greedy if is_trained(policy, row) else None,
+            greedy=greedy if is_trained(policy, row) and not selection else None,
             provenance={"policy": policy, "decoding": decoding},
             on_episode=lambda _: bar.advance(shown),
             env=arguments,
+            selection=selection,
         )
     print(*_summary(scores), f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}", sep="\n")
 
 
-def _tuned(policy: str, chosen: Mapping[str, Any]) -> dict[str, float]:
+def _tuned(policy: str, chosen: Mapping[str, Any], tuned: bool) -> dict[str, float]:
+    if not tuned:
+        return {}
     given = [name for name in ("temperature", "beta") if chosen[name] is not None]
     if given:
         raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
@@ -115,9 +120,10 @@ def _default_episodes(policy: str, task: str) -> int:
     return chat_prompt(task).games if is_chat(policy) else default_episodes(task)
 
 
-def _told(settings: Mapping[str, Any]) -> str:
+def _told(settings: Mapping[str, Any], selection: bool) -> str:
     """Settings as a part of a folder's name: ``temperature=0.0_beta=4.0``."""
-    told = (f"{name}={value}" for name, value in settings.items() if name not in _ALIKE)
+    told = [f"{name}={value}" for name, value in settings.items() if name not in _ALIKE]
+    told += ["selection"] * selection
     return "_".join(re.sub(r"[^\w.=,+-]+", "-", word) for word in told)
 
 

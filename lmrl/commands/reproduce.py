@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmrl.configuration import config_file, env_arguments
+from lmrl.configuration import config_file, env_arguments, named_values
 from lmrl.envs import registry
 from lmrl.errors import UserError
 from lmrl.evaluation.results import notes_on_weights
@@ -18,6 +18,7 @@ from lmrl.reproduce.records import keep
 __all__ = ["report_command", "reproduce_command"]
 
 _SEEDS_OF_ALL = 3
+_JOBS = 2
 
 
 def reproduce_command(
@@ -31,7 +32,8 @@ def reproduce_command(
     runs: Path | None = None,
     report: Path = Path("report"),
     episodes: int | None = None,
-    jobs: int = 2,
+    jobs: int | None = None,
+    slurm: list[str] | None = None,
     overrides: list[str] | None = None,
     env: list[str] | None = None,
     weights: str | None = None,
@@ -51,7 +53,9 @@ def reproduce_command(
         runs: folder for <task>/<algorithm>/, of further seeds seed_1/<task>/<algorithm>/ (default: runs, or runs/gpu).
         report: folder for the report.
         episodes: of each evaluation (default: at least 256, from each start equally many).
-        jobs: cells side by side, each with its share of the cores.
+        jobs: cells side by side, each with its share of the cores (default: 2; with --slurm as many as it lets).
+        slurm: run cells as SLURM jobs, with time=MINUTES (needed) cpus=N mem=GB gpus=N partition=NAME account=NAME
+            qos=NAME constraint=NAME.
         overrides: settings for every training, e.g. trainer.max_steps=100.
         env: arguments of the environments, e.g. opponent=stockfish; for data, training and evaluation.
         weights: for preset gpu, what BC starts from: a folder, a hub id, or scratch (default: gpt2).
@@ -72,7 +76,11 @@ def reproduce_command(
         weights=weights,
     )
     command = shlex.join(["lmrl", *sys.argv[1:]])
-    reproduce(shortened(order) if smoke else order, report=report, jobs=jobs, command=command, records=records)
+    asked = None if slurm is None else named_values(slurm, "slurm")
+    jobs = _JOBS if jobs is None and slurm is None else jobs
+    reproduce(
+        shortened(order) if smoke else order, report=report, jobs=jobs, slurm=asked, command=command, records=records
+    )
 
 
 def _tasks(named: Sequence[str], all_of_them: bool) -> list[str]:

@@ -222,6 +222,7 @@ def record_evaluation(
     provenance: Mapping[str, Any] | None = None,
     on_episode: Callable[[Episode], None] | None = None,
     env: Mapping[str, Any] | None = None,
+    selection: bool = False,
 ) -> dict[str, Any]:
     """Evaluate and write an evaluation's files, and for a task with a probe ``probe.json``, at once.
 
@@ -237,6 +238,7 @@ def record_evaluation(
         provenance: decoding settings, checkpoint, dataset: what the result was made with.
         on_episode: called with each episode as it ends.
         env: arguments of the environment.
+        selection: play what settings are chosen by, see `evaluate`.
 
     Returns:
         The content of ``scores.json``.
@@ -255,7 +257,8 @@ def record_evaluation(
 
     partial = Path(directory) / "episodes.partial.parquet"
     try:
-        played = evaluate(policy, task, episodes, seed, slots, note, name=name, provenance=provenance, env=env)
+        more: dict[str, Any] = {"provenance": provenance, "env": env, "selection": selection}
+        played = evaluate(policy, task, episodes, seed, slots, note, name=name, **more)
     except UserError as error:
         if not finished:
             raise

@@ -1,8 +1,9 @@
 """The whole table: data, training, evaluation and report for tasks x algorithms x seeds, resumable."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -12,7 +13,8 @@ from lmrl.report.report import write_report
 from lmrl.reproduce.plan import Order, plan
 from lmrl.reproduce.progress import Progress, summary
 from lmrl.reproduce.records import keep
-from lmrl.reproduce.schedule import LMRL, Processes, run_cells
+from lmrl.reproduce.schedule import LMRL, Processes, Threads, run_cells
+from lmrl.reproduce.slurm import SlurmJobs
 
 __all__ = ["OFFLINE", "ONLINE", "Order", "reproduce", "shortened"]
 
@@ -34,7 +36,8 @@ def reproduce(
     order: Order,
     *,
     report: Path | str = "report",
-    jobs: int = 1,
+    jobs: int | None = None,
+    slurm: Mapping[str, Any] | None = None,
     launcher: Sequence[str] = LMRL,
     console: Console | None = None,
     command: str = "",
@@ -50,7 +53,9 @@ def reproduce(
     Args:
         order: what the table is to hold.
         report: folder for the report.
-        jobs: how many cells run side by side, each with its share of the cores.
+        jobs: how many cells run side by side, each with its share of the cores; None: 1, or with `slurm` any number.
+        slurm: run cells as SLURM jobs, with these options (`lmrl.reproduce.slurm.OPTIONS`). Cells that are ready
+            together are one array. If this process ends, the jobs go on, and the next one picks them up.
         launcher: the command in front of ``fit``, ``evaluate`` and ``data generate``.
         console: where progress is shown; standard output if left out.
         command: what made the table, for the report.
@@ -61,15 +66,19 @@ def reproduce(
         The path of ``report.html``.
 
     Raises:
-        UserError: an unknown name, fewer than one job, episode or seed; at the end, if a cell failed.
+        UserError: an unknown name, fewer than one job, episode or seed; no SLURM where jobs are for it; at the end, if
+            a cell failed.
     """
-    _check(order, jobs)
+    _check(order, 1 if jobs is None else jobs)
     out = Console() if console is None else console
     cells = plan(order)
-    progress = Progress(out, order.runs / "reproduce.log", jobs)
+    progress = Progress(out, order.runs / "reproduce.log", jobs or 1)
     _note(order, command)
-    with Processes(jobs, launcher) as processes:
-        failed = run_cells(cells, order, processes, jobs, progress)
+    if slurm is not None:
+        failed = run_cells(cells, SlurmJobs(order, slurm, jobs, progress.say, launcher), progress)
+    else:
+        with Processes(jobs or 1, launcher) as processes:
+            failed = run_cells(cells, Threads(order, processes, jobs or 1), progress)
     if records is None:
         page = write_report(order.runs, report, order.tasks, order.algorithms)
     else:

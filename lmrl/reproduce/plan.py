@@ -34,6 +34,7 @@ __all__ = [
     "check_weights",
     "dataset_of",
     "digest",
+    "env_words",
     "is_done",
     "is_finished",
     "plan",
@@ -279,7 +280,7 @@ def dataset_of(order: Order, task: str) -> Path:
 
 def _data(order: Order, task: str) -> Cell:
     size = order.data_size or registry.task(task).dataset_size
-    words = ["data", "generate", task, "--size", str(size), *_env_words(order.env)]
+    words = ["data", "generate", task, "--size", str(size), *env_words(order.env)]
     recipe = digest(words, dataset_of(order, task).name)
     return Cell(task, DATA, 0, order.runs / task / DATA, None, (Step("generate", tuple(words), recipe),))
 
@@ -297,11 +298,12 @@ def _player(order: Order, task: str, seed: int, name: str) -> Cell:
 def _evaluation(order: Order, task: str, seed: int, policy: str, out: Path, base: str = "", *more: str) -> Step:
     episodes = default_episodes(task) if order.episodes is None else order.episodes
     words = ["evaluate", task, "--policy", policy, "--episodes", str(episodes), "--seed", str(seed)]
-    words += [*_env_words(order.env), *more]
+    words += [*env_words(order.env), *more]
     return Step(out.name.replace("evaluation", "evaluate"), (*words, "--out", out.as_posix()), digest(base, words))
 
 
-def _env_words(env: Mapping[str, Any]) -> list[str]:
+def env_words(env: Mapping[str, Any]) -> list[str]:
+    """Arguments of an environment as words of a command."""
     return ["--env", *(f"{name}={value}" for name, value in env.items())] if env else []
 
 
@@ -359,7 +361,7 @@ class _Training:
             return _evaluation(self.order, self.task, self.seed, policy.as_posix(), folder / out, recipe, *given)
 
         games = min(_TUNING_EPISODES, self.order.episodes or _TUNING_EPISODES)
-        words = ["tune", folder.as_posix(), "--episodes", str(games), *_env_words(self.order.env), *device]
+        words = ["tune", folder.as_posix(), "--episodes", str(games), *env_words(self.order.env), *device]
         tuning = Step("tune", tuple(words), digest(recipe, words))
         tuned = step(folder, "evaluation_tuned", "--tuned")
         return step(folder, "evaluation"), step(folder / "last.ckpt", "evaluation_last"), tuning, tuned

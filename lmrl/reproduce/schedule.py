@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, current_thread, main_thread
 from time import monotonic, time
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -25,7 +25,18 @@ from lmrl.models.checkpoints import set_aside
 from lmrl.reproduce.plan import DATA, Cell, Order, Standing, Step, dataset_of, is_done, is_finished, reached, standing
 from lmrl.reproduce.progress import Progress
 
-__all__ = ["CommandFailed", "Processes", "finish", "run_cells"]
+__all__ = [
+    "LMRL",
+    "CommandFailed",
+    "Processes",
+    "Runner",
+    "Running",
+    "Threads",
+    "finish",
+    "run_cell",
+    "run_cells",
+    "train",
+]
 
 _QUANTILES = 101
 
@@ -93,6 +104,7 @@ def _quantiles(values: Iterable[float]) -> list[float]:
 
 
 LMRL = (sys.executable, "-m", "lmrl.tied")
+"""The command in front of the words of a step."""
 
 
 class CommandFailed(Exception):
@@ -221,16 +233,67 @@ def _tail(path: Path, begin: int, lines: int = 15) -> str:
     return "\n".join([line for line in shown if line.strip()][-lines:])
 
 
-def run_cells(
-    cells: Sequence[Cell], order: Order, processes: Processes, jobs: int, progress: Progress
-) -> dict[str, str]:
+class Running(Protocol):
+    """A cell that was started and may have ended."""
+
+    def exception(self) -> BaseException | None:
+        """Why it failed; None if it did not. Asked when it has ended."""
+        ...
+
+    def result(self) -> dict[str, Any]:
+        """The record of a cell that ended well."""
+        ...
+
+
+class Runner(Protocol):
+    """Where cells are run."""
+
+    def free(self, running: int) -> int | None:
+        """How many more can be started; None: any number."""
+        ...
+
+    def start(self, cells: Sequence[Cell]) -> list[Running]:
+        """Start cells, which do not depend on each other."""
+        ...
+
+    def ended(self, running: Sequence[Running]) -> list[Running]:
+        """Those that have ended, once there is one, or after about a second."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more is started."""
+        ...
+
+
+class Threads:
+    """Cells on this machine, so many at once. Close it inside the ``with`` block of the processes.
+
+    Its threads then end as soon as those are ended.
+    """
+
+    def __init__(self, order: Order, processes: Processes, jobs: int) -> None:
+        self._order, self._processes, self._jobs = order, processes, jobs
+        self._executor = ThreadPoolExecutor(max_workers=jobs)
+
+    def free(self, running: int) -> int | None:
+        return self._jobs - running
+
+    def start(self, cells: Sequence[Cell]) -> list[Running]:
+        return [self._executor.submit(run_cell, cell, self._order, self._processes) for cell in cells]
+
+    def ended(self, running: Sequence[Running]) -> list[Running]:
+        return [*wait([one for one in running if isinstance(one, Future)], 1.0, FIRST_COMPLETED).done]
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def run_cells(cells: Sequence[Cell], runner: Runner, progress: Progress) -> dict[str, str]:
     """Run every cell that is not finished; a failed one stops nothing but those that come after it.
 
     Args:
         cells: in an order in which each comes after the one it starts from.
-        order: what they were planned from.
-        processes: runs the commands; its ``with`` block must be open.
-        jobs: how many cells at once.
+        runner: starts them; it is closed at the end.
         progress: is told what happens.
 
     Returns:
@@ -245,33 +308,30 @@ def run_cells(
                 locks.enter_context(locked(cell.folder, "cell", "cell"))
         waiting = [cell for cell in cells if not is_finished(cell)]  # another process may just have ended
         progress.begin(cells, waiting)
-        return _Run(order, processes, jobs, progress, waiting).run()
+        return _Run(runner, progress, waiting).run()
 
 
 @dataclass(slots=True)
 class _Run:
-    order: Order
-    processes: Processes
-    jobs: int
+    runner: Runner
     progress: Progress
     waiting: list[Cell]
-    running: dict[Future[dict[str, Any]], Cell] = field(default_factory=dict)
+    running: dict[Running, Cell] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> dict[str, str]:
-        # The executor is left inside the `with` block of the processes, so its threads end as soon as those are ended.
-        executor = ThreadPoolExecutor(max_workers=self.jobs)
         try:
             while self.waiting or self.running:
-                for cell in self._ready():
-                    self.waiting.remove(cell)
-                    self.progress.start(cell, standing(cell, cell.fit) if cell.fit else None)
-                    self.running[executor.submit(_run, cell, self.order, self.processes)] = cell
-                for future in wait(self.running, timeout=1.0, return_when=FIRST_COMPLETED).done if self.running else ():
-                    self._end(self.running.pop(future), future)
+                if ready := self._ready():
+                    for cell in ready:
+                        self.waiting.remove(cell)
+                        self.progress.start(cell, standing(cell, cell.fit) if cell.fit else None)
+                    self.running |= dict(zip(self.runner.start(ready), ready, strict=True))
+                for ended in self.runner.ended([*self.running]) if self.running else ():
+                    self._end(self.running.pop(ended), ended)
                 self.progress.tick(self.running.values())
         finally:
-            executor.shutdown(wait=False, cancel_futures=True)
+            self.runner.close()
         return self.failed
 
     def _ready(self) -> list[Cell]:
@@ -280,13 +340,13 @@ class _Run:
             self.waiting.remove(cell)
             self._fail(cell, f"not started, because it comes after {cell.after}")
         unfinished = {cell.name for cell in (*self.waiting, *self.running.values())}
-        free = self.jobs - len(self.running)
+        free = self.runner.free(len(self.running))
         return [cell for cell in self.waiting if cell.after not in unfinished][:free]
 
-    def _end(self, cell: Cell, future: Future[dict[str, Any]]) -> None:
-        error = future.exception()
+    def _end(self, cell: Cell, ended: Running) -> None:
+        error = ended.exception()
         if error is None:
-            self.progress.end(cell, future.result())
+            self.progress.end(cell, ended.result())
         elif isinstance(error, (CommandFailed, OSError, UserError)):
             self._fail(cell, str(error))
         else:
@@ -297,16 +357,26 @@ class _Run:
         self.progress.fail(cell, why)
 
 
-def _run(cell: Cell, order: Order, processes: Processes) -> dict[str, Any]:
+def run_cell(cell: Cell, order: Order, processes: Processes) -> dict[str, Any]:
+    """Do what is not done yet of a cell, and return its record.
+
+    Raises:
+        CommandFailed: with the last lines of its output.
+    """
     for step in cell.steps:
         if step.name == "fit":
-            _fit(cell, processes)
+            train(cell, processes)
         elif not (is_done(cell, step) or _is_needless(cell, step, order)):
             processes.run(step, cell.folder)
     return finish(cell, order)
 
 
-def _fit(cell: Cell, processes: Processes) -> None:
+def train(cell: Cell, processes: Processes) -> None:
+    """Run the training of a cell from where it stands; other runs in its folder are moved out of the way.
+
+    Raises:
+        CommandFailed: with the last lines of its output.
+    """
     assert cell.fit is not None
     found = standing(cell, cell.fit)
     if found is Standing.RESUME:

@@ -16,7 +16,7 @@ from lmrl.evaluation.results import record_evaluation
 from lmrl.reproduce import Order
 from lmrl.reproduce.plan import plan
 from lmrl.reproduce.progress import Progress
-from lmrl.reproduce.schedule import Processes, run_cells
+from lmrl.reproduce.schedule import Processes, Threads, run_cells
 
 # "Training" writes its arguments into the run folder and copies a checkpoint; "evaluation" and "data" copy what was
 # made before. `break-mc` makes MC fail, `stop-mc` makes it wait in mid-training for the end of the one who started it,
@@ -109,7 +109,7 @@ def run(place: Path) -> Callable[..., dict[str, str]]:
         cells = [cell for cell in plan(given) if cell.fit]
         with Processes(jobs, (sys.executable, "launcher.py")) as processes, open("shown.txt", "w") as shown:
             progress = Progress(Console(file=shown), place / "log.txt", jobs)
-            return run_cells(cells, given, processes, jobs, progress)
+            return run_cells(cells, Threads(given, processes, jobs), progress)
 
     return make
 

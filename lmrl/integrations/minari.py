@@ -1,0 +1,146 @@
+"""Episodes as a `minari.MinariDataset`, with texts as observations and actions, and back."""
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from importlib import import_module
+from string import printable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+from gymnasium.spaces import Text
+
+from lmrl.data.records import episode_from_record, record_from_episode
+from lmrl.data.storage import read_dataset, read_metadata
+from lmrl.envs import registry
+from lmrl.envs.registry import recorded_arguments
+from lmrl.errors import UserError
+from lmrl.files import parse_json, remove
+from lmrl.types import Episode
+
+__all__ = ["episodes_from_minari", "export_minari"]
+
+if TYPE_CHECKING:
+    import minari
+
+_REST = "episode"
+"""Key of ``infos``: at the first step the rest of an `Episode` as JSON, and empty texts after it."""
+_STEPS = ("observations", "actions", "rewards", "terminated", "truncated")
+
+
+def export_minari(
+    file: str | os.PathLike[str], dataset_id: str, env: dict[str, Any] | None = None
+) -> "minari.MinariDataset":
+    """Write the episodes of a file as a Minari dataset, in HDF5, where Minari keeps datasets.
+
+    That is ``$MINARI_DATASETS_PATH``, or ``~/.minari/datasets``. ``recover_environment`` makes the task that was
+    played; reference scores are the returns of the player that acts at random and of the best scripted one.
+
+    Args:
+        file: as of `lmrl.data.read_dataset`; it is read twice.
+        dataset_id: ``namespace/name-v0``, as Minari wants it; one that is not there yet.
+        env: arguments of the environment, over those that the file was recorded with.
+
+    Raises:
+        UserError: Minari does not take the id, or has that dataset; as `read_dataset`, and then nothing is left; the
+            file was recorded with a path or a program (see `lmrl.envs.registry.recorded_arguments`).
+        ModuleNotFoundError: Minari is missing.
+    """
+    package, metadata = import_module("minari"), read_metadata(file)
+    path = _free_path(dataset_id)
+    first, spaces = next(read_dataset(file)), _spaces(file)
+    row = registry.task(first.task)
+    arguments = recorded_arguments(row.name, metadata.get("env", {}), env, os.fspath(file))
+    spec = deepcopy(gymnasium.spec(row.env_id))
+    spec.kwargs.update(arguments)
+    told: dict[str, Any] = {
+        "algorithm_name": metadata.get("behaviour"),
+        "description": f"{row.name}: {row.description}",
+    }
+    if row.own_scale is not None and not arguments:
+        told |= {"ref_min_score": row.own_scale.random, "ref_max_score": row.own_scale.best}
+    buffers = (_buffer(number, episode) for number, episode in enumerate(read_dataset(file)))
+    try:
+        with warnings.catch_warnings():  # what else a dataset for the public would have
+            warnings.filterwarnings("ignore", category=UserWarning, module="minari")
+            made: minari.MinariDataset = package.create_dataset_from_buffers(
+                dataset_id, buffers, env=spec, data_format="hdf5", **spaces, **told
+            )
+        return made
+    except BaseException:
+        remove(path)
+        raise
+
+
+def episodes_from_minari(dataset: "Iterable[minari.EpisodeData]") -> Iterator[Episode]:
+    """The episodes of a dataset that `export_minari` wrote, in order, equal to those that were exported.
+
+    Raises:
+        UserError: it was written by something else.
+    """
+    for number, data in enumerate(dataset):
+        where = f"episode {number} of the Minari dataset"
+        rest = data.infos.get(_REST)
+        if rest is None or not len(rest):
+            raise UserError(f"{where}: infos has no {_REST!r}; only what lmrl exported can be read back")
+        text = rest[0].decode() if isinstance(rest[0], bytes) else str(rest[0])
+        record = parse_json(text, where)
+        if not isinstance(record, dict) or not all(isinstance(told, str) for told in data.observations):
+            raise UserError(f"{where}: holds no texts; only what lmrl exported can be read back")
+        steps = {"observations": [*data.observations], "actions": [*data.actions]}
+        steps |= {"rewards": data.rewards.tolist()}
+        ends = {"terminated": bool(data.terminations[-1]), "truncated": bool(data.truncations[-1])}
+        yield episode_from_record({**record, **steps, **ends}, where)
+
+
+def _free_path(dataset_id: str) -> Any:
+    try:
+        import_module("minari.dataset.minari_dataset").parse_dataset_id(dataset_id)
+    except (ValueError, TypeError) as error:  # TypeError: it has no version
+        raise UserError(f"minari takes namespace/name-v0 as the id of a dataset, got {dataset_id!r:.80}") from error
+    path = import_module("minari.storage").get_dataset_path(dataset_id)
+    if path.exists():
+        raise UserError(f"Minari has a dataset {dataset_id} in {path}; choose another version, or remove it")
+    return path
+
+
+def _spaces(file: str | os.PathLike[str]) -> dict[str, Text]:
+    """Spaces that hold every text of the file; a text may be empty."""
+    longest = {"observation_space": 1, "action_space": 1}
+    signs = {name: set(printable) for name in longest}
+    for episode in read_dataset(file):
+        for name, texts in zip(longest, (episode.observations, episode.actions), strict=True):
+            longest[name] = max(longest[name], *map(len, texts), 1)
+            signs[name].update(*texts)
+    return {
+        name: Text(max_length=length, min_length=0, charset="".join(sorted(signs[name])))
+        for name, length in longest.items()
+    }
+
+
+def _buffer(number: int, episode: Episode) -> Any:
+    """An episode as Minari takes it.
+
+    Raises:
+        UserError: it has no turn, so that nothing would say how it ended; a text with a NUL, which HDF5 cuts there.
+    """
+    turns = len(episode)
+    if not turns:
+        raise UserError(f"episode {number} has no turn: a Minari dataset cannot say how it ended")
+    if any("\0" in text for text in (*episode.observations, *episode.actions)):
+        raise UserError(f"episode {number} has a text with the character NUL, which HDF5 does not hold")
+    record = record_from_episode(episode)
+    rest = {name: value for name, value in record.items() if name not in _STEPS}
+    buffer: Any = import_module("minari.data_collector").EpisodeBuffer
+    return buffer(
+        id=number,
+        seed=episode.seed,
+        observations=record["observations"],
+        actions=record["actions"],
+        rewards=record["rewards"],
+        terminations=[False] * (turns - 1) + [episode.terminated],
+        truncations=[False] * (turns - 1) + [episode.truncated],
+        infos={_REST: [json.dumps(rest), *[""] * turns]},
+    )

@@ -1,0 +1,1 @@
+"""Hyperparameter search over run files, scored by interactive evaluation."""
