@@ -328,3 +328,14 @@ def test_python_dash_m(words: list[str]) -> None:
     )
     assert result.returncode == (2 if words[-1] == "nowhere" else 0)
     assert "Traceback" not in result.stderr
+
+
+def test_games_to_choose_by_are_others_and_are_written_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["evaluate", "maze_fo", "--policy", "optimal", "--episodes", "3"]
+    assert main(words) == main([*words, "--selection"]) == 0
+    played = [tmp_path / "runs/maze_fo/optimal" / name for name in ("evaluation", "evaluation_selection")]
+    reported, chosen = ({e.seed for e in read_episodes(folder / "episodes.parquet")} for folder in played)
+    assert len(reported | chosen) == 6
+    marked = [json.loads((folder / "scores.json").read_text())["provenance"].get("selection") for folder in played]
+    assert marked == [None, True]

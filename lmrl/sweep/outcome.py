@@ -65,7 +65,7 @@ def _row(trial: Trial) -> dict[str, object]:
 
 
 def best_table(space: Space, trials: Sequence[Trial]) -> Table:
-    """The ten best trials, then those that failed; options are named by their last word where that tells them apart."""
+    """The ten best trials; options are named by their last word where that tells them apart."""
     done = sorted((t for t in trials if t.scores), key=lambda t: -float(t.scores["return_mean"]))
     failed = sum(trial.state == "failed" for trial in trials)
     table = Table(title=f"{len(done)} trials done, {failed} failed; the best:", title_justify="left", box=None)
