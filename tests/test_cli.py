@@ -59,7 +59,7 @@ def test_an_unknown_verb_names_the_known_ones(capsys: pytest.CaptureFixture[str]
     assert "known: fit, evaluate," in failed(capsys, "trian")
     assert failed(capsys, "data", "make") == (
         "error: unknown command 'data make'; "
-        "known: data generate, data join, data stats, data verify, data floor, data import"
+        "known: data generate, data join, data stats, data verify, data floor, data import, data export"
     )
 
 
