@@ -164,11 +164,13 @@ class Processes:
             begin, (code, cpu) = log.tell(), self._call((*step.words, *more), log.fileno())
         if code != 0:
             raise CommandFailed(f"{command}\nended with exit code {code}:\n{_tail(folder / 'log.txt', begin)}")
-        took = {"seconds": round(spent + monotonic() - started, 1), "cpu_seconds": round(spent + cpu, 1)}
+        took = {"seconds": round(spent + monotonic() - started, 1)}
+        if cpu is not None:
+            took["cpu_seconds"] = round(spent + cpu, 1)
         _note(folder, step, {**record, **took})
 
-    def _call(self, words: Sequence[str], output: int) -> tuple[int, float]:
-        """Exit code and CPU seconds, which unlike wall time do not depend on what else the machine does."""
+    def _call(self, words: Sequence[str], output: int) -> tuple[int, float | None]:
+        """Exit code and, where it is known, CPU seconds: wall time depends on what else the machine does."""
         threads = str(self.threads)
         # OMP_NUM_THREADS is what torch goes by; logs are files, so no colours and no waiting for a full buffer.
         given = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
@@ -192,11 +194,13 @@ class Processes:
                 self._running.discard(process)
 
 
-def _wait(process: subprocess.Popen[bytes]) -> tuple[int, float]:
+def _wait(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
+    if sys.platform == "win32":
+        return process.wait(), None
     try:
         _, status, used = os.wait4(process.pid, 0)
     except ChildProcessError:  # `terminate` has found it ended
-        return process.wait(), 0.0
+        return process.wait(), None
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, used.ru_utime + used.ru_stime
 
