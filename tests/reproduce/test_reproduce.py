@@ -56,7 +56,7 @@ def test_everything_from_data_to_report(
     assert cell["tokens"] == {"played": 0, "trained": 700, "played_last": 0, "played_tuned": 0} and cell["steps"] == {
         "last": 70
     }
-    assert set(cell["cpu_seconds"]) == set(cell["seconds"]) and 0 < cell["cpu_seconds"]["fit"] < 600
+    assert set(cell["cpu_seconds"]) == set(cell["seconds"])
     assert set(cell["seconds"]) == {"fit", "evaluate", "tune", "evaluate_tuned", "total"} and cell["last"] == cell[
         "scores"
     ] == scores | {

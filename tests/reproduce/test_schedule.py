@@ -1,5 +1,6 @@
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import torch
 from lmrl.errors import UserError
 from lmrl.files import locked
 from lmrl.reproduce import Order
-from lmrl.reproduce.plan import DATA, dataset_of, plan
-from lmrl.reproduce.schedule import finish
+from lmrl.reproduce.plan import DATA, Step, dataset_of, plan
+from lmrl.reproduce.schedule import Processes, finish
 
 Run = Callable[..., dict[str, str]]
 Trained = Callable[[], list[str]]
@@ -156,3 +157,11 @@ def test_a_dataset_that_was_finished_before_it_was_noted_counts(place: Path, ord
     cell.folder.mkdir(parents=True)
     (cell.folder / "timing.json").write_text(json.dumps({"generate": begun}))
     assert finish(cell, given)["commands"] == ["lmrl data generate"]
+
+
+def test_cpu_time_is_that_of_the_command_without_its_waiting(tmp_path: Path) -> None:
+    work = "import time\nwhile time.process_time() < 0.4: pass\ntime.sleep(0.6)"
+    with Processes(1, (sys.executable, "-c", work)) as processes:
+        processes.run(Step("fit", ("fit",), "recipe"), tmp_path)
+    noted = read(tmp_path / "timing.json")["fit"]
+    assert 0.3 <= noted["cpu_seconds"] <= noted["seconds"] - 0.4
