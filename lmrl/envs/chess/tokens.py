@@ -1,10 +1,10 @@
-"""The texts of chess that are one token each: a man on its square, a move, a number.
+"""The texts of chess that are one token each: a man on its square, the parts of a move, a number.
 
 The squares of men are not spelt in a position's text: they follow from the places of its characters. So a position is
 respelt first, ``4 k 3 / 8 / ...   w   -   -`` as ``ke8 ...   w   -   -``: each man with its square, rank 8 first.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
@@ -37,40 +37,28 @@ def men_parts(men: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-def move_parts(sans: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The tokens of moves in SAN: what moves, whence, where to, and what comes of it."""
-    return {spaced_san(san): tuple(_parts(san)) for san in sans}
+def move_parts(pieces: str, pawns: bool = False) -> dict[str, tuple[str, ...]]:
+    """The tokens of moves in SAN: what moves, where needed whence, and where to with what comes of it.
 
+    A move is two or three tokens and not one, so that what is chosen among at each is few: the logits of a policy of
+    width d are of rank d, and which of some hundreds of moves are legal is more than a narrow one can say at once.
 
-def _parts(san: str) -> Iterator[str]:
-    plain = san.rstrip("+#")
-    if plain != san:
-        yield san[-1]
-    if plain.startswith("O"):
-        yield plain
-        return
-    plain, _, promoted = plain.partition("=")
-    piece, way = (plain[0], plain[1:]) if plain[0].isupper() else ("P", plain)
-    yield f"piece {piece}"
-    yield from (f"to {way[-2:]}", f"file {way[-2]}", f"rank {way[-1]}")
-    yield from (f"from {mark}" for mark in way[:-2] if mark != "x")
-    yield from ("x",) if "x" in way else ()
-    yield from (f"={promoted}",) if promoted else ()
-
-
-def _moves() -> Iterator[str]:
-    """White's moves, but those that name the rank they come from, or of queens and bishops the file."""
-    for piece, x, square, end in product("KQRBN", ("", "x"), _SQUARES, ("", "+", "#")):
-        yield f"{piece}{x}{square}{end}"
-    for piece, file, x, square, end in product("RN", _FILES, ("", "x"), _SQUARES, ("", "+")):
-        if file != square[0] and (piece == "R" or abs(ord(file) - ord(square[0])) <= 2):
-            yield f"{piece}{file}{x}{square}{end}"
-    for square, end in product(_SQUARES, ("", "+", "#")):
-        sides = (_FILES[i] for i in range(8) if abs(i - _FILES.index(square[0])) == 1)
-        for start, promoted in product(("", *(f"{file}x" for file in sides)), "QRBN" if square[1] == "8" else ("",)):
-            if square[1] not in ("1", "2"):
-                yield f"{start}{square}{'=' * bool(promoted)}{promoted}{end}"
-    yield from (f"{castling}{end}" for castling in ("O-O", "O-O-O") for end in ("", "+", "#"))
+    Args:
+        pieces: that move, e.g. ``"KQR"``.
+        pawns: whether pawns do too, and White may castle.
+    """
+    marks: dict[str, tuple[str, ...]] = {f"{piece} ": (f"piece {piece}",) for piece in pieces}
+    marks |= {f"{mark} ": ("from", f"from {mark}") for mark in _FILES + _RANKS}
+    marks |= {f"{text}x ": (*parts, "x") for text, parts in marks.items()}
+    ends: dict[str, tuple[str, ...]] = {"": (), "+": ("+",), "#": ("#",)}
+    promotions = {f"={man}{end}": (f"={man}", *parts) for man in "QRBN" for end, parts in ends.items()}
+    targets = {
+        spaced_san(f"{square}{end}"): (f"to {square}", f"file {square[0]}", f"rank {square[1]}", *parts)
+        for square in _SQUARES
+        for end, parts in (ends | promotions if pawns and square[1] == "8" else ends).items()
+    }
+    castling = {spaced_san(f"{way}{end}"): (way, *ends[end]) for way in ("O-O", "O-O-O") for end in ends if pawns}
+    return marks | targets | castling
 
 
 def clock_parts() -> dict[str, tuple[str, ...]]:
@@ -84,10 +72,10 @@ def clock_parts() -> dict[str, tuple[str, ...]]:
 
 
 def tokens(env: Mapping[str, Any]) -> TaskTokens:
-    """Men on squares, castling rights, numbers, and White's moves."""
+    """Men on squares, castling rights, numbers, and the parts of White's moves."""
     rights = (
         "".join(right * has for right, has in zip("KQkq", whose, strict=True)) for whose in product((0, 1), repeat=4)
     )
     castling = {f"  w   {' '.join(right or '-')}   -   ": ("rights", *right) for right in rights}
     men = men_parts("kqrbnpKQRBNP")
-    return TaskTokens({**men, **castling, **clock_parts(), **move_parts(_moves())}, MEN_ON_SQUARES)
+    return TaskTokens({**men, **castling, **clock_parts(), **move_parts("KQRBN", pawns=True)}, MEN_ON_SQUARES)

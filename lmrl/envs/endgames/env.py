@@ -198,9 +198,6 @@ and leaves the board as it is. Mate in as few moves as you can; beware of stalem
 
 
 def tokens(env: Mapping[str, Any]) -> TaskTokens:
-    """Men on squares, numbers, and moves of the pieces that there are."""
-    sans = [f"{piece}{square}{end}" for piece in "KQR" for square in chess.SQUARE_NAMES for end in ("", "+", "#")]
-    marks = (*chess.FILE_NAMES, *chess.RANK_NAMES)
-    sans += [f"R{mark}{square}{end}" for mark in marks for square in chess.SQUARE_NAMES for end in ("", "+", "#")]
+    """Men on squares, numbers, and the parts of moves of the pieces that there are."""
     side = {"  w   -   -   ": ("side",)}
-    return TaskTokens({**men_parts("kKQR"), **side, **clock_parts(), **move_parts(sans)}, MEN_ON_SQUARES)
+    return TaskTokens({**men_parts("kKQR"), **side, **clock_parts(), **move_parts("KQR")}, MEN_ON_SQUARES)
