@@ -5,7 +5,8 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from lmrl.envs.registry import chat_prompt, make, task
+from lmrl.envs.outside import make, named_task
+from lmrl.envs.registry import chat_prompt, task
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError
 from lmrl.policies.chat import transcript
@@ -99,13 +100,13 @@ def environment_factory(name: str, **env: Any) -> Callable[[], TaskEnvironment]:
     """What ``GRPOTrainer(environment_factory=...)`` takes, alone or as a value of its dictionary.
 
     Args:
-        name: of a task, of the benchmark or registered.
+        name: of a task, of the benchmark or registered, ``openenv:URL`` or ``textarena:NAME``.
         env: arguments of the environment that replace those of the task.
 
     Raises:
         UserError: for an unknown task.
     """
-    task(name)
+    named_task(name)
     return partial(TaskEnvironment, name, env)
 
 
