@@ -13,7 +13,7 @@ from lmrl.policies.chat import transcript
 from lmrl.rollout import Slot
 from lmrl.types import Episode, Reply, Start
 
-__all__ = ["GAME_OVER", "TaskEnvironment", "answer", "environment_factory", "episode_return", "opening"]
+__all__ = ["GAME_OVER", "TaskEnvironment", "answer", "environment_factory", "episode_return", "finish", "opening"]
 
 GAME_OVER = "The game is over."
 """The last line of the last answer: texts of games do not say so themselves."""
@@ -90,7 +90,7 @@ class TaskEnvironment:
     def _play(self, action: str) -> None:
         self._end = self._slot.record_step(Reply(action), self._slot.env.step(action))
 
-    def _play_silently(self) -> None:
+    def _finish(self) -> None:
         """Say nothing until the episode is over."""
         while not self.done:
             self._play("\n")
@@ -128,11 +128,16 @@ def episode_return(
     """
     unfinished = [not environment.done for environment in environments]
     for environment in environments:
-        environment._play_silently()
+        finish(environment)
     if log_metric is not None:
         log_metric("success", fmean(environment.episode.success for environment in environments))
         log_metric("unfinished", fmean(unfinished))
     return [environment.reward for environment in environments]
+
+
+def finish(environment: TaskEnvironment) -> None:
+    """Play empty lines until the episode is over; no method, since TRL makes tools of those."""
+    environment._finish()
 
 
 def opening(name: str, observation: str) -> str:
