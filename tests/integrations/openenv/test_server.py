@@ -68,19 +68,20 @@ def test_transcripts_are_those_of_make(task: str) -> None:
 def test_64_sessions_side_by_side_do_not_meet() -> None:
     """All are open at once, and take turns."""
 
-    async def play(url: str, seed: int, all_here: asyncio.Barrier) -> list[str]:
-        async with connect_async(f"ws{url.removeprefix('http')}/ws") as connection:
-            await all_here.wait()
-            texts = []
-            for message in ({"type": "reset", "data": {"seed": seed}}, *[_MOVE] * 4):
-                await connection.send(json.dumps(message))
-                texts.append(json.loads(await connection.recv())["data"]["observation"]["text"])
-                await all_here.wait()
-            return texts
+    async def ask(connection: Any, message: Any) -> str:
+        await connection.send(json.dumps(message))
+        text: str = json.loads(await connection.recv())["data"]["observation"]["text"]
+        return text
 
     async def play_all(url: str) -> list[list[str]]:
-        barrier = asyncio.Barrier(64)
-        return await asyncio.gather(*[play(url, seed, barrier) for seed in range(64)])
+        all_of_them = [await connect_async(f"ws{url.removeprefix('http')}/ws") for _ in range(64)]
+        resets = [{"type": "reset", "data": {"seed": seed}} for seed in range(64)]
+        rounds = [await asyncio.gather(*map(ask, all_of_them, resets))]
+        for _ in range(4):
+            rounds.append(await asyncio.gather(*map(ask, all_of_them, [_MOVE] * 64)))
+        for connection in all_of_them:
+            await connection.close()
+        return [list(texts) for texts in zip(*rounds, strict=True)]
 
     with serving("maze_fo", Limits(sessions=64)) as url:
         heard = asyncio.run(play_all(url))
@@ -135,6 +136,15 @@ def test_an_idle_session_is_closed_and_its_environment_with_it() -> None:
         assert gone.value.rcvd is not None and gone.value.rcvd.code == 1001
         assert _in_time(lambda: len(closed) == 2)
         assert posted(url, f"/state?session={name}")[0] == 404
+
+
+def test_a_player_may_think_longer_than_a_request_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of time on requests of HTTP ends where a connection becomes a session."""
+    monkeypatch.setattr("lmrl.commands.serve._Connection.seconds", 0.2)
+    with serving("maze_fo") as url, socket_of(url) as connection:
+        first = asked(connection, "reset", seed=0)
+        time.sleep(0.6)
+        assert asked(connection, "reset", seed=0) == first
 
 
 def test_a_connection_that_is_cut_frees_its_place() -> None:
