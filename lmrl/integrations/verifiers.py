@@ -35,8 +35,8 @@ _OF_VERIFIERS = 3  # keeps these episodes apart from those of evaluations, round
 class GameConfig(vf.TasksetConfig):  # type: ignore[misc]
     """Which episodes there are, ``--env.taskset.*``."""
 
-    game: str = "maze_fo"
-    """Name of a task of `lmrl.tasks`, ``openenv:URL`` or ``textarena:NAME``."""
+    game: str = ""
+    """Name of a task of `lmrl.tasks`, ``openenv:URL`` or ``textarena:NAME``; it has to be given."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Of its environment."""
     episodes: int = 64
@@ -67,6 +67,8 @@ class GameTaskset(vf.Taskset[GameTask, GameConfig]):  # type: ignore[misc]
         """Yield the episodes in order."""
         config = self.config
         check_range("[1, inf)", episodes=config.episodes)
+        if not config.game:
+            raise UserError("name a task: --env.taskset.game NAME")
         game = TaskEnvironment(named_task(config.game).name, config.arguments)
         for index in range(config.episodes):
             seed = episode_seed(config.seed, index, _OF_VERIFIERS)

@@ -13,6 +13,7 @@ pytest.importorskip(
 from verifiers.v1.cli.eval.main import main
 
 import lmrl
+from lmrl.errors import UserError
 from lmrl.integrations.trl import TaskEnvironment, finish
 from lmrl.integrations.verifiers import GameConfig, GameTaskset
 from tests.helpers.endpoints import Unruly, completion, reply
@@ -87,7 +88,12 @@ def test_a_served_task_is_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_taskset_is_the_same_episodes_for_the_same_seed() -> None:
     def seeds(**config: Any) -> list[int]:
-        return [task.data.seed for task in GameTaskset(GameConfig(**config))]
+        return [task.data.seed for task in GameTaskset(GameConfig(game="maze_fo", **config))]
 
     assert seeds(episodes=3) == seeds(episodes=4)[:3] != seeds(episodes=3, seed=1)
     assert len(set(seeds(episodes=20))) == 20
+
+
+def test_a_game_has_to_be_named() -> None:
+    with pytest.raises(UserError, match=r"name a task: --env\.taskset\.game NAME"):
+        next(iter(GameTaskset(GameConfig())))
