@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format bench notebooks docs clean
+.PHONY: help quickstart test verifiers lint format bench notebooks docs clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 20
@@ -32,6 +32,13 @@ quickstart: $(VENV)/.main  ## maze data, BC, filtered BC, MC and ILQL, evaluatio
 
 test: $(VENV)/.dev  ## the tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+verifiers: | $(BIN)/python  ## the tests with verifiers, in an environment of its own: it does not go with the others
+	$(PYTHON) -m venv $(VENV)/verifiers
+	grep -vE '^(openai|mcp|mcp-types)==' constraints.txt | cat - constraints-verifiers.txt > $(VENV)/verifiers/constraints.txt
+	$(VENV)/verifiers/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/verifiers/constraints.txt \
+		-e '.[serve,verifiers]' pytest
+	$(VENV)/verifiers/bin/python -m pytest tests/integrations/test_verifiers.py $(ARGS)
 
 lint: $(VENV)/.dev  ## style, format and types, as CI checks them
 	$(BIN)/ruff check .

@@ -91,6 +91,7 @@ VERBS = {
     "study table": Verb("commands.study:table_command", "turn the returned ratings into a table with tests"),
     "check-env": Verb("commands.data:check_env_command", "test that an environment obeys the laws of the package"),
     "play": Verb("commands.play:play_command", "play a task yourself in the terminal"),
+    "serve": Verb("commands.serve:serve_command", "hand out a task as an OpenEnv environment"),
     "web": Verb("commands.web:web_command", "play, watch and compare policies in the browser"),
 }
 

@@ -1,6 +1,7 @@
 """The one place where a name (``random``, ``behaviour``, ``runs/maze_fo/ilql``, ``chat:MODEL``) becomes a policy."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,6 +11,7 @@ from lmrl import chat, modules
 from lmrl.data.recording import dataset_path, generate
 from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.envs import registry
+from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt, make_policy, policy_names, task
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, unknown
@@ -66,7 +68,7 @@ def played_task(task: str | None, *names: str, allow_pickle: bool = False) -> Ta
     if task is not None:
         if Path(task).exists() and task not in registry.tasks():
             raise UserError(f"the task must be the name of one, not a path: --policy {task} plays the task of that run")
-        return registry.task(task)
+        return named_task(task)
     for name in names:
         if not is_chat(name) and Path(name).exists():
             own = modules.trained_task(name, allow_pickle=allow_pickle)
@@ -162,7 +164,7 @@ def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: b
         settings: what else is not as usual; becomes part of the folder's name.
         allow_pickle: as of `lmrl.load_module`.
     """
-    path, kept, runs = Path(name), "", Path("runs") / task.name
+    path, kept, runs = Path(name), "", Path("runs") / re.sub(r"[^\w.=,+-]+", "-", task.name)  # it may be an address
     if is_trained(name, task):
         if path.suffix == ".ckpt" or path.name in _KEPT:
             path, kept = path.parent, path.stem.removeprefix("best")
@@ -212,7 +214,11 @@ def chat_player(
     for setting in settings:
         if setting not in known:
             raise unknown(f"setting of {kind} players", setting, [*known, "reply", "examples"])
-    episodes = first_episodes(task.name) if examples is None else list(islice(read_dataset(examples, task.name), _POOL))
-    chosen = chat_prompt(task.name).temperature if temperature is None else temperature
+    prompt = chat_prompt(task.name)
+    if examples is not None:
+        episodes = list(islice(read_dataset(examples, task.name), _POOL))
+    else:
+        episodes = first_episodes(task.name) if prompt.examples else []
+    chosen = prompt.temperature if temperature is None else temperature
     made = speaker(model, **{"max_tokens": _MAX_TOKENS, **settings, "temperature": chosen})
     return ChatPolicy(made, task.name, episodes, reply, env)

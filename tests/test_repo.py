@@ -20,7 +20,10 @@ from lmrl.commands.arguments import parser_of
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Pages whose Python needs an extra.
-NEEDS = {"docs/integrations.md": ("trl", "minari", "h5py")}
+NEEDS = {
+    "docs/integrations.md": ("trl", "minari", "h5py"),
+    "docs/openenv.md": ("trl", "openenv", "textarena"),
+}
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 

@@ -48,7 +48,8 @@ def evaluate_command(
     """Let a policy play and write ``episodes.parquet`` and ``scores.json``.
 
     Args:
-        task: name of the task, e.g. maze_fo (default: the one that the policy was trained on).
+        task: name of the task, e.g. maze_fo, openenv:URL or textarena:NAME (default: the one that the policy was
+            trained on).
         policy: a run folder, a checkpoint, a scripted player (random, behaviour, optimal), human, chat:MODEL at an
             OpenAI-compatible endpoint, or local:PATH for a chat model on this machine.
         episodes: how many; the task's starts are taken in turn (default: 256 or more, so that

@@ -13,7 +13,8 @@ def play_command(
     """Play one episode yourself: read the text, type an action, press enter.
 
     Args:
-        task: name of the task, e.g. maze_fo (default: that of the advisor, if it is a run).
+        task: name of the task, e.g. maze_fo, openenv:URL or textarena:NAME (default: that of the advisor, if it is a
+            run).
         seed: decides what is random about the episode.
         advisor: a run folder, a checkpoint or another player whose move is shown each turn, and V if it has values.
         env: arguments of the environment, e.g. opponent=random or partner=lm:PATH.

@@ -2,7 +2,8 @@
 
 from lmrl.envs.base import TextEnv
 from lmrl.envs.checker import LawBroken, check_env
-from lmrl.envs.registry import make, task, tasks
+from lmrl.envs.outside import make
+from lmrl.envs.registry import task, tasks
 from lmrl.envs.task import Scores, Task, normalize
 
 __all__ = ["LawBroken", "Scores", "Task", "TextEnv", "check_env", "make", "normalize", "task", "tasks"]

@@ -64,9 +64,7 @@ class TextEnv(gymnasium.Env[str, str]):
             UserError: for a seed that is no natural number, an unknown option, or an option against the rules.
         """
         options = dict(options or {})
-        for name in options:
-            if name not in self.reset_options:
-                raise unknown("reset option", name, self.reset_options)
+        self._check_options(options)
         seed = int(self.np_random.integers(2**31)) if seed is None else _natural(seed)
         super().reset(seed=seed)
         self._text, task_id, self._start, info = self._begin(options)
@@ -106,6 +104,11 @@ class TextEnv(gymnasium.Env[str, str]):
     def legal_actions(self) -> Sequence[str]:
         """Actions that are legal now, or some of them; empty where they cannot be listed."""
         return ()
+
+    def _check_options(self, options: Mapping[str, Any]) -> None:
+        for name in options:
+            if name not in self.reset_options:
+                raise unknown("reset option", name, self.reset_options)
 
     def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
         """First text, task id, options that repeat this start, and more for ``info``; ``self.np_random`` is seeded."""

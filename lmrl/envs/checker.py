@@ -14,7 +14,7 @@ import numpy as np
 from lmrl.envs.base import TextEnv
 from lmrl.errors import UserError
 
-__all__ = ["LawBroken", "Play", "Trial", "check_env", "odd_texts"]
+__all__ = ["LawBroken", "Play", "Trial", "check_env", "odd_texts", "tried_laws"]
 
 _FIXED = (
     "",
@@ -199,12 +199,31 @@ def check_env(
     Raises:
         LawBroken: for the first law that is not obeyed.
     """
+    for _, broken in tried_laws(env, texts, seed, last_texts):
+        if broken is not None:
+            raise broken
+    return list(_LAWS)
+
+
+def tried_laws(
+    env: TextEnv | Callable[[], TextEnv], texts: int = 200, seed: int = 0, last_texts: int | None = None
+) -> Iterator[tuple[str, LawBroken | None]]:
+    """Put an environment to one law after the other, also after one that it does not obey.
+
+    Yields:
+        The name of the law, and how it is broken; None if it is not. Arguments: see `check_env`.
+    """
     if isinstance(env, TextEnv):
         model = env
-        return check_env(lambda: copy.deepcopy(model), texts, seed, last_texts)
+        yield from tried_laws(lambda: copy.deepcopy(model), texts, seed, last_texts)
+        return
     for name, law in _LAWS.items():
-        law(Trial(name, env, seed, texts, last_texts))
-    return list(_LAWS)
+        try:
+            law(Trial(name, env, seed, texts, last_texts))
+        except LawBroken as broken:
+            yield name, broken
+        else:
+            yield name, None
 
 
 def _form(trial: Trial) -> None:

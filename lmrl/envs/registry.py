@@ -82,6 +82,9 @@ _TASKS: dict[str, Task] = {}
 for _row in BENCHMARK:
     _enter(_row)
 
+_unlisted: set[str] = set()
+"""Names of tasks that `tasks` does not tell."""
+
 _searched = False
 """Whether other packages have been asked for their tasks."""
 
@@ -89,7 +92,7 @@ _searched = False
 def tasks() -> dict[str, Task]:
     """All tasks by name: those of the benchmark, of other packages, and those of `register`."""
     _search()
-    return dict(_TASKS)
+    return {name: row for name, row in _TASKS.items() if name not in _unlisted}
 
 
 def task(name: str) -> Task:
@@ -101,15 +104,19 @@ def task(name: str) -> Task:
     if name not in _TASKS:
         _search()
     if name not in _TASKS:
-        raise unknown("task", name, _TASKS)
+        raise unknown("task", name, tasks())
     return _TASKS[name]
 
 
-def register(row: Task) -> None:
+def register(row: Task, *, listed: bool = True) -> None:
     """Make a task of your own known in this process, under its name and under its id in Gymnasium.
 
     ``row.entry_point`` is ``module:class``; a class of a notebook is ``__main__:MyGame``. Registering a name again
     replaces the task.
+
+    Args:
+        row: the task.
+        listed: whether `tasks` tells it.
 
     Raises:
         UserError: the name is that of a task of the benchmark.
@@ -117,6 +124,7 @@ def register(row: Task) -> None:
     if row.name in {known.name for known in BENCHMARK}:
         raise UserError(f"name must not be that of a task of the benchmark, got {row.name!r}")
     _enter(row)
+    (_unlisted.discard if listed else _unlisted.add)(row.name)
 
 
 def _search() -> None:
@@ -241,11 +249,10 @@ def _hook(row: Task, field: str) -> Any:
 
 def _needed(task_name: str, field: str, kind: str) -> Any:
     """As `_hook`, for what a task must have; ``kind`` is what such a task is called in the message."""
-    known = tasks()
-    having = [name for name, row in known.items() if getattr(row, field)]
-    if task_name not in having:
+    having = [name for name, row in tasks().items() if getattr(row, field)]
+    if task_name not in having and not (task_name in _unlisted and getattr(_TASKS[task_name], field)):
         raise unknown(kind, task_name, having)
-    return _hook(known[task_name], field)
+    return _hook(_TASKS[task_name], field)
 
 
 def policy_names(task_name: str) -> tuple[str, ...]:

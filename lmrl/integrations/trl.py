@@ -5,14 +5,15 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from lmrl.envs.registry import chat_prompt, make, task
+from lmrl.envs.outside import make, named_task
+from lmrl.envs.registry import chat_prompt, task
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError
 from lmrl.policies.chat import transcript
 from lmrl.rollout import Slot
 from lmrl.types import Episode, Reply, Start
 
-__all__ = ["GAME_OVER", "TaskEnvironment", "answer", "environment_factory", "episode_return", "opening"]
+__all__ = ["GAME_OVER", "TaskEnvironment", "answer", "environment_factory", "episode_return", "finish", "opening"]
 
 GAME_OVER = "The game is over."
 """The last line of the last answer: texts of games do not say so themselves."""
@@ -89,7 +90,7 @@ class TaskEnvironment:
     def _play(self, action: str) -> None:
         self._end = self._slot.record_step(Reply(action), self._slot.env.step(action))
 
-    def _play_silently(self) -> None:
+    def _finish(self) -> None:
         """Say nothing until the episode is over."""
         while not self.done:
             self._play("\n")
@@ -99,13 +100,13 @@ def environment_factory(name: str, **env: Any) -> Callable[[], TaskEnvironment]:
     """What ``GRPOTrainer(environment_factory=...)`` takes, alone or as a value of its dictionary.
 
     Args:
-        name: of a task, of the benchmark or registered.
+        name: of a task, of the benchmark or registered, ``openenv:URL`` or ``textarena:NAME``.
         env: arguments of the environment that replace those of the task.
 
     Raises:
         UserError: for an unknown task.
     """
-    task(name)
+    named_task(name)
     return partial(TaskEnvironment, name, env)
 
 
@@ -127,11 +128,16 @@ def episode_return(
     """
     unfinished = [not environment.done for environment in environments]
     for environment in environments:
-        environment._play_silently()
+        finish(environment)
     if log_metric is not None:
         log_metric("success", fmean(environment.episode.success for environment in environments))
         log_metric("unfinished", fmean(unfinished))
     return [environment.reward for environment in environments]
+
+
+def finish(environment: TaskEnvironment) -> None:
+    """Play empty lines until the episode is over; no method, since TRL makes tools of those."""
+    environment._finish()
 
 
 def opening(name: str, observation: str) -> str:

@@ -122,6 +122,12 @@ MISTAKES = [
     ("play maze_fo --advisor nowhere", "known: random, behaviour, optimal"),
     ("view folder", "lmrl evaluate "),
     ("web maze_fo --port 99999999", "--port 0 takes any free one"),
+    ("serve maze", "known: car_dealer, chess"),
+    ("serve maze_fo --port 99999999", "--port 0 takes any free one"),
+    ("serve maze_fo --sessions 0", "sessions must be at least 1, got 0"),
+    ("serve maze_fo --env hole=3", "known: layout, max_steps"),
+    ("check-env openenv:localhost", "e.g. openenv:http://127.0.0.1:8000"),
+    ("play openenv:http://127.0.0.1:1", "no server at ws://127.0.0.1:1/ws"),
     ("report --runs folder", "make some with: lmrl reproduce maze_fo"),
     ("reproduce maze_fo --all", "name tasks, or all of them with --all, not both"),
     ("reproduce maze_fo --algorithms dpo", "known: configs/maze_fo/archer.yaml"),
@@ -207,6 +213,7 @@ def test_a_mistake_is_one_line_with_the_way_out(words: str, way_out: str, capfd:
         ("peft", f"{FIT} --model.init_args.lora.r=4", "lmrl[lora]"),
         ("openai", "evaluate maze_fo --policy chat:gpt-4o --out x", "lmrl[chat]"),
         ("uvicorn", "web maze_fo --no-browser --port 0", "lmrl[web]"),
+        ("textarena", "play textarena:Mastermind-v0", "lmrl[textarena]"),
     ],
 )
 def test_a_missing_package_is_named(

@@ -148,3 +148,27 @@ def test_calls_after_the_end_are_told_to_the_model_and_are_no_moves(tmp_path: Pa
 def without_none(message: dict[str, Any]) -> dict[str, Any]:
     """Rows of a dataset have the same fields, so those of other messages are None."""
     return {name: value for name, value in message.items() if value is not None}
+
+
+def test_a_step_of_training_plays_a_served_task(tmp_path: Path) -> None:
+    """Over the network it is the same game, and the same loss."""
+    pytest.importorskip("websockets")
+    from tests.helpers.served import serving
+
+    rows = prompts_dataset("maze_fo", 1)
+    rows = rows.remove_columns("seed").add_column("seed", [near_the_goal()])
+    losses = []
+    with serving("maze_fo", max_steps=4) as url:
+        for number, factory in enumerate(
+            (environment_factory("maze_fo", max_steps=4), environment_factory(f"openenv:{url}"))
+        ):
+            brain = model(Decided)
+            brain.speak(tokenizer(), (WAY, ("move left", "fly")))
+            before = brain.state_dict()["lm_head.weight"].clone()
+            trainer = grpo(tmp_path / str(number), rows, factory, episode_return, brain, learning_rate=1e-3)
+            trainer.train()
+            good, bad = trainer.environments
+            assert good.episode.success and good.reward == -1.0 and bad.episode.actions[:2] == ("move left\n", "fly\n")
+            assert not torch.equal(before, brain.state_dict()["lm_head.weight"].cpu()), "it has learned"
+            losses.append((trainer.state.log_history[0]["loss"], good.episode.observations))
+    assert losses[0] == losses[1]

@@ -1,0 +1,228 @@
+"""Sessions of a served task: each has an environment of its own, and whatever it is sent is answered.
+
+What a request says chooses the seed, the start and the action, and nothing else: the task and the arguments of its
+environment are those that it is served with.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from lmrl.envs.base import TextEnv
+from lmrl.errors import UserError, check_range, in_one_line
+
+__all__ = ["Limits", "Payload", "Refused", "Session", "parse_message", "shared_turn", "written"]
+
+_log = logging.getLogger(__name__)
+
+Payload: TypeAlias = dict[str, Any]
+"""What goes over the wire as a JSON object."""
+
+_LARGEST_SEED = 2**53
+"""JSON of other languages holds no larger whole numbers."""
+_LONGEST_ID = 255
+_RESET_KEYS = ("episode_id", "options", "seed")
+_STEP_KEYS = ("metadata", "text")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one server takes upon itself.
+
+    Raises:
+        UserError: one of them is not above 0.
+    """
+
+    sessions: int = 64
+    """Side by side; whoever comes then is told that there is no room."""
+    idle: float = 600.0
+    """Seconds without a request after which a session is closed."""
+    message: int = 1_048_576
+    """Bytes of the longest request."""
+
+    def __post_init__(self) -> None:
+        check_range("[1, inf)", sessions=self.sessions, message=self.message)
+        check_range("(0, inf)", idle=self.idle)
+
+
+class Refused(Exception):
+    """A request that is answered with an error; `code` is one of OpenEnv's, `status` that of HTTP."""
+
+    def __init__(self, message: str, code: str = "VALIDATION_ERROR", status: int = 422) -> None:
+        super().__init__(message)
+        self.code, self.status = code, status
+
+    def payload(self) -> Payload:
+        """As the ``data`` of an error."""
+        return {"message": in_one_line(str(self)), "code": self.code}
+
+
+class Session:
+    """One environment and the episode that is played in it. Its methods are called one at a time, from any thread.
+
+    Args:
+        make: makes the environment.
+        task: its name.
+        turn: is held while the environment works; that of a second speaker that all sessions share.
+
+    Raises:
+        Refused: the environment cannot be made.
+    """
+
+    def __init__(
+        self, make: Callable[[], TextEnv], task: str, turn: AbstractContextManager[object] | None = None
+    ) -> None:
+        self._task, self._turn = task, turn or nullcontext()
+        self._env = self._call(make, "FACTORY_ERROR")
+        self._episode_id: str | None = None
+        self._seed: int | None = None
+        self._steps, self._return = 0, 0.0
+        self._why_not: str | None = "none has begun"
+
+    def reset(self, data: Mapping[str, Any]) -> Payload:
+        """Begin an episode.
+
+        Args:
+            data: ``seed``, ``options`` as of `TextEnv.reset`, ``episode_id`` to be found in `state`; all optional.
+
+        Returns:
+            ``observation`` (``text``, ``terminated``, ``truncated``, ``info``), ``reward`` (None) and ``done``.
+
+        Raises:
+            Refused: a key or value that is none of these, or against the rules of the game.
+        """
+        _check_keys(data, _RESET_KEYS)
+        seed, options, name = data.get("seed"), data.get("options"), data.get("episode_id")
+        if seed is not None and not (type(seed) is int and 0 <= seed <= _LARGEST_SEED):
+            raise Refused(f"seed must be a whole number from 0 to {_LARGEST_SEED}, got {seed!r:.80}")
+        if options is not None and not isinstance(options, dict):
+            raise Refused(f"options must be an object, got {options!r:.80}")
+        if name is not None and not (isinstance(name, str) and len(name) <= _LONGEST_ID):
+            raise Refused(f"episode_id must be a text of at most {_LONGEST_ID} characters, got {name!r:.80}")
+        self._why_not = "the last reset was refused"
+        text, info = self._call(lambda: self._env.reset(seed=seed, options=options))
+        self._seed, self._episode_id, self._steps, self._return, self._why_not = info["seed"], name, 0, 0.0, None
+        return _observation(text, None, False, False, info)
+
+    def step(self, data: Mapping[str, Any]) -> Payload:
+        """Play one action.
+
+        Args:
+            data: ``text``; ``metadata`` of OpenEnv's actions is not read.
+
+        Returns:
+            As `reset`, with the reward.
+
+        Raises:
+            Refused: there is no text, or no running episode.
+        """
+        _check_keys(data, _STEP_KEYS)
+        action = data.get("text")
+        if not isinstance(action, str):
+            raise Refused(f"an action is an object with a text as 'text', got {in_one_line(repr(data), 80)}")
+        if any("\ud800" <= sign <= "\udfff" for sign in action):
+            raise Refused("text must be valid Unicode: it has half of a surrogate pair")
+        if self._why_not is not None:
+            raise Refused(f"step needs a running episode, but {self._why_not}: reset first", "EXECUTION_ERROR", 409)
+        text, reward, terminated, truncated, info = self._call(lambda: self._env.step(action))
+        self._steps, self._return = self._steps + 1, self._return + float(reward)
+        self._why_not = "the last one is over" if terminated or truncated else None
+        return _observation(text, float(reward), terminated, truncated, info)
+
+    def state(self) -> Payload:
+        """``episode_id``, ``step_count``, ``task``, ``seed``, ``return`` (the sum of rewards) and ``running``."""
+        told = {"episode_id": self._episode_id, "step_count": self._steps, "task": self._task, "seed": self._seed}
+        return {**told, "return": self._return, "running": self._why_not is None}
+
+    def answer(self, message: str) -> Payload | None:
+        """What a message of OpenEnv's WebSocket protocol is answered with; None for one that ends the session."""
+        try:
+            said = parse_message(message)
+            kind, data = said.get("type"), said.get("data", {})
+            if kind == "close":
+                return None
+            if kind == "state":
+                return {"type": "state", "data": self.state()}
+            if kind not in ("reset", "step"):
+                raise Refused(f"type must be reset, step, state or close, got {kind!r:.80}", "UNKNOWN_TYPE")
+            if not isinstance(data, dict):
+                raise Refused(f"data must be an object, got {data!r:.80}")
+            return {"type": "observation", "data": self.reset(data) if kind == "reset" else self.step(data)}
+        except Refused as refused:
+            return {"type": "error", "data": refused.payload()}
+
+    def close(self) -> None:
+        """Give back what the environment holds."""
+        self._why_not = "the session is closed"
+        with suppress(Exception), self._turn:
+            self._env.close()
+
+    def _call(self, call: Callable[[], Any], code: str = "EXECUTION_ERROR") -> Any:
+        """What the environment says.
+
+        Raises:
+            Refused: it raises; of what is not meant for users, only the server's log has the details.
+        """
+        try:
+            with self._turn:
+                return call()
+        except UserError as error:
+            raise Refused(str(error), code) from error
+        except Exception as error:
+            self._why_not = "the task failed"
+            _log.warning("a request made %s fail", self._task, exc_info=True)
+            raise Refused(f"the task failed ({type(error).__name__})", code, 500) from error
+
+
+def shared_turn(shared: bool) -> AbstractContextManager[object] | None:
+    """What sessions hold that share a second speaker, which is asked by one at a time."""
+    return threading.Lock() if shared else None
+
+
+def parse_message(message: str | bytes) -> Payload:
+    """The JSON object of a request.
+
+    Raises:
+        Refused: it is none, however it is broken.
+    """
+    try:
+        found = json.loads(message, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, numbers without end; brackets without end
+        raise Refused(f"a message must be JSON: {in_one_line(error, 120)}", "INVALID_JSON", 400) from error
+    if not isinstance(found, dict):
+        raise Refused(f"a message must be a JSON object, got {type(found).__name__}")
+    return found
+
+
+def written(payload: Payload) -> str:
+    """A payload as JSON, in ASCII."""
+    return json.dumps(payload, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy, and sets, as JSON has them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _check_keys(data: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in data:
+        if key not in known:
+            raise Refused(f"unknown key {key!r:.80}; known: {', '.join(known)}")
+
+
+def _observation(
+    text: str, reward: float | None, terminated: bool, truncated: bool, info: Mapping[str, Any]
+) -> Payload:
+    """Beside the text, what OpenEnv's ``done`` does not tell."""
+    seen = {"text": text, "terminated": terminated, "truncated": truncated, "info": dict(info)}
+    return {"observation": seen, "reward": reward, "done": terminated or truncated}
