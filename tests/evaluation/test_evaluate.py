@@ -13,8 +13,10 @@ from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.played import transcript
+from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.result_files import SCORE_KEYS
 from lmrl.evaluation.results import notes_on_weights, read_results, write_evaluation
+from lmrl.modules import load_policy
 from lmrl.types import Episode, Request
 
 KEYS = (
@@ -136,6 +138,33 @@ def test_the_number_of_slots_changes_nothing(player: Any) -> None:
     results = [evaluate(player(say), "maze_fo", 12, seed=3, slots=slots).episodes for slots in (1, 5, 64)]
     assert results[0] == results[1] == results[2]
     assert results[0] != evaluate(player(say), "maze_fo", 12, seed=4).episodes
+
+
+@pytest.mark.slow
+def test_an_evaluation_on_a_cluster_is_that_of_one_process(ray_cluster: str, bc_run: str) -> None:
+    played: dict[str, Any] = {"episodes": 20, "slots": 2, "env": {"max_steps": 6}}
+    one, told = evaluate(bc_run, **played), list[int]()
+    many = evaluate(bc_run, **played, ray=RayWorkers(ray_cluster, 1), on_episode=lambda e: told.append(e.seed))
+    assert many == one and all(any(e.action_logprobs) for e in one.episodes)
+    assert told == [e.seed for e in one.episodes]
+
+
+def test_a_policy_that_remembers_begins_anew_with_each_piece(bc_run: str) -> None:
+    """So each piece is, bit by bit, what it is when it is played alone, whoever has played before."""
+    policy = load_policy(bc_run)
+    first, whole = evaluate(policy, "maze_fo", 8, slots=2), evaluate(policy, "maze_fo", 20, slots=2)
+    assert whole.episodes[:8] == first.episodes
+    assert evaluate(policy, "maze_fo", 20, slots=2) == whole
+
+
+def test_a_cluster_needs_a_policy_that_its_processes_can_make(player: Any) -> None:
+    with pytest.raises(UserError, match="ray needs a policy that other processes can make"):
+        evaluate(player("move up\n"), "maze_fo", 4, ray=RayWorkers("local"))
+    with pytest.raises(UserError, match="ray must be left out where processes that train together"):
+        evaluate("random", "maze_fo", 4, ray=RayWorkers("local"), together=True)
+    budget = {"partner": {"name": "chat:nobody", "budget_tokens": 5, "base_url": "http://127.0.0.1:9"}}
+    with pytest.raises(UserError, match=r"workers must be 1 where the partner has a budget \(budget_tokens\), got 2"):
+        evaluate("random", "twenty_questions", 4, ray=RayWorkers("local", 2), env=budget)
 
 
 def test_another_environment_is_part_of_the_result(seer: Any) -> None:
