@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from lmrl.errors import UserError, check_range, in_one_line
 
-__all__ = ["Workers", "connect", "disconnect", "worker_environment", "worker_threads"]
+__all__ = ["Cluster", "Workers", "worker_environment", "worker_threads"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,50 +53,12 @@ def worker_environment() -> dict[str, str]:
     }
 
 
-def connect(address: str, cores: int = 0) -> bool:
-    """Join a Ray cluster, unless this process is in one already.
-
-    Args:
-        address: ``local`` begins one on this machine that ends with this process, ``auto`` is the one that
-            ``ray start`` began here, ``HOST:PORT`` any other (``ray://HOST:PORT`` through Ray's client server).
-        cores: that a local cluster is to have at least.
-
-    Returns:
-        Whether it was joined by this call, and `disconnect` is to leave it.
-
-    Raises:
-        UserError: another form of address, no Ray, or nothing at that address that can be joined.
-    """
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
-        raise UserError(f"ray must be local, auto or HOST:PORT, got {address!r:.80}")
-    ray = _ray()
-    if ray.is_initialized():
-        return False
-    if found["host"] is not None:
-        _knock(address, found["host"].strip("[]"), int(found["port"]))
-    settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
-    if address == "local":
-        settings |= {"num_cpus": max(cores, _cores()), "include_dashboard": False}
-    try:
-        ray.init(**settings)
-    except Exception as error:  # several kinds: no cluster, another version, a token that is not right
-        way_out = "begin one (ray start --head), or take --ray local" if address == "auto" else "is it running?"
-        raise UserError(f"no Ray cluster at {address}: {in_one_line(error, 200).rstrip('.')}; {way_out}") from error
-    return True
-
-
 def _knock(address: str, host: str, port: int) -> None:
     """Make sure that somebody listens: Ray ends the process where nobody does."""
     try:
         socket.create_connection((host, port), _SECONDS).close()
     except (OSError, OverflowError) as error:
         raise UserError(f"no Ray cluster at {address}: {in_one_line(error)}; is it running?") from error
-
-
-def disconnect() -> None:
-    """Leave the cluster; a local one ends."""
-    _ray().shutdown()
 
 
 def _ray() -> Any:
@@ -114,6 +76,94 @@ def _ray() -> Any:
 def _cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+class Cluster:
+    """A Ray cluster that this process joins, unless it is in one already.
+
+    Args:
+        address: ``local`` begins one on this machine that ends with this process, ``auto`` is the one that
+            ``ray start`` began here, ``HOST:PORT`` any other (``ray://HOST:PORT`` through Ray's client server).
+        cores: that a local cluster is to have at least.
+
+    Raises:
+        UserError: another form of address, no Ray, or nothing at that address that can be joined.
+    """
+
+    def __init__(self, address: str, cores: int = 0) -> None:
+        found = _ADDRESS.fullmatch(address)
+        if found is None:
+            raise UserError(f"ray must be local, auto or HOST:PORT, got {address!r:.80}")
+        self._ray = _ray()
+        self.threads = worker_threads()
+        self.Died: type[Exception] = self._ray.exceptions.RayError
+        self._joined = not self._ray.is_initialized()
+        if not self._joined:
+            return
+        if found["host"] is not None:
+            _knock(address, found["host"].strip("[]"), int(found["port"]))
+        settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
+        if address == "local":
+            settings |= {"num_cpus": max(cores, _cores()), "include_dashboard": False}
+        try:
+            self._ray.init(**settings)
+        except Exception as error:  # several kinds: no cluster, another version, a token that is not right
+            way_out = "begin one (ray start --head), or take --ray local" if address == "auto" else "is it running?"
+            told = in_one_line(error, 200).rstrip(".")
+            raise UserError(f"no Ray cluster at {address}: {told}; {way_out}") from error
+
+    def room(self, gpu: bool) -> int:
+        """How many processes there are cores for, or GPUs; at least one."""
+        there = self._ray.cluster_resources().get("GPU" if gpu else "CPU", 0.0)
+        return max(1, int(there) // (1 if gpu else self.threads))
+
+    def remote(self, work: Any, *, gpu: bool = False, **options: Any) -> Any:
+        """A function or class as Ray's: it takes a core for each of its threads, and has `worker_environment`.
+
+        Args:
+            work: found by its name in the processes of the cluster, or sent to them.
+            gpu: whether it takes one.
+            **options: of Ray's ``options``.
+        """
+        resources = {"num_cpus": self.threads, "num_gpus": 1 if gpu else 0}
+        environment = {"env_vars": worker_environment()}
+        return self._ray.remote(work).options(runtime_env=environment, **resources, **options)
+
+    def put(self, value: Any) -> Any:
+        """A reference to a value, which is then in the object store."""
+        return self._ray.put(value)
+
+    def get(self, reference: Any) -> Any:
+        """What a reference stands for.
+
+        Raises:
+            Cluster.Died: the process that was to make it has died. What it has raised itself is handed on.
+        """
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(cause := error.cause, Exception):
+                raise cause from error
+            raise
+
+    def wait(self, references: Sequence[Any], seconds: float | None = None) -> list[Any]:
+        """Those that are there: one at least, but after so many seconds perhaps none."""
+        done: list[Any] = self._ray.wait([*references], num_returns=1, timeout=seconds)[0]
+        return done
+
+    def kill(self, actor: Any) -> None:
+        """End a process."""
+        self._ray.kill(actor)
+
+    def cancel(self, reference: Any) -> None:
+        """End the process that makes what a reference stands for; nothing happens if that is there."""
+        self._ray.cancel(reference, force=True)
+
+    def close(self) -> None:
+        """Leave the cluster if it was joined here; a local one ends."""
+        if self._joined:
+            self._ray.shutdown()
+        self._joined = False
 
 
 class _Actor:
@@ -140,28 +190,23 @@ class Workers(Generic[T, R]):
     free. Use it in a ``with`` block; at its end the processes end.
 
     Args:
-        address: as of `connect`.
+        address: as of `Cluster`.
         count: how many processes; None: as many as the cluster has cores for.
         make: called once in each process; makes what is called with an item and what is common.
         gpu: each process takes a GPU of the cluster.
 
     Raises:
-        UserError: as `connect`, or fewer than one process.
+        UserError: as `Cluster`, or fewer than one process.
     """
 
     def __init__(
         self, address: str, count: int | None, make: Callable[[], Callable[..., R]], *, gpu: bool = False
     ) -> None:
         check_range("[1, inf)", workers=count)
-        threads = worker_threads()
-        self._joined = connect(address, threads * (count or 1))
-        self._ray = _ray()
-        there = self._ray.cluster_resources().get("GPU" if gpu else "CPU", 0.0)
-        self.count = max(1, int(there) // (1 if gpu else threads)) if count is None else count
-        resources = {"num_cpus": threads, "num_gpus": 1 if gpu else 0}
-        environment = {"env_vars": worker_environment()}
-        self._kind = self._ray.remote(_Actor).options(runtime_env=environment, max_restarts=0, **resources)
-        self._make = self._ray.put(make)
+        self._cluster = Cluster(address, worker_threads() * (count or 1))
+        self.count = self._cluster.room(gpu) if count is None else count
+        self._kind = self._cluster.remote(_Actor, gpu=gpu, max_restarts=0)
+        self._make = self._cluster.put(make)
         self._actors: list[Any] = []
         self._idle: list[Any] = []
         self._deaths: Counter[int] = Counter()
@@ -175,11 +220,9 @@ class Workers(Generic[T, R]):
     def close(self) -> None:
         """End the processes, and leave the cluster if it was joined for them."""
         for actor in self._actors:
-            self._ray.kill(actor)
+            self._cluster.kill(actor)
         self._actors, self._idle = [], []
-        if self._joined:
-            disconnect()
-        self._joined = False
+        self._cluster.close()
 
     def map(self, items: Sequence[T], *common: Any) -> Iterator[R]:
         """What becomes of each item, in their order.
@@ -193,7 +236,7 @@ class Workers(Generic[T, R]):
         Raises:
             UserError: processes die over the same item again and again. What the work raises is handed on.
         """
-        shared = [self._ray.put(value) for value in common]
+        shared = [self._cluster.put(value) for value in common]
         waiting, running, done = deque(enumerate(items)), dict[Any, tuple[int, T, Any]](), dict[int, R]()
         self._deaths.clear()
         for place in range(len(items)):
@@ -202,7 +245,7 @@ class Workers(Generic[T, R]):
                     index, item = waiting.popleft()
                     actor = self._actor()
                     running[actor.call.remote(self._make, item, *shared)] = index, item, actor
-                for ended in self._ray.wait([*running], num_returns=1)[0]:
+                for ended in self._cluster.wait([*running]):
                     index, item, actor = running.pop(ended)
                     if self._take(ended, index, done):
                         self._idle.append(actor)
@@ -219,14 +262,9 @@ class Workers(Generic[T, R]):
 
     def _take(self, ended: Any, index: int, done: dict[int, R]) -> bool:
         """Note a result; whether its process is alive."""
-        errors = self._ray.exceptions
         try:
-            done[index] = self._ray.get(ended)
-        except errors.RayTaskError as error:
-            if isinstance(cause := error.cause, Exception):
-                raise cause from error
-            raise
-        except (errors.RayActorError, errors.WorkerCrashedError, errors.ObjectLostError) as error:
+            done[index] = self._cluster.get(ended)
+        except self._cluster.Died as error:
             self._deaths[index] += 1
             if self._deaths[index] == _DEATHS:
                 raise UserError(

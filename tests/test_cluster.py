@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lmrl.cluster import Workers, connect
+from lmrl.cluster import Cluster, Workers
 from lmrl.data import generate
 from lmrl.errors import UserError
 from tests.helpers.clusters import Dying, refusing, squares, surroundings
@@ -82,17 +82,17 @@ def test_the_same_file_whatever_the_number_of_workers(workers: int, ray_cluster:
 @pytest.mark.parametrize("ray", ["here", "10.0.0.1", "head:63x79", ""])
 def test_addresses(ray: str) -> None:
     with pytest.raises(UserError, match=f"ray must be local, auto or HOST:PORT, got '{ray}'"):
-        connect(ray)
+        Cluster(ray)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "ray://nobody.invalid:10001"])
 def test_a_cluster_that_is_not_there(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest.importorskip("ray"), "is_initialized", lambda: False)
     with pytest.raises(UserError, match=rf"^no Ray cluster at {address}: .*; is it running\?$"):
-        connect(address)
+        Cluster(address)
 
 
 def test_a_cluster_needs_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"ray needs the package ray: pip install 'lmrl\[ray\]'"):
-        connect("local")
+        Cluster("local")

@@ -95,7 +95,7 @@ class RolloutCollection(Callback):
             group_size: episodes that begin alike, for algorithms that compare them (GRPO).
             piece: so many episodes are played, and what the policy has read is forgotten, before the next; None: all of
                 a round, with `ray` as many as there are slots.
-            ray: a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.cluster.connect`), that plays.
+            ray: a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.cluster.Cluster`), that plays.
             workers: how many of its processes; None: as many as it has cores (or GPUs) for.
 
         Raises:

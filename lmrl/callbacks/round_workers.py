@@ -80,7 +80,7 @@ class RoundWorkers:
     The module is sent once, but for its submodules unused in rollouts; its numbers once in a round.
 
     Args:
-        address: as of `lmrl.cluster.connect`.
+        address: as of `lmrl.cluster.Cluster`.
         count: how many processes; None: as many as the cluster has cores (GPUs, if the module is on one) for.
         module: that is being trained.
         trainer: in whose precision it plays.

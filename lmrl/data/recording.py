@@ -129,7 +129,7 @@ def generate(
         behaviour: who plays instead of the task's own player: ``lm:PATH`` or a scripted player's name.
         shard: ``(i, n)`` records part ``i``, counted from 0, of ``n`` parts of the same dataset, so that machines can
             share it; `lmrl.data.join_shards` puts the parts together.
-        ray: the processes are of a Ray cluster: ``local``, ``auto`` or ``HOST:PORT`` (see `lmrl.cluster.connect`).
+        ray: the processes are of a Ray cluster: ``local``, ``auto`` or ``HOST:PORT`` (see `lmrl.cluster.Cluster`).
 
     Returns:
         The path of the file, which takes its name in one step when all is done.

@@ -26,7 +26,7 @@ class RayWorkers:
     """Processes of a Ray cluster that are to play."""
 
     address: str
-    """As of `lmrl.cluster.connect`: ``local``, ``auto`` or ``HOST:PORT``."""
+    """As of `lmrl.cluster.Cluster`: ``local``, ``auto`` or ``HOST:PORT``."""
     count: int | None = None
     """How many; None: as many as the cluster has cores (or GPUs) for."""
     make_policy: Callable[[], Policy] | None = None
