@@ -24,6 +24,8 @@ R = TypeVar("R")
 _DEATHS = 3
 _ADDRESS = re.compile(r"local|auto|(?:ray://)?(?P<host>[^\s/:]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
 _SECONDS = 10.0
+_BEGIN = "begin one (ray start --head), or take --ray local"
+_JOIN = "is it one of this version of Ray, and does it ask for a token (RAY_AUTH_MODE=token)?"
 # What the processes of a cluster are told of this one's environment, beside threads and where modules are.
 _HANDED_ON = ("LMRL_DATA", "LMRL_MODULES", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HOME")
 
@@ -108,7 +110,7 @@ class Cluster:
         try:
             self._ray.init(**settings)
         except Exception as error:  # several kinds: no cluster, another version, a token that is not right
-            way_out = "begin one (ray start --head), or take --ray local" if address == "auto" else "is it running?"
+            way_out = _BEGIN if address == "auto" else _JOIN
             told = in_one_line(error, 200).rstrip(".")
             raise UserError(f"no Ray cluster at {address}: {told}; {way_out}") from error
 

@@ -1,5 +1,6 @@
 """Who plays the episodes of an evaluation: this process, or those of a cluster, with the same result."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -118,7 +119,14 @@ def play_on_workers(
     make, found = partial(_worker, ray.make_policy, task, env, slots), list[Episode]()
     workers: Workers[Sequence[Start], list[Episode]] = Workers(ray.address, ray.count, make, gpu=ray.gpu)
     with workers:
-        for played in workers.map(_pieces(starts, slots)):
+        pieces = _pieces(starts, slots)
+        if len(pieces) < min(workers.count, len(starts)):
+            warnings.warn(
+                f"{workers.count} workers have {len(pieces)} pieces of {_PIECE * slots} episodes to play: fewer slots "
+                "make more pieces",
+                stacklevel=2,
+            )
+        for played in workers.map(pieces):
             for episode in played:
                 found.append(episode)
                 if on_episode is not None:
