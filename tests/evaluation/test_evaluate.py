@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,8 +17,7 @@ from lmrl.evaluation.played import transcript
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.result_files import SCORE_KEYS
 from lmrl.evaluation.results import notes_on_weights, read_results, write_evaluation
-from lmrl.modules import load_policy
-from lmrl.types import Episode, Request
+from lmrl.types import Episode, Reply, Request
 
 KEYS = (
     "task policy episodes return_mean return_ci normalized normalized_ci success_rate success_ci length_mean "
@@ -149,17 +149,36 @@ def test_an_evaluation_on_a_cluster_is_that_of_one_process(ray_cluster: str, bc_
     assert told == [e.seed for e in one.episodes]
 
 
-def test_a_policy_that_remembers_begins_anew_with_each_piece(bc_run: str) -> None:
-    """So each piece is, bit by bit, what it is when it is played alone, whoever has played before."""
-    policy = load_policy(bc_run)
-    first, whole = evaluate(policy, "maze_fo", 8, slots=2), evaluate(policy, "maze_fo", 20, slots=2)
-    assert whole.episodes[:8] == first.episodes
-    assert evaluate(policy, "maze_fo", 20, slots=2) == whole
+def _up(request: Request) -> str:
+    return "move up\n"
+
+
+class Remembering:
+    """Counts the seeds that it has seen since it was told to forget, as one with a cache might keep them."""
+
+    def __init__(self) -> None:
+        self.seen: list[set[int]] = []
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        self.seen[-1] |= {request.seed for request in requests}
+        return [Reply("move up\n") for _ in requests]
+
+    def reset(self) -> None:
+        self.seen.append(set())
+
+
+def test_a_policy_that_remembers_begins_anew_with_each_piece(player: Any) -> None:
+    """Pieces are of four episodes per slot, whoever plays them."""
+    policy = Remembering()
+    played = evaluate(policy, "maze_fo", 20, slots=2, env={"max_steps": 3})
+    assert [len(seen) for seen in policy.seen] == [8, 8, 4]
+    assert policy.seen[0] == {episode.seed for episode in played.episodes[:8]}
+    assert evaluate(player(_up), "maze_fo", 20, slots=2, env={"max_steps": 3}).episodes == played.episodes
 
 
 def test_a_cluster_needs_a_policy_that_its_processes_can_make(player: Any) -> None:
     with pytest.raises(UserError, match="ray needs a policy that other processes can make"):
-        evaluate(player("move up\n"), "maze_fo", 4, ray=RayWorkers("local"))
+        evaluate(player(_up), "maze_fo", 4, ray=RayWorkers("local"))
     with pytest.raises(UserError, match="ray must be left out where processes that train together"):
         evaluate("random", "maze_fo", 4, ray=RayWorkers("local"), together=True)
     budget = {"partner": {"name": "chat:nobody", "budget_tokens": 5, "base_url": "http://127.0.0.1:9"}}
