@@ -6,12 +6,14 @@ Ray (Moritz et al. 2018, "Ray: A Distributed Framework for Emerging AI Applicati
 import logging
 import os
 import re
+import signal
 import socket
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
+from threading import current_thread, main_thread
 from typing import Any, Generic, TypeVar
 
 from lmrl.errors import UserError, check_range, in_one_line
@@ -107,12 +109,16 @@ class Cluster:
         settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
         if address == "local":
             settings |= {"num_cpus": max(cores, _cores()), "include_dashboard": False}
+        before = signal.getsignal(signal.SIGTERM)
         try:
             self._ray.init(**settings)
         except Exception as error:  # several kinds: no cluster, another version, a token that is not right
             way_out = _BEGIN if address == "auto" else _JOIN
             told = in_one_line(error, 200).rstrip(".")
             raise UserError(f"no Ray cluster at {address}: {told}; {way_out}") from error
+        # Ray takes the signal; but a training that is told to end has to save first.
+        if callable(before) and current_thread() is main_thread():
+            signal.signal(signal.SIGTERM, before)
 
     def room(self, gpu: bool) -> int:
         """How many processes there are cores for, or GPUs; at least one."""

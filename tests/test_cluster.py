@@ -1,6 +1,7 @@
 """Processes of a Ray cluster of this machine: results in order, none lost, and what they are told."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -93,6 +94,20 @@ def test_a_cluster_that_is_not_there(address: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(pytest.importorskip("ray"), "is_initialized", lambda: False)
     with pytest.raises(UserError, match=rf"^no Ray cluster at {address}: .*; is it running\?$"):
         Cluster(address)
+
+
+def test_who_waits_for_the_end_is_still_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning saves a training that is told to end; Ray would end the process there and then."""
+    ours, before = lambda number, frame: None, signal.getsignal(signal.SIGTERM)
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    try:
+        signal.signal(signal.SIGTERM, ours)
+        Cluster("auto")
+        assert signal.getsignal(signal.SIGTERM) is ours
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_cluster_needs_ray(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def states(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
     return model(input_ids=torch.tensor([list(ids)]), output_hidden_states=True).hidden_states[-1][0]
 
 
-def rerank(**settings: Any) -> RerankPolicy:
+def ranking(**settings: Any) -> RerankPolicy:
     return RerankPolicy(MODEL, TOKENIZER, WINDOW, proposals=MOVES, **settings)
 
 
@@ -89,8 +89,8 @@ def rerank(**settings: Any) -> RerankPolicy:
         (lm(), {MODEL}),
         (guided(), {MODEL, VALUE_MODEL}),
         (guided(beta=0.0), {MODEL, VALUE_MODEL}),
-        (rerank(), {MODEL}),
-        (rerank(score="value", value_model=VALUE_MODEL, q_heads=(Q1,), logit_weight=1.0), {MODEL, VALUE_MODEL}),
+        (ranking(), {MODEL}),
+        (ranking(score="value", value_model=VALUE_MODEL, q_heads=(Q1,), logit_weight=1.0), {MODEL, VALUE_MODEL}),
         (ConditionedPolicy(lm(), "return 1 of 2\n", always=True), {MODEL}),
     ],
     ids=["lm", "guided", "beta 0", "rerank", "rerank by values", "conditioned"],
