@@ -11,7 +11,7 @@ import numpy as np
 
 from lmrl.envs.base import DialogueEnv, Outcome
 from lmrl.errors import BudgetError, UserError
-from lmrl.types import Episode, PartnerRequest, Policy, Reply, Request, Start
+from lmrl.types import Episode, PartnerRequest, Policy, Reply, Request, Resettable, Start
 
 __all__ = [
     "Failure",
@@ -217,6 +217,8 @@ def rollout(
 ) -> Iterator[tuple[int, Episode]]:
     """Play one episode per start and yield ``(index of the start, episode)`` as episodes finish.
 
+    What the policy and a second speaker have kept from before is forgotten first (`lmrl.types.Resettable`).
+
     Args:
         policy: asked once per round for all waiting environments.
         make_env: makes one environment; called at most ``slots`` times, and once more for each that fails.
@@ -229,6 +231,8 @@ def rollout(
             truncated, with the message as ``info["error"]``. An episode that could not begin has no turn.
     """
     table = _Table(make_env, enumerate(starts), slots, task, forgiving)
+    if isinstance(policy, Resettable):
+        policy.reset()
     try:
         while True:
             yield from table.fill()
@@ -261,7 +265,11 @@ class _Table:
                 yield slot.order, _broken_off(slot, self._task, error)
 
     def _new(self) -> Slot:
-        self._all.append(Slot(self._make_env(), len(self._all)))
+        env = self._make_env()
+        # All that are made share one second speaker.
+        if not self._all and isinstance(env, DialogueEnv) and isinstance(env.partner, Resettable):
+            env.partner.reset()
+        self._all.append(Slot(env, len(self._all)))
         return self._all[-1]
 
     def play(self, policy: Policy, stop: Callable[[Request], bool] | None) -> list[tuple[int, Episode]]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from lmrl.errors import UserError
 
-__all__ = ["Described", "Episode", "Partner", "PartnerRequest", "Policy", "Reply", "Request", "Start"]
+__all__ = ["Described", "Episode", "Partner", "PartnerRequest", "Policy", "Reply", "Request", "Resettable", "Start"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,20 @@ class Policy(Protocol):
     """Anything that plays. `act` gets one request per waiting environment and answers in that order."""
 
     def act(self, requests: Sequence[Request]) -> list[Reply]: ...
+
+
+@runtime_checkable
+class Resettable(Protocol):
+    """A policy or second speaker that keeps something from one call to the next, such as what it has read.
+
+    What it keeps does not decide what it says, but for the last bits of numbers: a prefix that was read before is not
+    read again, so other tokens are added up together. `lmrl.rollout.rollout` begins with all of it forgotten, so that
+    episodes which are played together are the same ones bit by bit, whatever was played before.
+    """
+
+    def reset(self) -> None:
+        """Forget it."""
+        ...
 
 
 @runtime_checkable

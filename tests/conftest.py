@@ -1,5 +1,6 @@
 """A short BC run in the maze, which tests of online learning start from, and players that know the maze."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from lmrl.modules import BC
 from tests.helpers.mazes import player, run_of, seer
 from tests.helpers.online import TINY, trainer
 
-__all__ = ["bc_run", "data_path", "player", "run_of", "seer"]
+__all__ = ["bc_run", "data_path", "player", "ray_cluster", "run_of", "seer"]
 
 
 @pytest.fixture(scope="module")
@@ -26,3 +27,13 @@ def bc_run(tmp_path_factory: pytest.TempPathFactory, data_path: Path) -> str:
     torch.manual_seed(0)
     trainer(root, 5, [KeepLast()]).fit(BC(architecture=TINY), MazeDataModule("maze_fo", path=str(data_path)))
     return str(root)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[str]:
+    """Address of a small Ray cluster on this machine, which this process is in."""
+    ray = pytest.importorskip("ray", reason="clusters need Ray: pip install 'lmrl[ray]'")
+    small = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 100 * 2**20}
+    context = ray.init("local", **small, log_to_driver=False, logging_level="ERROR")
+    yield context.address_info["gcs_address"]
+    ray.shutdown()

@@ -22,6 +22,7 @@ ORDER = (
     "files",
     "configuration",
     "distributed",
+    "cluster",
     "envs",
     "losses",
     "tokens",

@@ -127,7 +127,7 @@ TABLE: dict[type, Mapping[str, tuple[float, ...]]] = {
     Filter: _FILTER,
     OnlineDataModule: {**_OFFLINE, "epochs": COUNT, "batches": COUNT, "memory_mb": COUNT},
     InteractiveEvaluation: {"every_n_steps": COUNT, "episodes": COUNT, "seed": (-1,), "slots": COUNT},
-    RolloutCollection: {"episodes": COUNT, "slots": COUNT, "group_size": COUNT},
+    RolloutCollection: {"episodes": COUNT, "slots": COUNT, "group_size": COUNT, "piece": COUNT, "workers": COUNT},
     KeepLast: {"every_n_steps": COUNT},
     TrainingProgress: {"seconds": POSITIVE},
     LMPolicy: _DECODING,

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 from torch.distributed import run as torchrun
 
 from benchmarks import memory
@@ -76,6 +77,14 @@ def test_a_command_of_the_docs_is_understood(line: str, tmp_path: Path, capsys: 
         program, *words = started.training_script, *started.training_script_args
     elif program == "srun":
         program, *words = words
+    if program == "ray":
+        pytest.importorskip("ray", reason="lines for clusters are read by Ray: pip install 'lmrl[ray]'")
+        commands = import_module("ray.scripts.scripts").cli.commands
+        started = words[words.index("--") + 1 :] if words[0] == "symmetric-run" else []
+        commands["start"].make_context("start", _start_words(words))
+        if not started:
+            return
+        program, *words = started
     if program == "make":
         subprocess.run(["make", "--dry-run", *words], cwd=ROOT, check=True, capture_output=True)
     elif words[:1] == ["fit"]:
@@ -89,6 +98,24 @@ def test_a_command_of_the_docs_is_understood(line: str, tmp_path: Path, capsys: 
         module, function = VERBS[name].target.split(":")
         parser = parser_of(getattr(import_module(f"lmrl.{module}"), function), f"lmrl {name}")
         parser.parse_args(words[len(name.split()) :])
+
+
+def _start_words(words: list[str]) -> list[str]:
+    """Of ``ray start``, and those that ``ray symmetric-run`` hands on to it."""
+    if words[0] == "start":
+        return words[1:]
+    assert words[0] == "symmetric-run"
+    given = words[1 : words.index("--")]
+    for own in ("--address", "--min-nodes"):
+        place = given.index(own)
+        del given[place : place + 2]
+    return given
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")], ids=name_of)
+def test_the_yaml_of_a_page_is_one(page: Path) -> None:
+    for block in blocks(page, "yaml"):
+        assert yaml.safe_load(block)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)

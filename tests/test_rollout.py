@@ -1,6 +1,7 @@
 """The loop in which policies meet environments, also those that fail."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import pytest
 import lmrl
 from lmrl.envs import TextEnv
 from lmrl.envs.registry import make_policy
+from lmrl.envs.twenty_questions.env import ScriptedOracle
 from lmrl.errors import UserError
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, PartnerRequest, Reply, Request, Start
@@ -212,3 +214,29 @@ def test_a_second_speaker_that_fails_is_asked_again(refused: int | None) -> None
     assert [e.info.get("error") for e in played] == [
         "TimeoutError: no time" if e.seed == refused else None for e in played
     ]
+
+
+class Remembering(ScriptedOracle):
+    """Keeps what it was asked since it was told to forget."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept, self.forgotten = 5, 0
+
+    def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
+        self.kept += len(requests)
+        return super().reply(requests)
+
+    def reset(self) -> None:
+        self.kept, self.forgotten = 0, self.forgotten + 1
+
+
+def test_what_a_second_speaker_has_kept_is_forgotten_once_when_a_rollout_begins() -> None:
+    partner = Remembering()
+    make = partial(lmrl.make, "twenty_questions", partner=partner)
+    starts = [Start(seed) for seed in range(3)]
+    played = in_order(
+        rollout(make_policy("twenty_questions", "random"), make, starts, task="twenty_questions", slots=2)
+    )
+    assert partner.forgotten == 1
+    assert partner.kept == sum(len(episode) for episode in played)

@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
 from lmrl.callbacks.progress import say
+from lmrl.callbacks.round_workers import RoundWorkers, pieces_of, play_piece
 from lmrl.datamodules import OnlineDataModule
 from lmrl.decoding.sampling import check_decoding
 from lmrl.distributed import map_over_ranks
@@ -21,10 +22,10 @@ from lmrl.errors import UserError, check_range
 from lmrl.evaluation.metrics import EpisodeScores, RolloutPace
 from lmrl.modules import LanguageModule
 from lmrl.partners import environment
-from lmrl.rollout import episode_seed, in_order, rollout
+from lmrl.rollout import episode_seed
 from lmrl.training.reporting import log_now
 from lmrl.training.sharding import summon_full_params
-from lmrl.types import Episode, Policy, Reply, Request, Start
+from lmrl.types import Episode, Start
 
 __all__ = ["RolloutCollection", "signs_of_collapse"]
 
@@ -65,7 +66,9 @@ class RolloutCollection(Callback):
     its episode, as `lmrl.rollout` has it; the round goes on.
 
     Processes that train together share the episodes of a round, and each gets all of them: the round is that of one
-    process.
+    process. With `ray`, processes of a Ray cluster play in its place: they hold the policy and are sent its weights
+    once in a round. What they are given at a time is a piece; a round is, bit by bit, that of one process with the same
+    `piece`, whatever the number of workers and whichever of them die.
 
     The episodes of a group begin alike, with the same word or on the same square, and each has a seed of its own for
     what happens then: what is sampled, how an opponent moves, what a second speaker says. ``info["group"]`` numbers the
@@ -73,7 +76,14 @@ class RolloutCollection(Callback):
     """
 
     def __init__(
-        self, episodes: int = 64, slots: int = 32, decoding: dict[str, Any] | None = None, group_size: int = 1
+        self,
+        episodes: int = 64,
+        slots: int = 32,
+        decoding: dict[str, Any] | None = None,
+        group_size: int = 1,
+        piece: int | None = None,
+        ray: str | None = None,
+        workers: int | None = None,
     ) -> None:
         """Choose how a round is played.
 
@@ -83,16 +93,25 @@ class RolloutCollection(Callback):
             decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own;
                 PPO, which learns from what it samples, may have ``compile`` only.
             group_size: episodes that begin alike, for algorithms that compare them (GRPO).
+            piece: so many episodes are played, and what the policy has read is forgotten, before the next; None: all of
+                a round, with `ray` as many as there are slots.
+            ray: a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.cluster.Cluster`), that plays.
+            workers: how many of its processes; None: as many as it has cores (or GPUs) for.
 
         Raises:
-            UserError: for a number below one, and if the groups do not make up a round.
+            UserError: for a number below one, and if the groups do not make up a round; `workers` without `ray`.
         """
-        check_range("[1, inf)", episodes=episodes, slots=slots, group_size=group_size)
+        check_range("[1, inf)", episodes=episodes, slots=slots, group_size=group_size, piece=piece, workers=workers)
+        if workers is not None and ray is None:
+            raise UserError("workers are those of a Ray cluster: ray must be local, auto or HOST:PORT, got None")
         if episodes % group_size:
             raise UserError(f"episodes must be a multiple of group_size, got {episodes} and {group_size}")
         check_decoding(decoding or {})
         self.episodes, self.slots, self.group_size = episodes, slots, group_size
         self.decoding = dict(decoding or {})
+        self.piece = slots if piece is None and ray is not None else piece
+        self.ray, self.workers = ray, workers
+        self._workers: RoundWorkers | None = None
         self._seconds = 0.0
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -125,19 +144,11 @@ class RolloutCollection(Callback):
     def _collect(self, trainer: Trainer, module: LanguageModule, data: OnlineDataModule, number: int) -> list[Episode]:
         began = perf_counter()
         say(trainer, f"playing round {number}")
-        settings = {"max_new_tokens": data.task.max_action_tokens, "slots": self.slots, **self.decoding}
-        starts = self._starts(data.seed, number)
-        pace = RolloutPace()
+        starts, pace = self._starts(data.seed, number), RolloutPace()
         with summon_full_params(module, but=module.unused_in_rollouts), trainer.precision_plugin.forward_context():
-            policy = _Counted(policy_of(module, settings), pace)
-
-            def play(mine: Sequence[Start]) -> list[Episode]:
-                task, slots = data.task.name, self.slots
-                return in_order(rollout(policy, self._make_env, mine, task=task, slots=slots, forgiving=True))
-
             played = [
                 replace(episode, info={**episode.info, "group": index // self.group_size})
-                for index, episode in enumerate(map_over_ranks(starts, play))
+                for index, episode in enumerate(self._played(trainer, module, data, number, starts, pace))
             ]
         seconds = perf_counter() - began
         self._seconds += seconds
@@ -152,6 +163,56 @@ class RolloutCollection(Callback):
         for sign in signs_of_collapse(played):
             rank_zero_warn(f"round {number}: {sign}")
         return played
+
+    def _played(
+        self,
+        trainer: Trainer,
+        module: LanguageModule,
+        data: OnlineDataModule,
+        number: int,
+        starts: Sequence[Start],
+        pace: RolloutPace,
+    ) -> list[Episode]:
+        """The episodes of all starts on all ranks; what this one has played is added to the pace."""
+        settings = {"max_new_tokens": data.task.max_action_tokens, "slots": self.slots, **self.decoding}
+        policy = policy_of(module, settings) if self.ray is None else None
+
+        def play(mine: Sequence[Sequence[Start]]) -> list[list[Episode]]:
+            if policy is None:
+                found = self._round_workers(trainer, module, data, settings).play(mine, number) if mine else []
+            else:
+                found = [play_piece(policy, self._make_env, piece, data.task.name, self.slots) for piece in mine]
+            for piece in found:
+                pace.update(piece.turns, piece.tokens, piece.calls)
+            return [piece.episodes for piece in found]
+
+        if self.piece is None:
+            return map_over_ranks(starts, lambda mine: play([mine])[0])
+        pieces = pieces_of(starts, self.piece)
+        if policy is None:  # the first process has the workers
+            (found,) = map_over_ranks([pieces], lambda mine: [play(mine[0])] if mine else [])
+        else:
+            found = map_over_ranks(pieces, play)
+        return [episode for episodes in found for episode in episodes]
+
+    def _round_workers(
+        self, trainer: Trainer, module: LanguageModule, data: OnlineDataModule, settings: dict[str, Any]
+    ) -> RoundWorkers:
+        if self._workers is None:
+            assert self.ray is not None
+            of_task = (data.task.name, data.hparams["env"] or {})
+            self._workers = RoundWorkers(self.ray, self.workers, module, trainer, *of_task, self.slots, settings)
+        return self._workers
+
+    def teardown(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """End the workers."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+    def on_exception(self, trainer: Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """End the workers."""
+        self.teardown(trainer, pl_module, "fit")
 
     def _starts(self, seed: int, number: int) -> list[Start]:
         """Of the episodes of a round, group by group.
@@ -180,18 +241,6 @@ class RolloutCollection(Callback):
         played = sum(callback.seconds for callback in callbacks if isinstance(callback, InteractiveEvaluation))
         shares = {"rollout": self._seconds / whole, "eval": played / whole}
         return {f"time/{name}": share for name, share in {**shares, "update": 1.0 - sum(shares.values())}.items()}
-
-
-class _Counted:
-    """A policy whose calls are counted."""
-
-    def __init__(self, policy: Policy, pace: RolloutPace) -> None:
-        self._policy, self._pace = policy, pace
-
-    def act(self, requests: Sequence[Request]) -> list[Reply]:
-        replies = self._policy.act(requests)
-        self._pace.update(len(requests), sum(len(reply.ids) for reply in replies))
-        return replies
 
 
 def _per_second(pace: RolloutPace, episodes: int, slots: int, seconds: float) -> dict[str, float]:

@@ -34,7 +34,8 @@ def generate_command(
     size: int | None = None,
     seed: int = 0,
     out: Path | None = None,
-    workers: int = 1,
+    workers: int | None = None,
+    ray: str | None = None,
     partner: str | None = None,
     behaviour: str | None = None,
     env: list[str] | None = None,
@@ -48,7 +49,8 @@ def generate_command(
         size: number of episodes (default: that of the task).
         seed: decides every episode, whatever the number of workers.
         out: a .parquet or .jsonl file (default: in $LMRL_DATA or data, named after task, generator, size and seed).
-        workers: processes that play.
+        workers: processes that play (default: 1; with --ray as many as the cluster has cores for).
+        ray: play on a Ray cluster: local (this machine), auto (begun here by ray start) or HOST:PORT.
         partner: who answers, for the dialogue tasks: scripted, lm:PATH or chat:MODEL (default: scripted).
         behaviour: who plays: lm:PATH or a scripted player (default: the task's own).
         env: arguments of the environment, e.g. opponent=stockfish nodes=100.
@@ -59,7 +61,7 @@ def generate_command(
         raise UserError("chat sets a chat partner: --partner chat:MODEL is missing")
     arguments = {**env_arguments(env), **({} if partner is None else {"partner": partner_argument(partner, chat)})}
     shown, part = sys.stderr.isatty(), _part(shard)
-    path = generate(task, size, seed, out, workers, shown, arguments, behaviour=behaviour, shard=part)
+    path = generate(task, size, seed, out, workers, shown, arguments, behaviour=behaviour, shard=part, ray=ray)
     print(f"written to {path}")
 
 

@@ -1,7 +1,8 @@
 """``lmrl evaluate``: let one policy play, and write what it played and how well."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from lmrl.configuration import env_arguments, named_values
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import default_episodes
+from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.results import record_evaluation, tuned_settings
 from lmrl.files import locked
 from lmrl.players import default_folder, is_chat, is_trained, named_policy, played_task
+from lmrl.types import Policy
 
 __all__ = ["evaluate_command"]
 
@@ -31,6 +34,8 @@ def evaluate_command(
     seed: int = 0,
     out: Path | None = None,
     slots: int = 32,
+    ray: str | None = None,
+    workers: int | None = None,
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -58,6 +63,8 @@ def evaluate_command(
         out: folder for the two files (default: evaluation in the run's folder, or in runs/TASK/PLAYER; with other
             settings than the policy's own, a folder beside it that names them).
         slots: how many episodes are played side by side.
+        ray: play on a Ray cluster: local (this machine), auto (begun here by ray start) or HOST:PORT.
+        workers: with --ray, how many processes play (default: as many as the cluster has cores for).
         temperature: of sampling, 0 is greedy (default: the checkpoint's; of a chat model the published one).
         top_k: sample among the k most probable tokens only.
         top_p: sample among the most probable tokens with this total probability only.
@@ -76,16 +83,13 @@ def evaluate_command(
     row, arguments = played_task(task, policy, allow_pickle=allow_pickle), env_arguments(env)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
     chosen |= _tuned(policy, chosen, tuned) | {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
-    decoding: dict[str, Any] = {k: v for k, v in chosen.items() if v is not None and v is not False}
-    settings = decoding | ({"allow_other_task": True} if allow_other_task else {})
-    player = named_policy(policy, row, arguments, named_values(chat, "chat"), **settings)
+    decoding, settings = _set(chosen), _set({**chosen, "allow_other_task": allow_other_task})
+    make = partial(named_policy, policy, row, arguments, named_values(chat, "chat"), **settings)
+    on_ray, player = _workers(ray, workers, make, policy, device), make()
     out = out or default_folder(policy, row, _told(decoding | arguments, selection), allow_pickle=allow_pickle)
     human, count = policy == "human", _default_episodes(policy, row.name) if episodes is None else episodes
-    greedy = partial(named_policy, policy, row, **{**settings, "temperature": 0.0})
-    check_range("[1, inf)", episodes=count, slots=slots)  # before the folder is locked, which makes it
-    check_range("[0, inf)", seed=seed)
-    with locked(out, "evaluation folder"), _bar(disable=human) as bar:
-        shown = bar.add_task(row.name, total=count)
+    _check(count, slots, seed)  # before the folder is locked, which makes it
+    with locked(out, "evaluation folder"), _bar(row.name, count, disable=human) as advance:
         scores = record_evaluation(
             player,
             row.name,
@@ -94,13 +98,37 @@ def evaluate_command(
             seed=seed,
             slots=1 if human else slots,
             name=policy,
-            greedy=greedy if is_trained(policy, row) and not selection else None,
+            greedy=partial(make, temperature=0.0) if is_trained(policy, row) and not selection else None,
             provenance={"policy": policy, "decoding": decoding},
-            on_episode=lambda _: bar.advance(shown),
+            on_episode=lambda _: advance(),
             env=arguments,
             selection=selection,
+            ray=on_ray,
         )
     print(*_summary(scores), f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}", sep="\n")
+
+
+def _workers(
+    ray: str | None, workers: int | None, make: Callable[[], Policy], policy: str, device: str | None
+) -> RayWorkers | None:
+    check_range("[1, inf)", workers=workers)
+    if ray is None:
+        if workers is not None:
+            raise UserError("workers are those of a Ray cluster: add --ray local, auto or HOST:PORT")
+        return None
+    if policy == "human" or is_chat(policy):
+        raise UserError(f"{policy} cannot play on a Ray cluster; of a chat model, --slots are asked side by side")
+    return RayWorkers(ray, workers, make, gpu=device is not None and device.startswith("cuda"))
+
+
+def _check(episodes: int, slots: int, seed: int) -> None:
+    check_range("[1, inf)", episodes=episodes, slots=slots)
+    check_range("[0, inf)", seed=seed)
+
+
+def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that somebody has set."""
+    return {name: value for name, value in settings.items() if value is not None and value is not False}
 
 
 def _tuned(policy: str, chosen: Mapping[str, Any], tuned: bool) -> dict[str, float]:
@@ -112,9 +140,12 @@ def _tuned(policy: str, chosen: Mapping[str, Any], tuned: bool) -> dict[str, flo
     return tuned_settings(Path(policy))
 
 
-def _bar(disable: bool) -> Progress:
+@contextmanager
+def _bar(task: str, episodes: int, disable: bool) -> Iterator[Callable[[], None]]:
+    """A progress bar, and what moves it on by an episode."""
     columns = (TextColumn("playing {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=disable)
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=disable) as bar:
+        yield partial(bar.advance, bar.add_task(task, total=episodes))
 
 
 def _default_episodes(policy: str, task: str) -> int:

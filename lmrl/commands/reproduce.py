@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from lmrl.configuration import config_file, env_arguments, named_values
 from lmrl.envs import registry
@@ -34,6 +35,7 @@ def reproduce_command(
     episodes: int | None = None,
     jobs: int | None = None,
     slurm: list[str] | None = None,
+    ray: str | None = None,
     overrides: list[str] | None = None,
     env: list[str] | None = None,
     weights: str | None = None,
@@ -53,9 +55,11 @@ def reproduce_command(
         runs: folder for <task>/<algorithm>/, of further seeds seed_1/<task>/<algorithm>/ (default: runs, or runs/gpu).
         report: folder for the report.
         episodes: of each evaluation (default: at least 256, from each start equally many).
-        jobs: cells side by side, each with its share of the cores (default: 2; with --slurm as many as it lets).
+        jobs: cells side by side, each with its share of the cores (default: 2; with --slurm or --ray as many
+            as it lets).
         slurm: run cells as SLURM jobs, with time=MINUTES (needed) cpus=N mem=GB gpus=N partition=NAME account=NAME
             qos=NAME constraint=NAME.
+        ray: run cells on a Ray cluster: local (this machine), auto (begun here by ray start) or HOST:PORT.
         overrides: settings for every training, e.g. trainer.max_steps=100.
         env: arguments of the environments, e.g. opponent=stockfish; for data, training and evaluation.
         weights: for preset gpu, what BC starts from: a folder, a hub id, or scratch (default: gpt2).
@@ -77,10 +81,9 @@ def reproduce_command(
     )
     command = shlex.join(["lmrl", *sys.argv[1:]])
     asked = None if slurm is None else named_values(slurm, "slurm")
-    jobs = _JOBS if jobs is None and slurm is None else jobs
-    reproduce(
-        shortened(order) if smoke else order, report=report, jobs=jobs, slurm=asked, command=command, records=records
-    )
+    jobs = _JOBS if jobs is None and slurm is None and ray is None else jobs
+    asked_for: dict[str, Any] = {"jobs": jobs, "slurm": asked, "ray": ray, "command": command, "records": records}
+    reproduce(shortened(order) if smoke else order, report=report, **asked_for)
 
 
 def _tasks(named: Sequence[str], all_of_them: bool) -> list[str]:

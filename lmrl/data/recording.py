@@ -20,12 +20,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lmrl import policies
+from lmrl.cluster import Workers
 from lmrl.data.storage import checked_suffix, write_episodes
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make_policy, recording, task
 from lmrl.envs.task import Recording
 from lmrl.errors import UserError
 from lmrl.partners import environment
+from lmrl.partners.environment import check_budget
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Policy
 
@@ -107,11 +109,12 @@ def generate(
     size: int | None = None,
     seed: int = 0,
     out: str | os.PathLike[str] | None = None,
-    workers: int = 1,
+    workers: int | None = None,
     progress: bool = True,
     env: Mapping[str, Any] | None = None,
     behaviour: str | None = None,
     shard: tuple[int, int] | None = None,
+    ray: str | None = None,
 ) -> Path:
     """Record episodes and write them with their origin as metadata.
 
@@ -120,12 +123,13 @@ def generate(
         size: number of episodes; None: that of the task's default dataset.
         seed: decides every episode; another number of workers, or a longer dataset, does not change them.
         out: a ``.parquet`` or ``.jsonl`` file; None: `dataset_path`.
-        workers: processes that play.
+        workers: processes that play; None: one, or with `ray` as many as the cluster has cores for.
         progress: show a progress bar on standard error.
         env: arguments of the environment, as for `lmrl.make`; plain values, and ``partner`` may be a name.
         behaviour: who plays instead of the task's own player: ``lm:PATH`` or a scripted player's name.
         shard: ``(i, n)`` records part ``i``, counted from 0, of ``n`` parts of the same dataset, so that machines can
             share it; `lmrl.data.join_shards` puts the parts together.
+        ray: the processes are of a Ray cluster: ``local``, ``auto`` or ``HOST:PORT`` (see `lmrl.cluster.Cluster`).
 
     Returns:
         The path of the file, which takes its name in one step when all is done.
@@ -137,10 +141,11 @@ def generate(
     """
     row, env = task(task_name), dict(env or {})
     size = row.dataset_size if size is None else size
-    for name, value, least in (("size", size, 1), ("workers", workers, 1), ("seed", seed, 0)):
+    alone = 1 if workers is None and ray is None else workers
+    for name, value, least in (("size", size, 1), ("workers", 1 if alone is None else alone, 1), ("seed", seed, 0)):
         if not least <= value < _MAX_SEED:
             raise UserError(f"{name} must be a whole number from {least}, got {value}")
-    _check_budget(env.get("partner"), workers)
+    check_budget(env.get("partner"), 2 if alone is None else alone)
     first, last = _part_of(size, shard)
     path = dataset_path(task_name, size, seed, env, behaviour) if out is None else Path(out)
     checked_suffix(path)
@@ -155,15 +160,10 @@ def generate(
         "env": env,
         **({} if shard is None else {"shard": list(shard)}),
     }
-    played = _episodes(task_name, first, last, seed, workers, env, behaviour)
+    firsts = range(first, last, _CHUNK)
+    chunks: list[_Chunk] = [(task_name, seed, at, min(at + _CHUNK, last), env, behaviour) for at in firsts]
+    played = _episodes(chunks, alone, ray)
     return _write(path, _shown(played, task_name, last - first, progress), metadata)
-
-
-def _check_budget(partner: Any, workers: int) -> None:
-    limits = [] if not isinstance(partner, Mapping) else [name for name in partner if name.startswith("budget_")]
-    if limits and workers > 1:
-        # Each would have the whole of it. A chat partner is asked side by side in any case.
-        raise UserError(f"workers must be 1 where the partner has a budget ({', '.join(limits)}), got {workers}")
 
 
 def _part_of(size: int, shard: tuple[int, int] | None) -> tuple[int, int]:
@@ -202,14 +202,25 @@ def _until_error(played: Iterable[Episode], failed: list[UserError]) -> Iterator
         failed.append(error)
 
 
-def _episodes(
-    task_name: str, begin: int, end: int, seed: int, workers: int, env: Mapping[str, Any], behaviour: str | None
-) -> Iterator[Episode]:
-    """Episodes ``begin`` to ``end - 1`` in the order of their indices."""
-    firsts = range(begin, end, _CHUNK)
-    chunks = [(task_name, seed, first, min(first + _CHUNK, end), env, behaviour) for first in firsts]
-    for played in map(_play_chunk, chunks) if workers == 1 or len(chunks) == 1 else _in_processes(chunks, workers):
+def _episodes(chunks: Sequence[_Chunk], workers: int | None, ray: str | None) -> Iterator[Episode]:
+    """The episodes of all chunks, in order."""
+    for played in _on_ray(chunks, workers, ray) if ray is not None else _on_this_machine(chunks, workers or 1):
         yield from _finished(played)
+
+
+def _on_this_machine(chunks: Sequence[_Chunk], workers: int) -> Iterator[_Played]:
+    yield from map(_play_chunk, chunks) if workers == 1 or len(chunks) == 1 else _in_processes(chunks, workers)
+
+
+def _on_ray(chunks: Sequence[_Chunk], workers: int | None, address: str) -> Iterator[_Played]:
+    """What each chunk becomes, in order, played by processes of a Ray cluster."""
+    with Workers[_Chunk, _Played](address, workers, _recorder) as processes:
+        yield from processes.map(chunks)
+
+
+def _recorder() -> Callable[[_Chunk], _Played]:
+    """What plays chunks in a process of a cluster; it keeps models that it has loaded."""
+    return _play_chunk
 
 
 def _in_processes(chunks: Sequence[_Chunk], workers: int) -> Iterator[_Played]:

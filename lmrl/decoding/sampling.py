@@ -261,6 +261,12 @@ class Decoder:
         needed = guidance is not None and (guidance.beta > 0 or v_head is not None)
         self._values = guidance.engine if guidance is not None and needed else None
 
+    def reset(self) -> None:
+        """Forget everything that was read."""
+        self.engine.reset()
+        if self.guidance is not None:
+            self.guidance.engine.reset()
+
     def score(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> Tensor:
         """What is known about the next token after each context.
 

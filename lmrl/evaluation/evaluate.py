@@ -1,7 +1,8 @@
 """Let a policy play a task and sum up how it did."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike, fspath
 from typing import Any
@@ -11,12 +12,13 @@ import numpy as np
 from lmrl.distributed import map_over_ranks
 from lmrl.envs import registry
 from lmrl.envs.task import Scores, normalize
-from lmrl.errors import check_range
+from lmrl.errors import UserError, check_range
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.played import EpisodeTable
+from lmrl.evaluation.playing import Player, RayWorkers, play_on_workers
 from lmrl.partners import environment
 from lmrl.players import named_policy, played_task
-from lmrl.rollout import episode_seed, in_order, rollout
+from lmrl.rollout import episode_seed
 from lmrl.types import Described, Episode, Policy, Start
 
 __all__ = ["Evaluation", "default_episodes", "evaluate"]
@@ -95,6 +97,7 @@ def evaluate(
     together: bool = False,
     selection: bool = False,
     allow_other_task: bool = False,
+    ray: RayWorkers | None = None,
 ) -> Evaluation:
     """Play `episodes` episodes and return them with their scores.
 
@@ -104,7 +107,9 @@ def evaluate(
         evaluate("random", "maze_fo", episodes=1000)
 
     Episode ``i`` begins at the task's start ``i`` (cyclically, where the task declares starts) with a seed that
-    follows from `seed` and ``i`` alone, so that the result does not depend on `slots`.
+    follows from `seed` and ``i`` alone, so that the result does not depend on `slots` (log-probabilities may in their
+    last bits). Policies and second speakers that keep what they have read forget it after a piece, four episodes per
+    slot. Pieces are what workers of a Ray cluster are given, so the result is, byte for byte, that of one process.
 
     Args:
         policy: whoever plays, or a name as of ``lmrl evaluate --policy``: a run folder, a checkpoint, ``random``, ...
@@ -121,16 +126,20 @@ def evaluate(
         selection: checkpoints will be chosen by it: it plays starts that the task keeps for that (`Task.selection`) and
             seeds that no other evaluation has, so that none is chosen by what is reported.
         allow_other_task: let a run or checkpoint play another task than the one that it was trained on.
+        ray: have processes of a Ray cluster play.
 
     Raises:
         UserError: an unknown task or policy, none named, a run of another task, fewer than one episode or slot, or a
-            negative seed.
+            negative seed; with `ray` also a policy that other processes cannot make, `together`, and as
+            `lmrl.cluster.Workers`.
     """
     if isinstance(policy, str | PathLike):
         path = fspath(policy)
         task = played_task(task, path).name
         settings: dict[str, Any] = {"allow_other_task": True} if allow_other_task else {}
         provenance = {"policy": path, **(provenance or {})}
+        if ray is not None and ray.make_policy is None:
+            ray = replace(ray, make_policy=partial(named_policy, path, registry.task(task), env, **settings))
         policy, name = named_policy(path, registry.task(task), env, **settings), name or path
     record = played_task(task)
     task, episodes = record.name, default_episodes(record.name) if episodes is None else episodes
@@ -140,17 +149,13 @@ def evaluate(
     # Trailing zeros of a key do not count, and the last word of training's rounds is 1.
     apart = (0, _SELECTION) if selection else ()
     starts = [Start(episode_seed(seed, i, *apart), _options(fixed, i)) for i in range(episodes)]
-    make = environment(task, env)
-
-    def play(mine: Sequence[Start]) -> list[Episode]:
-        found = []
-        for order, episode in rollout(policy, make, mine, task=task, slots=slots):
-            found.append((order, episode))
-            if on_episode is not None:
-                on_episode(episode)
-        return in_order(found)
-
-    played = map_over_ranks(starts, play) if together else play(starts)
+    if ray is not None:
+        if together:
+            raise UserError("ray must be left out where processes that train together share the episodes")
+        played = play_on_workers(ray, policy, task, env, starts, slots, on_episode)
+    else:
+        play = Player(policy, environment(task, env), task, slots, on_episode).play
+        played = map_over_ranks(starts, play) if together else play(starts)
     player = {"player": policy.describe()} if isinstance(policy, Described) else {}
     weights = getattr(policy, "weights", None)  # of those that `lmrl.load_policy` made
     made_with = {"versions": _versions(), "env": dict(env or {}), **player, **_opponent(played[0])}

@@ -58,9 +58,9 @@ class RolloutPace(Metric):
         for name in ("calls", "turns", "tokens"):
             self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, turns: int, tokens: int) -> None:
-        """Add a call: the requests that were answered, and the tokens of the answers."""
-        self.calls = self.calls + 1
+    def update(self, turns: int, tokens: int, calls: int = 1) -> None:
+        """Add calls: the requests that were answered, and the tokens of the answers."""
+        self.calls = self.calls + calls
         self.turns = self.turns + turns
         self.tokens = self.tokens + tokens
 

@@ -27,6 +27,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.curves import Curves, find_metrics, read_curves
 from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.evaluation.played import EpisodeTable, read_table, transcript, write_table
+from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.result_files import SCORE_KEYS, read_json, write_json
 from lmrl.files import replacing, replacing_folder
 from lmrl.types import Episode, Policy
@@ -223,6 +224,7 @@ def record_evaluation(
     on_episode: Callable[[Episode], None] | None = None,
     env: Mapping[str, Any] | None = None,
     selection: bool = False,
+    ray: RayWorkers | None = None,
 ) -> dict[str, Any]:
     """Evaluate and write an evaluation's files, and for a task with a probe ``probe.json``, at once.
 
@@ -239,6 +241,7 @@ def record_evaluation(
         on_episode: called with each episode as it ends.
         env: arguments of the environment.
         selection: play what settings are chosen by, see `evaluate`.
+        ray: have processes of a Ray cluster play, see `evaluate`.
 
     Returns:
         The content of ``scores.json``.
@@ -257,7 +260,7 @@ def record_evaluation(
 
     partial = Path(directory) / "episodes.partial.parquet"
     try:
-        more: dict[str, Any] = {"provenance": provenance, "env": env, "selection": selection}
+        more: dict[str, Any] = {"provenance": provenance, "env": env, "selection": selection, "ray": ray}
         played = evaluate(policy, task, episodes, seed, slots, note, name=name, **more)
     except UserError as error:
         if not finished:

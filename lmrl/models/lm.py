@@ -90,6 +90,9 @@ def _without_weights(
     return made
 
 
+_ALIGNMENT = 64  # bytes, of what torch allocates on a CPU
+
+
 def build_lm(
     pretrained: str | None,
     architecture: Mapping[str, Any],
@@ -140,9 +143,21 @@ def build_lm(
         raise UserError(
             f"pretrained must be a {kind} with a causal language model, got {pretrained!r}: {in_one_line(error, 1000)}"
         ) from error
+    _align(model)
     if vocabulary_of(model) < vocabulary:
         model.resize_token_embeddings(vocabulary)
     return model
+
+
+def _align(model: PreTrainedModel) -> None:
+    """Move weights to where torch would have put them.
+
+    Those of a file can lie anywhere, and kernels begin their sums where memory is aligned: the last bits of numbers
+    would depend on the process that has read the file.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.data_ptr() % _ALIGNMENT:
+            tensor.data = tensor.data.clone()
 
 
 @torch.no_grad()

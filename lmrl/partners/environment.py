@@ -15,7 +15,7 @@ from lmrl.envs.task import PartnerDialogue
 from lmrl.errors import UserError, unknown
 from lmrl.types import Episode, Partner, PartnerRequest
 
-__all__ = ["environment", "make_partner", "partner_dialogue", "partner_episodes"]
+__all__ = ["check_budget", "environment", "make_partner", "partner_dialogue", "partner_episodes"]
 
 # Imported when one is asked for: models need torch, endpoints a client.
 _KINDS = {"lm": ("lmrl.partners.lm", "LMPartner"), "chat": ("lmrl.partners.chat", "ChatPartner")}
@@ -64,6 +64,21 @@ def _check_settings(kind: str, settings: Mapping[str, Any], taker: Callable[...,
         raise UserError(
             "base_url of a partner must hold no password, for it is written into files: set $OPENAI_BASE_URL"
         )
+
+
+def check_budget(partner: Any, workers: int) -> None:
+    """Make sure that a second speaker with a budget is asked by one process alone.
+
+    Args:
+        partner: a name, or a mapping of a name and settings.
+        workers: how many processes are to play.
+
+    Raises:
+        UserError: each would have the whole of it. A chat partner is asked side by side in any case.
+    """
+    limits = [name for name in partner if name.startswith("budget_")] if isinstance(partner, Mapping) else []
+    if limits and workers > 1:
+        raise UserError(f"workers must be 1 where the partner has a budget ({', '.join(limits)}), got {workers}")
 
 
 def environment(task: str, arguments: Mapping[str, Any] | None = None) -> Callable[[], TextEnv]:

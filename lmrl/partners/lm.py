@@ -58,6 +58,11 @@ class LMPartner:
         asked = [Request(slot, r.seed, *partner_dialogue(r)) for slot, r in zip(slots, requests, strict=True)]
         return [_line(reply.text) for reply in self._policy.act(asked)]
 
+    def reset(self) -> None:
+        """Forget what was read; see `lmrl.types.Resettable`."""
+        if self._policy is not None:
+            self._policy.reset()
+
     def describe(self) -> dict[str, Any]:
         """See `lmrl.types.Partner`; ``hash`` tells weights apart."""
         return {"name": "lm", "model": self.path, "hash": self._hash, "temperature": self.temperature}

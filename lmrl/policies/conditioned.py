@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lmrl.types import Policy, Reply, Request
+from lmrl.types import Policy, Reply, Request, Resettable
 
 __all__ = ["ConditionedPolicy", "told"]
 
@@ -38,3 +38,8 @@ class ConditionedPolicy:
         return self.policy.act(
             [replace(r, observations=told(r.observations, self.line, self.always)) for r in requests]
         )
+
+    def reset(self) -> None:
+        """See `lmrl.types.Resettable`."""
+        if isinstance(self.policy, Resettable):
+            self.policy.reset()

@@ -150,6 +150,10 @@ class LMPolicy:
         """One action per request, in their order."""
         return sample_actions(self._decoder, self._context_builder, self._settings, requests)
 
+    def reset(self) -> None:
+        """Forget what was read; see `lmrl.types.Resettable`."""
+        self._decoder.reset()
+
 
 def load_lm_policy(path: str, texts: int | None, max_new_tokens: int, *, temperature: float, slots: int) -> LMPolicy:
     """A saved language model as a player that reads as much as fits.

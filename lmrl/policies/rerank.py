@@ -162,6 +162,12 @@ class RerankPolicy:
         chosen = draw(logprobs, uniform).tolist()
         return [self._reply(index, row) for index, row in zip(chosen, logprobs.double().exp().tolist(), strict=True)]
 
+    def reset(self) -> None:
+        """Forget what was read; see `lmrl.types.Resettable`."""
+        for engines, _, _ in self._judges:
+            for engine in engines:
+                engine.reset()
+
     def scores(self, requests: Sequence[Request]) -> Tensor:
         """``(n, proposals)`` float32 on the CPU, larger is better."""
         slots, contexts = [request.slot for request in requests], self._context_builder.contexts(requests)

@@ -82,6 +82,10 @@ class ValueGuidedPolicy:
         """One action per request, in their order."""
         return sample_actions(self._decoder, self._context_builder, self._settings, requests)
 
+    def reset(self) -> None:
+        """Forget what was read; see `lmrl.types.Resettable`."""
+        self._decoder.reset()
+
     def state_values(self, requests: Sequence[Request]) -> Tensor:
         """What each state is worth, ``(n,)`` float32 on the CPU, read where the policy is about to act.
 

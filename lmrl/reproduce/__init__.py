@@ -12,6 +12,7 @@ from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.report.report import write_report
 from lmrl.reproduce.plan import Order, plan
 from lmrl.reproduce.progress import Progress, summary
+from lmrl.reproduce.ray_cells import RayCells
 from lmrl.reproduce.records import keep
 from lmrl.reproduce.schedule import LMRL, Processes, Threads, run_cells
 from lmrl.reproduce.slurm import SlurmJobs
@@ -38,7 +39,8 @@ def reproduce(
     report: Path | str = "report",
     jobs: int | None = None,
     slurm: Mapping[str, Any] | None = None,
-    launcher: Sequence[str] = LMRL,
+    ray: str | None = None,
+    launcher: Sequence[str] | None = None,
     console: Console | None = None,
     command: str = "",
     records: Path | None = None,
@@ -53,10 +55,13 @@ def reproduce(
     Args:
         order: what the table is to hold.
         report: folder for the report.
-        jobs: how many cells run side by side, each with its share of the cores; None: 1, or with `slurm` any number.
+        jobs: how many cells run side by side, each with its share of the cores; None: 1, or with `slurm` or `ray` any
+            number.
         slurm: run cells as SLURM jobs, with these options (`lmrl.reproduce.slurm.OPTIONS`). Cells that are ready
             together are one array. If this process ends, the jobs go on, and the next one picks them up.
-        launcher: the command in front of ``fit``, ``evaluate`` and ``data generate``.
+        ray: run cells as tasks of a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.cluster.Cluster`). If this
+            process ends, they end too, and the next one goes on from their checkpoints.
+        launcher: the command in front of ``fit``, ``evaluate`` and ``data generate``; None: ``lmrl``.
         console: where progress is shown; standard output if left out.
         command: what made the table, for the report.
         records: folder in which small records of finished cells are kept (`lmrl.reproduce.records.keep`); the report is
@@ -66,18 +71,22 @@ def reproduce(
         The path of ``report.html``.
 
     Raises:
-        UserError: an unknown name, fewer than one job, episode or seed; no SLURM where jobs are for it; at the end, if
-            a cell failed.
+        UserError: an unknown name, fewer than one job, episode or seed; no SLURM or Ray cluster where cells are for
+            it, or both; at the end, if a cell failed.
     """
     _check(order, 1 if jobs is None else jobs)
+    if slurm is not None and ray is not None:
+        raise UserError("cells run as SLURM jobs or on a Ray cluster: give slurm or ray, not both")
     out = Console() if console is None else console
     cells = plan(order)
     progress = Progress(out, order.runs / "reproduce.log", jobs or 1)
     _note(order, command)
     if slurm is not None:
-        failed = run_cells(cells, SlurmJobs(order, slurm, jobs, progress.say, launcher), progress)
+        failed = run_cells(cells, SlurmJobs(order, slurm, jobs, progress.say, launcher or LMRL), progress)
+    elif ray is not None:
+        failed = run_cells(cells, RayCells(order, ray, jobs, launcher), progress)
     else:
-        with Processes(jobs or 1, launcher) as processes:
+        with Processes(jobs or 1, launcher or LMRL) as processes:
             failed = run_cells(cells, Threads(order, processes, jobs or 1), progress)
     if records is None:
         page = write_report(order.runs, report, order.tasks, order.algorithms)

@@ -117,10 +117,11 @@ class Processes:
     Args:
         jobs: how many commands run side by side; each gets the same number of threads, at least one.
         launcher: words before those of a step.
+        threads: of each command; None: its share of the cores.
     """
 
-    def __init__(self, jobs: int, launcher: Sequence[str] = LMRL) -> None:
-        self.threads = max(1, _cores() // jobs)
+    def __init__(self, jobs: int, launcher: Sequence[str] = LMRL, threads: int | None = None) -> None:
+        self.threads = max(1, _cores() // jobs) if threads is None else threads
         self._launcher = tuple(launcher)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = Lock()

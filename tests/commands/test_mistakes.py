@@ -132,6 +132,13 @@ MISTAKES = [
     ("reproduce maze_fo --all", "name tasks, or all of them with --all, not both"),
     ("reproduce maze_fo --algorithms dpo", "known: configs/maze_fo/archer.yaml"),
     ("reproduce maze_fo --preset tpu", "known: cpu, gpu"),
+    ("reproduce maze_fo --ray local --slurm time=5", "give slurm or ray, not both"),
+    # Clusters.
+    ("data generate maze_fo --ray here", "ray must be local, auto or HOST:PORT, got 'here'"),
+    ("evaluate maze_fo --policy random --ray head --out x", "ray must be local, auto or HOST:PORT, got 'head'"),
+    ("evaluate maze_fo --policy random --workers 2 --out x", "add --ray local, auto or HOST:PORT"),
+    ("evaluate maze_fo --policy random --ray local --workers 0 --out x", "workers must be at least 1, got 0"),
+    ("evaluate maze_fo --policy human --ray local --out x", "human cannot play on a Ray cluster"),
     ("symbolic --steps 0", "steps must be at least 1, got 0"),
     ("check-env maze", "known: car_dealer, chess"),
     ("study table nowhere", "ratings"),
@@ -211,6 +218,7 @@ def test_a_mistake_is_one_line_with_the_way_out(words: str, way_out: str, capfd:
     ("package", "words", "extra"),
     [
         ("peft", f"{FIT} --model.init_args.lora.r=4", "lmrl[lora]"),
+        ("ray", "data generate maze_fo --ray local --out x.parquet", "lmrl[ray]"),
         ("openai", "evaluate maze_fo --policy chat:gpt-4o --out x", "lmrl[chat]"),
         ("uvicorn", "web maze_fo --no-browser --port 0", "lmrl[web]"),
         ("textarena", "play textarena:Mastermind-v0", "lmrl[textarena]"),

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,9 +14,10 @@ from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.played import transcript
+from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.result_files import SCORE_KEYS
 from lmrl.evaluation.results import notes_on_weights, read_results, write_evaluation
-from lmrl.types import Episode, Request
+from lmrl.types import Episode, Reply, Request
 
 KEYS = (
     "task policy episodes return_mean return_ci normalized normalized_ci success_rate success_ci length_mean "
@@ -136,6 +138,52 @@ def test_the_number_of_slots_changes_nothing(player: Any) -> None:
     results = [evaluate(player(say), "maze_fo", 12, seed=3, slots=slots).episodes for slots in (1, 5, 64)]
     assert results[0] == results[1] == results[2]
     assert results[0] != evaluate(player(say), "maze_fo", 12, seed=4).episodes
+
+
+@pytest.mark.slow
+def test_an_evaluation_on_a_cluster_is_that_of_one_process(ray_cluster: str, bc_run: str) -> None:
+    played: dict[str, Any] = {"episodes": 20, "slots": 2, "env": {"max_steps": 6}}
+    one, told = evaluate(bc_run, **played), list[int]()
+    many = evaluate(bc_run, **played, ray=RayWorkers(ray_cluster, 1), on_episode=lambda e: told.append(e.seed))
+    assert many == one and all(any(e.action_logprobs) for e in one.episodes)
+    assert told == [e.seed for e in one.episodes]
+
+
+def _up(request: Request) -> str:
+    return "move up\n"
+
+
+class Remembering:
+    """Counts the seeds that it has seen since it was told to forget, as one with a cache might keep them."""
+
+    def __init__(self) -> None:
+        self.seen: list[set[int]] = []
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        self.seen[-1] |= {request.seed for request in requests}
+        return [Reply("move up\n") for _ in requests]
+
+    def reset(self) -> None:
+        self.seen.append(set())
+
+
+def test_a_policy_that_remembers_begins_anew_with_each_piece(player: Any) -> None:
+    """Pieces are of four episodes per slot, whoever plays them."""
+    policy = Remembering()
+    played = evaluate(policy, "maze_fo", 20, slots=2, env={"max_steps": 3})
+    assert [len(seen) for seen in policy.seen] == [8, 8, 4]
+    assert policy.seen[0] == {episode.seed for episode in played.episodes[:8]}
+    assert evaluate(player(_up), "maze_fo", 20, slots=2, env={"max_steps": 3}).episodes == played.episodes
+
+
+def test_a_cluster_needs_a_policy_that_its_processes_can_make(player: Any) -> None:
+    with pytest.raises(UserError, match="ray needs a policy that other processes can make"):
+        evaluate(player(_up), "maze_fo", 4, ray=RayWorkers("local"))
+    with pytest.raises(UserError, match="ray must be left out where processes that train together"):
+        evaluate("random", "maze_fo", 4, ray=RayWorkers("local"), together=True)
+    budget = {"partner": {"name": "chat:nobody", "budget_tokens": 5, "base_url": "http://127.0.0.1:9"}}
+    with pytest.raises(UserError, match=r"workers must be 1 where the partner has a budget \(budget_tokens\), got 2"):
+        evaluate("random", "twenty_questions", 4, ray=RayWorkers("local", 2), env=budget)
 
 
 def test_another_environment_is_part_of_the_result(seer: Any) -> None:

@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import torch
 
 from lmrl.models.lm import build_lm, compose_embeddings, head_of
+from tests.helpers.online import TINY
 
 LLAMA = {
     "model_type": "llama",
@@ -23,3 +26,11 @@ def test_rows_begin_as_sums_of_their_parts_with_the_deviation_of_all_rows() -> N
         assert 0.03 < float(table[3:7].detach().std()) < 0.07 and not torch.equal(table[3], table[6])
         assert torch.equal(table[[0, 1, 2, 7, 8, 9]], old[[0, 1, 2, 7, 8, 9]])
     assert not torch.equal(tables[0][3], tables[1][3])
+
+
+def test_weights_of_a_file_lie_where_torch_would_have_put_them(tmp_path: Path) -> None:
+    """Sums begin where memory is aligned: else the last bits of numbers would depend on who has read the file."""
+    build_lm(None, TINY, 51).save_pretrained(tmp_path)
+    read = build_lm(str(tmp_path), {}, 51)
+    assert not [name for name, tensor in read.named_parameters() if tensor.data_ptr() % 64]
+    assert head_of(read).weight is read.get_input_embeddings().weight  # tied weights stay so

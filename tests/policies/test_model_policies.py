@@ -1,5 +1,6 @@
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -7,16 +8,18 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import lmrl
+from lmrl.decoding.engine import Engine
 from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.policies.conditioned import ConditionedPolicy
 from lmrl.policies.lm import LMPolicy
 from lmrl.policies.rerank import RerankPolicy
 from lmrl.policies.value_guided import ValueGuidedPolicy
 from lmrl.rollout import in_order, rollout
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import context
-from lmrl.types import Policy, Request, Start
+from lmrl.types import Policy, Request, Resettable, Start
 
 TOKENIZER = load_tokenizer()
 ENCODER = Encoder(TOKENIZER)
@@ -74,6 +77,32 @@ def read(request: Request) -> list[int]:
 def states(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
     """(len(ids), width) hidden vectors by a full forward pass."""
     return model(input_ids=torch.tensor([list(ids)]), output_hidden_states=True).hidden_states[-1][0]
+
+
+def ranking(**settings: Any) -> RerankPolicy:
+    return RerankPolicy(MODEL, TOKENIZER, WINDOW, proposals=MOVES, **settings)
+
+
+@pytest.mark.parametrize(
+    ("policy", "models"),
+    [
+        (lm(), {MODEL}),
+        (guided(), {MODEL, VALUE_MODEL}),
+        (guided(beta=0.0), {MODEL, VALUE_MODEL}),
+        (ranking(), {MODEL}),
+        (ranking(score="value", value_model=VALUE_MODEL, q_heads=(Q1,), logit_weight=1.0), {MODEL, VALUE_MODEL}),
+        (ConditionedPolicy(lm(), "return 1 of 2\n", always=True), {MODEL}),
+    ],
+    ids=["lm", "guided", "beta 0", "rerank", "rerank by values", "conditioned"],
+)
+def test_what_was_read_is_forgotten_by_all_models(
+    policy: Policy, models: set[PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[PreTrainedModel] = []
+    monkeypatch.setattr(Engine, "reset", lambda engine: forgotten.append(engine.model))
+    assert isinstance(policy, Resettable)
+    policy.reset()
+    assert len(forgotten) == len(models) and set(forgotten) == models
 
 
 def play(policy: Policy, slots: int, episodes: int = 4, turns: int = 3) -> list[lmrl.Episode]:
