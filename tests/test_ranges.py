@@ -99,7 +99,14 @@ TABLE: dict[type, Mapping[str, tuple[float, ...]]] = {
         "cql_weight": NOT_NEGATIVE,
         "polyak": FRACTION,
     },
-    AWR: {**_LANGUAGE, "gamma": SHARE, "temperature": POSITIVE, "max_weight": POSITIVE, "head_bias": ANY},
+    AWR: {
+        **_LANGUAGE,
+        "gamma": SHARE,
+        "temperature": POSITIVE,
+        "max_weight": POSITIVE,
+        "expectile": (0.49, 1.0, 1.5),
+        "head_bias": ANY,
+    },
     ArCHer: {
         **_LANGUAGE,
         "gamma": SHARE,

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lmrl.losses.ilql import expectile_loss
+
 __all__ = ["AWRLoss", "advantage_weights", "awr_loss"]
 
 
@@ -30,21 +32,27 @@ def advantage_weights(advantage: Tensor, temperature: float, max_weight: float) 
     return (advantage.detach() / temperature).clamp(max=math.log(max_weight)).exp()
 
 
-def awr_loss(nll: Tensor, value: Tensor, return_to_go: Tensor, *, temperature: float, max_weight: float) -> AWRLoss:
-    """``mean(w nll) + mean(1/2 (V - G)^2)`` with ``w = min(exp((G - V) / temperature), max_weight)``.
+def awr_loss(
+    nll: Tensor, value: Tensor, target: Tensor, *, temperature: float, max_weight: float, expectile: float = 0.5
+) -> AWRLoss:
+    """``mean(w nll) + mean(L(V, G))`` with ``w = min(exp((G - V) / temperature), max_weight)``.
+
+    L is ``1/2 (V - G)^2``, and with another expectile than 0.5 twice its loss (`lmrl.losses.ilql.expectile_loss`).
 
     Args:
         nll: (N,) negative log-likelihood of each action token.
         value: (N,) V of the states in which they were chosen.
-        return_to_go: (N,) discounted return from each action token to the end of its episode.
+        target: (N,) what V is to be: discounted return from each action token to the end of its episode, or the reward
+            and the discounted V of where the policy acts next.
         temperature: how much better an action must be to count e times as much.
         max_weight: of a token.
+        expectile: in [0.5, 1); how optimistic V is.
     """
     count = max(1, nll.numel())
-    advantage = return_to_go - value.detach()
+    advantage = (target - value).detach()
     weight = advantage_weights(advantage, temperature, max_weight)
     actor_loss = (weight * nll).sum() / count
-    v_loss = 0.5 * (value - return_to_go).square().sum() / count
+    v_loss = 2.0 * expectile_loss(value, target, expectile).sum() / count
     v_mean, mean_advantage, weight_mean = (part.sum() / count for part in (value, advantage, weight))
     largest = weight.max() if len(weight) else torch.zeros_like(actor_loss)
     return AWRLoss(actor_loss + v_loss, actor_loss, v_loss, v_mean, mean_advantage, weight_mean, largest)

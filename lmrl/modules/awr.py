@@ -16,18 +16,34 @@ __all__ = ["AWR"]
 class AWR(ActorCritic):
     """BC in which an action token counts ``exp(A / temperature)``; A is the return that followed it, less V before it.
 
-    Peng et al. 2019, offline and token by token: the returns are those of the data, V is their mean.
+    Peng et al. 2019, offline and token by token: the returns are those of the data, V is their mean. With `bootstrap`
+    the rest of the return is V of where the policy acts next, and with an expectile above 0.5 V is that of the better
+    actions: so implicit Q-learning extracts its policy (Kostrikov et al. 2022, arXiv 2110.06169), here without Q, since
+    games answer an action nearly always alike.
     """
 
     name = "awr"
 
-    def __init__(self, gamma: float = 0.99, temperature: float = 1.0, max_weight: float = 20.0, **shared: Any) -> None:
+    def __init__(
+        self,
+        gamma: float = 0.99,
+        temperature: float = 1.0,
+        max_weight: float = 20.0,
+        bootstrap: bool = False,
+        expectile: float = 0.5,
+        **shared: Any,
+    ) -> None:
         """Build V beside the language model.
 
         Args:
             gamma: discount per action token.
             temperature: how much better an action must be to count e times as much; large ones imitate.
             max_weight: the most that a token counts.
+            bootstrap: whether G is ``r + gamma V(next)`` in place of the return: free of the luck of later actions, and
+                an episode that was cut off goes on. Where the game answers by chance, V takes good luck for good play
+                if the expectile is above 0.5.
+            expectile: of G that V is; 0.5, the mean. Above, actions are compared with better ones than the data's, and
+                with `bootstrap` episodes are stitched together.
             **shared: arguments of `ActorCritic`.
 
         Raises:
@@ -35,9 +51,10 @@ class AWR(ActorCritic):
         """
         check_range("[0, 1]", gamma=gamma)
         check_range("(0, inf)", temperature=temperature, max_weight=max_weight)
+        check_range("[0.5, 1)", expectile=expectile)
         super().__init__(**shared)
-        self.gamma = gamma
-        self.loss_arguments = {"temperature": temperature, "max_weight": max_weight}
+        self.gamma, self.bootstrap = gamma, bootstrap
+        self.loss_arguments = {"temperature": temperature, "max_weight": max_weight, "expectile": expectile}
 
     def setup(self, stage: str) -> None:
         """See `LanguageModule.setup`.
@@ -50,11 +67,17 @@ class AWR(ActorCritic):
         super().setup(stage)
 
     def batch_spec(self) -> BatchSpec:
-        """With returns."""
-        return replace(super().batch_spec(), returns_gamma=self.gamma)
+        """With returns, or with where the policy acts next."""
+        spec = super().batch_spec()
+        return replace(spec, bootstrap=True) if self.bootstrap else replace(spec, returns_gamma=self.gamma)
 
     def losses(self, batch: TokenBatch) -> AWRLoss:
         """Weighted negative log-likelihood, and squared error of V."""
-        hidden = self.hidden_states(self.critic.trunk, batch)
-        value = self.critic.v(hidden)[batch.state]
-        return awr_loss(-self.token_logprobs(batch), value, batch.return_to_go, **self.loss_arguments)
+        values = self.critic.v(self.hidden_states(self.critic.trunk, batch))
+        value = values[batch.state]
+        if self.bootstrap:
+            assert batch.next is not None
+            target = batch.reward + self.gamma * values[batch.next].masked_fill(batch.terminated, 0.0)
+        else:
+            target = batch.return_to_go
+        return awr_loss(-self.token_logprobs(batch), value, target, **self.loss_arguments)

@@ -1,6 +1,7 @@
 """Algorithms with tables in place of their networks: what is read in a state is the state, by the text read so far."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -26,6 +27,16 @@ class States:
         """In place of `LanguageModule.hidden_states`."""
         places = torch.tensor([self.names.index(name) for name in prefixes(batch)])
         return nn.functional.one_hot(places, len(self.names)).float()
+
+
+def expectile(values: Sequence[float], share: float) -> float:
+    """Where ``share`` times the excess above equals ``1 - share`` times the lack below, by bisection."""
+    low, high = min(values), max(values)
+    for _ in range(100):
+        middle = (low + high) / 2
+        pull = sum((share if value > middle else 1 - share) * (value - middle) for value in values)
+        low, high = (middle, high) if pull > 0 else (low, middle)
+    return low
 
 
 def tabular(module: M, batch: TokenBatch, start: float = 0.0) -> M:

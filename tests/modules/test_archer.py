@@ -26,7 +26,7 @@ from lmrl.tokens.encoding import Window
 from lmrl.types import Episode
 from tests.helpers.doubles import MARKOV, cut, episode
 from tests.helpers.online import ENV, fit, rounds, trainer
-from tests.helpers.tabular import TINY, entry, fit_actor, fit_critic, probability, tabular
+from tests.helpers.tabular import TINY, entry, expectile, fit_actor, fit_critic, probability, tabular
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:round [0-9]+. "),
@@ -49,16 +49,6 @@ GAMMA = 0.8
 
 def batch_of(data: Sequence[Episode], window: Window = MARKOV) -> TokenBatch:
     return collate(cut(data, window), after=True)
-
-
-def expectile(values: Sequence[float], share: float) -> float:
-    """Where ``share`` times the excess above equals ``1 - share`` times the lack below, by bisection."""
-    low, high = min(values), max(values)
-    for _ in range(100):
-        middle = (low + high) / 2
-        pull = sum((share if value > middle else 1 - share) * (value - middle) for value in values)
-        low, high = (middle, high) if pull > 0 else (low, middle)
-    return low
 
 
 def solve(data: Sequence[Episode], share: float, gamma: float) -> tuple[dict[tuple[str, str], float], dict[str, float]]:

@@ -1,6 +1,7 @@
 """AWR against what is known of bandits and returns, and as a module."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from lmrl.tokens.encoding import Window
 from lmrl.types import Episode
 from tests.helpers.doubles import MARKOV, cut, episode
 from tests.helpers.online import ENV, fit, rounds, trainer
-from tests.helpers.tabular import TINY, entry, fit_actor, fit_critic, probability, tabular
+from tests.helpers.tabular import TINY, entry, expectile, fit_actor, fit_critic, probability, tabular
 
 pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")
 
@@ -45,6 +46,58 @@ def test_v_is_the_mean_return_of_each_state() -> None:
     returns = {"t": [4, 2], "sa": [1 + 2, 0 + 1], "s": [0.5 * 3, 0.5 * 1, -3]}  # gamma is per action token
     for name, found in returns.items():
         assert entry(module, module.critic.v_head, name) == pytest.approx(sum(found) / len(found), abs=1e-4)
+
+
+#: The two lines of the data that pass through t are of different luck, and one is cut off.
+CROSSED = [
+    episode("s", "ab", "t", "c", rewards=[1, 4], terminated=True),
+    episode("s", "b", "t", "d", "s", rewards=[0, -1], terminated=False),
+    episode("s", "ab", "t", "d", rewards=[1, -2], terminated=True),
+    episode("s", "b", "t", "c", "t", rewards=[0, 3], terminated=False),
+]
+
+
+def tokenwise(data: Sequence[Episode], share: float, gamma: float) -> dict[str, float]:
+    """V of each text before an action token, by dynamic programming over the transitions of the data."""
+    steps: list[tuple[str, float, str | None]] = []
+    for e in data:
+        for turn, (seen, action, reward) in enumerate(zip(e.observations, e.actions, e.rewards, strict=False)):
+            for k in range(len(action)):
+                last = k == len(action) - 1
+                over = last and turn == len(e) - 1 and e.terminated
+                following = None if over else e.observations[turn + 1] if last else seen + action[: k + 1]
+                steps.append((seen + action[:k], reward if last else 0.0, following))
+    values = dict.fromkeys((name for name, _, _ in steps), 0.0)
+    for _ in range(300):
+        for name in values:
+            targets = [r + (gamma * values[to] if to is not None else 0.0) for here, r, to in steps if here == name]
+            values[name] = expectile(targets, share)
+    return values
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_bootstrapped_v_is_that_of_dynamic_programming(share: float) -> None:
+    batch = collate(cut(CROSSED), bootstrap=True)
+    module = tables(batch, gamma=0.9, bootstrap=True, expectile=share)
+    assert module.batch_spec().bootstrap and module.batch_spec().returns_gamma is None
+    fit_critic(module, batch, 600)
+    solved = tokenwise(CROSSED, share, 0.9)
+    assert solved.keys() == {"s", "sa", "t"}
+    for name, worth in solved.items():
+        assert entry(module, module.critic.v_head, name) == pytest.approx(worth, abs=0.01), name
+
+
+def test_bootstrapped_advantages_are_free_of_the_luck_of_others() -> None:
+    """In t both actions are as often good for s as bad: returns would blame those of s for it."""
+    batch = collate(cut(CROSSED), bootstrap=True)
+    module = tables(batch, gamma=0.9, bootstrap=True, temperature=0.5, max_weight=1e6)
+    fit_critic(module, batch, 600)
+    fit_actor(module, batch)
+    value = tokenwise(CROSSED, 0.5, 0.9)
+    share = {"a": 2 * math.exp((0.9 * value["sa"] - value["s"]) / 0.5)}
+    share["b"] = 2 * math.exp((0.9 * value["t"] - value["s"]) / 0.5)
+    for action, weight in share.items():
+        assert probability(module, "s", action) == pytest.approx(weight / sum(share.values()), abs=0.01)
 
 
 ARMS = {"x": (3, 0.5), "y": (2, 1.0), "z": (5, -0.3)}
