@@ -31,13 +31,16 @@ from lmrl.types import Episode, Policy
 
 __all__ = ["RecordingSetup", "dataset_path", "generate", "recording_setup"]
 
+Behaviour: TypeAlias = str | Mapping[str, Any] | None
+"""Who plays: a name, or a mapping of the name and settings; None: the task's own player."""
+
 RecordingSetup = tuple[Recording, Callable[[], TextEnv]]
 """The recipe, and something that makes the environments."""
 
 _SLOTS = 64
 
 
-def recording_setup(task_name: str, env: Mapping[str, Any], behaviour: str | None = None) -> RecordingSetup:
+def recording_setup(task_name: str, env: Mapping[str, Any], behaviour: Behaviour = None) -> RecordingSetup:
     """The recipe of a task's dataset, its player replaced by another one if wanted.
 
     Models are loaded once in a process.
@@ -45,30 +48,37 @@ def recording_setup(task_name: str, env: Mapping[str, Any], behaviour: str | Non
     Args:
         task_name: name of the task.
         env: arguments of the environment; ``partner`` may name the second speaker.
-        behaviour: ``lm:PATH`` (a run folder, a model folder or a hub id), or a scripted player's name; None: the one of
-            the recipe.
+        behaviour: ``lm:PATH`` (a run folder, a model folder or a hub id), ``vllm:URL#MODEL`` (perhaps a mapping of that
+            ``name`` and settings, see `lmrl.policies.vllm`), or a scripted player's name; None: the one of the recipe.
 
     Raises:
         UserError: for an unknown player, or a model that is not there.
     """
-    return _setup(task_name, json.dumps(dict(env), sort_keys=True), behaviour)
+    return _setup(task_name, json.dumps([dict(env), behaviour], sort_keys=True))
 
 
 @lru_cache(maxsize=2)
-def _setup(task_name: str, arguments: str, behaviour: str | None) -> RecordingSetup:
-    env = json.loads(arguments)
+def _setup(task_name: str, arguments: str) -> RecordingSetup:
+    env, behaviour = json.loads(arguments)
     recipe = recording(task_name, env)
     if behaviour is not None:
         recipe = replace(recipe, policy=_player(task_name, behaviour, env), stop=None)
     return recipe, environment(task_name, env)
 
 
-def _player(task_name: str, name: str, env: Mapping[str, Any]) -> Policy:
+def _player(task_name: str, behaviour: str | Mapping[str, Any], env: Mapping[str, Any]) -> Policy:
+    settings = {"name": behaviour} if isinstance(behaviour, str) else dict(behaviour)
+    name = str(settings.pop("name", ""))
     kind, _, path = name.partition(":")
+    if kind == "vllm":
+        row = task(task_name)
+        return policies.vllm_player(name, row.last_texts, row.max_action_tokens, settings, temperature=1.0)
+    if settings:
+        raise UserError(f"behaviour can have settings as vllm:URL#MODEL only, got {', '.join(settings)} for {name!r}")
     if kind != "lm":
         return make_policy(task_name, name, env)
     if not path:
-        raise UserError(f"behaviour must be lm:PATH or the name of a scripted player, got {name!r}")
+        raise UserError(f"behaviour must be lm:PATH, vllm:URL#MODEL or the name of a scripted player, got {name!r}")
     row = task(task_name)
     return policies.load_lm_policy(path, row.last_texts, row.max_action_tokens, temperature=1.0, slots=_SLOTS)
 
@@ -76,7 +86,7 @@ def _player(task_name: str, name: str, env: Mapping[str, Any]) -> Policy:
 _Played: TypeAlias = tuple[list[Episode], UserError | None]
 """What was finished, and what stopped the rest."""
 
-_Chunk: TypeAlias = tuple[str, int, int, int, Mapping[str, Any], "str | None"]
+_Chunk: TypeAlias = tuple[str, int, int, int, Mapping[str, Any], Behaviour]
 """Task, seed, first episode, the one after the last, arguments of the environment, player."""
 
 _CHUNK = 128
@@ -85,7 +95,7 @@ _MAX_SEED = 2**53
 
 
 def dataset_path(
-    task_name: str, size: int, seed: int, env: Mapping[str, Any] | None = None, behaviour: str | None = None
+    task_name: str, size: int, seed: int, env: Mapping[str, Any] | None = None, behaviour: Behaviour = None
 ) -> Path:
     """Where `generate` puts a dataset: under ``$LMRL_DATA``, or ``data`` in the working directory.
 
@@ -110,7 +120,7 @@ def generate(
     workers: int = 1,
     progress: bool = True,
     env: Mapping[str, Any] | None = None,
-    behaviour: str | None = None,
+    behaviour: Behaviour = None,
     shard: tuple[int, int] | None = None,
 ) -> Path:
     """Record episodes and write them with their origin as metadata.
@@ -123,7 +133,7 @@ def generate(
         workers: processes that play.
         progress: show a progress bar on standard error.
         env: arguments of the environment, as for `lmrl.make`; plain values, and ``partner`` may be a name.
-        behaviour: who plays instead of the task's own player: ``lm:PATH`` or a scripted player's name.
+        behaviour: who plays instead of the task's own player, as of `recording_setup`.
         shard: ``(i, n)`` records part ``i``, counted from 0, of ``n`` parts of the same dataset, so that machines can
             share it; `lmrl.data.join_shards` puts the parts together.
 
@@ -151,12 +161,16 @@ def generate(
         "generator_version": row.dataset_version,
         "size": size,
         "seed": seed,
-        "behaviour": behaviour or row.behaviour,
+        "behaviour": _name(behaviour) or row.behaviour,
         "env": env,
         **({} if shard is None else {"shard": list(shard)}),
     }
     played = _episodes(task_name, first, last, seed, workers, env, behaviour)
     return _write(path, _shown(played, task_name, last - first, progress), metadata)
+
+
+def _name(behaviour: Behaviour) -> str | None:
+    return behaviour if isinstance(behaviour, str | None) else str(behaviour.get("name", ""))
 
 
 def _check_budget(partner: Any, workers: int) -> None:
@@ -203,7 +217,7 @@ def _until_error(played: Iterable[Episode], failed: list[UserError]) -> Iterator
 
 
 def _episodes(
-    task_name: str, begin: int, end: int, seed: int, workers: int, env: Mapping[str, Any], behaviour: str | None
+    task_name: str, begin: int, end: int, seed: int, workers: int, env: Mapping[str, Any], behaviour: Behaviour
 ) -> Iterator[Episode]:
     """Episodes ``begin`` to ``end - 1`` in the order of their indices."""
     firsts = range(begin, end, _CHUNK)
