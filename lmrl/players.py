@@ -166,7 +166,7 @@ def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: b
 
     ``RUN/evaluation`` for a run and its best checkpoint, ``RUN/evaluation_last`` for its last one;
     ``runs/TASK/NAME/evaluation`` for other players, exported folders elsewhere, and runs that play another task than
-    their own (``runs/TASK/ilql_of_maze_fo/evaluation``).
+    their own (``runs/TASK/ilql_of_maze_fo/evaluation``); ``runs/TASK/vllm-MODEL/evaluation`` for those at a server.
 
     Args:
         name: as of `named_policy`.
@@ -184,7 +184,9 @@ def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: b
         else:
             folder = path if any(path.glob("*.ckpt")) else runs / path.resolve().name
     else:
-        folder = runs / Path((name.partition("#" if is_served(name) else ":")[2] or name).rstrip("/")).name
+        # What is served may have the name of a run, whose folder must stay its own.
+        served = f"vllm-{Path(name.rpartition('#')[2]).name}" if is_served(name) else None
+        folder = runs / (served or Path(name.partition(":")[2] or name).name)
     return folder / "_".join(filter(None, ("evaluation", kept, settings)))
 
 

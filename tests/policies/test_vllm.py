@@ -258,7 +258,7 @@ def test_what_is_no_player_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert time.monotonic() - started < 10, "no address is tried for minutes at the beginning"
     assert not is_trained(f"vllm:{nobody}#tiny", row)
     for name in ("tiny", "models/tiny", "models/tiny/"):
-        assert default_folder(f"vllm:{nobody}#{name}", row) == Path("runs/maze_fo/tiny/evaluation")
+        assert default_folder(f"vllm:{nobody}#{name}", row) == Path("runs/maze_fo/vllm-tiny/evaluation")
 
 
 def test_an_exported_folder_says_what_is_read(folder: Path, tmp_path: Path) -> None:
@@ -283,7 +283,9 @@ def test_the_commands_play_with_it(
         name = f"vllm:{server.url}#tiny"
         words = ["--policy", name, "--vllm", f"tokenizer={folder}", "--episodes", "4", "--env", "max_steps=3"]
         assert main(["evaluate", "maze_fo", *words, "--temperature", "0.5"]) == 0
-        scores = json.loads(Path("runs/maze_fo/tiny/evaluation_temperature=0.5_max_steps=3/scores.json").read_text())
+        scores = json.loads(
+            Path("runs/maze_fo/vllm-tiny/evaluation_temperature=0.5_max_steps=3/scores.json").read_text()
+        )
         told = scores["provenance"]["player"]
         assert (told["model"], told["endpoint"], told["temperature"]) == ("tiny", f"{server.url}/v1", 0.5)
         assert told["spent"]["requests"] == len(server.played) == 16
