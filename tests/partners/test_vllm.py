@@ -33,11 +33,12 @@ def test_the_model_reads_the_dialogue_and_answers_in_a_line() -> None:
 
 def test_dialogues_are_held_with_it(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(str(tmp_path))
-    with TokenServer(saying(YES), seconds=0.2) as server:
+    with TokenServer(saying(YES), seconds=0.1) as server:
         partner = {"name": f"vllm:{server.url}#tiny", "tokenizer": "lmrl"}
         played = evaluate("random", "twenty_questions", 4, env={"partner": partner}, slots=4).episodes
         assert server.most == 4, "all dialogues are under way at once"
         assert {text.strip() for episode in played for text in episode.observations[1:-1]} == {"Yes."}
+        server.seconds = 0.0
         words = ["--size", "2", "--partner", partner["name"], "--vllm", "tokenizer=lmrl", "--out", "a.parquet"]
         assert main(["data", "generate", "twenty_questions", *words]) == 0
     assert len([*read_dataset("a.parquet", "twenty_questions")]) == 2
