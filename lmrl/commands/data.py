@@ -2,13 +2,15 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from lmrl.commands.arguments import partner_argument
-from lmrl.configuration import env_arguments
+from lmrl.configuration import env_arguments, named_values
 from lmrl.data import dataset_stats, generate, import_official, join_shards, stats_table, verify
 from lmrl.data.floor import entropy_floor
 from lmrl.envs import make
@@ -41,6 +43,7 @@ def generate_command(
     env: list[str] | None = None,
     shard: str | None = None,
     chat: list[str] | None = None,
+    vllm: list[str] | None = None,
 ) -> None:
     """Record a dataset; the same seed gives the same file.
 
@@ -51,18 +54,30 @@ def generate_command(
         out: a .parquet or .jsonl file (default: in $LMRL_DATA or data, named after task, generator, size and seed).
         workers: processes that play (default: 1; with --ray as many as the cluster has cores for).
         ray: play on a Ray cluster: local (this machine), auto (begun here by ray start) or HOST:PORT.
-        partner: who answers, for the dialogue tasks: scripted, lm:PATH or chat:MODEL (default: scripted).
-        behaviour: who plays: lm:PATH or a scripted player (default: the task's own).
+        partner: who answers, for the dialogue tasks: scripted, lm:PATH, chat:MODEL or
+            vllm:URL#MODEL (default: scripted).
+        behaviour: who plays: lm:PATH, vllm:URL#MODEL or a scripted player (default: the task's own).
         env: arguments of the environment, e.g. opponent=stockfish nodes=100.
         shard: i/n, e.g. 0/8: record only part i, counted from 0, of n parts of the dataset (see data join).
         chat: settings of a chat partner, e.g. budget_tokens=1000000 timeout=30 base_url=URL.
+        vllm: settings of a behaviour or partner at a vLLM server, e.g. tokenizer=models/llama.
     """
     if chat and partner is None:
         raise UserError("chat sets a chat partner: --partner chat:MODEL is missing")
-    arguments = {**env_arguments(env), **({} if partner is None else {"partner": partner_argument(partner, chat)})}
+    settings = named_values(vllm, "vllm")
+    player, second = (_at_server(name, settings) for name in (behaviour, partner))
+    if settings and (player, second) == (behaviour, partner):
+        raise UserError("vllm sets a player at a vLLM server: --behaviour (or --partner) vllm:URL#MODEL is missing")
+    spoken = second if second != partner or partner is None else partner_argument(partner, chat)
+    arguments = {**env_arguments(env), **({} if spoken is None else {"partner": spoken})}
     shown, part = sys.stderr.isatty(), _part(shard)
-    path = generate(task, size, seed, out, workers, shown, arguments, behaviour=behaviour, shard=part, ray=ray)
+    path = generate(task, size, seed, out, workers, shown, arguments, behaviour=player, shard=part, ray=ray)
     print(f"written to {path}")
+
+
+def _at_server(name: str | None, settings: Mapping[str, Any]) -> str | dict[str, Any] | None:
+    """A player or partner with the settings of a vLLM server, if it is at one."""
+    return {"name": name, **settings} if settings and (name or "").startswith("vllm:") else name
 
 
 def _part(shard: str | None) -> tuple[int, int] | None:

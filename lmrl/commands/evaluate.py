@@ -49,6 +49,7 @@ def evaluate_command(
     compile: bool = False,
     env: list[str] | None = None,
     chat: list[str] | None = None,
+    vllm: list[str] | None = None,
 ) -> None:
     """Let a policy play and write ``episodes.parquet`` and ``scores.json``.
 
@@ -56,7 +57,8 @@ def evaluate_command(
         task: name of the task, e.g. maze_fo, openenv:URL or textarena:NAME (default: the one that the policy was
             trained on).
         policy: a run folder, a checkpoint, a scripted player (random, behaviour, optimal), human, chat:MODEL at an
-            OpenAI-compatible endpoint, or local:PATH for a chat model on this machine.
+            OpenAI-compatible endpoint, local:PATH for a chat model on this machine, or vllm:URL#MODEL for a language
+            model at a vLLM server.
         episodes: how many; the task's starts are taken in turn (default: 256 or more, so that
             each comes equally often; of a chat model as many as published).
         seed: of the whole evaluation; the result does not depend on the number of slots.
@@ -79,12 +81,14 @@ def evaluate_command(
         compile: have torch.compile make the decode steps of a trained policy; pays where many episodes are played.
         env: arguments of the environment, e.g. opponent=stockfish nodes=100.
         chat: settings of a chat model, e.g. reply=plain max_tokens=64 budget_tokens=1000000 base_url=URL.
+        vllm: settings of a model at a vLLM server, e.g. tokenizer=models/llama timeout=600.
     """
     row, arguments = played_task(task, policy, allow_pickle=allow_pickle), env_arguments(env)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
     chosen |= _tuned(policy, chosen, tuned) | {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
     decoding, settings = _set(chosen), _set({**chosen, "allow_other_task": allow_other_task})
-    make = partial(named_policy, policy, row, arguments, named_values(chat, "chat"), **settings)
+    told = named_values(chat, "chat"), named_values(vllm, "vllm")
+    make = partial(named_policy, policy, row, arguments, *told, **settings)
     on_ray, player = _workers(ray, workers, make, policy, device), make()
     out = out or default_folder(policy, row, _told(decoding | arguments, selection), allow_pickle=allow_pickle)
     human, count = policy == "human", _default_episodes(policy, row.name) if episodes is None else episodes

@@ -33,13 +33,16 @@ from lmrl.types import Episode, Policy
 
 __all__ = ["RecordingSetup", "dataset_path", "generate", "recording_setup"]
 
+Behaviour: TypeAlias = str | Mapping[str, Any] | None
+"""Who plays: a name, or a mapping of the name and settings; None: the task's own player."""
+
 RecordingSetup = tuple[Recording, Callable[[], TextEnv]]
 """The recipe, and something that makes the environments."""
 
 _SLOTS = 64
 
 
-def recording_setup(task_name: str, env: Mapping[str, Any], behaviour: str | None = None) -> RecordingSetup:
+def recording_setup(task_name: str, env: Mapping[str, Any], behaviour: Behaviour = None) -> RecordingSetup:
     """The recipe of a task's dataset, its player replaced by another one if wanted.
 
     Models are loaded once in a process.
@@ -47,30 +50,37 @@ def recording_setup(task_name: str, env: Mapping[str, Any], behaviour: str | Non
     Args:
         task_name: name of the task.
         env: arguments of the environment; ``partner`` may name the second speaker.
-        behaviour: ``lm:PATH`` (a run folder, a model folder or a hub id), or a scripted player's name; None: the one of
-            the recipe.
+        behaviour: ``lm:PATH`` (a run folder, a model folder or a hub id), ``vllm:URL#MODEL`` (perhaps a mapping of that
+            ``name`` and settings, see `lmrl.policies.vllm`), or a scripted player's name; None: the one of the recipe.
 
     Raises:
         UserError: for an unknown player, or a model that is not there.
     """
-    return _setup(task_name, json.dumps(dict(env), sort_keys=True), behaviour)
+    return _setup(task_name, json.dumps([dict(env), behaviour], sort_keys=True))
 
 
 @lru_cache(maxsize=2)
-def _setup(task_name: str, arguments: str, behaviour: str | None) -> RecordingSetup:
-    env = json.loads(arguments)
+def _setup(task_name: str, arguments: str) -> RecordingSetup:
+    env, behaviour = json.loads(arguments)
     recipe = recording(task_name, env)
     if behaviour is not None:
         recipe = replace(recipe, policy=_player(task_name, behaviour, env), stop=None)
     return recipe, environment(task_name, env)
 
 
-def _player(task_name: str, name: str, env: Mapping[str, Any]) -> Policy:
+def _player(task_name: str, behaviour: str | Mapping[str, Any], env: Mapping[str, Any]) -> Policy:
+    settings = {"name": behaviour} if isinstance(behaviour, str) else dict(behaviour)
+    name = str(settings.pop("name", ""))
     kind, _, path = name.partition(":")
+    if kind == "vllm":
+        row = task(task_name)
+        return policies.vllm_player(name, row.last_texts, row.max_action_tokens, settings, temperature=1.0)
+    if settings:
+        raise UserError(f"behaviour can have settings as vllm:URL#MODEL only, got {', '.join(settings)} for {name!r}")
     if kind != "lm":
         return make_policy(task_name, name, env)
     if not path:
-        raise UserError(f"behaviour must be lm:PATH or the name of a scripted player, got {name!r}")
+        raise UserError(f"behaviour must be lm:PATH, vllm:URL#MODEL or the name of a scripted player, got {name!r}")
     row = task(task_name)
     return policies.load_lm_policy(path, row.last_texts, row.max_action_tokens, temperature=1.0, slots=_SLOTS)
 
@@ -78,7 +88,7 @@ def _player(task_name: str, name: str, env: Mapping[str, Any]) -> Policy:
 _Played: TypeAlias = tuple[list[Episode], UserError | None]
 """What was finished, and what stopped the rest."""
 
-_Chunk: TypeAlias = tuple[str, int, int, int, Mapping[str, Any], "str | None"]
+_Chunk: TypeAlias = tuple[str, int, int, int, Mapping[str, Any], Behaviour]
 """Task, seed, first episode, the one after the last, arguments of the environment, player."""
 
 _CHUNK = 128
@@ -87,7 +97,7 @@ _MAX_SEED = 2**53
 
 
 def dataset_path(
-    task_name: str, size: int, seed: int, env: Mapping[str, Any] | None = None, behaviour: str | None = None
+    task_name: str, size: int, seed: int, env: Mapping[str, Any] | None = None, behaviour: Behaviour = None
 ) -> Path:
     """Where `generate` puts a dataset: under ``$LMRL_DATA``, or ``data`` in the working directory.
 
@@ -112,7 +122,7 @@ def generate(
     workers: int | None = None,
     progress: bool = True,
     env: Mapping[str, Any] | None = None,
-    behaviour: str | None = None,
+    behaviour: Behaviour = None,
     shard: tuple[int, int] | None = None,
     ray: str | None = None,
 ) -> Path:
@@ -126,7 +136,7 @@ def generate(
         workers: processes that play; None: one, or with `ray` as many as the cluster has cores for.
         progress: show a progress bar on standard error.
         env: arguments of the environment, as for `lmrl.make`; plain values, and ``partner`` may be a name.
-        behaviour: who plays instead of the task's own player: ``lm:PATH`` or a scripted player's name.
+        behaviour: who plays instead of the task's own player, as of `recording_setup`.
         shard: ``(i, n)`` records part ``i``, counted from 0, of ``n`` parts of the same dataset, so that machines can
             share it; `lmrl.data.join_shards` puts the parts together.
         ray: the processes are of a Ray cluster: ``local``, ``auto`` or ``HOST:PORT`` (see `lmrl.cluster.Cluster`).
@@ -156,7 +166,7 @@ def generate(
         "generator_version": row.dataset_version,
         "size": size,
         "seed": seed,
-        "behaviour": behaviour or row.behaviour,
+        "behaviour": _name(behaviour) or row.behaviour,
         "env": env,
         **({} if shard is None else {"shard": list(shard)}),
     }
@@ -164,6 +174,10 @@ def generate(
     chunks: list[_Chunk] = [(task_name, seed, at, min(at + _CHUNK, last), env, behaviour) for at in firsts]
     played = _episodes(chunks, alone, ray)
     return _write(path, _shown(played, task_name, last - first, progress), metadata)
+
+
+def _name(behaviour: Behaviour) -> str | None:
+    return behaviour if isinstance(behaviour, str | None) else str(behaviour.get("name", ""))
 
 
 def _part_of(size: int, shard: tuple[int, int] | None) -> tuple[int, int]:

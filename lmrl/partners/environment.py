@@ -18,15 +18,20 @@ from lmrl.types import Episode, Partner, PartnerRequest
 __all__ = ["check_budget", "environment", "make_partner", "partner_dialogue", "partner_episodes"]
 
 # Imported when one is asked for: models need torch, endpoints a client.
-_KINDS = {"lm": ("lmrl.partners.lm", "LMPartner"), "chat": ("lmrl.partners.chat", "ChatPartner")}
+_KINDS = {
+    "lm": ("lmrl.partners.lm", "LMPartner"),
+    "chat": ("lmrl.partners.chat", "ChatPartner"),
+    "vllm": ("lmrl.partners.vllm", "VLLMPartner"),
+}
 
 
 def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
-    """The second speaker of that name: ``scripted`` (None: the game's own), ``lm:PATH`` or ``chat:MODEL``.
+    """The second speaker of that name: ``scripted`` (None), ``lm:PATH``, ``chat:MODEL`` or ``vllm:URL#MODEL``.
 
     Args:
-        name: of the partner, or a mapping with its ``name`` and settings: those of `lmrl.partners.lm.LMPartner` or
-            `lmrl.chat.client.ChatClient`, for example ``{"name": "chat:gpt-4o", "budget_tokens": 1_000_000}``.
+        name: of the partner, or a mapping with its ``name`` and settings: those of `lmrl.partners.lm.LMPartner`,
+            `lmrl.chat.client.ChatClient` or `lmrl.partners.vllm.VLLMPartner`, for example
+            ``{"name": "chat:gpt-4o", "budget_tokens": 1_000_000}``.
         task: name of the game.
 
     Raises:
@@ -39,8 +44,8 @@ def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
         return None
     if kind not in _KINDS or not what:
         raise UserError(
-            "partner must be scripted, lm:PATH (a run folder, a model folder or a hub id) or chat:MODEL (at an "
-            f"OpenAI-compatible endpoint), got {name!r:.80}"
+            "partner must be scripted, lm:PATH (a run folder, a model folder or a hub id), chat:MODEL (at an "
+            f"OpenAI-compatible endpoint) or vllm:URL#MODEL, got {name!r:.80}"
         )
     module, speaker = _KINDS[kind]
     found = getattr(import_module(module), speaker)
@@ -53,7 +58,9 @@ def _temperature(task: str) -> float:
 
 
 def _check_settings(kind: str, settings: Mapping[str, Any], taker: Callable[..., object]) -> None:
-    known = [name for name in inspect.signature(taker).parameters if name not in ("model", "path", "api_key")]
+    known = [
+        name for name in inspect.signature(taker).parameters if name not in ("model", "path", "address", "api_key")
+    ]
     for name in settings:
         # Arguments of an environment are written into datasets and scores, where no secret may be.
         if name == "api_key" and kind == "chat":

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lmrl.chat.client import ChatCache, ChatClient, ChatError, Messages
-from lmrl.chat.endpoint import ChatLimits
+from lmrl.chat.limits import ChatLimits
 from lmrl.errors import BudgetError, UserError
 from tests.helpers.endpoints import Unruly, completion, hang, late, reply, trickle
 

@@ -94,7 +94,7 @@ MISTAKES = [
     (f"{FIT} --model.init_args.architecture.n_embd=32 --ckpt_path=bc.ckpt", "give the model.init_args that it was"),
     # Other commands.
     ("evaluate maze --policy random --out x", "known: car_dealer, chess"),
-    ("evaluate maze_fo --policy clever --out x", "known: random, behaviour, optimal, human, chat:MODEL, local:PATH"),
+    ("evaluate maze_fo --policy clever --out x", "optimal, human, chat:MODEL, local:PATH, vllm:URL#MODEL"),
     ("evaluate maze_fo --policy folder --out x", "make them with: lmrl fit --config"),
     ("evaluate maze_fo --policy random --output x", "did you mean 'out'?"),
     ("evaluate maze_fo --policy random --out x --episodes 0", "episodes must be at least 1, got 0"),
@@ -103,6 +103,11 @@ MISTAKES = [
     ("evaluate maze_fo --policy random --out x --env max_steps=many", "max_steps must be a finite number"),
     ("evaluate maze_fo --policy random --out junk.parquet", "name a new one for the evaluation"),
     ("evaluate maze_fo --policy chat:gpt-4o --out x", "$OPENAI_API_KEY"),
+    ("evaluate maze_fo --policy vllm:http://127.0.0.1:1 --out x", "must be vllm:URL#MODEL"),
+    ("evaluate maze_fo --policy vllm:http://127.0.0.1:1#tiny --out x", "--vllm tokenizer=FOLDER"),
+    ("evaluate maze_fo --policy vllm:http://127.0.0.1:1#tiny --vllm tokenizer=lmrl --out x", "no connection"),
+    ("evaluate maze_fo --policy random --vllm tokenizer=lmrl --out x", "for a model at a vLLM server only"),
+    ("data generate maze_fo --vllm tokenizer=lmrl --out x.parquet", "vllm:URL#MODEL is missing"),
     ("evaluate chess --policy random --env opponent=deepblue --out x", "known: alphabeta, random, stockfish"),
     (
         "evaluate chess --policy random --env opponent=stockfish engine_path=nowhere --out x",
