@@ -86,13 +86,11 @@ def evaluate_command(
     row, arguments = played_task(task, policy, allow_pickle=allow_pickle), env_arguments(env)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
     chosen |= _tuned(policy, chosen, tuned) | {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
-    decoding, settings = _set(chosen), _set({**chosen, "allow_other_task": allow_other_task})
-    told = named_values(chat, "chat"), named_values(vllm, "vllm")
-    make = partial(named_policy, policy, row, arguments, *told, **settings)
+    decoding, settings = _set(chosen), _set(chosen | {"allow_other_task": allow_other_task})
+    make = partial(named_policy, policy, row, arguments, *_named(chat=chat, vllm=vllm), **settings)
     on_ray, player = _workers(ray, workers, make, policy, device), make()
     out = out or default_folder(policy, row, _told(decoding | arguments, selection), allow_pickle=allow_pickle)
-    human, count = policy == "human", _default_episodes(policy, row.name) if episodes is None else episodes
-    _check(count, slots, seed)  # before the folder is locked, which makes it
+    human, count = policy == "human", _count(policy, row.name, episodes, slots, seed)
     with locked(out, "evaluation folder"), _bar(row.name, count, disable=human) as advance:
         scores = record_evaluation(
             player,
@@ -125,11 +123,6 @@ def _workers(
     return RayWorkers(ray, workers, make, gpu=device is not None and device.startswith("cuda"))
 
 
-def _check(episodes: int, slots: int, seed: int) -> None:
-    check_range("[1, inf)", episodes=episodes, slots=slots)
-    check_range("[0, inf)", seed=seed)
-
-
 def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Those that somebody has set."""
     return {name: value for name, value in settings.items() if value is not None and value is not False}
@@ -152,8 +145,17 @@ def _bar(task: str, episodes: int, disable: bool) -> Iterator[Callable[[], None]
         yield partial(bar.advance, bar.add_task(task, total=episodes))
 
 
-def _default_episodes(policy: str, task: str) -> int:
-    return chat_prompt(task).games if is_chat(policy) else default_episodes(task)
+def _count(policy: str, task: str, episodes: int | None, slots: int, seed: int) -> int:
+    """How many episodes; tested before the folder is locked, which makes it."""
+    if episodes is None:
+        episodes = chat_prompt(task).games if is_chat(policy) else default_episodes(task)
+    check_range("[1, inf)", episodes=episodes, slots=slots)
+    check_range("[0, inf)", seed=seed)
+    return episodes
+
+
+def _named(**words: list[str] | None) -> list[dict[str, Any]]:
+    return [named_values(given, option) for option, given in words.items()]
 
 
 def _told(settings: Mapping[str, Any], selection: bool) -> str:
