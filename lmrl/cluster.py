@@ -116,8 +116,8 @@ class Cluster:
             way_out = _BEGIN if address == "auto" else _JOIN
             told = in_one_line(error, 200).rstrip(".")
             raise UserError(f"no Ray cluster at {address}: {told}; {way_out}") from error
-        # Ray takes the signal; but a training that is told to end has to save first.
-        if callable(before) and current_thread() is main_thread():
+        # Ray takes the signal; but a training that is told to end has to save first, also one that begins later.
+        if before is not None and current_thread() is main_thread():
             signal.signal(signal.SIGTERM, before)
 
     def room(self, gpu: bool) -> int:

@@ -1,5 +1,6 @@
 """A short BC run in the maze, which tests of online learning start from, and players that know the maze."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def ray_cluster() -> Iterator[str]:
     """Address of a small Ray cluster on this machine, which this process is in."""
     ray = pytest.importorskip("ray", reason="clusters need Ray: pip install 'lmrl[ray]'")
     small = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 100 * 2**20}
+    before = signal.getsignal(signal.SIGTERM)
     context = ray.init("local", **small, log_to_driver=False, logging_level="ERROR")
+    signal.signal(signal.SIGTERM, before)  # tests of trainings that are told to end run in this process too
     yield context.address_info["gcs_address"]
     ray.shutdown()

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,16 +97,17 @@ def test_a_cluster_that_is_not_there(address: str, monkeypatch: pytest.MonkeyPat
         Cluster(address)
 
 
-def test_who_waits_for_the_end_is_still_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning saves a training that is told to end; Ray would end the process there and then."""
-    ours, before = lambda number, frame: None, signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("ours", [lambda number, frame: None, signal.SIG_DFL])
+def test_who_waits_for_the_end_is_still_told_of_it(monkeypatch: pytest.MonkeyPatch, ours: Any) -> None:
+    """Lightning saves a training that is told to end, unless it finds a handler; Ray's ends the process at once."""
+    before = signal.getsignal(signal.SIGTERM)
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **_: signal.signal(signal.SIGTERM, signal.SIG_IGN))
     try:
         signal.signal(signal.SIGTERM, ours)
         Cluster("auto")
-        assert signal.getsignal(signal.SIGTERM) is ours
+        assert signal.getsignal(signal.SIGTERM) == ours
     finally:
         signal.signal(signal.SIGTERM, before)
 
