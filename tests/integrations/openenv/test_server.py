@@ -158,7 +158,10 @@ def test_a_connection_that_is_cut_frees_its_place() -> None:
 
 def _answers(url: str) -> bool:
     with socket_of(url) as connection:
-        return bool(asked(connection, "reset", seed=0)["type"] == "observation")
+        try:
+            return bool(asked(connection, "reset", seed=0)["type"] == "observation")
+        except ConnectionClosed:  # there was no room, and the farewell came before the request
+            return False
 
 
 def test_too_long_and_binary_messages() -> None:
