@@ -204,12 +204,12 @@ def test_the_same_over_http() -> None:
 
 
 def test_one_request_at_a_time_in_a_session_of_http() -> None:
-    go_on = threading.Event()
+    begun, go_on = threading.Event(), threading.Event()
 
     def made() -> Any:
         env = lmrl.make("maze_fo")
         quick = env.step
-        env.step = lambda action: (go_on.wait(10), quick(action))[1]  # type: ignore[method-assign]
+        env.step = lambda action: (begun.set(), go_on.wait(10), quick(action))[2]  # type: ignore[method-assign]
         return env
 
     with serving("maze_fo", made=made) as url:
@@ -218,7 +218,8 @@ def test_one_request_at_a_time_in_a_session_of_http() -> None:
         answers: list[int] = []
         thread = threading.Thread(target=lambda: answers.append(posted(url, "/step", step)[0]))
         thread.start()
-        assert _in_time(lambda: posted(url, f"/state?session={name}")[0] == 409)
+        assert begun.wait(5)
+        assert posted(url, f"/state?session={name}")[0] == 409
         go_on.set()
         thread.join(10)
         assert answers == [200]
