@@ -1,7 +1,6 @@
 """``lmrl serve``: hand out a task as an OpenEnv environment."""
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -25,7 +24,7 @@ try:
 
     from lmrl.integrations.openenv.server import make_app
     from lmrl.integrations.openenv.sessions import Limits
-    from lmrl.play.access import BoundedConnection
+    from lmrl.play.access import BoundedConnection, listen
 except ImportError as error:
     raise UserError(
         f"lmrl serve needs starlette, uvicorn and websockets ({error}): pip install 'lmrl[serve]'"
@@ -58,7 +57,7 @@ def serve_command(
     """
     row, arguments, limits = named_task(task), env_arguments(env), Limits(sessions, idle, message_bytes)
     app = _app(row.name, limits, arguments)
-    with _listening(host, port) as listener, suppress(KeyboardInterrupt):
+    with listen(host, port) as listener, suppress(KeyboardInterrupt):
         name = f"[{host}]" if ":" in host else host
         print(f"{row.name} at http://{name}:{listener.getsockname()[1]}\nCtrl-C ends it.", flush=True)
         if host not in ("127.0.0.1", "localhost", "::1"):
@@ -84,7 +83,7 @@ def serving(task: str, limits: Limits | None = None, app: ASGIApp | None = None,
     """
     limits = limits or Limits()
     server = make_server(app or _app(named_task(task).name, limits, env), limits)
-    with _listening("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=partial(server.run, sockets=[listener]), daemon=True)
         thread.start()
         while not server.started and thread.is_alive():
@@ -100,16 +99,6 @@ def _app(name: str, limits: Limits, arguments: Mapping[str, Any]) -> ASGIApp:
     made = partial(make, name, **arguments)
     made().close()  # what cannot be made is said here, not to whoever connects
     return make_app(made, name, limits, task_of(name).description, shared="partner" in arguments)
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        raise UserError(
-            f"cannot listen at host {host!r}, port {port} ({error}); --port 0 takes any free one"
-        ) from error
 
 
 class _Connection(BoundedConnection):

@@ -19,7 +19,7 @@ __all__ = ["web_command"]
 try:
     import uvicorn
 
-    from lmrl.play.access import BoundedConnection, Keys
+    from lmrl.play.access import BoundedConnection, Keys, listen
     from lmrl.play.app import make_app
 except ImportError as error:
     raise UserError(f"lmrl web needs starlette and uvicorn ({error}): pip install 'lmrl[web]'") from error
@@ -66,7 +66,7 @@ def web_command(
     first = Order(task, policy or ["human"], seed, advisor or "", env or [])
     settings = _chat_settings(first, chat)
     Game(first, settings).close()  # what cannot be played is said here, not on the page
-    with _listening(host, port) as listener:
+    with listen(host, port) as listener:
         place = _place(host, listener.getsockname()[1])
         keys = Keys(lambda key: print(f"For another tab: {place}#{key}", flush=True))
         print(f"{task} at {place}#{keys.new()}\nCtrl-C ends it.", flush=True)
@@ -107,16 +107,6 @@ def _leading_to(address: str, private: Path) -> str:
     page.touch(mode=0o600)
     page.write_text(_LEADING.format(html.escape(address)), encoding="utf-8")
     return page.as_uri()
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        raise UserError(
-            f"cannot listen at host {host!r}, port {port} ({error}); --port 0 takes any free one"
-        ) from error
 
 
 def _place(host: str, port: int) -> str:

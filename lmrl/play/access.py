@@ -6,6 +6,7 @@ One-time keys, sessions, headers of every request and response, and connections 
 import asyncio
 import ipaddress
 import secrets
+import socket
 from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import Any
@@ -17,7 +18,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["BoundedConnection", "Keys", "OwnRequests"]
+from lmrl.errors import UserError
+
+__all__ = ["BoundedConnection", "Keys", "OwnRequests", "listen"]
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -182,3 +185,18 @@ class BoundedConnection(H11Protocol):
             self.transport.abort()
         else:
             self._timer = self.loop.call_later(left if left > 0 else self.seconds, self._look)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens at a port, 0 for any free one.
+
+    Raises:
+        UserError: the port is taken, or the host is no name or address of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"cannot listen at host {host!r}, port {port} ({error}); --port 0 takes any free one"
+        ) from error
