@@ -97,6 +97,7 @@ def tune_command(
     seed: int = 0,
     env: list[str] | None = None,
     device: str | None = None,
+    slots: int = 32,
 ) -> None:
     """Choose how a run plays, temperature and beta, by games that no score counts; lmrl evaluate --tuned then does so.
 
@@ -108,6 +109,7 @@ def tune_command(
         seed: of the games, which differ from those of evaluations and of the choice of checkpoints.
         env: arguments of the environment.
         device: where the policy computes, e.g. cuda (default: the CPU).
+        slots: games side by side.
     """
     table = Table("temperature", "beta", "return", "95 % interval", title=str(run))
 
@@ -118,7 +120,7 @@ def tune_command(
 
     with locked(run, "run folder"):
         tried = (temperatures or TEMPERATURES, betas or BETAS)
-        best, *_ = tune(run, *tried, episodes, seed, env_arguments(env), on_tried=show, device=device)
+        best, *_ = tune(run, *tried, episodes, seed, env_arguments(env), on_tried=show, device=device, slots=slots)
     Console().print(table)
     chosen = " ".join(f"--{name} {value:g}" for name, value in best.settings.items())
     print(f"chosen: {chosen} (in {run / TUNED}); next: lmrl evaluate --policy {run} --tuned")

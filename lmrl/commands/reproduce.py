@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def reproduce_command(
     weights: str | None = None,
     smoke: bool = False,
     records: Path | None = None,
+    device: str | None = None,
 ) -> None:
     """Make the data, train, let everyone play, and write the report. What is finished is not done again.
 
@@ -66,8 +68,10 @@ def reproduce_command(
         smoke: a few steps and episodes of everything, to see that it works.
         records: folder in which scores, curves and configurations of finished cells are kept, without weights and
             episodes; the report is then of all that are there.
+        device: where trained policies play, e.g. cuda (default: what the preset says).
     """
     size, chosen = preset_of(preset), _tasks(tasks or [], all)
+    size = size if device is None else replace(size, device=device)
     order = Order(
         tasks=chosen,
         algorithms=algorithms or _configured(chosen),

@@ -36,6 +36,7 @@ def tune(
     env: Mapping[str, Any] | None = None,
     on_tried: Callable[[Tried], None] | None = None,
     device: str | None = None,
+    slots: int = 32,
 ) -> list[Tried]:
     """Play a run with every pair of settings and leave the best, by mean return, in its folder.
 
@@ -51,6 +52,7 @@ def tune(
         env: arguments of the environment.
         on_tried: called with each as it is done.
         device: where the policy computes; None: on the CPU.
+        slots: games side by side.
 
     Returns:
         All pairs, the best first; among equals the one nearest to the policy as it was trained: the first given.
@@ -70,7 +72,7 @@ def tune(
     for temperature, beta in product(temperatures, betas if valued else (None,)):
         settings: dict[str, Any] = {"temperature": temperature} | ({} if beta is None else {"beta": beta})
         player = named_policy(str(run), task, env, **settings | ({} if device is None else {"device": device}))
-        scores = evaluate(player, task.name, episodes, seed, env=env, selection=True).scores()
+        scores = evaluate(player, task.name, episodes, seed, slots=slots, env=env, selection=True).scores()
         low, high = scores["return_ci"]
         found.append(Tried(settings, float(scores["return_mean"]), (float(low), float(high))))
         if on_tried is not None:

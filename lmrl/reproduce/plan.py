@@ -224,6 +224,8 @@ def check_weights(preset: Preset, weights: str | None) -> None:
 PLAYERS = ("random", "behaviour", "optimal")
 """Scripted players of the table, where a task has them."""
 _FEW_STEPS = 60
+_SLOTS_ON_DEVICE = 256
+"""Games side by side where a trained policy does not play on the CPU: a GPU reads many tokens as fast as few."""
 _TUNING_EPISODES = 128
 """Games by which temperature and beta are chosen, for each pair: they need to be told apart, not known."""
 _ROUNDS = "lmrl.callbacks.RolloutCollection"
@@ -354,7 +356,9 @@ class _Training:
         return [] if begun or weights in (None, SCRATCH) else [f"--model.init_args.pretrained={weights}"]
 
     def _evaluations(self, folder: Path, recipe: str) -> tuple[Step, ...]:
-        device = [] if self.order.preset.device is None else ["--device", self.order.preset.device]
+        device = []
+        if self.order.preset.device is not None:
+            device = ["--device", self.order.preset.device, "--slots", str(_SLOTS_ON_DEVICE)]
 
         def step(policy: Path, out: str, *more: str) -> Step:
             given = (*device, *more)

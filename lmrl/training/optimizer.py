@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning as L
 import torch
@@ -133,7 +133,20 @@ def optimizer_and_schedule(module: L.LightningModule, steps: float) -> Optimizer
 def adamw(module: nn.Module, lr: float, weight_decay: float, beta2: float) -> torch.optim.AdamW:
     """AdamW over all parameters that learn; only matrices that are no embeddings decay."""
     groups = adamw_groups(module, [p for p in module.parameters() if p.requires_grad], weight_decay)
-    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta2), fused=True)
+    return _clippable(torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta2), fused=True))
+
+
+_AdamW = TypeVar("_AdamW", bound=torch.optim.AdamW)
+
+
+def _clippable(optimizer: _AdamW) -> _AdamW:
+    """Have gradients unscaled before the step, where they are scaled at all (``16-mixed``): then they can be clipped.
+
+    A fused optimizer offers to do it within the step, and Lightning refuses to clip the gradients of one that does, in
+    bfloat16 too, where nothing is scaled.
+    """
+    optimizer._step_supports_amp_scaling = False
+    return optimizer
 
 
 def adamw_groups(module: nn.Module, parameters: Sequence[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
@@ -219,7 +232,7 @@ def muon(module: nn.Module, muon_lr: float, lr: float, weight_decay: float, beta
         "orthogonal": True,
         "momentum": 0.95,
     }
-    return Muon([matrices, *others], lr=lr, betas=(0.9, beta2), fused=True)
+    return _clippable(Muon([matrices, *others], lr=lr, betas=(0.9, beta2), fused=True))
 
 
 def schedule(optimizer: torch.optim.Optimizer, kind: str, warmup: int, last: float, steps: float) -> LambdaLR:

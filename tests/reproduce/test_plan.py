@@ -131,7 +131,7 @@ def test_the_large_preset(order: Make) -> None:
     config = configuration(words(ilql))
     assert value_at(config, "model.init_args.architecture.n_layer") == 12
     assert value_at(config, "model.init_args.expectile") == 0.99 and bc.max_steps == 20_000
-    assert bc.steps[1].words[-4:-2] == ("--device", "cuda")
+    assert bc.steps[1].words[-6:-2] == ("--device", "cuda", "--slots", "256")
     scratch = Order(["maze_fo"], ["bc"], Path("runs/gpu"), preset=PRESETS["gpu"], weights="scratch")
     assert not [word for word in words(trainings(scratch)[0]) if "pretrained" in word]
     with pytest.raises(UserError, match="weights go with the preset gpu"):

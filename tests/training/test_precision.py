@@ -143,3 +143,13 @@ def test_a_compiled_run_is_the_same_run() -> None:
         torch.testing.assert_close(theirs[name], gradient, atol=1e-6, rtol=1e-5, msg=name)
     with pytest.raises(UserError, match=r"compile.*'swift'"):
         make(BC, compile="swift")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_gradients_are_clipped_in_half_precision(optimizer: str, tmp_path: Path) -> None:
+    """As every configuration has it: Lightning refuses to clip those of a fused optimizer that unscales by itself."""
+    loose, tight = (
+        run(make(BC, optimizer=optimizer), tmp_path, steps=3, precision="bf16-mixed", gradient_clip_val=limit).losses
+        for limit in (1e6, 1e-9)
+    )
+    assert loose[0] == tight[0] and loose[2] != tight[2]
