@@ -113,8 +113,16 @@ class SlotCache(Cache):
             self._values.append(self._zeros(value_states))
         keys = self._keys[layer_idx][self._range]
         values = self._values[layer_idx][self._range]
-        keys.transpose(1, 2).index_put_(self._where, key_states.transpose(1, 2))
-        values.transpose(1, 2).index_put_(self._where, value_states.transpose(1, 2))
+        if self._fixed and len(keys) == self.rows:
+            # Into the block itself: written through a view, a compiled step on a GPU copied all of it, there and back.
+            row, column = self._where
+            head = torch.arange(keys.shape[1], device=keys.device)
+            where = (row[:, :, None], head[:, None], column[:, None])
+            self._keys[layer_idx].index_put_(where, key_states)
+            self._values[layer_idx].index_put_(where, value_states)
+        else:
+            keys.transpose(1, 2).index_put_(self._where, key_states.transpose(1, 2))
+            values.transpose(1, 2).index_put_(self._where, value_states.transpose(1, 2))
         return keys[:, :, : self._used], values[:, :, : self._used]
 
     def swap(self, left: Sequence[int], right: Sequence[int], used: int) -> None:

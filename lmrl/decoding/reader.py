@@ -1,10 +1,12 @@
 """Forward passes of a language model over the rows of a slot cache, compiled if wanted."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from lmrl.decoding.cache import SlotCache, Slots, causal_mask, tree_mask
@@ -81,6 +83,7 @@ def _read_new(
     return hidden
 
 
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _PADDING = 256  # so many tokens of padding cost less than one more forward pass
 _COLUMNS = 64  # fewest columns of a compiled step
 _SCORES = 2**24  # attention scores per head in one forward pass; longer prompts are read in pieces
@@ -140,7 +143,8 @@ class Reader:
         start, used = self._tensor(held), max(held) + len(tree)
         self._cache.place(first, start[:, None] + torch.arange(len(tree), device=self._device), used, used)
         mask = tree_mask(owner, depth, start, used, self._dtype)
-        states = self._forward(self._cache, ids.expand(len(order), -1), start[:, None] + depth, mask)
+        with self._attending():
+            states = self._forward(self._cache, ids.expand(len(order), -1), start[:, None] + depth, mask)
         hidden[:, owner, depth + 1] = _in_order(states, order)
         return hidden
 
@@ -199,7 +203,16 @@ class Reader:
         return hidden[self._tensor(rows), 0]
 
     def _read_eagerly(self, ids: Tensor, positions: Tensor, used: int) -> Tensor:
-        return self._forward(self._cache, ids, positions, causal_mask(positions, used, self._dtype))
+        mask = causal_mask(positions, used, self._dtype)
+        with self._attending():
+            return self._forward(self._cache, ids, positions, mask)
+
+    def _attending(self) -> AbstractContextManager[None]:
+        """On a GPU, attention without cuDNN: it plans anew for every number of columns, which takes longer than that.
+
+        Measured on an H100, GPT-2 small size in bfloat16, 256 rows: 3.8 ms per layer for the plan, .15 ms to compute.
+        """
+        return sdpa_kernel(_KERNELS) if self._device.type == "cuda" else nullcontext()
 
     def _tensor(self, numbers: object) -> Tensor:
         return torch.tensor(numbers, device=self._device)

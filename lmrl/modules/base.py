@@ -176,7 +176,7 @@ class LanguageModule(L.LightningModule):
             raise UserError(f"{name} does not know what its policy reads: fit it, load it, or set `window`")
         return self.window
 
-    def forward(self) -> None:
+    def forward(self, nothing: None = None) -> None:
         """Nothing: what is learned comes from `losses`, and what is played from `policy`."""
 
     def setup(self, stage: str) -> None:

@@ -163,7 +163,8 @@ def summon_full_params(module: nn.Module, but: Sequence[str] = ()) -> Iterator[N
     if not is_sharded(module):
         yield
         return
-    module()  # the first to run becomes the root of all
+    # The first to run becomes the root of all; torch 2.11 cannot move no argument at all to a GPU.
+    module(None)
     left = {id(part) for name in but for part in getattr(module, name).modules()}
     parts = [part for part in module.modules() if isinstance(part, FSDPModule) and id(part) not in left]
     for part in parts:

@@ -60,7 +60,7 @@ def test_a_compiled_step_reads_as_any_other(name: str, fixed: bool, monkeypatch:
     plain = play(Engine(model, SLOTS), 16)
     assert compiled_graphs() == 0
     for ours, theirs in zip(play(Engine(model, SLOTS, compile="eager"), 16), plain, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0)
     # Fixed: 64 columns, and the model's 96. Else: all rows, fewer, and one.
     assert compiled_graphs() == (2 if fixed else 3)
 
