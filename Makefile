@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test verifiers vllm lint format bench notebooks docs clean
+.PHONY: help demo quickstart test verifiers vllm lint format bench notebooks docs clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 20
@@ -26,6 +26,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing lmrl and its development tools into $(VENV) ..."
 	@$(INSTALL) -e '.[dev]'
 	@touch $(VENV)/.main $@
+
+demo: $(VENV)/.main  ## watch a trained policy in the browser, and play with its advice: nothing is trained
+	@$(INSTALL) -e '.[web]'
+	$(BIN)/lmrl web --policy zoo:maze_fo/ilql --advisor zoo:maze_fo/ilql $(ARGS)
 
 quickstart: $(VENV)/.main  ## maze data, BC, filtered BC, MC and ILQL, evaluation, and a report
 	$(BIN)/lmrl reproduce maze_fo --algorithms bc filtered_bc mc ilql $(ARGS)

@@ -24,6 +24,7 @@ __all__ = [
     "datamodules",
     "evaluate",
     "evaluation",
+    "fit",
     "load_module",
     "load_policy",
     "losses",
@@ -39,6 +40,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from lmrl import callbacks, data, datamodules, evaluation, losses, models, modules, policies
+    from lmrl.commands.training import fit
     from lmrl.data.storage import read_episodes
     from lmrl.envs.registry import make_policy
     from lmrl.evaluation.evaluate import evaluate
@@ -51,6 +53,7 @@ __getattr__, __dir__ = exports(
     __name__,
     {
         "evaluate": "lmrl.evaluation",
+        "fit": "lmrl.commands.training",
         "load_module": "lmrl.modules",
         "load_policy": "lmrl.modules",
         "make_policy": "lmrl.envs.registry",

@@ -15,6 +15,7 @@ from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt, make_policy, policy_names, task
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, unknown
+from lmrl.models.zoo import is_zoo
 from lmrl.policies.chat import ChatPolicy, Speaker
 from lmrl.policies.human import HumanPolicy
 from lmrl.types import Episode, Policy
@@ -72,15 +73,20 @@ def played_task(task: str | None, *names: str, allow_pickle: bool = False) -> Ta
             raise UserError(f"the task must be the name of one, not a path: --policy {task} plays the task of that run")
         return named_task(task)
     for name in names:
-        if not (is_chat(name) or is_served(name)) and Path(name).exists():
+        if not (is_chat(name) or is_served(name)) and _is_there(name):
             own = modules.trained_task(name, allow_pickle=allow_pickle)
             if own is not None:
                 return registry.task(own)
     for name in names:
-        if not (is_chat(name) or is_served(name) or Path(name).exists() or name in _all_players()):
+        if not (is_chat(name) or is_served(name) or _is_there(name) or name in _all_players()):
             raise _no_policy(name, sorted(_all_players()))
     told = f"; {', '.join(names)} does not say which it plays" if names else ""
     raise UserError(f"name a task{told}; known: {', '.join(registry.tasks())}")
+
+
+def _is_there(name: str) -> bool:
+    """Whether something trained has that name; of the zoo it is told with the names that are known if not."""
+    return is_zoo(name) or Path(name).exists()
 
 
 def _all_players() -> set[str]:
@@ -99,7 +105,7 @@ def named_policy(
 
     Args:
         name: one of the task's players (``random``, ``behaviour``, ...), ``human``, ``chat:MODEL``, ``local:PATH``,
-            ``vllm:URL#MODEL``, or a path.
+            ``vllm:URL#MODEL``, ``zoo:TASK/NAME``, or a path.
         task: what it will play.
         env: arguments of the environment that it will play in.
         chat: settings of a chat model, see `chat_player`.
@@ -151,13 +157,13 @@ def is_trained(name: str, task: Task) -> bool:
     players = [*policy_names(task.name), "human"]
     if is_chat(name) or is_served(name):
         return False
-    if name not in players and not Path(name).exists():
+    if name not in players and not _is_there(name):
         raise _no_policy(name, players)
     return name not in players
 
 
 def _no_policy(name: str, players: Sequence[str]) -> UserError:
-    known = ", ".join([*players, "chat:MODEL", "local:PATH", "vllm:URL#MODEL"])
+    known = ", ".join([*players, "zoo:TASK/NAME", "chat:MODEL", "local:PATH", "vllm:URL#MODEL"])
     return UserError(f"no policy {name!r}: there is no such run folder or checkpoint; known: {known}")
 
 
@@ -175,7 +181,9 @@ def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: b
         allow_pickle: as of `lmrl.load_module`.
     """
     path, kept, runs = Path(name), "", Path("runs") / re.sub(r"[^\w.=,+-]+", "-", task.name)  # it may be an address
-    if is_trained(name, task):
+    if is_zoo(name):
+        folder = runs / f"zoo-{path.name}"
+    elif is_trained(name, task):
         if path.suffix == ".ckpt" or path.name in _KEPT:
             path, kept = path.parent, path.stem.removeprefix("best")
         own = modules.trained_task(name, allow_pickle=allow_pickle)

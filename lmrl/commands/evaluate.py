@@ -17,6 +17,7 @@ from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.results import record_evaluation, tuned_settings
 from lmrl.files import locked
+from lmrl.models.zoo import is_zoo, zoo_policy
 from lmrl.players import default_folder, is_chat, is_trained, named_policy, played_task
 from lmrl.types import Policy
 
@@ -57,8 +58,8 @@ def evaluate_command(
         task: name of the task, e.g. maze_fo, openenv:URL or textarena:NAME (default: the one that the policy was
             trained on).
         policy: a run folder, a checkpoint, a scripted player (random, behaviour, optimal), human, chat:MODEL at an
-            OpenAI-compatible endpoint, local:PATH for a chat model on this machine, or vllm:URL#MODEL for a language
-            model at a vLLM server.
+            OpenAI-compatible endpoint, local:PATH for a chat model on this machine, vllm:URL#MODEL for a language
+            model at a vLLM server, or zoo:TASK/NAME (lmrl zoo list).
         episodes: how many; the task's starts are taken in turn (default: 256 or more, so that
             each comes equally often; of a chat model as many as published).
         seed: of the whole evaluation; the result does not depend on the number of slots.
@@ -134,7 +135,7 @@ def _tuned(policy: str, chosen: Mapping[str, Any], tuned: bool) -> dict[str, flo
     given = [name for name in ("temperature", "beta") if chosen[name] is not None]
     if given:
         raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
-    return tuned_settings(Path(policy))
+    return dict(zoo_policy(policy).settings) if is_zoo(policy) else tuned_settings(Path(policy))
 
 
 @contextmanager

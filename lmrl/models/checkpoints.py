@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.export import MANIFEST, read_manifest
 from lmrl.models.lora import ADAPTER_CONFIG
+from lmrl.models.zoo import is_zoo, zoo_policy
 
 __all__ = [
     "check_archive",
@@ -256,11 +257,13 @@ def resolve_checkpoint(path: str | Path) -> Path:
 
 
 def resolve_run(path: str | Path) -> Path:
-    """What plays: an exported folder (also ``best`` and ``last`` of a run) itself, else as `resolve_checkpoint`.
+    """What plays: an exported folder (also ``best`` and ``last`` of a run, ``zoo:NAME``), else as `resolve_checkpoint`.
 
     Raises:
         UserError: if there is none; it names the command that makes one.
     """
+    if is_zoo(path):
+        return zoo_policy(str(path)).folder
     return Path(path) if (Path(path) / MANIFEST).is_file() else resolve_checkpoint(path)
 
 
@@ -296,11 +299,13 @@ def set_aside(folder: Path) -> Path | None:
 
 
 def resolve_pretrained(name: str) -> str:
-    """The Hugging Face folder of a run, a folder of a model or of adapters itself, or a hub id as it is.
+    """The Hugging Face folder of a run or of the zoo, a folder of a model or of adapters itself, or a hub id as it is.
 
     Raises:
         UserError: if it looks like a path but nothing is there; it names the command that makes it.
     """
+    if is_zoo(name):
+        return str(zoo_policy(name).folder)
     path = Path(name)
     for folder in (path, *(path / kept for kept in _KEPT)):
         if any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):

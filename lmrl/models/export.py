@@ -120,7 +120,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def exported_values(folder: str) -> dict[str, Tensor]:
     """The value weights beside an exported model; empty if it has none (or is no folder)."""
     file = Path(folder) / VALUES_FILE
-    return read_tensors(file) if file.is_file() else {}
+    found = read_tensors(file) if file.is_file() else {}
+    # float16 saves room in a file, and values are computed in float32.
+    return {name: tensor.float() if tensor.dtype is torch.float16 else tensor for name, tensor in found.items()}
 
 
 class Values(NamedTuple):

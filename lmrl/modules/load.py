@@ -14,6 +14,7 @@ from lmrl.errors import UserError, in_one_line
 from lmrl.lazy import load
 from lmrl.models.checkpoints import read_checkpoint, resolve_run
 from lmrl.models.export import MANIFEST, read_manifest
+from lmrl.models.zoo import is_zoo, zoo_policy
 from lmrl.modules.base import LanguageModule
 from lmrl.training.saving import ROOMS, plain_arguments, read_folder
 from lmrl.types import Policy
@@ -27,7 +28,8 @@ def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_co
     """The module in a checkpoint (or in a run's best one) or exported folder, with the class that trained it.
 
     Args:
-        path: run folder, ``.ckpt`` file, exported folder (``models/mine``, ``runs/maze_fo/ilql/best``).
+        path: run folder, ``.ckpt`` file, exported folder (``models/mine``, ``runs/maze_fo/ilql/best``),
+            ``zoo:TASK/NAME``.
         allow_pickle: also read a checkpoint that holds other objects than tensors and plain values. Reading such a file
             can run any code.
         trust_remote_code: run code that its tokenizer brings from a hub. What the checkpoint says about it does not
@@ -167,7 +169,7 @@ def load_policy(
     """The policy of a run, checkpoint or exported folder, ready to play ``task``.
 
     Args:
-        path: run folder, ``.ckpt`` file, exported folder.
+        path: run folder, ``.ckpt`` file, exported folder, ``zoo:TASK/NAME`` (which plays with its published settings).
         task: what it will play, or its name; gives the longest action. None: what it was trained on.
         rerank: choose among the task's actions by their scores instead of saying one token by token; greedy unless
             ``temperature`` says otherwise. Makes illegal actions impossible, which flatters.
@@ -182,6 +184,8 @@ def load_policy(
             or a setting does not go with ``rerank``.
     """
     file = resolve_run(path)
+    if is_zoo(path) and not rerank:
+        settings = {**zoo_policy(str(path)).settings, **settings}
     content = _content(file, allow_pickle)
     task = _task(path, content, task, allow_other_task)
     if rerank:

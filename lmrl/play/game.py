@@ -13,6 +13,7 @@ from lmrl.configuration import env_arguments
 from lmrl.envs import registry
 from lmrl.envs.registry import policy_names
 from lmrl.errors import UserError, unknown
+from lmrl.models.zoo import zoo_policies
 from lmrl.partners import environment
 from lmrl.play.seat import Seat, advise
 from lmrl.players import is_chat, named_adviser, named_policy
@@ -161,7 +162,7 @@ class Offer:
         """Names of those who may play a task: its scripted players, its runs, and whom the command line named."""
         folders = sorted(self._runs.joinpath(task).glob("*"))
         trained = [str(folder) for folder in folders if any((folder / kept).exists() for kept in _KEPT)]
-        return [*dict.fromkeys([*policy_names(task), *trained, *self._named])]
+        return [*dict.fromkeys([*policy_names(task), *zoo_policies(task), *trained, *self._named])]
 
     def check(self, order: Order) -> Order:
         """The order, if it may be given.

@@ -1,0 +1,105 @@
+"""Trained policies that come with the package ``lmrl-zoo``, by name: ``zoo:maze_fo/ilql``.
+
+Each is a folder as `lmrl export` writes it, with weights in float16, and beside them a ``zoo.json``: with which
+settings it plays, its scores with these, and a hash of every file. A name is looked up among the folders that exist;
+nothing that a file says chooses another one.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lmrl.errors import UserError, unknown
+from lmrl.files import json_of_file
+
+__all__ = ["ZOO_FILE", "ZooPolicy", "file_hashes", "is_zoo", "zoo_folder", "zoo_policies", "zoo_policy"]
+
+PREFIX = "zoo:"
+ZOO_FILE = "zoo.json"
+_NAME = re.compile(r"[a-z0-9_]+/[a-z0-9_]+")
+_SETTINGS = {"temperature", "beta"}
+
+
+@dataclass(frozen=True, slots=True)
+class ZooPolicy:
+    """One policy of the zoo."""
+
+    name: str
+    """``TASK/ALGORITHM``, as after ``zoo:``."""
+    folder: Path
+    settings: Mapping[str, float]
+    """``temperature`` and ``beta`` with which it plays unless others are given, and with which it was scored."""
+    scores: Mapping[str, Any]
+    """As in ``scores.json`` of an evaluation."""
+
+    @property
+    def task(self) -> str:
+        """Name of the task that it plays."""
+        return self.name.partition("/")[0]
+
+
+def is_zoo(name: object) -> bool:
+    """Whether a policy of that name is one of the zoo."""
+    return isinstance(name, str) and name.startswith(PREFIX)
+
+
+def zoo_folder() -> Path | None:
+    """Where the policies are: in the installed package ``lmrl-zoo``, else in a clone of the repository; or None."""
+    found = find_spec("lmrl_zoo")
+    places = [Path(place) for place in (found.submodule_search_locations or ())] if found is not None else []
+    places.append(Path(__file__).parents[2] / "zoo" / "lmrl_zoo")
+    return next((place / "policies" for place in places if (place / "policies").is_dir()), None)
+
+
+def zoo_policies(task: str | None = None) -> list[str]:
+    """Names of the policies that are there, ``zoo:TASK/ALGORITHM``; of one task, or of all."""
+    folder = zoo_folder()
+    found = sorted(folder.glob(f"*/*/{ZOO_FILE}")) if folder is not None else []
+    names = ["/".join(file.parts[-3:-1]) for file in found]
+    return [f"{PREFIX}{name}" for name in names if _NAME.fullmatch(name) and task in (None, name.partition("/")[0])]
+
+
+def zoo_policy(name: str) -> ZooPolicy:
+    """The policy of that name, after a look at whether its files are the published ones.
+
+    Args:
+        name: ``zoo:TASK/ALGORITHM``.
+
+    Raises:
+        UserError: there is no zoo, or no such policy in it; or its files are not those that were published.
+    """
+    folder = zoo_folder()
+    if folder is None:
+        raise UserError(f"{name} is a policy of the zoo, which is not installed: pip install lmrl-zoo")
+    known = zoo_policies()
+    if name not in known:
+        raise unknown("policy of the zoo", name, known)
+    return _read(folder / name.removeprefix(PREFIX), name.removeprefix(PREFIX))
+
+
+@cache
+def _read(folder: Path, name: str) -> ZooPolicy:
+    file = folder / ZOO_FILE
+    entry = json_of_file(file)
+    settings, scores, hashes = (entry.get(key) for key in ("settings", "scores", "files"))
+    if not (isinstance(settings, dict) and isinstance(scores, dict) and isinstance(hashes, dict)):
+        raise UserError(f"{file} must hold settings, scores and files")
+    numbers = {key: value for key, value in settings.items() if isinstance(value, int | float) and math.isfinite(value)}
+    if not numbers.keys() == settings.keys() <= _SETTINGS:
+        raise UserError(f"{file}: settings must be numbers for {' and '.join(sorted(_SETTINGS))}, got {settings}")
+    found = file_hashes(folder)
+    if wrong := sorted(part for part in {*found, *hashes} if found.get(part) != hashes.get(part)):
+        raise UserError(f"{folder / wrong[0]} is not the file that was published; install lmrl-zoo again")
+    return ZooPolicy(name, folder, numbers, scores)
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a policy but ``zoo.json``, by its name."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != ZOO_FILE)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -1,0 +1,114 @@
+"""Policies by name: what they play like, what is refused, and that those of the repository are what is published."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import lmrl
+from lmrl.cli import main
+from lmrl.envs.registry import task
+from lmrl.errors import UserError
+from lmrl.models import zoo
+from lmrl.models.zoo import is_zoo, zoo_policies, zoo_policy
+from lmrl.modules import load_module, load_policy
+from lmrl.players import default_folder, named_policy
+
+SHIPPED = zoo_policies()
+NAME = "zoo:maze_fo/bc"
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory, bc_run: str) -> Path:
+    """A zoo of one policy, made by the command."""
+    folder = tmp_path_factory.mktemp("zoo")
+    Path(bc_run, "tuned.json").write_text('{"settings": {"temperature": 0.5}}', encoding="utf-8")
+    assert main(["zoo", "add", bc_run, "--to", str(folder), "--episodes", "25"]) == 0
+    return folder
+
+
+@pytest.fixture
+def here(policies: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("lmrl.models.zoo.zoo_folder", lambda: policies)
+    zoo._read.cache_clear()
+    return policies
+
+
+def test_a_name_stands_wherever_a_policy_is_asked_for(here: Path, bc_run: str, tmp_path: Path) -> None:
+    assert zoo_policies() == zoo_policies("maze_fo") == [NAME] and zoo_policies("wordle") == []
+    assert load_policy(NAME)._settings.temperature == 0.5  # type: ignore[attr-defined]
+    assert named_policy(NAME, task("maze_fo"), temperature=2.0)._settings.temperature == 2.0  # type: ignore[attr-defined]
+    assert lmrl.evaluate(NAME, episodes=2).task == "maze_fo"
+    assert default_folder(NAME, task("maze_fo")) == Path("runs/maze_fo/zoo-bc/evaluation")
+    out = str(tmp_path / "out")
+    assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--out", out]) == 0
+    assert lmrl.modules.BC(pretrained=NAME).model.config.n_embd == 16
+
+
+def test_the_weights_are_those_of_the_run_in_half_precision(here: Path, bc_run: str) -> None:
+    ours, theirs = load_module(NAME).state_dict(), load_module(bc_run).state_dict()
+    assert all(torch.equal(ours[name], tensor.half().float()) for name, tensor in theirs.items())
+    kinds = {t.dtype for t in load_file(here / "maze_fo" / "bc" / "model.safetensors").values()}
+    assert kinds == {torch.float16}
+
+
+def test_scores_are_of_what_the_files_hold(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    published = zoo_policy(NAME).scores
+    again = lmrl.evaluate(NAME, episodes=25, seed=0).scores()
+    assert again["return_mean"] == published["return_mean"] and published["episodes"] == 25
+    assert main(["zoo", "evaluate", NAME, "--episodes", "25"]) == 0
+    assert "the intervals overlap" in capsys.readouterr().out
+    assert main(["zoo", "list"]) == 0 and main(["zoo", "info", NAME]) == 0
+    assert "zoo:maze_fo/bc" in capsys.readouterr().out
+
+
+def test_a_policy_that_plays_otherwise_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = {**zoo_policy(NAME).scores, "return_ci": [5.0, 6.0]}
+    monkeypatch.setattr("lmrl.commands.zoo.zoo_policy", lambda name: zoo.ZooPolicy("maze_fo/bc", here, {}, far))
+    assert main(["zoo", "evaluate", NAME, "--episodes", "25"]) == 1
+
+
+@pytest.mark.parametrize("name", ["zoo:maze_fo/mc", "zoo:../../etc", "zoo:", "zoo:maze_fo/bc/.."])
+def test_a_name_is_one_of_those_that_are_there(name: str, here: Path) -> None:
+    with pytest.raises(UserError, match=r"unknown policy of the zoo .*known: zoo:maze_fo/bc"):
+        zoo_policy(name)
+    assert is_zoo(name) and not is_zoo(Path("runs/maze_fo/bc"))
+
+
+def test_without_a_zoo_it_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmrl.models.zoo.zoo_folder", lambda: None)
+    with pytest.raises(UserError, match="pip install lmrl-zoo"):
+        zoo_policy(NAME)
+    assert main(["zoo", "list"]) == 2
+
+
+@pytest.mark.parametrize("damage", ["weights", "file", "settings"])
+def test_other_files_than_the_published_ones_are_refused(damage: str, here: Path) -> None:
+    folder = here / "maze_fo" / "bc"
+    changed = folder / {"weights": "model.safetensors", "file": "more.txt", "settings": "zoo.json"}[damage]
+    before = changed.read_bytes() if changed.exists() else None
+    try:
+        if damage == "settings":
+            entry = json.loads(changed.read_text())
+            changed.write_text(json.dumps({**entry, "settings": {"path": "/etc"}}))
+        else:
+            changed.write_bytes((before or b"") + b"x")
+        with pytest.raises(UserError, match=r"was published|settings must be numbers"):
+            zoo_policy(NAME)
+    finally:
+        changed.unlink() if before is None else changed.write_bytes(before)
+    assert zoo_policy(NAME).settings == {"temperature": 0.5}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_it_plays_as_published(name: str) -> None:
+    """Other seeds, fewer games: the intervals have to overlap."""
+    assert main(["zoo", "evaluate", name, "--episodes", "50", "--seed", "7"]) == 0
+
+
+def test_the_zoo_is_small() -> None:
+    folder = Path(__file__).parents[2] / "zoo" / "lmrl_zoo" / "policies"
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 25_000_000
+    assert len(SHIPPED) == len(list(folder.glob("*/*/zoo.json"))) > 0

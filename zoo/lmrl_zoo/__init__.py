@@ -1,0 +1,1 @@
+"""Trained policies of lmrl, as files: see `lmrl zoo list`."""
