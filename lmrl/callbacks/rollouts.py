@@ -146,9 +146,11 @@ class RolloutCollection(Callback):
         say(trainer, f"playing round {number}")
         starts, pace = self._starts(data.seed, number), RolloutPace()
         with summon_full_params(module, but=module.unused_in_rollouts), trainer.precision_plugin.forward_context():
+            played = list(self._played(trainer, module, data, number, starts, pace))
+        if self.group_size > 1:
             played = [
                 replace(episode, info={**episode.info, "group": index // self.group_size})
-                for index, episode in enumerate(self._played(trainer, module, data, number, starts, pace))
+                for index, episode in enumerate(played)
             ]
         seconds = perf_counter() - began
         self._seconds += seconds

@@ -137,10 +137,10 @@ class GRPO(PolicyGradient):
         """The group of each episode; see `lmrl.callbacks.RolloutCollection`.
 
         Raises:
-            UserError: every episode is alone.
+            UserError: they were not played in groups. One that is alone, since the others failed, has advantage 0.
         """
         groups = [int(episode.info.get("group", -1)) for episode in episodes]
-        if episodes and (len({*groups}) == len(groups) or -1 in groups):
+        if -1 in groups:
             raise UserError(
                 f"{type(self).__name__} compares episodes that began alike: set group_size of RolloutCollection to 2 "
                 'or more, or model.init_args.advantage to "rebn"'

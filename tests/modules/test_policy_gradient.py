@@ -235,8 +235,10 @@ def test_a_group_in_numbers() -> None:
     np.testing.assert_allclose(group_advantages(returns, groups, "grpo"), [-1, -1, 1, 1, 0], atol=1e-5)
 
 
-def test_who_is_alone_cannot_be_compared() -> None:
+def test_episodes_that_were_not_played_in_groups_cannot_be_compared() -> None:
     module = make(GRPO, Table(WINDOWS[0]))
     played = [one for one, _ in sampled(Table(WINDOWS[0]), WINDOWS[0])][:2]
     with pytest.raises(UserError, match="set group_size of RolloutCollection to 2 or more"):
-        module.groups([replace(one, info={"group": index}) for index, one in enumerate(played)])
+        module.groups(played)
+    alone = [replace(one, info={"group": index}) for index, one in enumerate(played)]  # the others failed
+    assert module.groups(alone) == [0, 1] and group_advantages([1.0, 3.0], [0, 1], "grpo").tolist() == [0.0, 0.0]
