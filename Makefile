@@ -33,6 +33,7 @@ demo: $(VENV)/.main  ## watch a trained policy in the browser, and play with its
 
 quickstart: $(VENV)/.main  ## maze data, BC, filtered BC, MC and ILQL, evaluation, and a report
 	$(BIN)/lmrl reproduce maze_fo --algorithms bc filtered_bc mc ilql $(ARGS)
+	@echo "Watch a trained policy and play with its advice, in the browser: make demo. All that are trained: $(BIN)/lmrl zoo list"
 
 test: $(VENV)/.dev  ## the tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)

@@ -94,7 +94,10 @@ MISTAKES = [
     (f"{FIT} --model.init_args.architecture.n_embd=32 --ckpt_path=bc.ckpt", "give the model.init_args that it was"),
     # Other commands.
     ("evaluate maze --policy random --out x", "known: car_dealer, chess"),
-    ("evaluate maze_fo --policy clever --out x", "optimal, human, zoo:TASK/NAME, chat:MODEL, local:PATH, vllm:URL#MODEL"),
+    (
+        "evaluate maze_fo --policy clever --out x",
+        "optimal, human, zoo:TASK/NAME, chat:MODEL, local:PATH, vllm:URL#MODEL",
+    ),
     ("evaluate maze_fo --policy folder --out x", "make them with: lmrl fit --config"),
     ("evaluate maze_fo --policy random --output x", "did you mean 'out'?"),
     ("evaluate maze_fo --policy random --out x --episodes 0", "episodes must be at least 1, got 0"),

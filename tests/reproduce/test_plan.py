@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lmrl.cli import main
 from lmrl.configuration import configuration, value_at
 from lmrl.envs.registry import tasks
 from lmrl.errors import UserError
@@ -136,3 +137,17 @@ def test_the_large_preset(order: Make) -> None:
     assert not [word for word in words(trainings(scratch)[0]) if "pretrained" in word]
     with pytest.raises(UserError, match="weights go with the preset gpu"):
         plan(order("bc", weights="gpt2"))
+
+
+@pytest.mark.parametrize(("given", "device"), [([], None), (["--device", "cuda:1"], "cuda:1")])
+def test_small_models_may_play_on_a_gpu_too(
+    given: list[str], device: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Order] = []
+    monkeypatch.setattr("lmrl.commands.reproduce.reproduce", lambda order, **_: found.append(order))
+    assert main(["reproduce", "maze_fo", "--algorithms", "bc", *given]) == 0
+    (bc,) = trainings(found[0])
+    placed = [] if device is None else ["--device", device, "--slots", "256"]
+    assert [
+        word for step in bc.steps for word in step.words if word in ("--device", device, "--slots", "256")
+    ] == placed * 4
