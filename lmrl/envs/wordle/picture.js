@@ -12,7 +12,7 @@
       const legal = COLOURS.test(colours) && letters.length === 5;
       for (let place = 0; place < 5; place++) {
         const colour = legal ? colours[place] : "x";
-        const words = { g: "here", y: "elsewhere", b: "not in the word", x: "not a word" }[colour];
+        const words = { g: "here", y: "elsewhere", b: "not in the word", x: "not in the list" }[colour];
         found.append(make("span", { class: "tile " + colour, title: words }, letters[place] || " "));
       }
     });

@@ -8,7 +8,7 @@ def test_wordle_has_a_tile_for_each_letter_and_the_best_that_is_known_of_it() ->
     )
     assert drawn(picture).split("\n") == [
         " C   R   A   N   E",
-        "ZZZ  not a word of the vocabulary",
+        "ZZZ  not in the list",
         " R   O   A   S   T",
         "abcdefghijklmnopqrstuvwxyz",
     ]
