@@ -149,7 +149,9 @@ class Game:
         if not _may_replay(moves):
             return ""
         told = [("task", self.order.task), ("seed", str(self.order.seed))]
-        return urlencode([*told, *(("env", word) for word in self.order.env), *(("move", move) for move in moves)])
+        return urlencode(
+            [*told, *(("env", word) for word in self.order.env), *(("move", move) for move in moves)], errors="replace"
+        )
 
 
 _MOST_MOVES = 500

@@ -9,7 +9,7 @@ from lmrl.types import Request
 
 __all__ = ["WordlePicture", "draw_wordle"]
 
-_TILES = {"g": "bold white on #4d8f47", "y": "bold white on #a98800", "b": "bold white on #5c5f62"}
+_TILES = {"g": "bold white on #40803b", "y": "bold white on #8a6d00", "b": "bold white on #5c5f62"}
 _NO_WORD = "bold red strike"
 
 
