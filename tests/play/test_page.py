@@ -15,7 +15,8 @@ from lmrl.errors import UserError
 from lmrl.play.app import _page
 from lmrl.play.game import Game, Offer, Order, listed_players, read_moves
 from lmrl.types import Request
-from tests.play.test_web import ORDER, ask, enter, hidden_word, served
+from tests.helpers.browser import opened
+from tests.play.test_web import ORDER, ask, enter, hidden_word, served, texts, typed
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 
@@ -180,7 +181,7 @@ def test_only_a_persons_own_game_has_a_link() -> None:
     "told", ["about", None, ["a", 1], [["a"]], {"0": "a"}, ["a"] * 501, ["a" * 2_001], ["a" * 2_000] * 9]
 )
 def test_moves_of_a_link_are_texts_and_not_too_many(told: Any) -> None:
-    with pytest.raises(UserError, match="moves must be a list of texts|a shared game has at most 500 moves"):
+    with pytest.raises(UserError, match=r"moves must be a list of texts|a shared game has at most 500 moves"):
         read_moves(told)
 
 
@@ -209,3 +210,45 @@ def test_a_shared_game_is_checked_like_any_other(tmp_path: Path) -> None:
         ):
             status, _, told = ask(f"{root}replay", body)
             assert status == 400 and told["error"].startswith(message), told
+
+
+# -- in a browser -----------------------------------------------------------------------------------------------------
+
+# Whether the place to type is all in the window.
+IN_VIEW = """() => {
+    const { top, bottom, width } = document.querySelector(".answer input").getBoundingClientRect();
+    return top >= 0 && bottom <= innerHeight && width > 0;
+}"""
+UNNAMED = """() => [...document.querySelectorAll("input, select, button")]
+    .filter((one) => !one.labels?.length && !one.getAttribute("aria-label") && !one.textContent.trim())
+    .map((one) => one.outerHTML)"""
+FOLLOW = "words => { delete document.body.dataset.turns; location.hash = words; }"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("task", [row.name for row in registry.BENCHMARK])
+def test_every_task_in_the_page_to_its_end_and_from_its_link(task: str, width: int) -> None:
+    moves, window = scripted_moves(task, 3), {"viewport": {"width": width, "height": 844}}
+    game = Game(Order(task, seed=3))
+    game.replay(moves[:-5])  # the last turns are typed, the others come by a link
+    with served(Order("wordle")) as root, opened(**window) as tab:
+        tab.goto(f"{root}#k")
+        tab.wait_for_selector("body[data-turns='0']")
+        assert tab.is_visible("#guide dl")
+        tab.evaluate(FOLLOW, game.state()["link"])
+        for turn, move in [*enumerate(moves)][-5:]:
+            tab.wait_for_selector(f"body[data-turns='{turn}']")
+            assert width > 390 or tab.evaluate(IN_VIEW), turn
+            typed(tab, move, turn + 1)
+            game.step(move)
+        tab.wait_for_selector(".facts .good, .facts .bad")
+        assert not tab.is_visible(".answer") and tab.evaluate(UNNAMED) == []
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+        assert texts(tab, ".solution") == [game.state()["seats"][0]["solution"]]
+        link, facts = tab.input_value("#link"), texts(tab, ".facts")
+        assert link == f"{root}#{game.state()['link']}"
+        tab.evaluate(FOLLOW, link.partition("#")[2])
+        tab.wait_for_selector(f"body[data-turns='{len(moves)}']")
+        assert texts(tab, ".facts") == facts
+        tab.evaluate("location.hash = 'task=nothing&seed=1&move=x'")
+        tab.wait_for_selector("#problem:not(:empty)")
