@@ -73,7 +73,7 @@ class _Games:
         """A shared game: an order like any other, of a person alone, and the moves that they typed."""
         if not isinstance(told, dict) or set(told) != {"order", "moves"}:
             raise UserError(f"a shared game has the fields order, moves, got {told!r:.200}")
-        order, moves = self._offer.check(Order.read(told["order"])), read_moves(told["moves"])
+        order, moves = self._offer.check(Order.read(told["order"]), shared=True), read_moves(told["moves"])
         if [*order.policies, order.advisor] != [PERSON, ""]:
             raise UserError("a shared game has one player, who is human, and no advisor")
         return self._begin(order, moves)

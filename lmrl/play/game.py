@@ -143,7 +143,7 @@ class Game:
 
     def _link(self) -> str:
         """What an address says of a person's own game, so that it can be played again; empty for other games."""
-        if list(self.order.policies) != [PERSON]:
+        if list(self.order.policies) != [PERSON] or not all(_may_set(self.order.task, word) for word in self.order.env):
             return ""
         moves = [action.removesuffix("\n") for action in self.seats[0].episode().actions]
         if not _may_replay(moves):
@@ -229,10 +229,16 @@ class Offer:
         """The same names under headings, for a list to choose from."""
         listed = listed_players(task, self._runs)
         known = {name for names in listed.values() for name in names}
-        return {**listed, "named on the command line": [name for name in self._named if name not in known]}
+        named = [name for name in dict.fromkeys(self._named) if name not in known]
+        return {**listed, "named on the command line": named}
 
-    def check(self, order: Order) -> Order:
+    def check(self, order: Order, shared: bool = False) -> Order:
         """The order, if it may be given.
+
+        Args:
+            order: what is to be played.
+            shared: it is that of a link, which whoever wrote it chose and which begins at once: the arguments of the
+                command line, such as a second speaker at an endpoint, are not for it.
 
         Raises:
             UserError: it names a player or an argument that is not on offer.
@@ -243,22 +249,27 @@ class Offer:
                 error = unknown("player", name[:80], [*players, PERSON])
                 raise UserError(f"{error}; other runs and models are named on the command line of lmrl web")
         for word in order.env:
-            self._check_argument(order.task, word)
+            if shared or order.task != self.first.task or word not in self.first.env:
+                self._check_argument(order.task, word)
         if order.seed > _MAX_SEED:
             raise UserError(f"seed must be at most {_MAX_SEED}, got {order.seed:.6g}")
         return order
 
     def _check_argument(self, task: str, word: str) -> None:
-        if task == self.first.task and word in self.first.env:
-            return
-        name, equals, text = word.partition("=")
+        name, equals, _ = word.partition("=")
         if not equals:
             raise UserError(f"env takes arguments as name=value, got {word!r:.80}")
-        if not registry.may_choose(task, name, _value(text)):
+        if not _may_set(task, word):
             raise UserError(
                 f"the page may not set {word!r:.80}: it chooses numbers, true, false and listed names; paths, programs "
                 f"and partners are named on the command line: lmrl web {task} --env {name[:40]}=..."
             )
+
+
+def _may_set(task: str, word: str) -> bool:
+    """Whether a page may give that argument, ``name=value``, by itself."""
+    name, equals, text = word.partition("=")
+    return bool(equals) and registry.may_choose(task, name, _value(text))
 
 
 def _told(task: str) -> dict[str, Any]:

@@ -28,15 +28,15 @@ def play_episode(
         adviser: whose move is shown each turn; None: nobody's.
         name: of the adviser.
     """
-    console, guide = Console(highlight=False), registry.guide(task.name)
+    console, guide, make = Console(highlight=False), registry.guide(task.name), environment(task.name, arguments)
+    picture = registry.make_picture(task.name, make)
 
     def show(request: Request) -> None:
         _show(console, guide, picture, request, seat)
         if adviser is not None:
             console.print(_advice(adviser, name, request), style="cyan", markup=False)
 
-    seat = Seat(task.name, environment(task.name, arguments), seed, "you", HumanPolicy(show=show), env=arguments)
-    picture = registry.make_picture(task.name, environment(task.name, arguments))
+    seat = Seat(task.name, make, seed, "you", HumanPolicy(show=show), env=arguments)
     try:
         console.print(f"{task.name}: {task.description}.\n{_explained(guide)}\n", markup=False, soft_wrap=True)
         while not seat.over:

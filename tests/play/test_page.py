@@ -170,11 +170,20 @@ def test_every_task_is_played_to_its_end_and_again_from_its_link(task: str) -> N
 def test_only_a_persons_own_game_has_a_link() -> None:
     assert Game(Order("wordle", ("random",))).state()["link"] == ""
     assert Game(Order("wordle", ("human", "random"))).state()["link"] == ""
+    assert Game(Order("twenty_questions", env=["partner=scripted"])).state()["link"] == ""
     game = Game(Order("maze_fo", seed=2, env=["max_steps=7"]))
     game.step("go & see=é #\ud800")
     assert game.state()["link"] == "task=maze_fo&seed=2&env=max_steps%3D7&move=go+%26+see%3D%C3%A9+%23%3F"
     game.step("x" * 2_001)
     assert game.state()["link"] == ""
+
+
+def test_a_link_may_not_use_what_the_command_line_named() -> None:
+    first = Order("twenty_questions", env=["partner=scripted"])
+    offer = Offer(first, Path("runs"))
+    assert offer.check(first) is first
+    with pytest.raises(UserError, match="the page may not set 'partner=scripted'"):
+        offer.check(first, shared=True)
 
 
 @pytest.mark.parametrize(
