@@ -162,7 +162,7 @@ def test_playing_by_hand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert main(["play", "maze_fo", "--seed", "0"]) == 0
     out = capsys.readouterr().out
     assert "Your current position is at position 5, 8." in out
-    assert out.endswith("Success\nsolved: return -8 in 6 turns, 1 illegal\n")
+    assert out.endswith("Success\nturn 6: reward 0, return -8\nsolved: return -8 in 6 turns, 1 illegal\n")
 
 
 # -- fit, on a small model of its own: what the command adds to Lightning ------------------------------------------

@@ -22,6 +22,7 @@ from lmrl.envs.base import TextEnv
 from lmrl.envs.official import FileFormat
 from lmrl.envs.task import (
     ChatPrompt,
+    Guide,
     MakeRecording,
     PartnerPrompts,
     Picture,
@@ -42,6 +43,7 @@ __all__ = [
     "Task",
     "chat_prompt",
     "file_format",
+    "guide",
     "make",
     "make_picture",
     "make_policy",
@@ -315,6 +317,18 @@ def chat_prompt(task_name: str) -> ChatPrompt:
         UserError: for an unknown task, or one that has no prompt.
     """
     return cast(ChatPrompt, _needed(task_name, "chat", "task with prompts"))
+
+
+def guide(task_name: str) -> Guide:
+    """What a person is told who plays a task; of one that has no guide of its own, its description and its actions.
+
+    Raises:
+        UserError: for an unknown task.
+    """
+    row = task(task_name)
+    known = ", ".join(action.strip() for action in row.actions)
+    words = f"One of: {known}." if known else "A line of text."
+    return cast("Guide | None", _hook(row, "guide")) or Guide(f"{row.description}.", words, ("", ""))
 
 
 def partner_prompts(task_name: str) -> PartnerPrompts:

@@ -23,6 +23,7 @@ from lmrl.types import Episode, PartnerRequest, Policy, Request, Start
 __all__ = [
     "ALGORITHMS",
     "ChatPrompt",
+    "Guide",
     "MakeRecording",
     "OwnScale",
     "PartnerDialogue",
@@ -114,6 +115,33 @@ class ChatPrompt:
     """An observation as it is shown."""
     own_spelling: Callable[[str], str] = str.strip
     """An action as it is shown."""
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def _no_note(request: Request, env: Mapping[str, Any]) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What a person is told who plays. Policies, datasets and transcripts have none of it."""
+
+    rules: str
+    """The game and what is rewarded, shown before the first move."""
+    action: str
+    """What to type."""
+    example: tuple[str, str]
+    """An action, and what the environment answers to it somewhere."""
+    spelling: Callable[[str], str] = _as_it_is
+    """A text of the game, or an action, as people read it."""
+    note: Callable[[Request, Mapping[str, Any]], str] = _no_note
+    """What the newest texts say, in words that the texts themselves leave out, from what is asked of the player and the
+    arguments of the environment; no more than the texts tell. It may have several lines."""
+    solution: Callable[[Mapping[str, Any]], str] = _nothing
+    """From the ``info`` of the last turn to what was hidden, one sentence; shown at the end and not before."""
 
 
 PartnerDialogue: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
@@ -404,6 +432,8 @@ class Task:
     """Hook: how an official file is read (`lmrl.envs.official.FileFormat`)."""
     chat: str = ""
     """Hook: how the task is put to a chat model that plays (`lmrl.envs.task.ChatPrompt`)."""
+    guide: str = ""
+    """Hook: what a person is told who plays (`lmrl.envs.task.Guide`)."""
     partner: str = ""
     """Hook: what models are told that are the second speaker (`lmrl.envs.task.PartnerPrompts`)."""
     picture: str = ""

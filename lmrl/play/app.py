@@ -1,7 +1,7 @@
 """The server behind the page: it hands out the page and plays the games that the page asks for."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any
 
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from lmrl.envs import registry
 from lmrl.errors import UserError
 from lmrl.play.access import Keys, OwnRequests
-from lmrl.play.game import Game, Offer, Order
+from lmrl.play.game import PERSON, Game, Offer, Order, read_moves
 from lmrl.report.pages import page_parts, printable, render_page
 
 __all__ = ["make_app"]
@@ -47,8 +47,8 @@ def make_app(offer: Offer, keys: Keys, names: Iterable[str] = ()) -> ASGIApp:
     """
     games = _Games(offer)
     routes = [Route("/", _page()), Route("/open", _opening(keys), methods=["POST"])]
-    for path, work in (("/offer", games.offer), ("/new", games.new), ("/step", games.step), ("/advice", games.advice)):
-        routes.append(Route(path, _answering(keys, work), methods=["POST"]))
+    for work in (games.offer, games.new, games.replay, games.step, games.advice):
+        routes.append(Route(f"/{work.__name__}", _answering(keys, work), methods=["POST"]))
     handlers = {UserError: _refused, ClientDisconnect: _gone, Exception: _failed}
     # Around all of it, so that what failed is answered with the same headers.
     return OwnRequests(Starlette(routes=routes, exception_handlers=handlers), names)
@@ -67,9 +67,25 @@ class _Games:
         return self._offer.describe()
 
     def new(self, told: Any) -> dict[str, Any]:
-        order = self._offer.check(Order.read(told))
+        return self._begin(self._offer.check(Order.read(told)), ())
+
+    def replay(self, told: Any) -> dict[str, Any]:
+        """A shared game: an order like any other, of a person alone, and the moves that they typed."""
+        if not isinstance(told, dict) or set(told) != {"order", "moves"}:
+            raise UserError(f"a shared game has the fields order, moves, got {told!r:.200}")
+        order, moves = self._offer.check(Order.read(told["order"]), shared=True), read_moves(told["moves"])
+        if [*order.policies, order.advisor] != [PERSON, ""]:
+            raise UserError("a shared game has one player, who is human, and no advisor")
+        return self._begin(order, moves)
+
+    def _begin(self, order: Order, moves: Sequence[str]) -> dict[str, Any]:
         with self._lock:
             game = Game(order, self._offer.chat)
+            try:
+                game.replay(moves)
+            except Exception:
+                game.close()
+                raise
             self._count += 1
             self._games[self._count] = game
             if len(self._games) > _GAMES:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from lmrl.configuration import env_arguments
 from lmrl.envs import registry
@@ -19,7 +20,7 @@ from lmrl.play.seat import Seat, advise
 from lmrl.players import is_chat, named_adviser, named_policy
 from lmrl.report.pages import rounded, shown_text
 
-__all__ = ["PERSON", "Game", "Offer", "Order"]
+__all__ = ["PERSON", "Game", "Offer", "Order", "listed_players", "read_moves"]
 
 PERSON = "human"
 # What a page sends for each field of an order.
@@ -83,7 +84,7 @@ class Game:
         ]
         make = environment(order.task, arguments)
         self.seats = [
-            Seat(order.task, make, order.seed, name, player, place)
+            Seat(order.task, make, order.seed, name, player, place, arguments)
             for place, (name, player) in enumerate(zip(order.policies, players, strict=True))
         ]
 
@@ -103,6 +104,17 @@ class Game:
         for seat, move in zip(moving, moves, strict=True):
             seat.play(move)
 
+    def replay(self, moves: Sequence[str]) -> None:
+        """Play moves that somebody has played before, until they or the game end.
+
+        Args:
+            moves: what the person typed, see `read_moves`.
+        """
+        for move in moves:
+            if all(seat.over for seat in self.seats):
+                return
+            self.step(move)
+
     def advice(self) -> dict[str, Any]:
         """The advisor's move for the person, and V; empty where there is nobody to ask or to tell."""
         waiting = [seat for seat in self.seats if seat.person and not seat.over]
@@ -121,6 +133,7 @@ class Game:
             "advised": self._adviser is not None,
             "actions": self.actions,
             "dialogue": self.seats[0].dialogue,
+            "link": self._link(),
             "seats": [seat.state() for seat in self.seats],
         }
 
@@ -128,6 +141,57 @@ class Game:
         """Close the environments."""
         for seat in self.seats:
             seat.close()
+
+    def _link(self) -> str:
+        """What an address says of a person's own game, so that it can be played again; empty for other games."""
+        if list(self.order.policies) != [PERSON] or not all(_may_set(self.order.task, word) for word in self.order.env):
+            return ""
+        moves = [action.removesuffix("\n") for action in self.seats[0].episode().actions]
+        if not _may_replay(moves):
+            return ""
+        told = [("task", self.order.task), ("seed", str(self.order.seed))]
+        return urlencode(
+            [*told, *(("env", word) for word in self.order.env), *(("move", move) for move in moves)], errors="replace"
+        )
+
+
+_MOST_MOVES = 500
+_LONGEST_MOVE = 2_000
+"""Characters."""
+_MOST_TYPED = 16_000
+"""Characters of all moves of a shared game."""
+
+
+def read_moves(told: Any) -> list[str]:
+    """The moves of a shared game from what a page sent. They are texts for the game, which answers any.
+
+    Raises:
+        UserError: it is no list of texts, or too long.
+    """
+    if not isinstance(told, list) or not all(isinstance(move, str) for move in told):
+        raise UserError(f"moves must be a list of texts, got {told!r:.80}")
+    if not _may_replay(told):
+        raise UserError(
+            f"a shared game has at most {_MOST_MOVES} moves of at most {_LONGEST_MOVE} characters, {_MOST_TYPED} in all"
+        )
+    return told
+
+
+def _may_replay(moves: Sequence[str]) -> bool:
+    lengths = [len(move) for move in moves]
+    return len(moves) <= _MOST_MOVES and max(lengths, default=0) <= _LONGEST_MOVE and sum(lengths) <= _MOST_TYPED
+
+
+def listed_players(task: str, runs: Path) -> dict[str, list[str]]:
+    """The one list of names from which a page chooses who plays a task, by the heading under which they stand.
+
+    Args:
+        task: name of the task.
+        runs: folder in which the finished trainings of a task lie under its name.
+    """
+    folders = sorted(runs.joinpath(task).glob("*"))
+    trained = [str(folder) for folder in folders if any((folder / kept).exists() for kept in _KEPT)]
+    return {"scripted players": [*policy_names(task)], "zoo": zoo_policies(task), "runs": trained}
 
 
 _KEPT = ("best.ckpt", "last.ckpt")  # at least one of them is in the folder of a run
@@ -153,19 +217,29 @@ class Offer:
     def describe(self) -> dict[str, Any]:
         """What the page offers, JSON-like."""
         tasks = {
-            row.name: {"description": row.description, "players": self.players(row.name)}
+            row.name: {"description": row.description, "guide": _told(row.name), "players": self.groups(row.name)}
             for row in registry.tasks().values()
         }
         return {"tasks": tasks, "first": asdict(self.first)}
 
     def players(self, task: str) -> list[str]:
         """Names of those who may play a task: its scripted players, its runs, and whom the command line named."""
-        folders = sorted(self._runs.joinpath(task).glob("*"))
-        trained = [str(folder) for folder in folders if any((folder / kept).exists() for kept in _KEPT)]
-        return [*dict.fromkeys([*policy_names(task), *zoo_policies(task), *trained, *self._named])]
+        return [*dict.fromkeys(name for names in self.groups(task).values() for name in names)]
 
-    def check(self, order: Order) -> Order:
+    def groups(self, task: str) -> dict[str, list[str]]:
+        """The same names under headings, for a list to choose from."""
+        listed = listed_players(task, self._runs)
+        known = {name for names in listed.values() for name in names}
+        named = [name for name in dict.fromkeys(self._named) if name not in known]
+        return {**listed, "named on the command line": named}
+
+    def check(self, order: Order, shared: bool = False) -> Order:
         """The order, if it may be given.
+
+        Args:
+            order: what is to be played.
+            shared: it is that of a link, which whoever wrote it chose and which begins at once: the arguments of the
+                command line, such as a second speaker at an endpoint, are not for it.
 
         Raises:
             UserError: it names a player or an argument that is not on offer.
@@ -176,22 +250,33 @@ class Offer:
                 error = unknown("player", name[:80], [*players, PERSON])
                 raise UserError(f"{error}; other runs and models are named on the command line of lmrl web")
         for word in order.env:
-            self._check_argument(order.task, word)
+            if shared or order.task != self.first.task or word not in self.first.env:
+                self._check_argument(order.task, word)
         if order.seed > _MAX_SEED:
             raise UserError(f"seed must be at most {_MAX_SEED}, got {order.seed:.6g}")
         return order
 
     def _check_argument(self, task: str, word: str) -> None:
-        if task == self.first.task and word in self.first.env:
-            return
-        name, equals, text = word.partition("=")
+        name, equals, _ = word.partition("=")
         if not equals:
             raise UserError(f"env takes arguments as name=value, got {word!r:.80}")
-        if not registry.may_choose(task, name, _value(text)):
+        if not _may_set(task, word):
             raise UserError(
                 f"the page may not set {word!r:.80}: it chooses numbers, true, false and listed names; paths, programs "
                 f"and partners are named on the command line: lmrl web {task} --env {name[:40]}=..."
             )
+
+
+def _may_set(task: str, word: str) -> bool:
+    """Whether a page may give that argument, ``name=value``, by itself."""
+    name, equals, text = word.partition("=")
+    return bool(equals) and registry.may_choose(task, name, _value(text))
+
+
+def _told(task: str) -> dict[str, Any]:
+    """What a page says of a task before the first move."""
+    guide = registry.guide(task)
+    return {"rules": guide.rules, "action": guide.action, "example": [*guide.example]}
 
 
 def _value(text: str) -> Any:

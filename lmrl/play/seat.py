@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from lmrl.envs.base import DialogueEnv
-from lmrl.envs.registry import make_picture
+from lmrl.envs.registry import guide, make_picture
+from lmrl.envs.registry import task as row_of
 from lmrl.errors import UserError
 from lmrl.report.pages import episode_facts, rounded, said, shown_text
 from lmrl.rollout import MakeEnv, Slot, step_together
@@ -59,18 +60,30 @@ class Seat:
         name: of the player.
         player: None for a person.
         place: a number that no other seat of the game has.
+        env: arguments of the environment.
     """
 
     def __init__(
-        self, task: str, make_env: MakeEnv, seed: int, name: str, player: Policy | None, place: int = 0
+        self,
+        task: str,
+        make_env: MakeEnv,
+        seed: int,
+        name: str,
+        player: Policy | None,
+        place: int = 0,
+        env: Mapping[str, Any] | None = None,
     ) -> None:
         self.name, self.over = name, False
+        self.notes: list[str] = []
+        """What each text says, in words (`lmrl.envs.task.Guide.note`): one more than there are turns."""
         self._task, self._make_env, self._player = task, make_env, player
+        self._guide, self._env = guide(task), {**row_of(task).kwargs, **(env or {})}
         self._slot = Slot(make_env(), place)
         self._slot.begin(0, Start(seed))
         self._drawn = make_picture(task, lambda: self._slot.env)
         self._terminated = False
         self._values: list[float | None] = []
+        self._write_note()
 
     @property
     def person(self) -> bool:
@@ -113,17 +126,33 @@ class Seat:
         self._terminated, truncated = self._slot.record_step(move.reply, turn)
         self.over = self._terminated or truncated
         self._values.append(move.value)
+        self._write_note()
+
+    def episode(self) -> Episode:
+        """The episode as far as it went."""
+        return self._slot.episode(self._task, self._terminated, self.over and not self._terminated)
+
+    def solution(self) -> str:
+        """What was hidden, one sentence; empty before the end, and where nothing was."""
+        return self._guide.solution(self._slot.info) if self.over else ""
+
+    def _write_note(self) -> None:
+        self.notes.append(self._guide.note(self.request(), self._env))
 
     def state(self) -> dict[str, Any]:
         """What the page shows, JSON-like; of a person's own game no more than the texts tell."""
-        episode = self._slot.episode(self._task, self._terminated, self.over and not self._terminated)
+        episode = self.episode()
+        texts = said(episode)
         board = self._slot.env if self.person and not self.over else None
         return {
             "name": shown_text(self.name),
             "person": self.person,
             "over": self.over,
             **episode_facts(episode),
-            "said": [shown_text(text) for text in said(episode)],
+            "said": [shown_text(text) for text in texts],
+            "shown": [shown_text(self._guide.spelling(text)) for text in texts],
+            "notes": [shown_text(note) for note in self.notes],
+            "solution": shown_text(self.solution()),
             "values": [rounded(value, 3) for value in self._values],
             "moves": dict(board.moves_by_squares()) if isinstance(board, _Squares) else {},
             **self._picture(episode),

@@ -1,18 +1,17 @@
-"""A person at the terminal plays one episode, with a drawing of the game and, if wanted, advice."""
+"""A person at the terminal plays one episode: rules first, a drawing of the game, scores and, if wanted, advice."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 
-from lmrl.envs.registry import make_picture
-from lmrl.envs.task import Picture, Task
+from lmrl.envs import registry
+from lmrl.envs.task import Guide, Picture, Task
 from lmrl.partners import environment
-from lmrl.play.seat import advise
+from lmrl.play.seat import Seat, advise
 from lmrl.policies.human import HumanPolicy
 from lmrl.report.wording import number
-from lmrl.rollout import rollout
-from lmrl.types import Episode, Policy, Request, Start
+from lmrl.types import Policy, Request
 
 __all__ = ["play_episode"]
 
@@ -29,21 +28,30 @@ def play_episode(
         adviser: whose move is shown each turn; None: nobody's.
         name: of the adviser.
     """
-    make, console = environment(task.name, arguments), Console(highlight=False)
-    picture = make_picture(task.name, make)
-    print(f"{task.name}: {task.description}.")
-    if task.actions:
-        print(f"Actions: {', '.join(action.strip() for action in task.actions)}.")
+    console, guide, make = Console(highlight=False), registry.guide(task.name), environment(task.name, arguments)
+    picture = registry.make_picture(task.name, make)
 
     def show(request: Request) -> None:
-        _show(console, picture, request)
+        _show(console, guide, picture, request, seat)
         if adviser is not None:
             console.print(_advice(adviser, name, request), style="cyan", markup=False)
 
-    for _, episode in rollout(HumanPolicy(show=show), make, [Start(seed)], task=task.name, slots=1):
-        _show(console, picture, _ended(episode))
-        ending = "solved" if episode.success else "not solved"
-        print(f"{ending}: return {episode.total_reward:g} in {len(episode)} turns, {episode.illegal} illegal")
+    seat = Seat(task.name, make, seed, "you", HumanPolicy(show=show), env=arguments)
+    try:
+        console.print(f"{task.name}: {task.description}.\n{_explained(guide)}\n", markup=False, soft_wrap=True)
+        while not seat.over:
+            seat.play(seat.move(None))
+        _show(console, guide, picture, seat.request(), seat)
+        _print_ending(console, seat)
+    finally:
+        seat.close()
+
+
+def _explained(guide: Guide) -> str:
+    """Rules, the form of an action and an example, a line each."""
+    action, answer = guide.example
+    lines = [f"Rules: {guide.rules}", f"Action: {guide.action}"]
+    return "\n".join([*lines, *([f"Example: {action} is answered by: {answer}"] if action else [])])
 
 
 def _advice(adviser: Policy, name: str, request: Request) -> str:
@@ -51,14 +59,24 @@ def _advice(adviser: Policy, name: str, request: Request) -> str:
     return f"{name} would say: {move}" + ("" if value is None else f"   V {number(value, 2)}")
 
 
-def _show(console: Console, picture: Picture | None, request: Request) -> None:
-    """The newest text, below a drawing if this is a terminal."""
+def _show(console: Console, guide: Guide, picture: Picture | None, request: Request, seat: Seat) -> None:
+    """The newest text, below a drawing if this is a terminal; what it says in words, and the scores so far."""
     drawing = picture.terminal(request) if picture is not None and console.is_terminal else None
     if drawing is not None:
         console.print(drawing)
-    console.print(request.observations[-1].rstrip("\n"), markup=False, soft_wrap=True)
+    newest = guide.spelling(request.observations[-1]).rstrip("\n")
+    for text in filter(None, (newest, seat.notes[-1])):
+        console.print(text, markup=False, soft_wrap=True)
+    episode = seat.episode()
+    if episode.rewards:
+        told = f"turn {len(episode)}: reward {episode.rewards[-1]:g}, return {episode.total_reward:g}"
+        console.print(told, style="dim", markup=False)
 
 
-def _ended(episode: Episode) -> Request:
-    """The end as if there were one more turn."""
-    return Request(0, episode.seed, episode.observations, episode.actions, info=episode.info)
+def _print_ending(console: Console, seat: Seat) -> None:
+    episode, solution = seat.episode(), seat.solution()
+    if solution:
+        console.print(solution, markup=False, soft_wrap=True)
+    ending = "solved" if episode.success else "not solved"
+    told = f"{ending}: return {episode.total_reward:g} in {len(episode)} turns, {episode.illegal} illegal"
+    console.print(told, markup=False)

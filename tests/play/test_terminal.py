@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from lmrl.cli import main
+from lmrl.envs import registry
 from lmrl.envs.registry import make
 
 
@@ -16,7 +17,7 @@ def test_a_game_of_wordle_to_its_end(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert main(["play", "wordle", "--seed", "1"]) == 0
     out = capsys.readouterr().out
     assert "\x1b[1;37;48;2;92;95;98m A " in out
-    assert out.count(" A ") == 1 + 2 + 3 + 4 + 5 + 6
+    assert out.count("m A ") == 1 + 2 + 3 + 4 + 5 + 6
     assert out.endswith("in 6 turns, 0 illegal\n")
 
 
@@ -51,5 +52,32 @@ def test_texts_of_other_games_are_shown_as_they_are(
     monkeypatch.setattr("sys.stdin", io.StringIO("[bold]nothing[/bold]\n"))
     assert main(["play", task, "--seed", "0"]) == 2
     said = capsys.readouterr()
-    assert make(task).reset(seed=0)[0].split("\n")[0] in said.out
+    first = registry.guide(task).spelling(make(task).reset(seed=0)[0])
+    assert first.split("\n")[0] in said.out
     assert "the input ended on turn 1" in said.err
+
+
+def test_rules_come_first_scores_as_they_change_and_the_answer_last(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("zzzzz\nslate\nlight\n"))
+    assert main(["play", "wordle", "--seed", "1"]) == 0
+    told = capsys.readouterr().out.replace("> ", "").split("\n")
+    guide = registry.guide("wordle")
+    assert told[1:4] == [
+        f"Rules: {guide.rules}",
+        f"Action: {guide.action}",
+        "Example: paper is answered by: y y g y b",
+    ]
+    assert told[5:9] == [
+        "Wordle:",
+        "zzzzz is not in the list of 431 words.",
+        "turn 1: reward -1, return -1",
+        "b y b y b",
+    ]
+    assert told[-4:-1] == [
+        "turn 3: reward 0, return -2",
+        "The word was light.",
+        "solved: return -2 in 3 turns, 1 illegal",
+    ]
+    assert "".join(told[:-3]).count("light") == 0

@@ -584,10 +584,11 @@ def typed(tab: Any, words: str, turn: int) -> None:
 def order(tab: Any, task: str, mode: str, **fields: str) -> None:
     """Fill in the form and press its button; waits until the new game is there."""
     tab.evaluate("delete document.body.dataset.turns")
+    tab.evaluate("document.getElementById('choose').open = true")
     tab.select_option("#task", task)
     tab.click(f"label:has([value={mode}]) span")
     for name, value in fields.items():
-        tab.fill(f"#{name}", value)
+        (tab.select_option if name in ("left", "right", "advisor") else tab.fill)(f"#{name}", value)
     tab.click("text=Start")
     tab.wait_for_selector("body[data-turns]")
 
@@ -611,11 +612,13 @@ def test_wordle_to_its_end_in_the_page() -> None:
         tab.wait_for_selector("body[data-turns='2']")
         assert texts(tab, "li.own .text") == ["zzzzz", advised]
         typed(tab, word, 3)
-        assert texts(tab, ".facts")[0] == "you return \N{MINUS SIGN}2 turn 3 illegal 1 solved"
+        assert texts(tab, ".facts")[0] == "you return \N{MINUS SIGN}2 last reward 0 turn 3 illegal 1 solved"
         assert tab.locator(".tile.g").count() >= 10  # the row, and the letters below
         assert not tab.is_visible(".answer") and not tab.is_visible(".hint")
         tab.click("#back")
-        assert texts(tab, ".facts")[0].startswith("you return \N{MINUS SIGN}2 turn 2 illegal 1")
+        assert texts(tab, ".facts")[0].startswith(
+            "you return \N{MINUS SIGN}2 last reward \N{MINUS SIGN}1 turn 2 illegal 1"
+        )
         assert tab.is_disabled("#on") is False
         tab.click("text=Next seed")
         tab.wait_for_selector("body[data-turns='0']")
@@ -666,10 +669,11 @@ def test_two_policies_side_by_side_and_a_mistake_that_is_explained() -> None:
         assert texts(tab, ".player") == ["random", "optimal"]
         first = [texts(tab, f".seat:nth-child({n}) li")[0] for n in (1, 2)]
         assert first[0] == first[1]
-        tab.fill("#right", "nobody")
+        assert tab.eval_on_selector_all("#right option", "all => all.map(one => one.value)")[:2] == ["human", "random"]
+        tab.fill("#env", "max_steps=-5")
         tab.click("text=Start")
         tab.wait_for_selector("#problem:not(:empty)")
-        assert texts(tab, "#problem")[0].startswith("unknown player 'nobody'; known: ")
+        assert texts(tab, "#problem")[0].startswith("max_steps must be ")
         assert texts(tab, ".player") == ["random", "optimal"]
 
 
@@ -683,7 +687,8 @@ def test_moves_on_the_board_and_with_the_arrow_keys() -> None:
         ]
         tab.click("[data-square=f3]")
         tab.wait_for_selector("body[data-turns='1']")
-        assert texts(tab, "li.own .text") == ["N f 3"]
+        assert texts(tab, "li.own .text") == ["Nf3"]
+        assert texts(tab, ".note")[0].startswith("You played Nf3. Black played ")
         order(tab, "maze_po", "play", env="")
         tab.keyboard.press("ArrowUp")
         tab.wait_for_selector("body[data-turns='1']")

@@ -33,6 +33,7 @@ TASKS = (
         recording="lmrl.envs.car_dealer.players:recording",
         official="lmrl.envs.car_dealer.official:FORMAT",
         chat="lmrl.envs.car_dealer.prompts:CHAT",
+        guide="lmrl.envs.car_dealer.prompts:GUIDE",
         partner="lmrl.envs.car_dealer.prompts:PARTNER",
         tokens="lmrl.envs.car_dealer.tokens:tokens",
     ),

@@ -7,10 +7,10 @@ whom they play (appendix C.8), and is sampled.
 from collections.abc import Mapping
 from typing import Any
 
-from lmrl.envs.task import ChatPrompt, PartnerDialogue, PartnerPrompts
+from lmrl.envs.task import ChatPrompt, Guide, PartnerDialogue, PartnerPrompts
 from lmrl.types import PartnerRequest
 
-__all__ = ["CHAT", "PARTNER"]
+__all__ = ["CHAT", "GUIDE", "PARTNER"]
 
 CHAT = ChatPrompt(
     "an experienced car seller",
@@ -21,6 +21,23 @@ buyer pays, in thousands of dollars, and nothing if they leave. Buyers leave who
 what they do not want. Say one short line at a time.""",
     other="Buyer",
     header="Start",
+)
+
+
+def _solution(info: Mapping[str, Any]) -> str:
+    buyer = info["start"]
+    wishes = f"of the type {buyer['type']}, brand {buyer['brand']}, with {', '.join(buyer['features'])}"
+    return f"The buyer wanted a car {wishes}, had ${buyer['budget']:,}, and was to be won by: {buyer['strategy']}."
+
+
+GUIDE = Guide(
+    "You sell cars. The buyer wants a brand, a type and features, has a budget, and does not tell all of it at "
+    "once. Find out what they want, offer a car with its list price (MSRP), and agree on a price. You earn that "
+    "price in thousands of dollars, unless the reward was changed, and nothing if they leave. Buyers leave who are "
+    "bored, asked too much, or offered what they do not want.",
+    "One short line, as you would say it.",
+    ("I have a Toyota sedan for $31,000.", "With respect. That is not my brand. I want a Mercedes-Benz."),
+    solution=_solution,
 )
 
 _BUYER = """\

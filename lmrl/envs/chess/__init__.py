@@ -34,6 +34,7 @@ TASKS = (
         recording="lmrl.envs.chess.players:recording",
         official="lmrl.envs.chess.official:FORMAT",
         chat="lmrl.envs.chess.env:CHAT",
+        guide="lmrl.envs.chess.guide:GUIDE",
         tokens="lmrl.envs.chess.tokens:tokens",
         picture="lmrl.envs.chess.picture:BoardPicture",
     ),

@@ -7,10 +7,15 @@
     return rows.length === 8 && rows.every((row) => /^[prnbqkPRNBQK.]{8}$/.test(row)) ? rows : null;
   };
 
+  // The men by their squares, for those who hear the page.
+  const NAMES = { p: "pawn", r: "rook", n: "knight", b: "bishop", q: "queen", k: "king" };
+  const told = (rows) => rows.flatMap((row, r) => [...row].map((piece, c) => piece === "." ? "" :
+    `${piece === piece.toLowerCase() ? "black" : "white"} ${NAMES[piece.toLowerCase()]} ${"abcdefgh"[c]}${8 - r}`)).filter(Boolean).join(", ");
+
   const board = (text, before) => {
     const rows = ranks(text), earlier = before === undefined ? null : ranks(before);
     if (!rows) return null;
-    const svg = draw("svg", { viewBox: "-14 0 174 174", class: "board", role: "img", "aria-label": "chess board" });
+    const svg = draw("svg", { viewBox: "-14 0 174 174", class: "board", role: "img", "aria-label": `chess board: ${told(rows)}` });
     for (let r = 0; r < 8; r++) {
       svg.append(draw("text", { x: -7, y: r * 20 + 13, "font-size": 8, "text-anchor": "middle", class: "label" }, String(8 - r)));
       svg.append(draw("text", { x: r * 20 + 10, y: 171, "font-size": 8, "text-anchor": "middle", class: "label" }, "abcdefgh"[r]));

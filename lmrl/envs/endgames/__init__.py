@@ -36,6 +36,7 @@ TASKS = (
         recording="lmrl.envs.endgames.players:recording",
         official="lmrl.envs.chess.official:FORMAT",
         chat="lmrl.envs.endgames.env:CHAT",
+        guide="lmrl.envs.endgames.env:GUIDE",
         tokens="lmrl.envs.endgames.env:tokens",
         picture="lmrl.envs.chess.picture:BoardPicture",
     ),

@@ -10,13 +10,15 @@ import chess
 import numpy as np
 
 from lmrl.envs.chess.env import Chess, plain_fen, plain_san
+from lmrl.envs.chess.guide import ACTION, board_note, board_spelling
 from lmrl.envs.chess.tokens import MEN_ON_SQUARES, clock_parts, men_parts, move_parts
 from lmrl.envs.endgames.table import mate_plies
-from lmrl.envs.task import ChatPrompt, TaskTokens
+from lmrl.envs.task import ChatPrompt, Guide, TaskTokens
 from lmrl.errors import UserError, unknown
 
 __all__ = [
     "CHAT",
+    "GUIDE",
     "PIECE_SETS",
     "Endgames",
     "choose_held_out",
@@ -194,6 +196,16 @@ and leaves the board as it is. Mate in as few moves as you can; beware of stalem
     example_turns=1,
     spelling=plain_fen,
     own_spelling=plain_san,
+)
+
+
+GUIDE = Guide(
+    "You play White against a lone king and begin with a won position. Mate earns 1, a draw nothing; beware of "
+    "stalemate. What is no legal move costs 1 and leaves the board as it is.",
+    ACTION,
+    ("Rc7+", "KR6/2R5/8/8/8/8/3k4/8 w - - 2 2"),
+    spelling=board_spelling,
+    note=board_note,
 )
 
 

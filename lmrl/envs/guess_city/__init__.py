@@ -32,6 +32,7 @@ TASKS = (
         recording="lmrl.envs.guess_city.players:recording",
         official="lmrl.envs.guess_city.official:FORMAT",
         chat="lmrl.envs.guess_city.prompts:CHAT",
+        guide="lmrl.envs.guess_city.prompts:GUIDE",
         partner="lmrl.envs.guess_city.prompts:PARTNER",
         tokens="lmrl.envs.guess_city.players:tokens",
     ),

@@ -7,10 +7,10 @@ The paper has no script for a chat model that plays. Its trained resident reads 
 from collections.abc import Mapping
 from typing import Any
 
-from lmrl.envs.task import ChatPrompt, PartnerDialogue, PartnerPrompts
+from lmrl.envs.task import ChatPrompt, Guide, PartnerDialogue, PartnerPrompts
 from lmrl.types import PartnerRequest
 
-__all__ = ["CHAT", "PARTNER"]
+__all__ = ["CHAT", "GUIDE", "PARTNER"]
 
 CHAT = ChatPrompt(
     "an expert player of guessing games",
@@ -20,6 +20,19 @@ twenty questions. A question may be open ("What do people eat?") or of the yes-o
 such as "Is it Cairo?". Every question costs 1, the one that wins nothing.""",
     other="Resident",
     header="Questions:",
+)
+
+
+def _solution(info: Mapping[str, Any]) -> str:
+    return f"The city was {info['start']['city']}."
+
+
+GUIDE = Guide(
+    "Somebody lives in one of the hundred largest cities of the world. Find out which by at most twenty questions. "
+    "Each costs 1, the one that names the city nothing.",
+    "A question, open or answered by yes or no; to win, name the city: Is it Cairo?",
+    ("What language do people speak?", "We speak a language of the Middle East."),
+    solution=_solution,
 )
 
 _RESIDENT = """\

@@ -51,6 +51,7 @@ _FO = Task(
     recording="lmrl.envs.maze.players:recording",
     official="lmrl.envs.maze.official:FORMAT_FO",
     chat="lmrl.envs.maze.env:CHAT_FO",
+    guide="lmrl.envs.maze.env:GUIDE_FO",
     picture="lmrl.envs.maze.picture:MazePicture",
     probe="lmrl.envs.maze.probe:PROBE",
     probe_plot="lmrl.envs.maze.probe_plot:PROBE_PLOT",
@@ -74,6 +75,7 @@ _PO = replace(
     ),
     official="lmrl.envs.maze.official:FORMAT_PO",
     chat="lmrl.envs.maze.env:CHAT_PO",
+    guide="lmrl.envs.maze.env:GUIDE_PO",
 )
 
 TASKS = (_FO, _PO)

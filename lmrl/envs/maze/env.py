@@ -12,10 +12,10 @@ from typing import Any, ClassVar, TypeAlias
 
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.maze.layouts import MOVES, Cell, Layout, find_layout
-from lmrl.envs.task import ChatPrompt
+from lmrl.envs.task import ChatPrompt, Guide
 from lmrl.errors import UserError, check_range, unknown
 
-__all__ = ["CHAT_FO", "CHAT_PO", "OBSERVE", "REWARDS", "Maze"]
+__all__ = ["CHAT_FO", "CHAT_PO", "GUIDE_FO", "GUIDE_PO", "OBSERVE", "REWARDS", "Maze"]
 
 _SUCCESS, _FAILURE = "Success\n", "Failure\n"
 _FAILURE_REWARD = -1.0  # whatever the reward function, as in the published benchmark
@@ -210,4 +210,29 @@ The actions: "move left", "move right", "move up", "move down".""",
     last_texts=20,
     temperature=0.7,
     games=25,
+)
+
+
+_RULES = (
+    "A wall leaves you where you are. Each move costs 1, the one that reaches the goal nothing, and a text that is no "
+    "action costs 4, unless the reward was changed. Time is up after 100 actions, unless that was changed."
+)
+_ACTION = "move left, move right, move up or move down; on the page also the buttons and the arrow keys."
+
+GUIDE_FO = Guide(
+    "Walk to the goal in as few moves as you can. Positions are row, column: up takes 1 from the row, right adds 1 "
+    f"to the column. {_RULES}",
+    _ACTION,
+    (
+        "move down",
+        "The goal is at position 8, 6. Your current position is at position 3, 9. There are walls to your right, to "
+        "your left.",
+    ),
+)
+
+GUIDE_PO = Guide(
+    "Walk to the goal in as few moves as you can. You are told the walls around you, but neither where you are nor "
+    f"where the goal is: remember the way that you have gone. {_RULES}",
+    _ACTION,
+    ("move down", "There are walls to your right, to your left."),
 )

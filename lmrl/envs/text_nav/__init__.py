@@ -37,6 +37,7 @@ _FO = Task(
     recording="lmrl.envs.text_nav.players:recording",
     official="lmrl.envs.text_nav.official:FORMAT",
     chat="lmrl.envs.text_nav.env:CHAT",
+    guide="lmrl.envs.text_nav.env:GUIDE",
 )
 _PO = replace(
     _FO,

@@ -3,11 +3,11 @@
 from typing import Any, ClassVar
 
 from lmrl.envs.base import TextEnv, Turn
-from lmrl.envs.task import ChatPrompt
+from lmrl.envs.task import ChatPrompt, Guide
 from lmrl.envs.text_nav.house import OBJECTIVE, ROOMS, State, begin, carried, commands, described, obey, refusal, told
 from lmrl.errors import check_range, unknown
 
-__all__ = ["CHAT", "TextNav"]
+__all__ = ["CHAT", "GUIDE", "TextNav"]
 
 _CACHE = 1 << 15
 
@@ -120,4 +120,13 @@ You play a text adventure in a house. Objective: take the stale food from the ta
 fridge in the kitchen, and close the fridge, within fifteen commands. Do not eat it.
 
 Your action is one of the admissible commands that the game lists, in the same words. Any other text costs a turn.""",
+)
+
+
+GUIDE = Guide(
+    "Take the stale food from the table in the living room, put it into the fridge in the kitchen, and close the "
+    "fridge, before the time is up (fifteen commands, unless that was changed). That earns 1, all else nothing. Do "
+    "not eat it.",
+    "One of the admissible commands, in the same words. Any other text costs a turn.",
+    ("open fridge", "You open the fridge, revealing a fruit."),
 )

@@ -31,6 +31,7 @@ TASKS = (
         recording="lmrl.envs.twenty_questions.players:recording",
         official="lmrl.envs.twenty_questions.official:FORMAT",
         chat="lmrl.envs.twenty_questions.prompts:CHAT",
+        guide="lmrl.envs.twenty_questions.prompts:GUIDE",
         partner="lmrl.envs.twenty_questions.prompts:PARTNER",
         tokens="lmrl.envs.twenty_questions.env:tokens",
     ),

@@ -7,11 +7,11 @@ The paper gives a chat model no example; here it has one. Its trained oracle rea
 from collections.abc import Mapping
 from typing import Any
 
-from lmrl.envs.task import ChatPrompt, PartnerDialogue, PartnerPrompts
+from lmrl.envs.task import ChatPrompt, Guide, PartnerDialogue, PartnerPrompts
 from lmrl.envs.twenty_questions.players import probe
 from lmrl.types import PartnerRequest
 
-__all__ = ["CHAT", "PARTNER"]
+__all__ = ["CHAT", "GUIDE", "PARTNER"]
 
 CHAT = ChatPrompt(
     "an expert player of Twenty Questions",
@@ -22,6 +22,19 @@ is that object, such as "Is it a cat?". Every question costs 1, the one that win
 possibilities.""",
     other="Oracle",
     header="Questions:",
+)
+
+
+def _solution(info: Mapping[str, Any]) -> str:
+    return f"The object was: {info['start']['word']}."
+
+
+GUIDE = Guide(
+    "Somebody thinks of an object, such as an animal, a fruit, a tool or a piece of clothing. Find out which by at "
+    "most twenty questions. Each costs 1, the one that names the object nothing.",
+    "A question that is answered by yes or no; to win, ask whether it is that object: Is it a cat?",
+    ("Is it alive?", "No."),
+    solution=_solution,
 )
 
 _ORACLE = """\

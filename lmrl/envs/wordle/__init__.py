@@ -29,6 +29,7 @@ TASKS = (
         recording="lmrl.envs.wordle.players:recording",
         official="lmrl.envs.wordle.official:FORMAT",
         chat="lmrl.envs.wordle.env:CHAT",
+        guide="lmrl.envs.wordle.guide:GUIDE",
         tokens="lmrl.envs.wordle.env:tokens",
         picture="lmrl.envs.wordle.picture:WordlePicture",
     ),

@@ -12,8 +12,9 @@
       const legal = COLOURS.test(colours) && letters.length === 5;
       for (let place = 0; place < 5; place++) {
         const colour = legal ? colours[place] : "x";
-        const words = { g: "here", y: "elsewhere", b: "not in the word", x: "not a word" }[colour];
-        found.append(make("span", { class: "tile " + colour, title: words }, letters[place] || " "));
+        const words = { g: "here", y: "elsewhere", b: "not in the word", x: "not in the list" }[colour];
+        const label = `${letters[place] || "no letter"}: ${words}`;
+        found.append(make("span", { class: "tile " + colour, title: words, role: "img", "aria-label": label }, letters[place] || " "));
       }
     });
     return found;
@@ -36,8 +37,11 @@
         if ("byg".indexOf(colours[place]) >= "byg".indexOf(known[letter] || "b")) known[letter] = colours[place];
       });
     });
-    return make("div", { class: "alphabet", "aria-label": "letters" },
-      ...[..."abcdefghijklmnopqrstuvwxyz"].map((letter) => make("span", { class: `tile ${known[letter] || "o"}` }, letter)));
+    return make("div", { class: "alphabet", role: "group", "aria-label": "letters" },
+      ...[..."abcdefghijklmnopqrstuvwxyz"].map((letter) => {
+        const words = { g: "at its place", y: "elsewhere", b: "not in the word" }[known[letter]] || "not tried";
+        return make("span", { class: `tile ${known[letter] || "o"}`, title: words, role: "img", "aria-label": `${letter}: ${words}` }, letter);
+      }));
   };
 
   PICTURES.set("wordle", {

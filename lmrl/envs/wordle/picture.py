@@ -4,11 +4,12 @@ from rich.text import Text
 
 from lmrl.envs.task import Picture
 from lmrl.envs.wordle.env import word_of
+from lmrl.envs.wordle.guide import known_letters
 from lmrl.types import Request
 
 __all__ = ["WordlePicture", "draw_wordle"]
 
-_TILES = {"g": "bold white on #4d8f47", "y": "bold white on #a98800", "b": "bold white on #5c5f62"}
+_TILES = {"g": "bold white on #40803b", "y": "bold white on #8a6d00", "b": "bold white on #5c5f62"}
 _NO_WORD = "bold red strike"
 
 
@@ -25,17 +26,16 @@ class WordlePicture(Picture):
 
 def draw_wordle(request: Request) -> Text:
     """The guesses so far, and the letters by what is known of them."""
-    drawn, known = Text(), dict[str, str]()
+    drawn, known = Text(), known_letters(request)
     for action, answer in zip(request.actions, request.observations[1:], strict=True):
         guess, colours = word_of(action), answer.replace(" ", "").strip()
         if len(colours) != len(guess):
             drawn.append(guess.upper(), _NO_WORD)
-            drawn.append("  not a word of the vocabulary\n", "red")
+            drawn.append("  not in the list\n", "red")
             continue
         for letter, colour in zip(guess, colours, strict=True):
             drawn.append(f" {letter.upper()} ", _TILES[colour])
             drawn.append(" ")
-            known[letter] = max(known.get(letter, "b"), colour, key="byg".index)
         drawn.append("\n")
     for letter in "abcdefghijklmnopqrstuvwxyz":
         drawn.append(letter, _TILES[known[letter]] if letter in known else "")

@@ -1,6 +1,6 @@
 // The page: what is to be played is asked of the server, turn by turn; what has been played can be looked at again.
 (() => {
-  const find = (id) => document.getElementById(id), SESSION = "lmrl";
+  const find = (id) => document.getElementById(id), SESSION = "lmrl", SHARED = "lmrl-shared";
   let data = null, game = null, views = [], shown = 0, playing = false, busy = false, timer = 0, open = 0;
 
   const ask = async (path, body) => {
@@ -20,22 +20,39 @@
 
   const mode = () => document.querySelector("[name=mode]:checked").value;
   const order = () => {
-    const left = find("left").value.trim(), right = find("right").value.trim();
+    const left = find("left").value, right = find("right").value;
     const policies = { play: ["human"], watch: [left], compare: [left, right] }[mode()];
     return {
       task: find("task").value,
       policies,
       seed: find("seed").valueAsNumber,
-      advisor: policies.includes("human") ? find("advisor").value.trim() : "",
+      advisor: policies.includes("human") ? find("advisor").value : "",
       env: find("env").value.split(/\s+/).filter(Boolean),
     };
   };
   const fields = () => {  // those that belong to the mode and the task
     for (const field of document.querySelectorAll("[data-for]")) field.hidden = !field.dataset.for.split(" ").includes(mode());
     find("advisor").parentElement.hidden = !order().policies.includes("human");
-    const { description, players } = data.tasks[find("task").value];
+    const { description, guide, players } = data.tasks[find("task").value], you = mode() === "compare" ? [["human", "you"]] : [];
     find("about").textContent = description;
-    find("players").replaceChildren(...[...players, ...(mode() === "compare" ? ["human"] : [])].map((value) => make("option", { value })));
+    list(find("left"), players, you);
+    list(find("right"), players, you);
+    list(find("advisor"), players, [["", "nobody"]]);
+    explain(guide);
+  };
+  // Names to choose from under their headings, after others; what was chosen stays chosen, if it is still there.
+  const list = (field, groups, others) => {
+    const kept = field.value, option = (value, words) => make("option", { value }, words);
+    const named = Object.entries(groups).filter(([, names]) => names.length);
+    field.replaceChildren(...others.map(([value, words]) => option(value, words)),
+      ...named.map(([label, names]) => make("optgroup", { label }, ...names.map((name) => option(name, name)))));
+    choose(field, kept);
+  };
+  const choose = (field, value) => { field.value = value; if (field.selectedIndex < 0) field.selectedIndex = 0; };
+  const explain = ({ rules, action, example: [typed, answer] }) => {
+    const lines = [["Rules", rules], ["Your action", action], ...(typed ? [["Example", typed], ["Answer", answer]] : [])];
+    find("guide").querySelector("dl").replaceChildren(...lines.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, words)]));
+    find("guide").hidden = false;
   };
 
   const last = () => Math.max(...game.seats.map(({ turns }) => turns));
@@ -65,15 +82,21 @@
     game = found;
     problem("");
     show(last());
+    if (last() === 1) find("guide").open = false;  // before the first move it is open; afterwards as the reader likes
+    find("sharing").hidden = !game.link;
+    find("link").value = game.link ? `${location.origin}${location.pathname}#${game.link}` : "";
+    find("copied").textContent = "";
     document.body.dataset.turns = last();
     advise();
   };
 
-  const begin = async () => {
+  const begin = async (path = "new", told = order()) => {
     clearTimeout(timer);
     try {
-      const found = await ask("new", order());
+      const found = await ask(path, told);
       playing = mode() !== "play";
+      if (narrow()) find("choose").open = false;
+      find("guide").open = mode() === "play" && found.seats[0].turns === 0;
       game = found;
       views = game.seats.map((_, place) => seatView(game, place, say, (turn) => { playing = false; show(turn); }));
       find("seats").className = views.length === 1 ? "alone" : "";
@@ -110,11 +133,29 @@
     if (playing) timer = setTimeout(async () => { if (playing) { await forward(); later(); } }, Number(find("pace").value));
   };
   const pause = () => { playing = false; };
+  const narrow = () => matchMedia("(max-width: 34rem)").matches;
+  // What a link says of a game is data for the server, which checks it like any other order.
+  const replay = (link) => {
+    const told = new URLSearchParams(link), task = told.get("task") || "", env = told.getAll("env");
+    if (!Object.hasOwn(data.tasks, task)) return problem("this link names no task that is known here");
+    const seed = Number(told.get("seed"));
+    find("task").value = task;
+    document.querySelector("[value=play]").checked = true;
+    Object.assign(find("seed"), { value: seed });
+    find("env").value = env.join(" ");
+    find("advisor").value = "";
+    fields();
+    return begin("replay", { order: { task, policies: ["human"], seed, advisor: "", env }, moves: told.getAll("move") });
+  };
 
   find("order").addEventListener("change", () => { if (data) fields(); });
-  find("task").addEventListener("change", () => { for (const id of ["advisor", "left", "right", "env"]) find(id).value = ""; });
+  find("task").addEventListener("change", () => { find("env").value = ""; find("advisor").value = ""; });
   find("order").addEventListener("submit", (event) => { event.preventDefault(); if (data) begin(); });
   find("another").addEventListener("click", () => { if (!data) return; find("seed").valueAsNumber = (find("seed").valueAsNumber || 0) + 1; begin(); });
+  find("copy").addEventListener("click", async () => {
+    find("link").select();
+    try { await navigator.clipboard.writeText(find("link").value); find("copied").textContent = "copied"; } catch { find("copied").textContent = "press Ctrl-C to copy"; }
+  });
   find("play").addEventListener("click", () => { playing = !playing; show(shown); later(); });
   find("back").addEventListener("click", () => { pause(); show(shown - 1); });
   find("on").addEventListener("click", () => { pause(); forward(); });
@@ -127,25 +168,36 @@
     if (act) { event.preventDefault(); act(); }
   });
 
-  // The key of the address opens a session of this tab, and is worthless from then on.
+  // A keyboard on the screen may cover what is fixed to the bottom of the page.
+  const view = window.visualViewport, lift = () => {
+    const covered = view.scale === 1 ? innerHeight - view.height - view.offsetTop : 0;
+    document.documentElement.style.setProperty("--keyboard", `${Math.max(0, covered)}px`);
+  };
+  if (view) for (const event of ["resize", "scroll"]) view.addEventListener(event, lift);
+
+  // The key of the address opens a session of this tab, and is worthless from then on. A shared game waits for it.
   const enter = async () => {
-    const key = location.hash.slice(1);
+    const words = location.hash.slice(1), shared = words.includes("=");
     history.replaceState(null, "", location.pathname);
+    if (shared) sessionStorage.setItem(SHARED, words);
     try {
-      if (key) sessionStorage.setItem(SESSION, (await ask("open", { key })).session);
+      if (words && !shared) sessionStorage.setItem(SESSION, (await ask("open", { key: words })).session);
       data = await ask("offer", {});
     } catch (error) { return problem(error.message); }
+    const link = sessionStorage.getItem(SHARED);
+    sessionStorage.removeItem(SHARED);
     const { task, policies, seed, advisor, env } = data.first;
     const [left, right] = policies;
     find("task").value = task;
     document.querySelector(`[value=${policies.length === 2 ? "compare" : left === "human" ? "play" : "watch"}]`).checked = true;
-    Object.assign(find("left"), { value: left === "human" && !right ? "" : left });
-    find("right").value = right || "";
+    fields();
+    choose(find("left"), left);
+    choose(find("right"), right || "");
+    choose(find("advisor"), advisor);
     find("seed").value = seed;
-    find("advisor").value = advisor;
     find("env").value = env.join(" ");
     fields();
-    begin();
+    return link ? replay(link) : begin();
   };
   addEventListener("hashchange", () => { if (location.hash) enter(); });
   enter();

@@ -4,7 +4,7 @@ const outcome = ({ over, ending }) =>
 
 const facts = (seat, turn) => {
   const sum = seat.rewards.slice(0, turn).reduce((total, reward) => total + reward, 0), value = seat.values[turn];
-  const pairs = [["return", number(sum)], ["turn", turn], ["illegal", seat.illegal], ["V", typeof value === "number" ? value.toFixed(2).replace("-", "−") : ""]];
+  const pairs = [["return", number(sum)], ["last reward", turn ? number(seat.rewards[turn - 1]) : ""], ["turn", turn], ["illegal", seat.illegal], ["V", typeof value === "number" ? value.toFixed(2).replace("-", "−") : ""]];
   const told = pairs.filter(([, shown]) => shown !== "").map(([name, shown]) => make("span", {}, name + " ", make("b", {}, String(shown))));
   return [make("b", { class: "player" }, seat.person ? "you" : seat.name), ...told, ...(turn === seat.turns ? [outcome(seat)] : [])];
 };
@@ -23,12 +23,13 @@ const answering = (actions, say, typing) => {
     way.addEventListener("click", () => say(action));
     return way;
   }));
-  return { field, element: make("div", {}, ...(actions.length ? [ways] : []), line) };
+  return { field, element: make("div", { class: "answering" }, ...(actions.length ? [ways] : []), line) };
 };
 
 const seatView = (game, place, say, go) => {
   const first = game.seats[place], { typing } = PICTURES.get(first.picture.kind) || {};
   const told = make("p", { class: "facts", role: "status" }), frame = make("div", { class: "picture" });
+  const note = make("p", { class: "note", role: "status" }), solution = make("p", { class: "solution", role: "status" });
   const hint = make("p", { class: "hint", role: "status", hidden: "" }), said = make("div", { class: "said", tabindex: 0, "aria-label": "what was said" });
   let seat = first, turn = 0, from = "";
 
@@ -50,7 +51,7 @@ const seatView = (game, place, say, go) => {
   });
 
   const answer = first.person ? answering(game.actions, say, (typed) => { if (typing && turn === seat.turns) paint(typed); }) : null;
-  const own = make("div", {}, frame, hint, ...(answer ? [answer.element] : []));
+  const own = make("div", {}, frame, note, solution, hint, ...(answer ? [answer.element] : []));
   const element = make("section", { class: "seat", "aria-label": first.person ? "you" : first.name }, told,
     make("div", { class: first.picture.kind ? "both pictured" : "both" }, own, said));
 
@@ -58,7 +59,9 @@ const seatView = (game, place, say, go) => {
     [seat, turn, from] = [now, Math.min(wanted, now.turns), ""];
     told.replaceChildren(...facts(seat, turn));
     paint(answer ? answer.field.value : "");
-    const note = (t) => number(seat.rewards[t]), list = dialogue(seat.said.slice(0, 2 * turn + 1), note, go);
+    note.textContent = seat.notes[turn];
+    solution.textContent = turn === seat.turns ? seat.solution : "";
+    const reward = (t) => number(seat.rewards[t]), list = dialogue(seat.shown.slice(0, 2 * turn + 1), reward, go);
     if (game.dialogue) list.classList.add("chat");
     said.replaceChildren(list);
     said.scrollTop = said.scrollHeight;

@@ -1,0 +1,56 @@
+"""What a person is told who plays Wordle: rules, a guess that is no word, what is known of each letter, the word."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lmrl.envs.task import Guide
+from lmrl.envs.wordle.env import load_vocabulary, word_of
+from lmrl.types import Request
+
+__all__ = ["GUIDE", "known_letters"]
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def known_letters(request: Request) -> dict[str, str]:
+    """The best that the answers say of each letter, ``g``, ``y`` or ``b``; others are not in it."""
+    known = dict[str, str]()
+    for action, answer in zip(request.actions, request.observations[1:], strict=True):
+        guess, colours = word_of(action), answer.replace(" ", "").strip()
+        if len(colours) != len(guess):
+            continue
+        for letter, colour in zip(guess, colours, strict=True):
+            known[letter] = max(known.get(letter, "b"), colour, key="byg".index)
+    return known
+
+
+def _note(request: Request, env: Mapping[str, Any]) -> str:
+    if not request.actions:
+        return ""
+    lines = []
+    if not request.observations[-1].strip():
+        count = len(load_vocabulary(env.get("vocab")).words)
+        lines.append(f"{word_of(request.actions[-1])[:40] or 'An empty line'} is not in the list of {count} words.")
+    known = known_letters(request)
+    for colour, words in (("g", "at its place"), ("y", "elsewhere in the word"), ("b", "not in the word")):
+        letters = [letter for letter in _LETTERS if known.get(letter) == colour]
+        if letters:
+            lines.append(f"{words}: {' '.join(letters)}")
+    untried = "".join(letter for letter in _LETTERS if letter not in known)
+    return "\n".join([*lines, *([f"not tried: {untried}"] if known else [])])
+
+
+def _solution(info: Mapping[str, Any]) -> str:
+    return f"The word was {info['start']['word']}."
+
+
+GUIDE = Guide(
+    "Find a hidden word of five letters in six guesses. A guess must be a word of the list that the game knows. "
+    "Each is answered by five colours: g (green) the letter is at its place, y (yellow) it is elsewhere in the "
+    "word, b (black) it is not in the word. A guess that is not in the list costs a try and is answered by an empty "
+    "line. Each guess costs 1, the right one nothing.",
+    "Five letters, with or without spaces between them.",
+    ("paper", "y y g y b"),
+    note=_note,
+    solution=_solution,
+)

@@ -1,0 +1,120 @@
+"""What people are told who play: every task has rules and an example that is true, and tells no more than the texts."""
+
+from pathlib import Path
+
+import chess
+import pytest
+
+from lmrl.envs import registry
+from lmrl.envs.chess.guide import board_note
+from lmrl.envs.task import Task
+from lmrl.rollout import rollout
+from lmrl.types import Request, Start
+
+GREETING = "Hello! What kind of car are you looking for?\n"
+# How an episode gets to where the example's action has the example's answer: reset options, and what is said before.
+EXAMPLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "wordle": ({"word": "apple"}, ()),
+    "car_dealer": ({}, (GREETING,)),
+}
+NAMES = [row.name for row in registry.BENCHMARK]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_is_what_the_game_answers(name: str) -> None:
+    guide, (options, before) = registry.guide(name), EXAMPLES.get(name, ({}, ()))
+    env = registry.make(name)
+    env.reset(seed=1, options=options)
+    for action in before:
+        env.step(action)
+    action, answer = guide.example
+    text, _, _, _, info = env.step(f"{action}\n")
+    assert guide.spelling(text).startswith(answer) and not info["illegal"]
+    assert guide.rules.endswith(".") and guide.action
+
+
+@pytest.mark.parametrize("name", ["wordle", "twenty_questions", "guess_city", "car_dealer"])
+def test_what_was_hidden_is_told_from_the_last_info(name: str) -> None:
+    player, make_env = registry.make_policy(name, "random"), lambda: registry.make(name)
+    ((_, episode),) = rollout(player, make_env, [Start(4)], task=name)
+    told = registry.guide(name).solution(episode.info)
+    hidden = episode.info["start"]
+    for value in hidden.values() if name == "car_dealer" else [episode.info["task_id"]]:
+        if value != hidden.get("personality"):
+            words = value if isinstance(value, list) else [f"{value:,}" if isinstance(value, int) else value]
+            assert all(word in told for word in words)
+
+
+def noted(name: str, seed: int, *actions: str, env: dict[str, object] | None = None) -> list[str]:
+    """The notes of an episode, the first before the first action."""
+    played = registry.make(name, **(env or {}))
+    observations, guide, notes = [played.reset(seed=seed)[0]], registry.guide(name), []
+    for turn in range(len(actions) + 1):
+        notes.append(guide.note(Request(0, seed, observations, actions[:turn]), env or {}))
+        if turn < len(actions):
+            observations.append(played.step(actions[turn])[0])
+    return notes
+
+
+def test_wordle_says_which_guess_is_no_word_and_what_is_known_of_each_letter() -> None:
+    first, wrong, right, empty = noted("wordle", 1, "zzzzz\n", "slate\n", "\n")  # the word is "light"
+    assert (first, wrong) == ("", "zzzzz is not in the list of 431 words.")
+    known = "elsewhere in the word: l t\nnot in the word: a e s\nnot tried: bcdfghijkmnopqruvwxyz"
+    assert right == known
+    assert empty == f"An empty line is not in the list of 431 words.\n{known}"
+    *_, solved = noted("wordle", 1, "slate\n", "light\n")
+    assert solved.startswith("at its place: g h i l t\nnot in the word: a e s\nnot tried: bcdfj")
+
+
+def test_wordle_counts_the_words_of_the_list_that_is_played(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    path.write_text("about\nother\n")
+    assert noted("wordle", 0, "light\n", env={"vocab": str(path)})[1] == "light is not in the list of 2 words."
+
+
+def test_both_moves_are_told_in_san() -> None:
+    notes = noted("chess", 1, "e 4\n", "K e 8\n", "x" * 500 + "\n", env={"opponent": "alphabeta"})
+    assert notes[:2] == ["", "You played e4. Black played Nc6."]
+    assert notes[2] == "Ke8 is no legal move here: the board stays as it is."
+    assert notes[3] == f"{'x' * 20} is no legal move here: the board stays as it is."
+
+
+@pytest.mark.parametrize(
+    ("before", "move", "after", "told"),
+    [
+        ("7k/Q7/6K1/8/8/8/8/8 w - - 0 1", "Qh7#", None, "You played Qh7#. Checkmate."),
+        ("7k/8/6K1/8/8/8/Q7/8 w - - 0 1", "Qf7", None, "You played Qf7. Stalemate."),
+        (
+            "rnbqkbnr/pppp1ppp/8/4p3/8/5P2/PPPPP1PP/RNBQKBNR w KQkq - 0 2",
+            "g4",
+            "Qh4#",
+            "You played g4. Black played Qh4#. Checkmate.",
+        ),
+    ],
+)
+def test_how_a_game_of_chess_ends_is_told(before: str, move: str, after: str | None, told: str) -> None:
+    board = chess.Board(before)
+    board.push_san(move)
+    if after is not None:
+        board.push_san(after)
+    texts = [" ".join(fen) + "\n" for fen in (before, board.fen())]
+    assert board_note(Request(0, 0, texts, [" ".join(move) + "\n"]), {}) == told
+
+
+def test_positions_and_moves_are_shown_without_their_spaces() -> None:
+    spelling = registry.guide("chess").spelling
+    assert spelling("N f 3\n") == spelling("Nf3\n") == "Nf3\n"
+    fen = "4k3/8/8/8/8/8/8/4K3 w - - 0 1"
+    assert spelling(" ".join(fen) + "\n") == f"{fen}\n"
+    assert spelling("no move at all\n") == "no move at all\n"
+
+
+def test_a_task_without_a_guide_has_its_description_and_actions() -> None:
+    rows = registry._TASKS
+    rows["bare"] = Task("bare", "walk on", "lmrl/Bare-v0", "none:None", 4, actions=("left\n", "right\n"))
+    try:
+        guide = registry.guide("bare")
+    finally:
+        del rows["bare"]
+    assert (guide.rules, guide.action, guide.example) == ("walk on.", "One of: left, right.", ("", ""))
+    assert (guide.spelling("a"), guide.note(Request(0, 0, ["a"]), {}), guide.solution({})) == ("a", "", "")
