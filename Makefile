@@ -67,7 +67,7 @@ format: $(VENV)/.dev  ## rewrite the code in the project's format
 bench: $(VENV)/.main  ## speed of games, players and training, into benchmarks/results
 	$(BIN)/python -m benchmarks $(ARGS)
 
-notebooks: $(VENV)/.dev  ## execute the notebooks at full size; ARGS="--out FOLDER" keeps them with what they show
+notebooks: $(VENV)/.dev  ## execute notebooks/*.py and write what they show into notebooks/*.ipynb; ARGS=FILE does one
 	$(BIN)/python notebooks/execute.py $(ARGS)
 
 docs: $(VENV)/.dev  ## the documentation as a site, in site/

@@ -6,7 +6,15 @@
 # %% [markdown]
 # # 1. Every task and its data
 #
+# [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/1_tasks_and_data.ipynb)
+#
 # What the ten tasks look like, what their scripted players record, and how good those are.
+
+# %%
+# In Colab, take the first # of these lines away and run them: they install lmrl and go where t_maze.py lies.
+# # !git clone --quiet --depth 1 https://github.com/lmrl/lmrl
+# # %cd lmrl/notebooks
+# # %pip install --quiet ..
 
 # %%
 import os
@@ -85,3 +93,23 @@ for name in ("maze_fo", "text_nav_fo", "wordle", "twenty_questions"):
         low, high = scores["return_ci"]
         print(f"{name:18s} {player:12s} return {means[player]:7.2f} [{low:7.2f}, {high:7.2f}]")
     assert TINY or means["optimal"] == max(means.values())
+
+# %% [markdown]
+# ## Change something
+#
+# How many episodes of one task return how much, by player. In Wordle the returns of the optimal player lie close
+# together and those of the player of the data everywhere. With `TASK = "maze_fo"` those of the random player are nearly
+# all about -100, as the maze ends after 100 moves; with `"text_nav_fo"` there are only 0 and 1.
+
+# %%
+TASK = "wordle"
+figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+players = ("random", "behaviour", "optimal")
+played = [
+    [episode.total_reward for episode in evaluate(make_policy(TASK, player), TASK, EPISODES).episodes]
+    for player in players
+]
+axis.hist(played, bins=8, label=players, color=["#999999", "#0072B2", "#009E73"])
+axis.set(xlabel="return", ylabel="episodes", title=TASK)
+axis.legend(frameon=False)
+plt.show()

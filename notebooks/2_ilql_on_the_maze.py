@@ -6,9 +6,17 @@
 # %% [markdown]
 # # 2. ILQL on the maze, and what it has learned
 #
+# [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/2_ilql_on_the_maze.ipynb)
+#
 # ILQL stitches parts of episodes together. Here are BC and ILQL on a small maze, how well they play, and what ILQL
 # knows: V of each cell, Q of each word. The maze of the benchmark is three times as large and takes `configs/maze_fo`
 # 1,000 and 4,000 steps; everything else is the same there.
+
+# %%
+# In Colab, take the first # of these lines away and run them: they install lmrl and go where t_maze.py lies.
+# # !git clone --quiet --depth 1 https://github.com/lmrl/lmrl
+# # %cd lmrl/notebooks
+# # %pip install --quiet ..
 
 # %%
 import matplotlib.pyplot as plt
@@ -21,11 +29,14 @@ from lmrl.data.inspection import dataset_stats
 from lmrl.data.storage import read_episodes
 from lmrl.envs.maze.probe import probe_maze
 from lmrl.envs.maze.probe_plot import PROBE_PLOT
+from lmrl.envs.registry import make
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.curves import find_metrics, read_curves
 from lmrl.evaluation.token_values import token_values
 from lmrl.modules import load_module, load_policy
 from lmrl.report.pictures import plot_probes
+from lmrl.rollout import in_order, rollout
+from lmrl.types import Start
 
 EPISODES = 2 if TINY else 90
 STEM = PARTS[0]
@@ -119,7 +130,27 @@ for observation, tokens in list(zip(episode.observations, turns, strict=False))[
     for token in tokens:
         print(f"    {token.text!r:10s} p {token.probability:.2f}   V {token.v:7.2f}   Q {token.q:7.2f}")
 
+# %% [markdown]
+# On the command line the same is done by `lmrl evaluate` and `lmrl view`, which writes the page:
+
 # %%
 out = ["--out", str(ilql / "evaluation")]
 assert lmrl(["evaluate", "t_maze", "--policy", str(ilql), "--episodes", str(min(9, EPISODES)), *out]) == 0
 assert lmrl(["view", str(ilql)]) == 0
+
+# %% [markdown]
+# ## Change something
+#
+# One walk from a cell of your choice, with as much of the values as you like: V before each move. From the far end of
+# the left arm with beta 8, V rises with every step. With `BETA = 0.0` BC plays: the walk is many times as long, and V
+# goes up and down with the distance. With `START = (2, 4)` it begins where V is high already.
+
+# %%
+BETA, START = 8.0, (1, 1)
+start = [Start(0, {"init_position": START})]
+(walk,) = in_order(rollout(load_policy(ilql, TASK, beta=BETA), lambda: make("t_maze"), start, task="t_maze"))
+(turns,) = token_values(module, [walk])
+figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+axis.plot(range(1, len(turns) + 1), [tokens[0].v for tokens in turns], marker="o", color="#0072B2")
+axis.set(xlabel="move", ylabel="V before it", title=f"beta {BETA:g}, from {START}: {len(walk)} moves")
+plt.show()

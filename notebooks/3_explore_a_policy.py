@@ -6,8 +6,16 @@
 # %% [markdown]
 # # 3. Exploring a trained policy
 #
+# [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/3_explore_a_policy.ipynb)
+#
 # How much the values weigh (beta), how greedily words are chosen (temperature), and where BC and ILQL disagree. Uses
 # the runs of notebook 2, or trains them.
+
+# %%
+# In Colab, take the first # of these lines away and run them: they install lmrl and go where t_maze.py lies.
+# # !git clone --quiet --depth 1 https://github.com/lmrl/lmrl
+# # %cd lmrl/notebooks
+# # %pip install --quiet ..
 
 # %%
 from math import prod
@@ -50,7 +58,9 @@ def scored(**settings: float) -> tuple[float, float, float]:
 def plotted(axis: plt.Axes, name: str, returns: dict[float, tuple[float, float, float]]) -> None:
     """Returns with intervals, evenly spaced."""
     mean, low, high = zip(*returns.values(), strict=True)
-    spread = [[m - end for m, end in zip(mean, low, strict=True)], [end - m for m, end in zip(mean, high, strict=True)]]
+    # Where all episodes return the same, rounding may put the mean outside of its interval.
+    spread = [[max(0.0, m - end) for m, end in zip(mean, low, strict=True)]]
+    spread += [[max(0.0, end - m) for m, end in zip(mean, high, strict=True)]]
     axis.errorbar([f"{value:g}" for value in returns], mean, yerr=spread, marker="o", capsize=3)
     axis.axhline(-3, color="#888888", linestyle=":", label="optimum")
     axis.set(xlabel=name, ylabel="mean return")
@@ -110,3 +120,24 @@ plt.show()
 mean = {name: sum(found) / len(found) for name, found in probable.items()}
 print({name: f"{value:.2f}" for name, value in mean.items()})
 assert TINY or mean["ilql"] > mean["bc"] + 0.2
+
+# %% [markdown]
+# ## Change something
+#
+# One cell, and how probable the right move is there as beta grows. At the junction, `(1, 4)`, BC hardly ever goes down,
+# and the values turn that round. In the stem, at `CELL = (3, 4)`, the move that reaches the goal is several times as
+# probable for BC, and the bars begin higher.
+
+# %%
+CELL = (1, 4)
+(start,) = [episode for episode in solved if tuple(episode.info["start"]["init_position"]) == CELL]
+module = load_module(runs["ilql"])
+chances = []
+for beta in betas:
+    module.beta = beta
+    (turns,) = token_values(module, [start])
+    chances.append(prod(token.probability for token in turns[0]))
+figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+axis.bar([f"{beta:g}" for beta in betas], chances, color="#0072B2")
+axis.set(xlabel="beta", ylabel="probability of the right move", ylim=(0, 1), title=f"at {CELL}")
+plt.show()

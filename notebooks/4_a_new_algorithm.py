@@ -6,6 +6,8 @@
 # %% [markdown]
 # # 4. A new algorithm
 #
+# [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/4_a_new_algorithm.ipynb)
+#
 # Advantage-weighted behavioural cloning (in the spirit of Peng et al. 2019): imitate each word of the data, the more
 # the better things went after it than was to be expected there. What was to be expected is a V head that learns from
 # returns.
@@ -14,16 +16,23 @@
 # in which all action tokens count alike, checkpoints and export are there. `BC` already has the policy.
 
 # %%
+# In Colab, take the first # of these lines away and run them: they install lmrl and go where t_maze.py lies.
+# # !git clone --quiet --depth 1 https://github.com/lmrl/lmrl
+# # %cd lmrl/notebooks
+# # %pip install --quiet ..
+
+# %%
 import os
 from dataclasses import replace
 from typing import NamedTuple
 
 import lightning as L
+import matplotlib.pyplot as plt
 from torch import Tensor
 
 from lmrl.datamodules import BatchSpec, MazeDataModule
 from lmrl.evaluation import evaluate
-from lmrl.evaluation.intervals import bootstrap_difference
+from lmrl.evaluation.intervals import bootstrap_difference, bootstrap_mean
 from lmrl.losses import gather_token_scores
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import head_of, hidden_states, trunk_of
@@ -75,11 +84,11 @@ class AdvantageWeightedBC(BC):
 
 
 # %%
-def trained(kind: type[BC]) -> BC:
+def trained(kind: type[BC], **settings: float) -> BC:
     """A small model after a few hundred steps."""
     L.seed_everything(0, verbose=False)
     small = {"n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 1024, "initializer_range": 0.1}
-    module = kind(architecture=small, lr=2e-3)
+    module = kind(architecture=small, lr=2e-3, **settings)
     quiet = {
         "logger": False,
         "enable_checkpointing": False,
@@ -111,6 +120,37 @@ print(f"advantage_weighted_bc over bc, in points of return: 95 % [{gain.low:.1f}
 assert TINY or gain.low > 0
 
 # %% [markdown]
+# How many episodes return how much. The highest bars are those that did not arrive within the 100 moves that there are.
+
+# %%
+figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+axis.hist(list(returns.values()), bins=12, label=list(returns), color=["#999999", "#0072B2"])
+axis.set(xlabel="return", ylabel="episodes")
+axis.legend(frameon=False)
+plt.show()
+
+# %% [markdown]
 # From the command line any importable class will do: `lmrl fit --config configs/maze_fo/bc.yaml
 # --model.class_path=my_package.AdvantageWeightedBC`. The mathematics of a loss that stays belongs into a function of
 # tensors with a test whose numbers were worked out by hand.
+
+# %% [markdown]
+# ## Change something
+#
+# The temperature says how much better than expected counts how much more. With `TEMPERATURE = 100.0` all weights are
+# about 1, and the new algorithm is BC, but for what V does to the layers that both share. With a small one, only few
+# tokens count at all, and those at most `limit`.
+
+# %%
+TEMPERATURE = 100.0
+changed = evaluate(trained(AdvantageWeightedBC, temperature=TEMPERATURE).policy(max_new_tokens=8), "maze_fo", EPISODES)
+strata = [place % changed.starts for place in range(EPISODES)]  # starts are taken in turn
+by_name = {"bc": returns["bc"], "temperature 1": returns["advantage_weighted_bc"]}
+by_name[f"temperature {TEMPERATURE:g}"] = [episode.total_reward for episode in changed.episodes]
+figure, axis = plt.subplots(figsize=(6, 2.4), layout="constrained")
+for name, found in by_name.items():
+    axis.plot(bootstrap_mean(found, strata=strata), (name, name), color="#0072B2")
+    axis.plot(sum(found) / len(found), name, "o", color="#0072B2")
+axis.set(xlabel="mean return, with the 95 % interval over episodes")
+axis.invert_yaxis()
+plt.show()

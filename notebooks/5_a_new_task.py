@@ -6,15 +6,24 @@
 # %% [markdown]
 # # 5. A new task
 #
+# [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/5_a_new_task.ipynb)
+#
 # Higher or lower: find a number from 1 to 12 in five guesses. An environment, a scripted player, a dataset and a
 # datamodule, and then BC and filtered BC learn it. Everything between the next cell and the training is what a new task
 # needs.
+
+# %%
+# In Colab, take the first # of these lines away and run them: they install lmrl and go where t_maze.py lies.
+# # !git clone --quiet --depth 1 https://github.com/lmrl/lmrl
+# # %cd lmrl/notebooks
+# # %pip install --quiet ..
 
 # %%
 import os
 from pathlib import Path
 
 import lightning as L
+import matplotlib.pyplot as plt
 
 import lmrl
 from lmrl.data.storage import write_episodes
@@ -123,12 +132,65 @@ for name, player in (("every guess halves", Guesser(1.0)), ("the player of the d
 
 quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
 small = {"architecture": {"n_layer": 2, "n_head": 2, "n_embd": 64, "initializer_range": 0.1}, "lr": 3e-3}
-for module in (BC(**small), FilteredBC(top_fraction=0.4, **small)):
+
+
+def played(kind: type[BC], path: Path, **settings: float):
+    """What a small model plays after a few passes over the data."""
     L.seed_everything(0, verbose=False)
+    module = kind(**small, **settings)
     trainer = L.Trainer(max_steps=STEPS, accelerator="cpu", limit_val_batches=0, gradient_clip_val=1.0, **quiet)
     trainer.fit(module, OfflineDataModule("higher_lower", path=str(path), batch_size=64))
-    scores = evaluate(module.eval().policy(max_new_tokens=4), "higher_lower", EPISODES).scores()
-    returns[module.name], (low, high) = scores["return_mean"], scores["return_ci"]
+    return evaluate(module.eval().policy(max_new_tokens=4), "higher_lower", EPISODES)
+
+
+games = {}
+for kind, settings in ((BC, {}), (FilteredBC, {"top_fraction": 0.4})):
+    games[kind.name] = played(kind, path, **settings)
+    scores = games[kind.name].scores()
+    returns[kind.name], (low, high) = scores["return_mean"], scores["return_ci"]
     illegal = f"illegal {scores['illegal_rate']:.1%}"
-    print(f"{module.name}: return {returns[module.name]:.2f} [{low:.2f}, {high:.2f}], {illegal}")
+    print(f"{kind.name}: return {returns[kind.name]:.2f} [{low:.2f}, {high:.2f}], {illegal}")
 assert TINY or returns["bc"] > -3.2, "better than guessing at random, which has about -3.9"
+
+# %% [markdown]
+# What BC has understood: its second guess against its first one, below the line after "Lower.", above it after
+# "Higher.". Numbers on the wrong side of the line would contradict the answer.
+
+# %%
+figure, axis = plt.subplots(figsize=(4.5, 3.6), layout="constrained")
+seconds = {"Higher.\n": [], "Lower.\n": []}
+for episode in games["bc"].episodes:
+    if len(episode) > 1 and episode.observations[1] in seconds:
+        seconds[episode.observations[1]].append([int(action) for action in episode.actions[:2]])
+for (answer, pairs), marker, colour in zip(seconds.items(), "^v", ("#D55E00", "#0072B2"), strict=True):
+    if pairs:
+        axis.scatter(*zip(*pairs, strict=True), marker=marker, color=colour, alpha=0.4, label=f"after {answer.strip()}")
+axis.plot((1, 12), (1, 12), color="#888888", linewidth=1)
+axis.set(xlabel="first guess", ylabel="second guess")
+figure.legend(frameon=False, loc="outside upper center", ncols=2)
+plt.show()
+pairs = [(first, second, answer) for answer, found in seconds.items() for first, second in found]
+agree = sum((second > first) == (answer == "Higher.\n") and second != first for first, second, answer in pairs)
+print(f"{agree} of {len(pairs)} second guesses agree with the answer to the first")
+assert TINY or agree > 0.9 * len(pairs)
+
+# %% [markdown]
+# ## Change something
+#
+# How well BC plays is up to the player that it imitates. One that always halves (`SKILL = 1.0`) needs at most four
+# guesses, and its imitator nearly so; with `SKILL = 0.0` both guess anything that is left.
+
+# %%
+SKILL = 1.0
+other = Path("data/higher_lower_other.parquet")
+starts = (Start(seed) for seed in range(SIZE))
+recorded = in_order(rollout(Guesser(SKILL), lambda: lmrl.make("higher_lower"), starts, task="higher_lower"))
+write_episodes(other, recorded, {"task": "higher_lower", "behaviour": "Guesser"})
+guesses = {f"its player, skill {SKILL:g}": [len(episode) for episode in recorded]}
+guesses[f"BC of skill {SKILL:g}"] = [len(episode) for episode in played(BC, other).episodes]
+guesses["BC of skill 0.5"] = [len(episode) for episode in games["bc"].episodes]
+figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+axis.hist(list(guesses.values()), bins=[0.5, 1.5, 2.5, 3.5, 4.5, 5.5], density=True, label=list(guesses))
+axis.set(xlabel="guesses", ylabel="share of the games")
+axis.legend(frameon=False)
+plt.show()

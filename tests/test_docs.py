@@ -41,3 +41,9 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert ilql.count('display="block"') == 4 and "<mfrac>" in ilql and "arithmatex" not in ilql
     assert "https://cdn" not in ilql
     assert {"tasks", "algorithms"} <= {path.name for path in (tmp_path / "site").iterdir()}
+    notebook = (tmp_path / "site" / "notebooks" / "1_tasks_and_data" / "index.html").read_text(encoding="utf-8")
+    assert "Every task and its data" in notebook and "1_tasks_and_data_0.png" in notebook
+    assert "colab-badge" not in notebook, "nothing is loaded from elsewhere"
+    assert (tmp_path / "site" / "notebooks" / "1_tasks_and_data_0.png").read_bytes().startswith(b"\x89PNG")
+    listed = (tmp_path / "site" / "notebooks" / "index.html").read_text(encoding="utf-8")
+    assert "1_tasks_and_data/" in listed and "../notebooks/1_tasks" not in listed

@@ -1,7 +1,9 @@
-"""What the site needs beside the pages: their order, the command-line reference, and equations without a script."""
+"""What the site needs beside the pages: their order, the command-line reference, notebooks as pages, and equations."""
 
 import html
+import json
 import re
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,11 @@ from lmrl.commands.arguments import command_reference
 _FIRST = ("index.md", "models.md", "view.md", "chat.md", "partners.md", "study.md")
 _LAST = ("extending.md", "design.md", "errata.md", "logged_keys.md", "cli.md", "api.md")
 _FOLDERS = {"tasks": "Tasks", "algorithms": "Algorithms"}
+_NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+# On the repository's pages links lead to the notebooks themselves, here to the pages made of them.
+_NOTEBOOK_LINK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
+# A picture that is a link, of which the page keeps the link: nothing is loaded from elsewhere.
+_BADGE = re.compile(r"\[!\[([^\]]*)\]\([^)]*\)\]\(([^)]*)\)")
 # What arithmatex makes of $...$ and $$...$$.
 _EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -23,20 +30,60 @@ _EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Every page has a place: new ones of a folder in its section, new ones at the top before the reference."""
     docs = Path(config.docs_dir)
-    top = {path.name for path in docs.glob("*.md")} - {*_FIRST, *_LAST}
+    top = {path.name for path in docs.glob("*.md")} - {*_FIRST, *_LAST, "notebooks.md"}
     sections: list[Any] = [
         {title: [f"{folder}/{path.name}" for path in sorted((docs / folder).glob("*.md"))]}
         for folder, title in _FOLDERS.items()
     ]
     using = {"Using": [*_FIRST[1:], *sorted(top)]}
-    config.nav = [{"Start here": _FIRST[0]}, *sections, using, {"Reference": list(_LAST)}]
+    notebooks = {"Notebooks": ["notebooks.md", *(f"notebooks/{path.stem}.md" for path in _notebooks())]}
+    config.nav = [{"Start here": _FIRST[0]}, *sections, using, notebooks, {"Reference": list(_LAST)}]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated page."""
+    """Add the generated pages, and the pictures of those that are made of notebooks."""
     files.append(File.generated(config, "cli.md", content=command_reference(VERBS)))
+    for path in _notebooks():
+        page, pictures = notebook_page(path)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=picture))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links to notebooks lead to their pages."""
+    return _NOTEBOOK_LINK.sub(r"](notebooks/\1.md)", markdown)
+
+
+def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
+    """A notebook as Markdown, and its pictures by file name."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(_BADGE.sub(r"[Open in \1](\2)", source))
+            continue
+        parts.append(_fenced(source, "python"))
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/png" in data:
+                name = f"{path.stem}_{len(pictures)}.png"
+                pictures[name] = b64decode("".join(data["image/png"]))
+                parts.append(f"![Output of the cell above]({name})")
+            else:
+                parts.append(_fenced("".join(output.get("text", data.get("text/plain", ""))), "text"))
+    return "\n\n".join(parts) + "\n", pictures
+
+
+def _notebooks() -> list[Path]:
+    return sorted(_NOTEBOOKS.glob("[0-9]_*.ipynb"))
+
+
+def _fenced(text: str, language: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -1,0 +1,159 @@
+# ---
+# jupyter:
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+
+# %% [markdown]
+# # 6. Comparing two algorithms
+#
+# [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/6_compare_two_algorithms.ipynb)
+#
+# Which of two algorithms is better, and how sure can one be? Three training seeds of each on `maze_fo`, 275 episodes a
+# seed, out of the records in `results/cpu`: nothing is trained here. What chance did has two sources, which episodes
+# were played and which seed the training had, and each has an interval of its own. They are never mixed.
+
+# %%
+# In Colab, take the first # of these lines away and run them: they install lmrl and go where the records lie.
+# # !git clone --quiet --depth 1 https://github.com/lmrl/lmrl
+# # %cd lmrl/notebooks
+# # %pip install --quiet ..
+
+# %%
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import lmrl
+from lmrl.evaluation.intervals import (
+    Sample,
+    bootstrap_difference,
+    bootstrap_mean,
+    improvement,
+    improvement_interval,
+    interquartile_mean,
+    pooled_interquartile_mean,
+    stratified_interval,
+    student_mean,
+)
+from lmrl.evaluation.scores import read_seeds, score
+
+COLOURS = {True: "#0072B2", False: "#D55E00"}
+places = [Path.cwd(), *Path.cwd().parents, Path(lmrl.__file__).parents[1]]
+records = next(place / "results/cpu" for place in places if (place / "results/cpu/maze_fo").is_dir())
+by_seed = {name: score("maze_fo", name, results) for name, results in read_seeds(records, "maze_fo").items()}
+several = sorted(name for name, one in by_seed.items() if len(one.seeds) == 3)
+print("three seeds of:", ", ".join(several))
+
+# %% [markdown]
+# ## Change something
+#
+# Any two of those. With `("awr", "archer")` each seed says something else. With `("awr", "bc")` all that follows says
+# the same, seed by seed and over seeds. With `("gigpo", "grpo")` the two are alike but for one run of the second.
+
+# %%
+OURS, BASE = "awr", "archer"
+
+# %% [markdown]
+# ## All that was played
+#
+# The share of episodes that return at least so much, a line per training seed. Where the lines of one algorithm lie
+# apart, one run says little.
+
+# %%
+figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+for name in (OURS, BASE):
+    for seed, returns in zip(by_seed[name].seeds, by_seed[name].returns, strict=True):
+        ordered = np.sort(returns)
+        shares = 1 - np.arange(len(ordered)) / len(ordered)
+        axis.step(ordered, shares, color=COLOURS[name == OURS], alpha=0.7, label=name if seed == 0 else None)
+axis.set(xlabel="return", ylabel="share of episodes with at least it")
+axis.legend(frameon=False)
+plt.show()
+
+# %% [markdown]
+# ## One seed
+#
+# The usual comparison: one run of each, and the difference of their means. Its interval is over episodes: it says how
+# these two runs differ, had they played other games. AWR and ArCHer are alike by seed 0, AWR is better by seed 1, and
+# ArCHer by seed 2, each with an interval that leaves no doubt about the two runs. None is about the two algorithms.
+
+# %%
+first, second = by_seed[OURS], by_seed[BASE]
+for seed, ours, base in zip(first.seeds, first.returns, second.returns, strict=True):
+    gain, sure = np.mean(ours) - np.mean(base), bootstrap_difference(ours, base)
+    print(f"seed {seed}: {OURS} over {BASE} {gain:+6.2f} points of return [{sure.low:+.2f}, {sure.high:+.2f}]")
+
+# %% [markdown]
+# ## Three seeds
+#
+# Now the runs are what is drawn. Each has one number, its mean return, and there are three of them, so the interval is
+# Student's, and wide: that of ArCHer reaches beyond 0, which no return does, so little do three runs say. The bootstrap
+# of three values would end at the lowest and the highest, and be too sure.
+#
+# The interquartile mean leaves out the best and the worst quarter of all episodes (Agarwal et al. 2021), and so much of
+# what one bad run did; its interval is over episodes, each seed and each of the 25 starts resampled by itself.
+
+# %%
+rows = []
+for name in (OURS, BASE):
+    one = by_seed[name]
+    means = [float(np.mean(returns)) for returns in one.returns]
+    middle = float(interquartile_mean(np.concatenate(one.returns)))
+    pooled = stratified_interval(one.samples, pooled_interquartile_mean)
+    starts = [place % one.starts for place in range(one.episodes)] if one.starts else None
+    rows += [
+        (f"{name}, seed {seed}", np.mean(r), bootstrap_mean(r, strata=starts)) for seed, r in enumerate(one.returns)
+    ]
+    rows += [(f"{name}, mean of the seeds", np.mean(means), student_mean(means))]
+    rows += [(f"{name}, interquartile mean", middle, pooled)]
+figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
+for name, value, interval in rows:
+    colour = COLOURS[name.startswith(f"{OURS},")]
+    axis.plot(interval, (name, name), color=colour, linewidth=3 if "seeds" in name else 1.5)
+    axis.plot(value, name, "o", color=colour)
+    print(f"{name:32s} {value:7.2f} [{interval.low:7.2f}, {interval.high:7.2f}]")
+axis.set(xlabel="return, 95 % intervals (thick: over training seeds)")
+axis.invert_yaxis()
+plt.show()
+
+# %% [markdown]
+# ## How probably is it better?
+#
+# A difference of means can come from a few bad episodes. The probability of improvement asks how often one value beats
+# another, ties counting half: once for an episode of one against an episode of the other, once for a run against a run.
+# An algorithm is better beyond doubt where the interval stays on one side of one half. Over episodes it is narrow, for
+# these six runs. Over runs, of which there are three and three, it leaves open everything: that is what is known about
+# the algorithms.
+
+# %%
+seeds = list(range(len(first.returns)))
+episodes = first.samples, second.samples, [(a, b) for a in seeds for b in seeds]
+runs = [Sample([float(np.mean(r)) for r in one.returns]) for one in (first, second)]
+found = {
+    "episodes": (improvement(*episodes), improvement_interval(*episodes)),
+    "runs": (improvement(runs[:1], runs[1:], [(0, 0)]), improvement_interval(runs[:1], runs[1:], [(0, 0)])),
+}
+for what, (chance, interval) in found.items():
+    print(f"{what}: {OURS} beats {BASE} with probability {chance:.2f} [{interval.low:.2f}, {interval.high:.2f}]")
+
+# %% [markdown]
+# ## Against all
+#
+# The same probability, of runs, for every pair of the algorithms with three seeds. Each cell is of nine pairs of runs;
+# even of two algorithms that are alike, one wins all nine in one case of ten.
+
+# %%
+table = np.full((len(several), len(several)), np.nan)
+for row, a in enumerate(several):
+    for column, b in enumerate(several):
+        if a != b:
+            pair = [Sample([float(np.mean(r)) for r in by_seed[name].returns]) for name in (a, b)]
+            table[row, column] = improvement(pair[:1], pair[1:], [(0, 0)])
+figure, axis = plt.subplots(figsize=(7, 5.6), layout="constrained")
+image = axis.imshow(table, cmap="RdBu", vmin=0, vmax=1)
+axis.set_xticks(range(len(several)), several, rotation=60, ha="right", fontsize=8)
+axis.set_yticks(range(len(several)), several, fontsize=8)
+axis.set(title="a run of the row beats one of the column")
+figure.colorbar(image, label="probability")
+plt.show()
