@@ -12,6 +12,7 @@ import pytest
 from lmrl.envs import registry
 from lmrl.envs.registry import make, make_policy
 from lmrl.errors import UserError
+from lmrl.models.zoo import zoo_policies
 from lmrl.play.app import _page
 from lmrl.play.game import Game, Offer, Order, listed_players, read_moves
 from lmrl.types import Request
@@ -102,6 +103,7 @@ def test_what_is_offered_before_the_first_move(tmp_path: Path) -> None:
     run = str(tmp_path / "wordle" / "bc")
     assert listed_players("wordle", tmp_path) == {
         "scripted players": [*registry.policy_names("wordle")],
+        "zoo": zoo_policies("wordle"),
         "runs": [run],
     }
     offer = Offer(Order("wordle", ("chat:x", run)), tmp_path)
