@@ -17,6 +17,7 @@ from lmrl.play.app import _page
 from lmrl.play.game import Game, Offer, Order, listed_players, read_moves
 from lmrl.types import Request
 from tests.helpers.browser import opened
+from tests.helpers.colours import contrast
 from tests.play.test_web import ORDER, ask, enter, hidden_word, served, texts, typed
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -67,17 +68,6 @@ def colours(style: str) -> list[dict[str, str]]:
     day, night = (block for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL) if "--paper" in block)
     found = [dict(re.findall(r"--(\w+): (#\w+)", block)) for block in (day, night)]
     return [found[0], {**found[0], **found[1]}]
-
-
-def contrast(one: str, other: str) -> float:
-    """Of two colours ``#rgb`` or ``#rrggbb``, as WCAG 2 has it."""
-    shades = []
-    for code in (one.lstrip("#"), other.lstrip("#")):
-        wide = code if len(code) == 6 else "".join(2 * digit for digit in code)
-        parts = [int(wide[place : place + 2], 16) / 255 for place in (0, 2, 4)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        shades.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
-    return (max(shades) + 0.05) / (min(shades) + 0.05)
 
 
 def test_the_measure_of_contrast() -> None:

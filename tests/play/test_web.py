@@ -27,6 +27,7 @@ from lmrl.play.game import Game, Offer, Order
 from lmrl.play.seat import Seat
 from lmrl.types import Policy, Reply, Request
 from tests.helpers.browser import opened
+from tests.helpers.colours import contrast
 from tests.helpers.endpoints import Unruly, completion
 from tests.study.test_page import EVIL
 
@@ -748,16 +749,10 @@ def test_a_narrow_window_is_wide_enough_and_the_words_stand_out(scheme: str) -> 
             ("good", "paper"),
             ("paper", "act"),
         ):
-            assert contrast(tab, ink, paper) >= 4.5, (ink, paper)
+            assert contrast(named_colour(tab, ink), named_colour(tab, paper)) >= 4.5, (ink, paper)
 
 
-def contrast(tab: Any, ink: str, paper: str) -> float:
-    """Of two colours of the page, as WCAG 2 has it."""
-    shades = []
-    for name in (ink, paper):
-        code = tab.evaluate(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim().slice(1)")
-        wide = code if len(code) == 6 else "".join(2 * digit for digit in code)
-        parts = [int(wide[place : place + 2], 16) / 255 for place in (0, 2, 4)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        shades.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
-    return (max(shades) + 0.05) / (min(shades) + 0.05)
+def named_colour(tab: Any, name: str) -> str:
+    """A colour of the page by its name, as its style has it."""
+    script = "name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()"
+    return str(tab.evaluate(script, name))
