@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -41,17 +41,17 @@ def zoo_list_command(task: str | None = None) -> None:
     names = zoo_policies(task)
     if not names:
         raise UserError(f"there is no policy{'' if task is None else f' for {task}'} here: pip install lmrl-zoo")
-    table = Table("policy", "return", "normalized", "own scale", "wins", "MB")
+    table = Table(Column("policy", no_wrap=True), "return", Column("normalized", no_wrap=True), "wins", "MB")
     for name in names:
         policy = zoo_policy(name)
         scores, size = policy.scores, sum(path.stat().st_size for path in policy.folder.iterdir())
         low, high = scores["normalized_ci"]
         row = [f"{scores['return_mean']:.2f}", f"{scores['normalized']:.1f} [{low:.1f}, {high:.1f}]"]
-        own = scores.get("own")
-        row += ["-" if own is None else f"{own:.1f}", f"{scores['success_rate']:.0%}", f"{size / 1e6:.1f}"]
+        row += [f"{scores['success_rate']:.0%}", f"{size / 1e6:.1f}"]
         table.add_row(name, *row)
     Console().print(table)
-    print(f"play with one: lmrl play {zoo_policy(names[0]).task} --policy {names[0]}; watch: lmrl web")
+    first = zoo_policy(names[0])
+    print(f"play with its advice: lmrl play {first.task} --advisor {names[0]}; watch it: lmrl web --policy {names[0]}")
 
 
 def zoo_info_command(policy: str) -> None:
