@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,14 @@ def test_the_notebook_has_the_cells_of_its_source(path: Path) -> None:
     source = [(cell.cell_type, cell.source) for cell in jupytext.read(path).cells]
     shown = [(cell["cell_type"], "".join(cell["source"])) for cell in committed(path)]
     assert shown == source, f"make notebooks ARGS=notebooks/{path.name}"
+
+
+@each
+def test_it_was_executed_with_the_maze_that_lies_beside_it(path: Path) -> None:
+    used = "from t_maze import" in path.read_text(encoding="utf-8")
+    noted = json.loads(path.with_suffix(".ipynb").read_text(encoding="utf-8"))["metadata"].get("t_maze")
+    now = sha256((path.parent / "t_maze.py").read_bytes()).hexdigest()
+    assert noted == (now if used else None), f"make notebooks ARGS=notebooks/{path.name}"
 
 
 @each
