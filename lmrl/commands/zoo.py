@@ -112,10 +112,7 @@ def zoo_add_command(
     settings = tuned_settings(run) if (run / TUNED).is_file() else {}
     count = default_episodes(task) if episodes is None else episodes
     with locked(folder, "policy of the zoo"), replacing_folder(folder) as new:
-        _write_half(run, new / "whole")
-        for path in (new / "whole").iterdir():
-            path.rename(new / path.name)
-        (new / "whole").rmdir()
+        _write_half(run, new)
         player: Policy = load_policy(new, task, **dict[str, Any](settings))
         scores = evaluate(player, task, count, seed).scores()
         kept = {key: value for key, value in {**scores, "seed": seed}.items() if key in _KEPT}
