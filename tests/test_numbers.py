@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from lmrl.envs import registry
+from lmrl.evaluation.community import method_scores, read_community
 from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
 from lmrl.report.tables import overview, play
 from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, percent, with_interval
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "cpu"
+COMMUNITY = ROOT / "results" / "community"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
@@ -78,7 +80,24 @@ def of_algorithms() -> str:
     return grid(["algorithm", *found], [[label(name), *row] for name, row in zip(names, best, strict=True)])
 
 
-WHOLE = {"all": of_all, "algorithms": of_algorithms}
+def of_community() -> str:
+    """A row per entry, beside the best of the records."""
+    rows = []
+    for one in method_scores(read_community(sorted(COMMUNITY.glob("*.csv")))):
+        trained = {label(name): score.chosen for name, score in scores_of(one.task).items() if score.tokens}
+        best = max(trained.items(), key=lambda found: found[1].normalized, default=None)
+        rows.append(
+            [
+                *(one.task, f"[{one.method}]({one.code})", one.model, one.by, str(one.seeds)),
+                *(with_interval(one.normalized, one.spread), percent(one.success_rate), percent(one.illegal_rate)),
+                *(f"{one.minutes:.0f}", UNKNOWN if best is None else f"{best[0]} {number(best[1].normalized)}"),
+            ]
+        )
+    heads = ["task", "method", "model", "by", "seeds", "normalised", "won", "illegal", "minutes", "best of results/cpu"]
+    return grid(heads, rows)
+
+
+WHOLE = {"all": of_all, "algorithms": of_algorithms, "community": of_community}
 
 
 def renewed(text: str) -> str:
