@@ -1,25 +1,29 @@
-"""What the site needs beside the pages: their order, the command-line reference, notebooks as pages, and equations."""
+"""What the site needs beside the pages: their order, the command line, notebooks and games as pages, and equations."""
 
 import html
 import json
 import re
 from base64 import b64decode
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
 
 from lmrl.cli import VERBS
 from lmrl.commands.arguments import command_reference
+from lmrl.play.viewer import write_view
 
 _FIRST = ("index.md", "models.md", "view.md", "chat.md", "partners.md", "study.md")
 _LAST = ("extending.md", "design.md", "errata.md", "logged_keys.md", "cli.md", "api.md")
 _FOLDERS = {"tasks": "Tasks", "algorithms": "Algorithms"}
 _NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 # On the repository's pages links lead to the notebooks themselves, here to the pages made of them.
+_GAMES_LINK = re.compile(r"\]\(\.\./games/(\w+)\.jsonl\)")
 _NOTEBOOK_LINK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
 # A picture that is a link, of which the page keeps the link: nothing is loaded from elsewhere.
 _BADGE = re.compile(r"\[!\[([^\]]*)\]\([^)]*\)\]\(([^)]*)\)")
@@ -49,12 +53,29 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
         for name, picture in pictures.items():
             files.append(File.generated(config, f"notebooks/{name}", content=picture))
+    for path in sorted((Path(config.docs_dir) / "games").glob("*.jsonl")):
+        files.append(File.generated(config, f"games/{path.stem}.html", content=_games_page(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to notebooks lead to their pages."""
+    """Links to notebooks lead to their pages; those to games too, of which the first is shown in the page."""
+    games = _GAMES_LINK.findall(markdown)
+    markdown = _GAMES_LINK.sub(r"](../games/\1.html)", markdown)
+    if games:
+        before, heading, after = markdown.partition("\n## To watch\n")
+        shown, rest = after.split("\n## ", 1)
+        source = get_relative_url(f"games/{games[0]}.html", page.url)
+        frame = f'<iframe src="{source}" title="Games of {games[0]}" width="100%" height="640" loading="lazy"></iframe>'
+        markdown = f"{before}{heading}{shown}\n{frame}\n\n## {rest}"
     return _NOTEBOOK_LINK.sub(r"](notebooks/\1.md)", markdown)
+
+
+def _games_page(path: Path) -> str:
+    with TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        write_view(path, page)
+        return page.read_text(encoding="utf-8")
 
 
 def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:

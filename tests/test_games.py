@@ -1,0 +1,26 @@
+"""The games that the pages of the tasks show: of every task, linked, and what its environment would play again."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lmrl.cli import main
+from lmrl.data.storage import read_episodes, read_metadata
+from lmrl.envs import registry
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.mark.parametrize("task", registry.tasks())
+def test_games_replay(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = DOCS / "games" / f"{task}.jsonl"
+    assert main(["data", "verify", str(path)]) == 0, "python docs/games/make.py"
+    players = read_metadata(path)["players"]
+    assert len(list(read_episodes(path))) == 3 * len(players) and players[0] == "behaviour"
+
+
+def test_each_is_linked_by_a_page() -> None:
+    pages = [path.read_text(encoding="utf-8") for path in (DOCS / "tasks").glob("*.md")]
+    linked = {name for page in pages for name in re.findall(r"\]\(\.\./games/(\w+)\.jsonl\)", page)}
+    assert linked == {path.stem for path in (DOCS / "games").glob("*.jsonl")} == set(registry.tasks())
