@@ -23,6 +23,8 @@ _LAST = ("extending.md", "design.md", "errata.md", "logged_keys.md", "cli.md", "
 _FOLDERS = {"tasks": "Tasks", "algorithms": "Algorithms"}
 _NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 # On the repository's pages links lead to the notebooks themselves, here to the pages made of them.
+_PICTURE_LINK = re.compile(r"\]\(\.\./results/cpu/(\w+\.png)\)")
+_RECORDS = Path(__file__).parents[2] / "results" / "cpu"
 _GAMES_LINK = re.compile(r"\]\(\.\./games/(\w+)\.jsonl\)")
 _NOTEBOOK_LINK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
 # A picture that is a link, of which the page keeps the link: nothing is loaded from elsewhere.
@@ -53,13 +55,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
         for name, picture in pictures.items():
             files.append(File.generated(config, f"notebooks/{name}", content=picture))
+    for path in sorted(_RECORDS.glob("*.png")):
+        files.append(File.generated(config, f"results/{path.name}", abs_src_path=str(path)))
     for path in sorted((Path(config.docs_dir) / "games").glob("*.jsonl")):
         files.append(File.generated(config, f"games/{path.stem}.html", content=_games_page(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to notebooks lead to their pages; those to games too, of which the first is shown in the page."""
+    """Links to notebooks and pictures lead to those of the site; games too, of which the first is shown in the page."""
     games = _GAMES_LINK.findall(markdown)
     markdown = _GAMES_LINK.sub(r"](../games/\1.html)", markdown)
     if games:
@@ -68,7 +72,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         source = get_relative_url(f"games/{games[0]}.html", page.url)
         frame = f'<iframe src="{source}" title="Games of {games[0]}" width="100%" height="640" loading="lazy"></iframe>'
         markdown = f"{before}{heading}{shown}\n{frame}\n\n## {rest}"
-    return _NOTEBOOK_LINK.sub(r"](notebooks/\1.md)", markdown)
+    return _NOTEBOOK_LINK.sub(r"](notebooks/\1.md)", _PICTURE_LINK.sub(r"](results/\1)", markdown))
 
 
 def _games_page(path: Path) -> str:
