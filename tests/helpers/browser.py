@@ -37,9 +37,10 @@ def opened(**settings: Any) -> Iterator[Any]:
 
 
 def in_browser(page: Path, script: str) -> Any:
-    """What the body of an async function returns in a page from a file."""
+    """What the body of an async function returns in a page from a file, which everyone must be able to read."""
     with opened() as tab:
         tab.goto(page.as_uri())
+        assert accessibility_faults(tab) == []
         return run_script(tab, script)
 
 
@@ -47,6 +48,14 @@ def run_script(tab: Any, script: str) -> Any:
     """What the body of an async function returns; it has ``text(id)``."""
     text = "const text = (id) => document.getElementById(id).textContent;"
     return tab.evaluate(f"async () => {{ {text} {script} }}")
+
+
+def accessibility_faults(tab: Any) -> list[str]:
+    """What axe has against the page as it now is: by the rules of WCAG 2.1 A and AA and axe's best practice."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+    found = axe.run(tab, options={"runOnly": rules}).response["violations"]
+    return [f"{rule['id']}: {rule['help']}: {node['html'][:200]}" for rule in found for node in rule["nodes"]]
 
 
 def _is_error(message: Any) -> bool:

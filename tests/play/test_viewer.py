@@ -179,9 +179,9 @@ log.push(Number(document.body.dataset.ready), text("count"), rows().length < 60,
 set("turns-most", "3"); set("turns-least", "2");
 const kept = text("count");
 document.querySelector("[data-by=return]").click();
-log.push(kept, rows()[0], document.querySelector("[data-by=return]").getAttribute("aria-sort"));
+log.push(kept, rows()[0], document.querySelector("[data-by=return]").getAttribute("aria-label"));
 document.querySelector("[data-by=return]").click();
-log.push(rows()[0], document.querySelector("[data-by=return]").getAttribute("aria-sort"));
+log.push(rows()[0], document.querySelector("[data-by=return]").getAttribute("aria-label"));
 set("ending", "0");
 const solved = text("count");
 set("turns-most", ""); set("turns-least", ""); set("ending", ""); set("words", "at position 1, 1 1.");
@@ -214,8 +214,8 @@ def test_ten_thousand_episodes_open_and_are_filtered_and_sorted(tmp_path: Path) 
     kept = [i for i in range(10_000) if 2 <= columns["turns"][i] <= 3]
     returns = columns["return"]
     assert log[4] == f"{len(kept)} of 10000 episodes"
-    assert log[5:7] == [max(kept, key=lambda i: (returns[i], -i)), "descending"]
-    assert log[7:9] == [min(kept, key=lambda i: (returns[i], i)), "ascending"]
+    assert log[5:7] == [max(kept, key=lambda i: (returns[i], -i)), "return, descending"]
+    assert log[7:9] == [min(kept, key=lambda i: (returns[i], i)), "return, ascending"]
     assert log[9] == f"{sum(columns['ending'][i] == 0 for i in kept)} of 10000 episodes"
     wanted = {number for number, text in enumerate(texts) if "at position 1, 1 1." in text}
     assert log[10] == f"{sum(not wanted.isdisjoint(said) for said in columns['said'])} of 10000 episodes"

@@ -26,7 +26,7 @@ from lmrl.play.app import make_app
 from lmrl.play.game import Game, Offer, Order
 from lmrl.play.seat import Seat
 from lmrl.types import Policy, Reply, Request
-from tests.helpers.browser import opened
+from tests.helpers.browser import accessibility_faults, opened
 from tests.helpers.colours import contrast
 from tests.helpers.endpoints import Unruly, completion
 from tests.study.test_page import EVIL
@@ -740,6 +740,7 @@ def test_a_narrow_window_is_wide_enough_and_the_words_stand_out(scheme: str) -> 
                 **({"right": "random"} if mode == "compare" else {}),
             )
             assert tab.evaluate("document.documentElement.scrollWidth") == 390, task
+            assert accessibility_faults(tab) == [], task
         for ink, paper in (
             ("ink", "paper"),
             ("soft", "tint"),

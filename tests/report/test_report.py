@@ -11,6 +11,7 @@ import pytest
 
 from lmrl.errors import UserError
 from lmrl.report.report import write_report
+from tests.helpers.browser import in_browser
 
 ALWAYS = {"report.md", "report.html", "table.csv", "table.json", "scores.png", "returns.png", "lengths.png"}
 DASH = "\N{EN DASH}"
@@ -119,6 +120,10 @@ def test_the_page_needs_nothing_else_and_runs_nothing(report: Path) -> None:
     assert EVIL.split("\x1b")[0] in page.words and "evil<b>|name" in page.words
     assert [source[:22] for source in page.sources] == ["data:image/png;base64,"] * 7
     assert base64.b64decode(page.sources[0][22:]) == (report / "scores.png").read_bytes()
+
+
+def test_everyone_can_read_the_page(report: Path) -> None:
+    in_browser(report / "report.html", "return null;")
 
 
 def test_control_characters_are_gone(report: Path) -> None:

@@ -14,7 +14,7 @@ from lmrl.data.storage import write_episodes
 from lmrl.errors import UserError
 from lmrl.study.page import write_study
 from lmrl.types import Episode
-from tests.helpers.browser import opened, run_script
+from tests.helpers.browser import accessibility_faults, opened, run_script
 
 EVIL = (
     "</script><script>window.pwned=1</script>",
@@ -159,6 +159,7 @@ return log;
 def test_rating_saving_coming_back_and_starting_over(study: Path) -> None:
     with opened() as tab:
         tab.goto(study.as_uri())
+        assert accessibility_faults(tab) == []
         found = run_script(tab, _HELPERS + _RATING)
         tab.reload()
         log = found["log"] + run_script(tab, _HELPERS + _COMING_BACK)

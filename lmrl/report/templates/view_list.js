@@ -29,8 +29,9 @@
     const values = columns[by], sign = down ? -1 : 1;
     order.sort((a, b) => sign * (values[a] - values[b]) || a - b);
     for (const button of find("columns").children) {
-      if (button.dataset.by === by) button.setAttribute("aria-sort", down ? "descending" : "ascending");
-      else button.removeAttribute("aria-sort");
+      const sorted = button.dataset.by === by;
+      button.setAttribute("aria-pressed", sorted);
+      button.setAttribute("aria-label", button.textContent + (!sorted ? "" : down ? ", descending" : ", ascending"));
     }
     find("count").textContent = order.length === total ? `${total} episodes` : `${order.length} of ${total} episodes`;
     space.style.height = `${order.length * HEIGHT}px`;
