@@ -16,11 +16,11 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lmrl.envs.outside import named_task
-from lmrl.errors import UserError, check_range
+from lmrl.errors import UserError, check_range, unknown
 from lmrl.integrations.trl.tools import TaskEnvironment, take_turns
 from lmrl.policies.lm import LMPolicy
 from lmrl.rollout import episode_seed
-from lmrl.tokens.encoding import Encoder, Window, encoder_for
+from lmrl.tokens.encoding import RENDERINGS, Encoder, Window, encoder_for
 from lmrl.types import Episode, Request
 
 __all__ = ["TextRollout"]
@@ -54,16 +54,15 @@ class TextRollout:
         env: arguments of the environment that replace those of the task.
 
     Raises:
-        UserError: for an unknown task or a length below 1.
+        UserError: for an unknown task or rendering, or a length below 1.
     """
-
-    # What TRL writes into its logs and model cards.
-    __name__ = "TextRollout"
 
     def __init__(self, name: str, rendering: str = "text", max_new_tokens: int | None = None, **env: Any) -> None:
         task = named_task(name)
         self.max_new_tokens = task.max_action_tokens if max_new_tokens is None else max_new_tokens
         check_range("[1, inf)", max_new_tokens=self.max_new_tokens)
+        if rendering not in RENDERINGS:
+            raise unknown("rendering", rendering, RENDERINGS)
         self._name, self._rendering, self._env = name, rendering, env
         self._environments: list[TaskEnvironment] = []
         self._trainer: Any = None
@@ -86,8 +85,8 @@ class TextRollout:
         """
         seeds = [_seed(prompt) for prompt in prompts]
         if self._trainer is not trainer:
-            self._trainer = trainer
             self._player = _player(trainer, self._rendering, self.max_new_tokens, len(seeds))
+            self._trainer = trainer
         while len(self._environments) < len(seeds):
             self._environments.append(TaskEnvironment(self._name, self._env))
         playing = self._environments[: len(seeds)]

@@ -243,8 +243,9 @@ def test_adapters_are_trained(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_followed_are_errors(more: dict[str, Any], said: str, tmp_path: Path) -> None:
     rollout = TextRollout("maze_fo", max_new_tokens=6)
     trainer = grpo(tmp_path, rollout, **more)
-    with pytest.raises(UserError, match=said):
-        rollout([str(near_the_goal())], trainer)
+    for _ in range(2):
+        with pytest.raises(UserError, match=said):
+            rollout([str(near_the_goal())], trainer)
 
 
 def test_what_is_no_seed_and_what_does_not_fit_are_errors(tmp_path: Path) -> None:
@@ -258,6 +259,8 @@ def test_what_is_no_seed_and_what_does_not_fit_are_errors(tmp_path: Path) -> Non
         rollout(["3"], trainer)
     with pytest.raises(UserError, match="unknown task 'sudoku'"):
         TextRollout("sudoku")
+    with pytest.raises(UserError, match="unknown rendering 'json'"):
+        TextRollout("maze_fo", "json")
     with pytest.raises(UserError, match="max_new_tokens"):
         TextRollout("maze_fo", max_new_tokens=0)
 
