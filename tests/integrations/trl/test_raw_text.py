@@ -27,8 +27,6 @@ QUIET = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "save_strat
 WAY = ("move down\n", "move down\n")
 """From the start of `near_the_goal` to the goal."""
 
-pytestmark = pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning")
-
 
 def near_the_goal() -> int:
     """A seed with which the maze begins two steps above its goal."""
