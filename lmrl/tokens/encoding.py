@@ -31,7 +31,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lmrl.errors import UserError, unknown
 
-__all__ = ["ChatEncoder", "Encoder", "Ids", "Window", "encoder_for"]
+__all__ = ["RENDERINGS", "ChatEncoder", "Encoder", "Ids", "Window", "encoder_for"]
 
 Ids: TypeAlias = tuple[int, ...]
 
@@ -129,7 +129,7 @@ class Window:
 
 
 _DIALOGUE = ("alpha one", "beta two", "gamma three", "delta four", "epsilon five")
-_ENCODERS = ("text", "chat")
+RENDERINGS = ("text", "chat")
 
 
 def encoder_for(tokenizer: PreTrainedTokenizerBase, window: Window | None) -> Encoder:
@@ -139,8 +139,8 @@ def encoder_for(tokenizer: PreTrainedTokenizerBase, window: Window | None) -> En
         UserError: for an unknown rendering; for ``chat`` as `ChatEncoder`.
     """
     rendering = "text" if window is None else window.rendering
-    if rendering not in _ENCODERS:
-        raise unknown("rendering", rendering, _ENCODERS)
+    if rendering not in RENDERINGS:
+        raise unknown("rendering", rendering, RENDERINGS)
     return ChatEncoder(tokenizer) if rendering == "chat" else Encoder(tokenizer)
 
 

@@ -25,7 +25,7 @@ Payload: TypeAlias = dict[str, Any]
 _LARGEST_SEED = 2**53
 """JSON of other languages holds no larger whole numbers."""
 _LONGEST_ID = 255
-_RESET_KEYS = ("episode_id", "options", "seed")
+_RESET_KEYS = ("episode_id", "evaluation", "options", "seed")
 _STEP_KEYS = ("metadata", "text")
 
 
@@ -88,6 +88,7 @@ class Session:
 
         Args:
             data: ``seed``, ``options`` as of `TextEnv.reset`, ``episode_id`` to be found in `state`; all optional.
+                ``evaluation`` of AgileRL is not read.
 
         Returns:
             ``observation`` (``text``, ``terminated``, ``truncated``, ``info``), ``reward`` (None) and ``done``.

@@ -1,4 +1,4 @@
-"""The tasks for TRL's `GRPOTrainer`: environments whose only tool is the next move, and their return as the reward."""
+"""Moves as calls of a tool in TRL's `GRPOTrainer`: environments whose only tool is the next move; their return."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,10 +10,19 @@ from lmrl.envs.registry import chat_prompt, task
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError
 from lmrl.policies.chat import transcript
-from lmrl.rollout import Slot
+from lmrl.rollout import Slot, Step, TextEnv, step_together
 from lmrl.types import Episode, Reply, Start
 
-__all__ = ["GAME_OVER", "TaskEnvironment", "answer", "environment_factory", "episode_return", "finish", "opening"]
+__all__ = [
+    "GAME_OVER",
+    "TaskEnvironment",
+    "answer",
+    "environment_factory",
+    "episode_return",
+    "finish",
+    "opening",
+    "take_turns",
+]
 
 GAME_OVER = "The game is over."
 """The last line of the last answer: texts of games do not say so themselves."""
@@ -88,7 +97,14 @@ class TaskEnvironment:
         return self._slot.episode(self._name, terminated, truncated or not terminated)
 
     def _play(self, action: str) -> None:
-        self._end = self._slot.record_step(Reply(action), self._slot.env.step(action))
+        self._record(Reply(action), self._env.step(action))
+
+    @property
+    def _env(self) -> TextEnv:
+        return self._slot.env
+
+    def _record(self, reply: Reply, turn: Step) -> None:
+        self._end = self._slot.record_step(reply, turn)
 
     def _finish(self) -> None:
         """Say nothing until the episode is over."""
@@ -138,6 +154,21 @@ def episode_return(
 def finish(environment: TaskEnvironment) -> None:
     """Play empty lines until the episode is over; no method, since TRL makes tools of those."""
     environment._finish()
+
+
+def take_turns(environments: Sequence[TaskEnvironment], replies: Sequence[Reply]) -> None:
+    """Make the next move of several games: the replies as they are, and their second speakers answer together.
+
+    Args:
+        environments: of episodes that are not over.
+        replies: one for each.
+    """
+    moves = [
+        (place, each._env, reply.text) for place, (each, reply) in enumerate(zip(environments, replies, strict=True))
+    ]
+    for environment, reply, turn in zip(environments, replies, step_together(moves), strict=True):
+        assert turn is not None, "errors are raised"
+        environment._record(reply, turn)
 
 
 def opening(name: str, observation: str) -> str:

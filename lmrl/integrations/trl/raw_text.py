@@ -1,0 +1,216 @@
+"""Raw-text actions in TRL's `GRPOTrainer`: what the model says until its turn ends is the move, without a tool.
+
+TRL trains on one sequence per episode, and it is the one that `lmrl.tokens.segments` makes of it where a window holds
+the whole episode::
+
+    prompt_ids       the first observation
+    completion_ids   action 1, observation 2, action 2, ..., the last action
+    env_mask         1 ......  0 ...........  1 ......       1 .............
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from lmrl.envs.outside import named_task
+from lmrl.errors import UserError, check_range, unknown
+from lmrl.integrations.trl.tools import TaskEnvironment, take_turns
+from lmrl.policies.lm import LMPolicy
+from lmrl.rollout import episode_seed
+from lmrl.tokens.encoding import RENDERINGS, Encoder, Window, encoder_for
+from lmrl.types import Episode, Request
+
+__all__ = ["TextRollout"]
+
+_SEED = re.compile(r"[0-9]{1,18}")
+
+_UNFIT = {
+    "use_vllm": "episodes are sampled with the trainer's own model",
+    "use_transformers_continuous_batching": "episodes are sampled by lmrl",
+    "mask_truncated_completions": "it asks whether the last token ends the text, and here that is the end of a turn",
+    "min_p": "only temperature, top_k and top_p are followed",
+    "generation_kwargs": "only temperature, top_k and top_p are followed",
+}
+"""Arguments of `GRPOConfig` that would change nothing, or the wrong thing."""
+
+
+class TextRollout:
+    """What ``GRPOTrainer(rollout_func=...)`` takes: the model plays by saying its moves, as a `LMPolicy` does.
+
+    The prompt of a row is the seed of its episode (`lmrl.integrations.hf_datasets.seeds_dataset`), since TRL tells a
+    rollout function nothing else; so all generations of a prompt begin alike. The reward function is `episode_return`.
+
+    The model reads the whole episode. Its next turn is begun if an action of ``max_new_tokens`` still fits, into
+    ``max_completion_length`` of `GRPOConfig` (all turns together, the observations included) and into the model: no
+    action is cut. An episode without room for another turn goes on with empty lines (`episode_return`).
+
+    Args:
+        name: of a task, of the benchmark or registered, ``openenv:URL`` or ``textarena:NAME``.
+        rendering: ``text``: one text after the other as they are; ``chat``: as the tokenizer's chat template has it.
+        max_new_tokens: longest action; None: that of the task.
+        env: arguments of the environment that replace those of the task.
+
+    Raises:
+        UserError: for an unknown task or rendering, or a length below 1.
+    """
+
+    def __init__(self, name: str, rendering: str = "text", max_new_tokens: int | None = None, **env: Any) -> None:
+        task = named_task(name)
+        self.max_new_tokens = task.max_action_tokens if max_new_tokens is None else max_new_tokens
+        check_range("[1, inf)", max_new_tokens=self.max_new_tokens)
+        if rendering not in RENDERINGS:
+            raise unknown("rendering", rendering, RENDERINGS)
+        self._name, self._rendering, self._env = name, rendering, env
+        self._environments: list[TaskEnvironment] = []
+        self._trainer: Any = None
+        self._calls = 0
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
+        """Play one episode per prompt.
+
+        Args:
+            prompts: seeds of episodes, as texts; generations of one prompt are repetitions of it.
+            trainer: a `trl.GRPOTrainer`.
+
+        Returns:
+            ``prompt_ids``, ``completion_ids``, ``logprobs`` (0 for observations), ``env_mask`` (1 for what the model
+            said) and ``environments``, which TRL hands on to reward functions: one entry per prompt.
+
+        Raises:
+            UserError: a prompt is no seed; the trainer has settings that cannot be followed; a first observation and
+                an action do not fit into the model.
+        """
+        seeds = [_seed(prompt) for prompt in prompts]
+        if self._trainer is not trainer:
+            self._player = _player(trainer, self._rendering, self.max_new_tokens, len(seeds))
+            self._trainer = trainer
+        while len(self._environments) < len(seeds):
+            self._environments.append(TaskEnvironment(self._name, self._env))
+        playing = self._environments[: len(seeds)]
+        for environment, seed in zip(playing, seeds, strict=True):
+            environment.reset(seed=seed)
+        # Of the generations of a prompt, the game's seed is the same, and what is sampled is not.
+        key = (trainer.args.seed, trainer.state.global_step, trainer.accelerator.process_index, self._calls)
+        self._calls += 1
+        _play(playing, self._player, [episode_seed(*key, place) for place in range(len(seeds))])
+        return _columns(playing, self._player.encoder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Player:
+    policy: LMPolicy
+    encoder: Encoder
+    positions: int
+    """Most tokens of an episode."""
+    room: int
+    """Most of them after the first observation."""
+    action: int
+    """Most of them in one action."""
+
+    def can_act(self, episode: Episode) -> bool:
+        """Whether there is room for another action."""
+        first, *later = _pieces(self.encoder, episode)
+        said = sum(map(len, later)) + self.action
+        return said <= self.room and len(first) + said <= self.positions
+
+
+def _player(trainer: Any, rendering: str, action: int, slots: int) -> _Player:
+    """The trainer's model as a player.
+
+    Raises:
+        UserError: the trainer has settings that cannot be followed.
+    """
+    args = trainer.args
+    for name, why in _UNFIT.items():
+        if getattr(args, name, None):
+            raise UserError(f"raw-text episodes need {name} to be left out: {why}")
+    if args.repetition_penalty != 1.0:
+        raise UserError(f"raw-text episodes need repetition_penalty 1, got {args.repetition_penalty}")
+    if action > args.max_completion_length:
+        raise UserError(
+            f"max_completion_length ({args.max_completion_length}) must have room for an action "
+            f"({action} tokens, max_new_tokens of TextRollout)"
+        )
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise UserError("raw-text episodes need all weights in each process, without DeepSpeed and FSDP")
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # LoRA layers stay in their places
+    if not isinstance(model, PreTrainedModel):
+        raise UserError(f"raw-text episodes need a model of transformers, got {type(model).__name__}")
+    window = Window(None, model.config.max_position_embeddings - action, rendering)
+    policy = LMPolicy(
+        model,
+        trainer.processing_class,
+        window,
+        temperature=args.temperature,
+        top_k=args.top_k or 0,
+        top_p=args.top_p,
+        max_new_tokens=action,
+        slots=slots,
+    )
+    encoder = encoder_for(trainer.processing_class, window)
+    return _Player(policy, encoder, model.config.max_position_embeddings, args.max_completion_length, action)
+
+
+def _seed(prompt: Any) -> int:
+    if not (isinstance(prompt, str) and _SEED.fullmatch(prompt)):
+        raise UserError(
+            f"a prompt must be the seed of an episode as text (seeds_dataset makes them), got {prompt!r:.80}"
+        )
+    return int(prompt)
+
+
+def _play(environments: Sequence[TaskEnvironment], player: _Player, seeds: Sequence[int]) -> None:
+    """Play until all are over or have no room left; seeds are those of what is sampled.
+
+    Raises:
+        UserError: a first observation leaves no room for an action.
+    """
+    for episode in (environment.episode for environment in environments):
+        if not player.can_act(episode):
+            raise UserError(
+                f"the first observation of the episode with seed {episode.seed} and an action of {player.action} "
+                f"tokens do not fit into the model's {player.positions} positions"
+            )
+    player.policy.reset()
+    waiting = [*range(len(environments))]
+    while waiting:
+        requests = [_request(environments[place].episode, place, seeds[place]) for place in waiting]
+        take_turns([environments[place] for place in waiting], player.policy.act(requests))
+        going_on = [place for place in waiting if not environments[place].done]
+        waiting = [place for place in going_on if player.can_act(environments[place].episode)]
+
+
+def _request(episode: Episode, slot: int, seed: int) -> Request:
+    # Episodes without a sampled action have no ids at all.
+    ids = episode.action_ids or ((),) * len(episode)
+    return Request(slot, seed, episode.observations, episode.actions, ids)
+
+
+def _pieces(encoder: Encoder, episode: Episode) -> list[Sequence[int]]:
+    """The ids of each text as the model reads them from the beginning: observations and actions in turn."""
+    first, *later = encoder.pieces(episode.observations, episode.actions, episode.action_ids)
+    opening = encoder.opening(episode.observations[0])
+    return [first if opening is None else opening, *later]
+
+
+def _columns(environments: Sequence[TaskEnvironment], encoder: Encoder) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "environments")
+    }
+    for environment in environments:
+        episode = environment.episode
+        first, *later, _ = _pieces(encoder, episode)  # what follows the last action is read by nobody
+        scores = [
+            episode.action_logprobs[place // 2] if place % 2 == 0 else (0.0,) * len(ids)
+            for place, ids in enumerate(later)
+        ]
+        columns["prompt_ids"].append([*first])
+        columns["completion_ids"].append([token for ids in later for token in ids])
+        columns["logprobs"].append([score for its in scores for score in its])
+        columns["env_mask"].append([int(place % 2 == 0) for place, ids in enumerate(later) for _ in ids])
+        columns["environments"].append(environment)
+    return columns
