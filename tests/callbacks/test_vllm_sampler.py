@@ -206,6 +206,15 @@ def test_who_cannot_be_sampled_for(bc_run: str, data_path: Path, tmp_path: Path)
             fit(PPO(pretrained=bc_run), rounds(), tmp_path / "run", 1, callbacks=[sampler])
 
 
+def test_adapters_are_merged_into_what_the_server_reads(bc_run: str, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    module = PPO(pretrained=bc_run, lora={"r": 2}, entropy_weight=1.0, **FAST)
+    with TokenServer(NEVER) as server:
+        train(module, server, tmp_path)
+    gaps = column(tmp_path, "rollout/logprob_gap")
+    assert len(gaps) == 2 and max(gaps) < 1e-4
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_what_a_server_reads_has_a_head_of_its_own(tied: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
