@@ -61,7 +61,8 @@ $(VENV)/.vllm: constraints-vllm.txt | $(BIN)/python
 	@touch $@
 
 vllm: $(VENV)/.dev $(VENV)/.vllm  ## the tests with a real vLLM server on the CPU, in an environment of its own
-	LMRL_VLLM=$(VENV)/vllm/bin/python $(BIN)/python -m pytest -s tests/policies/test_vllm_server.py $(ARGS)
+	LMRL_VLLM=$(VENV)/vllm/bin/python $(BIN)/python -m pytest -s tests/policies/test_vllm_server.py \
+		tests/callbacks/test_vllm_sampler_server.py $(ARGS)
 
 lint: $(VENV)/.dev  ## style, format and types, as CI checks them
 	$(BIN)/ruff check .

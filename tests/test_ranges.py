@@ -12,7 +12,7 @@ import lmrl.callbacks
 import lmrl.datamodules
 import lmrl.modules
 import lmrl.policies
-from lmrl.callbacks import InteractiveEvaluation, KeepLast, RolloutCollection, TrainingProgress
+from lmrl.callbacks import InteractiveEvaluation, KeepLast, RolloutCollection, TrainingProgress, VLLMSampler
 from lmrl.datamodules import BatchSpec, Filter, OfflineDataModule, OnlineDataModule
 from lmrl.decoding.engine import Engine
 from lmrl.errors import UserError
@@ -136,6 +136,14 @@ TABLE: dict[type, Mapping[str, tuple[float, ...]]] = {
     InteractiveEvaluation: {"every_n_steps": COUNT, "episodes": COUNT, "seed": (-1,), "slots": COUNT},
     RolloutCollection: {"episodes": COUNT, "slots": COUNT, "group_size": COUNT, "piece": COUNT, "workers": COUNT},
     KeepLast: {"every_n_steps": COUNT},
+    VLLMSampler: {
+        "importance_cap": POSITIVE,
+        "max_gap": POSITIVE,
+        "wait": NOT_NEGATIVE,
+        "timeout": POSITIVE,
+        "retries": (-1,),
+        "max_parallel": COUNT,
+    },
     TrainingProgress: {"seconds": POSITIVE},
     LMPolicy: _DECODING,
     ValueGuidedPolicy: _GUIDED,
@@ -165,6 +173,7 @@ def needed() -> Mapping[type, dict[str, Any]]:
     player = {"model": model, "tokenizer": tokenizer, "window": Window(1, 32)}
     return {
         InteractiveEvaluation: {"task": "maze_fo"},
+        VLLMSampler: {"url": "http://127.0.0.1:8000"},
         LMPolicy: player,
         ValueGuidedPolicy: {"value_model": model, "q_heads": heads, "beta": 1.0, **player},
         RatioGuidedPolicy: {"value_model": model, "support": 0.01, "beta": 1.0, **player},

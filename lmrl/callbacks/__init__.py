@@ -4,5 +4,6 @@ from lmrl.callbacks.interactive import InteractiveEvaluation
 from lmrl.callbacks.progress import TrainingProgress
 from lmrl.callbacks.rollouts import RolloutCollection
 from lmrl.callbacks.saving import KeepLast, save_run
+from lmrl.callbacks.vllm_sampler import VLLMSampler
 
-__all__ = ["InteractiveEvaluation", "KeepLast", "RolloutCollection", "TrainingProgress", "save_run"]
+__all__ = ["InteractiveEvaluation", "KeepLast", "RolloutCollection", "TrainingProgress", "VLLMSampler", "save_run"]

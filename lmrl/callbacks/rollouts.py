@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import lightning as L
 import numpy as np
@@ -25,9 +25,9 @@ from lmrl.partners import environment
 from lmrl.rollout import episode_seed
 from lmrl.training.reporting import log_now
 from lmrl.training.sharding import summon_full_params
-from lmrl.types import Episode, Start
+from lmrl.types import Episode, Policy, Start
 
-__all__ = ["RolloutCollection", "signs_of_collapse"]
+__all__ = ["RolloutCollection", "Sampler", "signs_of_collapse"]
 
 _ENTROPY = 0.01  # nats per token
 _SHARE = 0.9  # of all actions
@@ -56,6 +56,16 @@ def signs_of_collapse(episodes: Sequence[Episode]) -> list[str]:
     if len(pieces) >= _FEW and 1.0 - fresh / len(pieces) > _REPEATED:
         found.append(f"{1.0 - fresh / len(pieces):.0%} of the three-token pieces within actions are repeated")
     return found
+
+
+class Sampler(Protocol):
+    """Another program that samples the actions of rounds: `lmrl.callbacks.VLLMSampler`."""
+
+    def hand_over(self, trainer: Trainer, module: LanguageModule) -> None:
+        """Give it the weights of now; all processes call it together."""
+
+    def policy(self, module: LanguageModule, max_new_tokens: int) -> Policy:
+        """The player that asks it."""
 
 
 class RolloutCollection(Callback):
@@ -112,7 +122,18 @@ class RolloutCollection(Callback):
         self.piece = slots if piece is None and ray is not None else piece
         self.ray, self.workers = ray, workers
         self._workers: RoundWorkers | None = None
+        self._sampler: Sampler | None = None
         self._seconds = 0.0
+
+    def set_sampler(self, sampler: Sampler) -> None:
+        """Have another program sample, in place of the policy that learns.
+
+        Raises:
+            UserError: there are settings of how that policy samples, or workers of a cluster that play.
+        """
+        if self.decoding or self.ray is not None:
+            raise UserError("rounds that a server samples take neither decoding nor ray of RolloutCollection")
+        self._sampler = sampler
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Offer to play.
@@ -145,7 +166,11 @@ class RolloutCollection(Callback):
         began = perf_counter()
         say(trainer, f"playing round {number}")
         starts, pace = self._starts(data.seed, number), RolloutPace()
-        with summon_full_params(module, but=module.unused_in_rollouts), trainer.precision_plugin.forward_context():
+        if self._sampler is not None:
+            self._sampler.hand_over(trainer, module)
+        own = self._sampler is None
+        whole = summon_full_params(module, but=module.unused_in_rollouts) if own else nullcontext()
+        with whole, trainer.precision_plugin.forward_context():
             played = list(self._played(trainer, module, data, number, starts, pace))
         if self.group_size > 1:
             played = [
@@ -177,7 +202,7 @@ class RolloutCollection(Callback):
     ) -> list[Episode]:
         """The episodes of all starts on all ranks; what this one has played is added to the pace."""
         settings = {"max_new_tokens": data.task.max_action_tokens, "slots": self.slots, **self.decoding}
-        policy = policy_of(module, settings) if self.ray is None else None
+        policy = self._policy(module, settings)
 
         def play(mine: Sequence[Sequence[Start]]) -> list[list[Episode]]:
             if policy is None:
@@ -196,6 +221,12 @@ class RolloutCollection(Callback):
         else:
             found = map_over_ranks(pieces, play)
         return [episode for episodes in found for episode in episodes]
+
+    def _policy(self, module: LanguageModule, settings: dict[str, Any]) -> Policy | None:
+        """Who plays; None: the workers of a cluster."""
+        if self._sampler is not None:
+            return self._sampler.policy(module, settings["max_new_tokens"])
+        return policy_of(module, settings) if self.ray is None else None
 
     def _round_workers(
         self, trainer: Trainer, module: LanguageModule, data: OnlineDataModule, settings: dict[str, Any]

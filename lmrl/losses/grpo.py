@@ -19,6 +19,8 @@ class Sampled(NamedTuple):
     advantage: Tensor
     weight: Tensor
     """See `lmrl.losses.loss_weights`."""
+    importance: Tensor | None = None
+    """Of the policy loss alone, see `lmrl.losses.importance_weights`; None: 1."""
 
 
 class GRPOLoss(NamedTuple):
@@ -61,7 +63,14 @@ def grpo_loss(
     """
     count = max(1, old.advantage.numel())
     terms = clipped_policy_loss(
-        now, old.logprob, old.advantage, clip=clip, clip_high=clip_high, weight=old.weight, turn_end=turn_end
+        now,
+        old.logprob,
+        old.advantage,
+        clip=clip,
+        clip_high=clip_high,
+        weight=old.weight,
+        turn_end=turn_end,
+        importance=old.importance,
     )
     kl_loss = (old.weight * kl_penalty(now.logprob, old.ref_logprob, kl_loss_type)).sum() / count
     loss = terms.policy_loss + kl_weight * kl_loss - entropy_weight * terms.entropy

@@ -22,6 +22,7 @@ __all__ = [
     "TokenLogprobs",
     "clipped_policy_loss",
     "first_of_turn",
+    "importance_weights",
     "k3",
     "kl_penalty",
     "loss_weights",
@@ -153,6 +154,29 @@ def loss_weights(turn_lengths: Sequence[Sequence[int]], loss_agg_mode: str) -> N
     return count * share[loss_agg_mode]
 
 
+def importance_weights(
+    logprob: ArrayLike, sampler_logprob: ArrayLike, cap: float, lengths: Sequence[int] | None = None
+) -> NDArray[np.float64]:
+    """``min(pi(u) / mu(u), cap)``: how much what another sampler ``mu`` drew counts for the policy ``pi`` itself.
+
+    Truncated importance sampling (Ionides 2008), of tokens as Yao et al. 2025, "Your Efficient RL Framework Secretly
+    Brings You Off-Policy RL Training", correct a sampler whose numbers differ a little. It is TRL's
+    ``vllm_importance_sampling_mode="token_truncate"``, and the cap its ``vllm_importance_sampling_clip_max``.
+
+    Args:
+        logprob: (N,) of the tokens under the policy that is trained, when they were drawn.
+        sampler_logprob: (N,) as the sampler told it.
+        cap: the largest weight; the variance of the loss stays bounded, at the price of a bias.
+        lengths: of the actions, where ratios are those of whole actions: tokens of an action share one weight.
+    """
+    log_ratio = np.asarray(logprob, dtype=np.float64) - np.asarray(sampler_logprob, dtype=np.float64)
+    if lengths is not None and len(log_ratio):
+        every = np.asarray(lengths, dtype=np.int64)
+        log_ratio = np.repeat(np.add.reduceat(log_ratio, np.cumsum(every) - every), every)
+    weights: NDArray[np.float64] = np.exp(np.minimum(log_ratio, np.log(cap)))
+    return weights
+
+
 class TokenLogprobs(NamedTuple):
     """What a policy makes of N action tokens now, (N,) float32 each."""
 
@@ -225,8 +249,9 @@ def clipped_policy_loss(
     clip_high: float | None = None,
     weight: Tensor | None = None,
     turn_end: Tensor | None = None,
+    importance: Tensor | None = None,
 ) -> PolicyTerms:
-    """``mean w max(-A rho, -A clip(rho, 1 - clip, 1 + clip_high))`` with ``rho = pi(u) / pi_old(u)``.
+    """``mean w c max(-A rho, -A clip(rho, 1 - clip, 1 + clip_high))`` with ``rho = pi(u) / pi_old(u)``.
 
     Args:
         now: of the policy that is being trained.
@@ -236,6 +261,7 @@ def clipped_policy_loss(
         clip_high: likewise upwards, if that is another number (Yu et al. 2025, DAPO).
         weight: (N,) see `loss_weights`; None: 1.
         turn_end: (N,) bool, the last token of each action: the ratio is that of the whole action; None: of the token.
+        importance: (N,) c, see `importance_weights`, constant while a round is learned from; None: 1.
     """
     count = max(1, advantage.numel())
     log_ratio = now.logprob - old_logprob
@@ -244,7 +270,9 @@ def clipped_policy_loss(
     ratio = log_ratio.exp()
     high = clip if clip_high is None else clip_high
     loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - clip, 1.0 + high))
-    policy_loss = (loss if weight is None else loss * weight).sum() / count
+    for factor in (weight, importance):
+        loss = loss if factor is None else loss * factor
+    policy_loss = loss.sum() / count
     entropy = now.entropy.sum() / count
     with torch.no_grad():
         approx_kl = (ratio - 1.0 - log_ratio).sum() / count

@@ -59,6 +59,8 @@ class Experience(NamedTuple):
     """Of V: advantage before whitening, plus value."""
     weight: Tensor | None = None
     """See `lmrl.losses.loss_weights`; None: 1."""
+    importance: Tensor | None = None
+    """Of the policy loss alone, see `lmrl.losses.importance_weights`; None: 1."""
 
 
 class PPOLoss(NamedTuple):
@@ -109,7 +111,14 @@ def ppo_loss(
     if turn_end is not None:
         value = first_of_turn(value, turn_end)
     terms = clipped_policy_loss(
-        now, old.logprob, old.advantage, clip=clip, clip_high=clip_high, weight=old.weight, turn_end=turn_end
+        now,
+        old.logprob,
+        old.advantage,
+        clip=clip,
+        clip_high=clip_high,
+        weight=old.weight,
+        turn_end=turn_end,
+        importance=old.importance,
     )
     error = (value - old.target).square()
     if value_clip is not None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ __all__ = [
     "Values",
     "check_replaceable",
     "export",
+    "export_for_reload",
     "exported_values",
     "load_values",
     "read_manifest",
@@ -82,6 +84,46 @@ def export(
             save_file(weights, new / VALUES_FILE, metadata={"format": "pt", _SETTINGS: json.dumps(settings)})
         manifest = {**(about or {}), "files": sorted([MANIFEST, *(entry.name for entry in new.iterdir())])}
         (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def export_for_reload(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write the language model alone, with a vocabulary head of its own, for a server that reads it again and again.
+
+    Embeddings and vocabulary head are written apart even where they are one: vLLM 0.32 reads the new embeddings of
+    such a model into a running server, and leaves the old ones in the head.
+
+    Args:
+        folder: replaced as `export` does.
+        model: adapters are merged into a copy.
+        tokenizer: of the model.
+        weights: of the language model, where `model` holds a share of them.
+
+    Raises:
+        UserError: as `check_replaceable`.
+    """
+    check_replaceable(folder)
+    if has_lora(model):
+        model, weights = merged(model if weights is None else with_weights(model, weights)), None
+    tensors = dict(model.state_dict() if weights is None else weights)
+    for layer in (model.get_input_embeddings(), model.get_output_embeddings()):  # type: ignore[no-untyped-call]
+        names = [name for name, own in model.named_parameters(remove_duplicate=False) if own is layer.weight]
+        here = next(name for name in names if name in tensors)
+        tensors |= {name: tensors[here].clone() for name in names}
+    config = deepcopy(model.config)
+    config.tie_word_embeddings, config.dtype = False, model.dtype
+    config.architectures = [type(model).__name__.removeprefix("FSDP")]  # as classes of models in shards are called
+    with replacing_folder(folder) as new:
+        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(plain, new / "model.safetensors", metadata={"format": "pt"})
+        config.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+        files = sorted([MANIFEST, *(entry.name for entry in new.iterdir())])
+        (new / MANIFEST).write_text(json.dumps({"files": files}, indent=2) + "\n", encoding="utf-8")
 
 
 def check_replaceable(folder: Path) -> None:

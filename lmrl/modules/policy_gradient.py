@@ -1,7 +1,7 @@
 """What PPO and GRPO share: rounds that the policy plays itself, a reference model, and what is known of each token."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from lmrl.datamodules.online import online_datamodule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.losses import LOSS_AGG_MODES, KLController, bc_loss, loss_weights, token_logprobs
+from lmrl.losses import LOSS_AGG_MODES, KLController, bc_loss, importance_weights, loss_weights, token_logprobs
 from lmrl.models.lm import head_of, trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy, RerankPolicy
@@ -22,7 +22,16 @@ from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import encoder_for
 from lmrl.tokens.segments import Segment
 from lmrl.training.reporting import RoundReporter, log_now
-from lmrl.training.rounds import Vector, read_batches
+from lmrl.training.rounds import (
+    RolloutCorrection,
+    Vector,
+    attach_columns,
+    joined,
+    logprob_gaps,
+    read_batches,
+    rescored,
+    sampled,
+)
 from lmrl.types import Episode, Policy
 
 __all__ = ["PolicyGradient", "ProcessedRollout", "turn_lengths", "weights_of"]
@@ -58,6 +67,10 @@ class PolicyGradient(LanguageModule):
 
     starts_from_bc = True
     unused_in_rollouts: tuple[str, ...] = ("ref_model",)
+    #: Whether ratios of new to old probabilities are those of whole actions.
+    by_turn = False
+    #: What is done about rounds that another program has sampled; None: the module's own policy samples them.
+    correction: RolloutCorrection | None = None
     reporter: RoundReporter
     ref_model: nn.Module
     invalid: Tensor
@@ -148,22 +161,60 @@ class PolicyGradient(LanguageModule):
             UserError: if the episodes do not hold what was noted about exactly the tokens in the segments.
         """
         kl_weight = float(self.kl_weight)
+        columns: dict[str, Vector] = {}
+        if self.correction is not None:
+            episodes, columns = self._corrected(self.correction, episodes, segments)
         found = self.process(episodes, segments, self._ref_logprobs(segments))
         metrics = {"kl": found.kl, "kl_weight": kl_weight, **found.metrics}
         log_now(self.trainer, {f"{self.name}/{name}": number for name, number in metrics.items()})
         self.kl_weight.fill_(self.kl_controller.after(kl_weight, found.kl, len(episodes)))
-        return found.segments
+        return attach_columns(found.segments, columns)
+
+    def correct_rollouts(self, correction: RolloutCorrection | None) -> None:
+        """Say that another program samples the rounds; None: the module's own policy does."""
+        self.correction = correction
+
+    def _corrected(
+        self, correction: RolloutCorrection, episodes: Sequence[Episode], segments: Sequence[list[Segment]]
+    ) -> tuple[list[Episode], dict[str, Vector]]:
+        """The episodes with what the policy itself makes of their tokens, and a column for the loss.
+
+        Raises:
+            UserError: as `lmrl.training.rounds.sampled` and `lmrl.training.rounds.logprob_gaps`.
+        """
+        told = sampled(episodes, "action_logprobs", segments)
+        with self.trainer.precision_plugin.forward_context():  # as in the steps that learn from them
+            scores = self._read_tokens(segments, self.action_scores)
+        ours, theirs = joined([its[:, 0] for its in scores]), joined(told)
+        metrics, columns = logprob_gaps(ours, theirs, correction.max_gap), dict[str, Vector]()
+        if correction.importance_cap is not None:
+            lengths = [length for its in turn_lengths(segments) for length in its] if self.by_turn else None
+            columns["importance"] = importance_weights(ours, theirs, correction.importance_cap, lengths)
+            metrics["importance_mean"] = float(columns["importance"].mean()) if len(ours) else 1.0
+        log_now(self.trainer, {f"rollout/{name}": number for name, number in metrics.items()})
+        return rescored(episodes, scores), columns
+
+    def action_scores(self, batch: TokenBatch) -> Tensor:
+        """(N, 1) log-probabilities of the action tokens, as the policy samples them; (N, 2) with V of their states."""
+        return token_logprobs(self.logits(batch), batch.state, batch.token, self.invalid).logprob[:, None]
 
     def _ref_logprobs(self, segments: Sequence[list[Segment]]) -> list[Vector]:
         """(T,) per episode: the log-probability of each action token under the reference model."""
 
-        def logprobs(batch: TokenBatch, counts: Tensor) -> Vector:
-            found = token_logprobs(self.ref_logits(batch), batch.state, batch.token, self.invalid)
-            return found.logprob.double().cpu().numpy()
+        def logprobs(batch: TokenBatch) -> Tensor:
+            return token_logprobs(self.ref_logits(batch), batch.state, batch.token, self.invalid).logprob
 
-        found = self.read([segment for its in segments for segment in its], logprobs, bootstrap=False)
+        return self._read_tokens(segments, logprobs)
+
+    def _read_tokens(self, segments: Sequence[list[Segment]], use: Callable[[TokenBatch], Tensor]) -> list[Vector]:
+        """(T, ...) per episode: what a function makes of the action tokens of a batch."""
+
+        def numbers(batch: TokenBatch, counts: Tensor) -> Vector:
+            return use(batch).double().cpu().numpy()
+
+        found = self.read([segment for its in segments for segment in its], numbers, bootstrap=False)
         ends = np.cumsum([sum(len(segment.col) for segment in its) for its in segments])
-        return np.split(np.concatenate([np.zeros(0), *found]), ends)[:-1]
+        return np.split(np.concatenate(found), ends)[:-1] if found else []
 
     def ref_logits(self, batch: TokenBatch) -> Tensor:
         """(S, vocabulary) logits of the reference model."""

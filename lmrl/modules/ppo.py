@@ -136,6 +136,7 @@ class PPO(PolicyGradient):
         super().__init__(loss_agg_mode=loss_agg_mode or f"{level}-mean", **shared)
         self.loss_arguments |= {"value_clip": value_clip, "value_weight": value_weight}
         self.gamma, self.gae_lambda, self.level = gamma, gae_lambda, level
+        self.by_turn = level == "turn"
         self.build_values(head_bias)
 
     def build_values(self, head_bias: float) -> None:
@@ -193,8 +194,14 @@ class PPO(PolicyGradient):
             raise UserError("PPO learns from rounds that it has played and prepared, not from recorded batches")
         logits, value = self.logits_and_values(batch)
         now = token_logprobs(logits, batch.state, batch.token, self.invalid)
-        turn_end = batch.turn_end if self.level == "turn" else None
+        turn_end = batch.turn_end if self.by_turn else None
         return ppo_loss(now, value[batch.state], Experience(**batch.columns), turn_end=turn_end, **self.loss_arguments)
+
+    def action_scores(self, batch: TokenBatch) -> Tensor:
+        """See `PolicyGradient.action_scores`; (N, 2) with V."""
+        logits, value = self.logits_and_values(batch)
+        logprob = token_logprobs(logits, batch.state, batch.token, self.invalid).logprob
+        return torch.stack([logprob, value[batch.state].float()], dim=-1)
 
     def policy(self, **settings: Any) -> Policy:
         """Sample from the model; replies hold V. `settings` as of `lmrl.policies.LMPolicy`."""

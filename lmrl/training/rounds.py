@@ -1,7 +1,7 @@
 """Episodes of a round as segments with columns: what was noted when they were sampled, and what is computed of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -11,15 +11,80 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lmrl.distributed import all_gather_objects, rank_and_world_size
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import Segment
 from lmrl.types import Episode
 
-__all__ = ["Vector", "attach_columns", "joined", "read_batches", "rewards_of", "sampled"]
+__all__ = [
+    "RolloutCorrection",
+    "Vector",
+    "attach_columns",
+    "joined",
+    "logprob_gaps",
+    "read_batches",
+    "rescored",
+    "rewards_of",
+    "sampled",
+]
 
 T = TypeVar("T")
 Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCorrection:
+    """What is done about a round that another program has sampled with the weights of the policy.
+
+    Raises:
+        UserError: a number that is not positive.
+    """
+
+    importance_cap: float | None = None
+    """Weigh losses by `lmrl.losses.importance_weights` of at most this; None: not at all."""
+    max_gap: float | None = 0.1
+    """Refuse a round with a larger mean gap of log-probabilities, in nats per token; None: none."""
+
+    def __post_init__(self) -> None:
+        check_range("(0, inf)", importance_cap=self.importance_cap, max_gap=self.max_gap)
+
+
+def logprob_gaps(logprobs: Vector, sampler_logprobs: Vector, max_gap: float | None) -> dict[str, float]:
+    """How far the log-probabilities that a sampler told are from the policy's own: the mean gap and the largest.
+
+    Args:
+        logprobs: (N,) of the action tokens of a round under the policy.
+        sampler_logprobs: (N,) as they were told.
+        max_gap: see `RolloutCorrection`.
+
+    Raises:
+        UserError: the mean is larger.
+    """
+    gaps = np.abs(logprobs - sampler_logprobs)
+    mean, most = (float(gaps.mean()), float(gaps.max())) if len(gaps) else (0.0, 0.0)
+    if max_gap is not None and not mean <= max_gap:
+        raise UserError(
+            f"the round was not sampled with the weights that learn: log-probabilities of its tokens differ by "
+            f"{mean:.3g} nats on average (max_gap: {max_gap:g}). Has the server not loaded them, or not as they are?"
+        )
+    return {"logprob_gap": mean, "logprob_gap_max": most}
+
+
+def rescored(episodes: Sequence[Episode], scores: Sequence[Vector]) -> list[Episode]:
+    """The episodes with log-probabilities, and values where there are some, as the policy that learns has them.
+
+    Args:
+        episodes: of a round.
+        scores: of each, (T, 1) log-probabilities of its tokens or (T, 2) with V of their states beside them.
+    """
+    found = []
+    for episode, numbers in zip(episodes, scores, strict=True):
+        ends = np.cumsum([len(ids) for ids in episode.action_ids])[:-1]
+        logprobs, *values = (
+            tuple(tuple(turn.tolist()) for turn in np.split(column, ends)) for column in numbers.transpose()
+        )
+        found.append(replace(episode, action_logprobs=logprobs, action_values=values[0] if values else ()))
+    return found
 
 
 def sampled(episodes: Sequence[Episode], name: str, segments: Sequence[list[Segment]]) -> list[Vector]:
@@ -57,7 +122,7 @@ def joined(vectors: Sequence[Vector]) -> Vector:
 
 
 def attach_columns(segments: Sequence[list[Segment]], columns: Mapping[str, Vector]) -> list[list[Segment]]:
-    """The segments with columns of numbers about their action tokens.
+    """The segments with columns of numbers about their action tokens, beside those that they have.
 
     Args:
         segments: of each episode of a round.
@@ -67,7 +132,13 @@ def attach_columns(segments: Sequence[list[Segment]], columns: Mapping[str, Vect
     ends = iter(np.cumsum([len(part.col) for its in segments for part in its]).tolist())
     return [
         [
-            replace(part, columns={name: column[end - len(part.col) : end] for name, column in narrow.items()})
+            replace(
+                part,
+                columns={
+                    **part.columns,
+                    **{name: column[end - len(part.col) : end] for name, column in narrow.items()},
+                },
+            )
             for part, end in zip(its, ends, strict=False)
         ]
         for its in segments

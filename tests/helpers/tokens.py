@@ -1,4 +1,7 @@
-"""A server on this machine that speaks vLLM's protocol of token ids, has faults as it is told, and can be killed."""
+"""A server on this machine that speaks vLLM's protocol of token ids, has faults as it is told, and can be killed.
+
+It has the development endpoints by which a server reads new weights, too.
+"""
 
 import json
 import time
@@ -9,7 +12,7 @@ from threading import Lock, Thread
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 Said = tuple[list[int], list[float]]
 Say = Callable[[dict[str, Any]], Said]
@@ -24,9 +27,19 @@ class TokenServer:
         faults: one per request from the first on: what is changed in the answer; None: it hangs up.
         seconds: that each answer takes.
         positions: ``max_model_len``.
+        admin: by path, one after the other: the status and answer of a development endpoint in place of its own.
     """
 
-    def __init__(self, say: Say, *faults: dict[str, Any] | None, seconds: float = 0.0, positions: Any = 512) -> None:
+    def __init__(
+        self,
+        say: Say,
+        *faults: dict[str, Any] | None,
+        seconds: float = 0.0,
+        positions: Any = 512,
+        admin: dict[str, list[tuple[int, Any]]] | None = None,
+    ) -> None:
+        self.admin = admin or {}
+        self.asked: list[str] = []
         self.say, self.faults, self.seconds, self.positions = say, list(faults), seconds, positions
         self.bodies: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
@@ -44,6 +57,18 @@ class TokenServer:
     def played(self) -> list[dict[str, Any]]:
         """The requests without the probes."""
         return [body for body in self.bodies if "allowed_token_ids" not in body]
+
+    def administer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """What a development endpoint does, and answers."""
+        self.asked.append(path)
+        if self.admin.get(path):
+            return self.admin[path].pop(0)
+        if path == "/collective_rpc":
+            assert body["method"] == "reload_weights"
+            model = AutoModelForCausalLM.from_pretrained(body["kwargs"]["weights_path"]).eval()
+            self.say = sampling(model)
+            return 200, {"results": [None]}
+        return 200, {"success": True}
 
     def start(self) -> None:
         server = _Server(("127.0.0.1", self._port), _Handler)
@@ -79,10 +104,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         owner = self.server.owner
+        if self.path == "/health":
+            self._send(200, {})
+            return
         self._send(200, {"object": "list", "data": [{"id": "tiny", "max_model_len": owner.positions}]})
 
     def do_POST(self) -> None:
         owner, body = self.server.owner, json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path in ("/collective_rpc", "/reset_prefix_cache"):
+            self._send(*owner.administer(self.path, body))
+            return
         assert self.path == "/v1/completions"
         with owner.lock:
             owner.bodies.append(body)
@@ -99,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._send(fault.pop("status", 200), _answer(body, ids, logprobs) if "error" not in fault else fault, fault)
 
-    def _send(self, status: int, answer: dict[str, Any], fault: dict[str, Any] | None = None) -> None:
+    def _send(self, status: int, answer: Any, fault: dict[str, Any] | None = None) -> None:
         for name, value in (fault or {}).items():
             if name != "error":
                 answer["choices"][0][name] = value

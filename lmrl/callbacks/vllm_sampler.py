@@ -1,0 +1,150 @@
+"""Rounds whose actions a vLLM server samples, with the weights of the moment."""
+
+import shlex
+from pathlib import Path
+
+import lightning as L
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lmrl.callbacks.progress import say
+from lmrl.callbacks.rollouts import RolloutCollection
+from lmrl.chat.reloading import WeightReloader
+from lmrl.chat.tokens import TokenClient
+from lmrl.decoding.sampling import SamplingSettings
+from lmrl.distributed import map_over_ranks
+from lmrl.errors import UserError, check_range
+from lmrl.models.export import check_replaceable, export_for_reload
+from lmrl.models.lm import vocabulary_of
+from lmrl.modules import LanguageModule
+from lmrl.modules.policy_gradient import PolicyGradient
+from lmrl.policies import VLLMPolicy
+from lmrl.policies.lm import ContextBuilder, invalid_ids
+from lmrl.training.rounds import RolloutCorrection
+from lmrl.training.sharding import full_state_dict
+
+__all__ = ["VLLMSampler"]
+
+_FOLDER = "sampler"  # of the weights, in the run's folder
+
+
+class VLLMSampler(Callback):
+    """Has a vLLM server sample the rounds of PPO and GRPO; `RolloutCollection` says how many episodes, and plays them.
+
+    Before each round the weights are written to a folder, from which the server reads them; then it forgets its prefix
+    cache. The folder is the old one or the new one at every instant, so a server that was started from it and dies
+    comes back with the weights of the round.
+
+    What the server tells of log-probabilities is not what the policy learns from: its own are read anew, and V with
+    them, before the first step of a round. ``rollout/logprob_gap`` is the difference.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str = "policy",
+        folder: str | None = None,
+        server_folder: str | None = None,
+        importance_cap: float | None = None,
+        max_gap: float | None = 0.1,
+        wait: float = 600.0,
+        timeout: float = 300.0,
+        retries: int = 30,
+        max_parallel: int = 256,
+    ) -> None:
+        """Choose the server, and what is done about the difference between its numbers and those of the trainer.
+
+        Args:
+            url: of the server, ``http://127.0.0.1:8000``.
+            model: name under which it serves the policy.
+            folder: into which the weights are written; None: ``sampler`` in the run's folder.
+            server_folder: the same folder as the server finds it; None: the same path.
+            importance_cap: as of `lmrl.training.rounds.RolloutCorrection`; None: losses are not weighed.
+            max_gap: likewise: a server with other weights is refused.
+            wait: seconds until there has to be a server.
+            timeout: seconds for one answer, and for reading the weights.
+            retries: how often a request is tried again.
+            max_parallel: requests at the same time.
+
+        Raises:
+            UserError: the address is none, or a number is out of range.
+        """
+        self._correction = RolloutCorrection(importance_cap, max_gap)
+        check_range("[0, inf)", wait=wait)
+        self._reloader = WeightReloader(url, timeout)
+        self._client = TokenClient(url, model, timeout, retries, max_parallel)
+        self._folder, self._server_folder, self._wait = folder, server_folder, wait
+        self._policy: VLLMPolicy | None = None
+
+    def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Take the place of the policy in rounds.
+
+        Raises:
+            UserError: the algorithm does not play rounds with one language model, nobody collects them, or the folder
+                holds something else.
+        """
+        if stage != "fit":
+            return
+        if not isinstance(pl_module, PolicyGradient) or pl_module.trainable_model is not pl_module.model:
+            raise UserError(
+                "VLLMSampler samples for PPO, GRPO and GiGPO, whose policy is one language model, got "
+                f"{type(pl_module).__name__}"
+            )
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        collecting = [one for one in callbacks if isinstance(one, RolloutCollection)]
+        if not collecting:
+            raise UserError("VLLMSampler samples for the callback lmrl.callbacks.RolloutCollection: add it")
+        check_replaceable(self._written_to(trainer))
+        collecting[0].set_sampler(self)
+        pl_module.correct_rollouts(self._correction)
+
+    def hand_over(self, trainer: Trainer, module: LanguageModule) -> None:
+        """Write the weights of now, and have the server read them; all processes call it together.
+
+        Raises:
+            UserError: there is no server in time, or it could not read them.
+        """
+        say(trainer, "handing weights to the vLLM server")
+        weights = full_state_dict(module)
+        map_over_ranks([None], lambda mine: [self._load(trainer, module, weights)] if mine else [])
+
+    def _load(self, trainer: Trainer, module: LanguageModule, weights: dict[str, torch.Tensor] | None) -> str:
+        """The folder from which the server has read the weights, as it finds it."""
+        folder = self._written_to(trainer)
+        if weights is not None:
+            weights = {name.removeprefix("model."): t for name, t in weights.items() if name.startswith("model.")}
+        export_for_reload(folder, module.model, module.tokenizer, weights)
+        served = self._server_folder or str(folder.resolve())
+        if not self._reloader.answers():
+            words = ["vllm", "serve", served, "--served-model-name", self._client.model]
+            command = f"VLLM_SERVER_DEV_MODE=1 {shlex.join([*words, '--logprobs-mode', 'processed_logprobs'])}"
+            rank_zero_warn(f"no vLLM server at {self._reloader.url}; waiting {self._wait:g} s for: {command}")
+            if not self._reloader.wait(self._wait):
+                raise UserError(f"no vLLM server at {self._reloader.url} within {self._wait:g} s; start: {command}")
+        self._reloader.reload(served)
+        return served
+
+    def policy(self, module: LanguageModule, max_new_tokens: int) -> VLLMPolicy:
+        """The player that asks the server; it reads what the module's own policy reads.
+
+        Raises:
+            UserError: as `lmrl.policies.VLLMPolicy`, or what is read does not fit into the server's positions.
+        """
+        if self._policy is None:
+            window, positions = module.context_window(), self._client.positions()
+            own = getattr(module.model.config, "max_position_embeddings", None)
+            most = min(one for one in (positions, own, window.tokens + max_new_tokens) if one)
+            builder = ContextBuilder(module.tokenizer, window, most, max_new_tokens)
+            cpu = torch.device("cpu")
+            never = invalid_ids(module.tokenizer, vocabulary_of(module.model), cpu, builder.encoder.end)
+            settings = SamplingSettings(max_new_tokens=max_new_tokens, stop_ids=builder.stop_ids())
+            self._policy = VLLMPolicy(self._client, builder, settings, never.nonzero()[:, 0].tolist())
+        return self._policy
+
+    def teardown(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Forget the player: another run may be of another window."""
+        self._policy = None
+
+    def _written_to(self, trainer: Trainer) -> Path:
+        return Path(trainer.default_root_dir) / _FOLDER if self._folder is None else Path(self._folder)

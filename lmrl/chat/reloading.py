@@ -1,0 +1,101 @@
+"""New weights for a vLLM server that runs: it reads them from a folder, and forgets what the old ones made of texts."""
+
+import json
+import time
+from http.client import HTTPException
+from typing import Any, NoReturn
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
+
+from lmrl.chat.tokens import server_address
+from lmrl.errors import UserError, check_range, in_one_line
+
+__all__ = ["WeightReloader"]
+
+_MOST_BYTES = 1 << 20  # of an answer
+_PAUSE = 0.5  # seconds between two questions whether a server is there, or has forgotten
+_TRIES = 20  # for the prefix cache, while aborted requests come to their end
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """An address that an answer names is not asked."""
+
+    def redirect_request(self, *arguments: Any, **more: Any) -> None:
+        return None
+
+
+class WeightReloader:
+    """Has a vLLM server (0.32) read weights anew, by the development endpoints of ``VLLM_SERVER_DEV_MODE=1``.
+
+    These know no key: whoever reaches such a server can have it do anything. It belongs on this machine, or into a
+    network that is trusted.
+
+    Args:
+        url: of the server, as `lmrl.chat.tokens.server_address` takes it.
+        timeout: seconds for reading the weights.
+
+    Raises:
+        UserError: the address is none, or the timeout not above 0.
+    """
+
+    def __init__(self, url: str, timeout: float = 300.0) -> None:
+        check_range("(0, inf)", timeout=timeout)
+        self.url = server_address(url).removesuffix("/v1")
+        self._timeout = timeout
+        self._opener: OpenerDirector = build_opener(_NoRedirects)
+
+    def answers(self) -> bool:
+        """Whether there is a server that is ready."""
+        try:
+            self._ask("/health", None, min(self._timeout, 10.0))
+        except (OSError, HTTPException):
+            return False
+        return True
+
+    def wait(self, seconds: float) -> bool:
+        """Whether a server is ready within so many seconds."""
+        end = time.monotonic() + seconds
+        while not (ready := self.answers()) and time.monotonic() < end:
+            time.sleep(_PAUSE)
+        return ready
+
+    def reload(self, folder: str) -> None:
+        """Read the weights in a folder, and forget the prefix cache.
+
+        Args:
+            folder: as the server finds it.
+
+        Raises:
+            UserError: the server is not there, was not started for it, or could not read them.
+        """
+        body = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
+        came = self._post("/collective_rpc", body)
+        if not isinstance(came, dict) or not isinstance(came.get("results"), list):
+            self._fail(f"an unknown answer to reload_weights: {came}")
+        for _ in range(_TRIES):
+            came = self._post("/reset_prefix_cache", {})
+            if isinstance(came, dict) and came.get("success") is True:
+                return
+            time.sleep(_PAUSE)
+        self._fail("it does not forget its prefix cache, which is of the weights before: does it serve others too?")
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        try:
+            return json.loads(self._ask(path, json.dumps(body).encode(), self._timeout))
+        except HTTPError as error:
+            if error.code == 404:
+                self._fail(f"it has no {path}: start it with VLLM_SERVER_DEV_MODE=1 in its environment (vLLM 0.32)")
+            said = error.read(_MOST_BYTES).decode("utf-8", "replace")
+            self._fail(f"status {error.code} of {path}: {said}")
+        except (OSError, HTTPException, ValueError, RecursionError) as error:
+            reason = error.reason if isinstance(error, URLError) else error
+            self._fail(f"no answer to {path}: {reason or type(error).__name__}")
+
+    def _ask(self, path: str, data: bytes | None, timeout: float) -> bytes:
+        request = Request(f"{self.url}{path}", data, {"content-type": "application/json"})
+        with self._opener.open(request, timeout=timeout) as answer:
+            found: bytes = answer.read(_MOST_BYTES)
+        return found
+
+    def _fail(self, what: str) -> NoReturn:
+        raise UserError(f"vLLM server at {self.url}: {in_one_line(what)}")

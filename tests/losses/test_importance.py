@@ -1,0 +1,88 @@
+"""Truncated importance weights: of tokens, of whole actions, and where in the losses they stand."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from lmrl.losses import (
+    Experience,
+    Sampled,
+    TokenLogprobs,
+    clipped_policy_loss,
+    grpo_loss,
+    importance_weights,
+    kl_penalty,
+    ppo_loss,
+    token_logprobs,
+)
+
+PI = torch.tensor([0.5, 0.3, 0.2]).log()
+MU = torch.tensor([0.2, 0.3, 0.5]).log()
+ADVANTAGE = torch.tensor([1.0, -2.0, 0.5])
+
+
+def test_weights_of_tokens() -> None:
+    assert importance_weights(PI, MU, 2.0).tolist() == pytest.approx([2.0, 1.0, 0.4])
+    assert importance_weights(PI, MU, 3.0).tolist() == pytest.approx([2.5, 1.0, 0.4])
+    assert importance_weights([0.0], [-2000.0], 2.0).tolist() == pytest.approx([2.0]), "e^2000 is no number"
+    assert importance_weights([], [], 2.0).tolist() == importance_weights([], [], 2.0, []).tolist() == []
+
+
+def test_weights_of_whole_actions() -> None:
+    """Ratios of 2, 3 | 0.5, 4, 0.25 | 1: products of 6, 0.5 and 1."""
+    ratios = torch.tensor([2.0, 3.0, 0.5, 4.0, 0.25, 1.0], dtype=torch.float64)
+    found = importance_weights(ratios.log(), torch.zeros(6), 5.0, [2, 3, 1])
+    assert found.tolist() == pytest.approx([5.0, 5.0, 0.5, 0.5, 0.5, 1.0])
+
+
+@pytest.mark.parametrize("cap", [10.0, 2.0])
+def test_what_another_sampler_drew_gives_the_gradient_of_the_policy(cap: float) -> None:
+    """In expectation over ``mu``; where a weight is capped, of so much of the policy's probability as is left."""
+    theta = PI.clone().requires_grad_()
+    tokens = torch.arange(3)
+    now = token_logprobs(theta[None], torch.zeros(3, dtype=torch.long), tokens, torch.zeros(3, dtype=torch.bool))
+    importance = torch.from_numpy(importance_weights(now.logprob.detach(), MU, cap)).float()
+    # Each token counts as often as ``mu`` draws it: three tokens, so the mean is a third of the sum.
+    often = 3.0 * MU.exp()
+    terms = clipped_policy_loss(
+        now, now.logprob.detach(), ADVANTAGE, clip=0.2, weight=often, importance=importance.float()
+    )
+    (found,) = torch.autograd.grad(terms.policy_loss, theta, retain_graph=True)
+    counted = torch.minimum(PI.exp(), cap * MU.exp())
+    (exact,) = torch.autograd.grad(-(counted * ADVANTAGE * now.logprob).sum(), theta)
+    torch.testing.assert_close(found, exact)
+
+
+def policies() -> tuple[TokenLogprobs, Tensor]:
+    old = torch.tensor([-1.0, -2.0, -0.5])
+    return TokenLogprobs(old + torch.tensor([0.05, -0.05, 0.4]), torch.tensor([0.7, 0.8, 0.9])), old
+
+
+def test_of_ppo_the_policy_loss_alone_is_weighed() -> None:
+    now, old = policies()
+    importance = torch.tensor([2.0, 0.5, 0.25])
+    shared = (old, torch.zeros(3), ADVANTAGE, torch.ones(3))
+    settings = {"clip": 0.2, "value_clip": None, "value_weight": 0.5, "entropy_weight": 0.1}
+    plain, found = (
+        ppo_loss(now, torch.zeros(3), old, **settings)  # type: ignore[arg-type]
+        for old in (Experience(*shared), Experience(*shared, importance=importance))
+    )
+    # The third ratio, e^0.4, is above 1.2 with an advantage above 0: its loss is clipped, and then weighed.
+    by_hand = -2.0 * math.exp(0.05) + 0.5 * 2.0 * math.exp(-0.05) - 0.25 * 0.5 * 1.2
+    assert found.policy_loss.item() == pytest.approx(by_hand / 3)
+    assert (found.value_loss, found.entropy, found.approx_kl) == (plain.value_loss, plain.entropy, plain.approx_kl)
+    assert (found.loss - plain.loss).item() == pytest.approx((found.policy_loss - plain.policy_loss).item())
+
+
+def test_of_grpo_the_kl_penalty_is_not_weighed() -> None:
+    now, old = policies()
+    ref, importance = torch.tensor([-1.5, -1.0, -0.7]), torch.tensor([2.0, 0.5, 0.25])
+    weight = torch.tensor([1.5, 1.5, 0.0])
+    settings = {"clip": 0.2, "clip_high": None, "kl_weight": 0.3, "kl_loss_type": "k3", "entropy_weight": 0.0}
+    found = grpo_loss(now, Sampled(old, ref, ADVANTAGE, weight, importance), **settings)  # type: ignore[arg-type]
+    by_hand = -1.5 * 2.0 * math.exp(0.05) + 1.5 * 0.5 * 2.0 * math.exp(-0.05)
+    assert found.policy_loss.item() == pytest.approx(by_hand / 3)
+    assert found.kl_loss.item() == pytest.approx((weight * kl_penalty(now.logprob, ref, "k3")).sum().item() / 3)
+    assert found.loss.item() == pytest.approx((found.policy_loss + 0.3 * found.kl_loss).item())
