@@ -41,7 +41,9 @@ def zoo_list_command(task: str | None = None) -> None:
     names = zoo_policies(task)
     if not names:
         raise UserError(f"there is no policy{'' if task is None else f' for {task}'} here: pip install lmrl-zoo")
-    table = Table(Column("policy", no_wrap=True), "return", Column("normalized", no_wrap=True), "wins", "MB")
+    table = Table(
+        Column("policy", no_wrap=True), Column("return", no_wrap=True), Column("normalized", no_wrap=True), "wins", "MB"
+    )
     for name in names:
         policy = zoo_policy(name)
         scores, size = policy.scores, sum(path.stat().st_size for path in policy.folder.iterdir())
@@ -148,4 +150,6 @@ def _add_to_card(card: Path, name: str, scores: dict[str, Any], settings: dict[s
         f"{scores['normalized']:.1f} [{low:.1f}, {high:.1f}], wins {scores['success_rate']:.1%}, illegal actions "
         f"{scores['illegal_rate']:.1%}.\n"
     )
-    card.write_text(card.read_text(encoding="utf-8").rstrip("\n") + "\n" + text, encoding="utf-8")
+    # The export knows of no scores; these are of the rounded weights.
+    before = card.read_text(encoding="utf-8").replace("\n## Scores\n\nNot evaluated yet.\n", "").rstrip("\n")
+    card.write_text(f"{before}\n{text}", encoding="utf-8")
