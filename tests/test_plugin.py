@@ -37,7 +37,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (package / "picture.js").write_text(*blocks(PAGE, "js"))
     (package / "configs" / "corridor" / "bc.yaml").write_text(*blocks(PAGE, "yaml"))
     (project,) = blocks(PAGE, "toml")
-    install(folder, "lmrl_corridor", project.split('[project.entry-points."lmrl.tasks"]\n')[1].replace('"', ""))
+    entries = project.split('[project.entry-points."lmrl.tasks"]\n')[1].split("[tool")[0]
+    install(folder, "lmrl_corridor", entries.replace('"', ""))
     return folder
 
 

@@ -61,7 +61,7 @@ def community_add_command(
     same = (row.task, row.method, row.model, row.by, row.training_seed)
     kept = [old for old in rows if (old.task, old.method, old.model, old.by, old.training_seed) != same]
     write_community([*kept, row], to)
-    print(f"{to}: {_count(len(kept) + 1, 'row')}; what is next: docs/community.md")
+    print(f"{to}: {_count(len(kept) + 1, 'row')}; check it with: lmrl community check {to}")
 
 
 def community_check_command(files: list[str] | None = None) -> None:
