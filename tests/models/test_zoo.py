@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 import lmrl
 from lmrl.cli import main
-from lmrl.envs.registry import task
 from lmrl.envs import registry
+from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.models import zoo
 from lmrl.models.zoo import is_zoo, zoo_policies, zoo_policy
