@@ -12,6 +12,7 @@ pytest.importorskip(
 )
 import lmrl
 from lmrl.models.tokenizer import load_tokenizer
+from tests.helpers.mazes import near_the_goal
 from tests.helpers.served import serving
 
 # What AgileRL and its packages say of themselves.
@@ -23,12 +24,6 @@ TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-
-def near_the_goal() -> int:
-    """A seed with which the maze begins two steps above its goal."""
-    env = lmrl.make("maze_fo")
-    return next(seed for seed in range(500) if env.reset(seed=seed)[1]["start"]["init_position"] == (6, 6))
 
 
 def tokenizer() -> PreTrainedTokenizerBase:

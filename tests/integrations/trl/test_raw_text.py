@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
 
-import lmrl
 from lmrl.errors import UserError
 from lmrl.integrations.trl import TextRollout, episode_return
 from lmrl.models.tokenizer import load_tokenizer
@@ -22,16 +21,11 @@ from datasets import Dataset  # noqa: E402 (comes with trl)
 from trl.chat_template_utils import qwen2_5_chat_template  # noqa: E402
 
 from lmrl.integrations.hf_datasets import prompts_dataset, seeds_dataset  # noqa: E402
+from tests.helpers.mazes import near_the_goal  # noqa: E402
 
 QUIET = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "save_strategy": "no", "logging_steps": 1}
 WAY = ("move down\n", "move down\n")
 """From the start of `near_the_goal` to the goal."""
-
-
-def near_the_goal() -> int:
-    """A seed with which the maze begins two steps above its goal."""
-    env = lmrl.make("maze_fo")
-    return next(seed for seed in range(500) if env.reset(seed=seed)[1]["start"]["init_position"] == (6, 6))
 
 
 def tokenizer() -> PreTrainedTokenizerBase:

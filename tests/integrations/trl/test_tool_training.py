@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
-import lmrl
 from lmrl.integrations.hf_datasets import conversations_dataset, prompts_dataset
 from lmrl.integrations.trl import environment_factory, episode_return
 from lmrl.models.tokenizer import load_tokenizer
@@ -17,6 +16,8 @@ from lmrl.models.tokenizer import load_tokenizer
 trl = pytest.importorskip("trl")
 from datasets import concatenate_datasets  # noqa: E402 (comes with trl)
 from trl.chat_template_utils import qwen2_5_chat_template  # noqa: E402
+
+from tests.helpers.mazes import near_the_goal  # noqa: E402
 
 WAY = ("move down", "move down")
 """From the start of `near_the_goal` to the goal."""
@@ -49,12 +50,6 @@ def grpo(root: Path, data: Any, factory: Any, rewards: Any = episode_return, bra
         processing_class=tokenizer(),
         environment_factory=factory,
     )
-
-
-def near_the_goal() -> int:
-    """A seed with which the maze begins two steps above its goal."""
-    env = lmrl.make("maze_fo")
-    return next(seed for seed in range(500) if env.reset(seed=seed)[1]["start"]["init_position"] == (6, 6))
 
 
 def test_a_model_that_never_calls_its_tool_gets_what_silence_gets(tmp_path: Path) -> None:

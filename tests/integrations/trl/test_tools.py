@@ -9,6 +9,7 @@ from lmrl.envs import tasks
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError
 from lmrl.integrations.trl import GAME_OVER, TaskEnvironment, environment_factory, episode_return
+from tests.helpers.mazes import near_the_goal
 
 WAY = ("move down", "move down")
 """From the start of `near_the_goal` to the goal."""
@@ -16,12 +17,6 @@ WAY = ("move down", "move down")
 
 def played(environment: TaskEnvironment, actions: Sequence[str], seed: int) -> list[str]:
     return [environment.reset(seed=seed), *map(environment.act, actions)]
-
-
-def near_the_goal() -> int:
-    """A seed with which the maze begins two steps above its goal."""
-    env = lmrl.make("maze_fo")
-    return next(seed for seed in range(500) if env.reset(seed=seed)[1]["start"]["init_position"] == (6, 6))
 
 
 @pytest.mark.parametrize("task", tasks())
