@@ -102,7 +102,7 @@ def evaluate_command(
             slots=1 if human else slots,
             name=policy,
             greedy=partial(make, temperature=0.0) if is_trained(policy, row) and not selection else None,
-            provenance={"policy": policy, "decoding": decoding},
+            provenance={"policy": policy, "decoding": _own_settings(policy) | decoding},
             on_episode=lambda _: advance(),
             env=arguments,
             selection=selection,
@@ -135,7 +135,12 @@ def _tuned(policy: str, chosen: Mapping[str, Any], tuned: bool) -> dict[str, flo
     given = [name for name in ("temperature", "beta") if chosen[name] is not None]
     if given:
         raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
-    return dict(zoo_policy(policy).settings) if is_zoo(policy) else tuned_settings(Path(policy))
+    return _own_settings(policy) if is_zoo(policy) else tuned_settings(Path(policy))
+
+
+def _own_settings(policy: str) -> dict[str, float]:
+    """Those with which a policy of the zoo plays where no others are given."""
+    return dict(zoo_policy(policy).settings) if is_zoo(policy) else {}
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from lmrl.cli import main
 from lmrl.envs import registry
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
+from lmrl.evaluation.result_files import read_json
 from lmrl.models import zoo
 from lmrl.models.zoo import is_zoo, zoo_policies, zoo_policy
 from lmrl.modules import load_module, load_policy
@@ -45,6 +46,7 @@ def test_a_name_stands_wherever_a_policy_is_asked_for(here: Path, bc_run: str, t
     assert default_folder(NAME, task("maze_fo")) == Path("runs/maze_fo/zoo-bc/evaluation")
     out = str(tmp_path / "out")
     assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--out", out]) == 0
+    assert read_json(tmp_path / "out" / "scores.json")["provenance"]["decoding"] == {"temperature": 0.5}
     assert lmrl.modules.BC(pretrained=NAME).model.config.n_embd == 16
 
 
