@@ -1,7 +1,7 @@
 """Play the games that the pages of the tasks show: ``python docs/games/make.py`` writes ``TASK.jsonl`` of every task.
 
 Three games each of the player that recorded the dataset, of the best scripted player where there is one, and of the
-first policy of the zoo (by name, ``PLAYERS`` says of which tasks another one), from the same starts.
+best policy of the zoo where there is one, from the same starts.
 """
 
 import argparse
@@ -10,17 +10,18 @@ from pathlib import Path
 import lmrl
 from lmrl.data.storage import write_episodes
 from lmrl.envs.registry import policy_names
-from lmrl.models.zoo import zoo_policies
 
 GAMES = 3
 SEED = 5
-PLAYERS = {"maze_fo": "zoo:maze_fo/ilql", "endgames": "zoo:endgames/ppo", "car_dealer": "zoo:car_dealer/ppo"}
+NOT_IN_THE_ZOO = ("wordle", "chess")
+BEST = {"maze_fo": "ilql", "guess_city": "filtered_bc", "twenty_questions": "filtered_bc"}
+"""Of the others it is PPO."""
 
 
 def players(task: str) -> list[str]:
     """Who plays, in the order of the file."""
     scripted = [name for name in ("behaviour", "optimal") if name in policy_names(task)]
-    trained = [PLAYERS[task]] if task in PLAYERS else zoo_policies(task)[:1]
+    trained = [] if task in NOT_IN_THE_ZOO else [f"zoo:{task}/{BEST.get(task, 'ppo')}"]
     return scripted + trained
 
 
