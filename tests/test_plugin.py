@@ -74,6 +74,13 @@ def test_data_and_play(site: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_configuration_of_the_page_learns_the_game(site: Path, tmp_path: Path) -> None:
+    done(site, tmp_path, "fit", "--config", "configs/corridor/bc.yaml")
+    done(site, tmp_path, "evaluate", "--policy", "runs/corridor/bc/last.ckpt", "--episodes", "64", "--out", "played")
+    assert json.loads((tmp_path / "played" / "scores.json").read_text())["success_rate"] > 0.8
+
+
+@pytest.mark.slow
 def test_training_evaluation_and_pages(site: Path, tmp_path: Path) -> None:
     done(site, tmp_path, "fit", "--config", "configs/corridor/bc.yaml", "--trainer.max_steps=3")
     done(site, tmp_path, "evaluate", "--policy", "runs/corridor/bc/last.ckpt", "--episodes", "4", "--out", "played")
