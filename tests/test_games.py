@@ -8,6 +8,8 @@ import pytest
 from lmrl.cli import main
 from lmrl.data.storage import read_episodes, read_metadata
 from lmrl.envs import registry
+from lmrl.play.viewer import write_view
+from tests.helpers.browser import in_browser
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -18,6 +20,12 @@ def test_games_replay(task: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "verify", str(path)]) == 0, "python docs/games/make.py"
     players = read_metadata(path)["players"]
     assert len(list(read_episodes(path))) == 3 * len(players) and players[0] == "behaviour"
+
+
+@pytest.mark.parametrize("task", ["wordle", "chess", "maze_fo"])  # tiles, a board, a map
+def test_everyone_can_read_their_pages(task: str, tmp_path: Path) -> None:
+    write_view(DOCS / "games" / f"{task}.jsonl", tmp_path / "page.html")
+    in_browser(tmp_path / "page.html", "return null;")
 
 
 def test_each_is_linked_by_a_page() -> None:
