@@ -19,7 +19,7 @@ VALUES, END = ((0.5, 0.4), (0.2, 0.1)), 0.7
 LOGPROBS = ((-0.1, -0.2), (-0.3, -0.4))
 TERMINATED = [-0.3662528, -0.31424, 1.258, 1.9]
 TRUNCATED = [-0.1311066, 0.012352, 1.7116, 2.53]
-COLUMNS = tuple(name for name in Experience._fields if name != "weight")
+COLUMNS = tuple(name for name in Experience._fields if name not in Experience._field_defaults)  # those of every round
 SETTINGS = {"kl_weight": 0.1, "gamma": 0.9, "gae_lambda": 0.8}
 
 
