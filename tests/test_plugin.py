@@ -67,6 +67,11 @@ def test_data_and_play(site: Path, tmp_path: Path) -> None:
     assert "30" in done(site, tmp_path, "data", "verify", "data.parquet")
     played = done(site, tmp_path, "play", "corridor", "--seed", "0", typed="right\n" * 5)
     assert "corridor: walk to the end of a corridor." in played and "\nsolved: return " in played
+    evaluated = done(site, tmp_path, "evaluate", "corridor", "--policy", "optimal", "--episodes", "4").splitlines()
+    assert evaluated[0] == "corridor, policy optimal: 4 episodes, seed 0" and evaluated[1].startswith("return ")
+    assert [line for line in evaluated if "normalised" in line or "constants" in line] == [
+        "note: the task has no published constants: there is no normalised score, its place has the mean return"
+    ]
     refused = lmrl(site, tmp_path, "data", "import", "corridor", "data.parquet", "--out", "other.parquet")
     assert refused.returncode == 2
     assert "unknown task with official files 'corridor'; known: car_dealer" in refused.stderr
@@ -100,8 +105,8 @@ def served_page(site: Path, folder: Path) -> tuple[str, str]:
     """The page that ``lmrl web`` hands out, and what it says of errors."""
     pytest.importorskip("uvicorn")
     command = [sys.executable, "-u", "-m", "lmrl", "web", "corridor", "--port", "0", "--no-browser"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=folder, env=environment(site), text=True, **pipes) as server:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, env=environment(site), text=True, stdout=pipe, stderr=pipe) as server:
         try:
             assert server.stdout is not None and server.stderr is not None
             told = server.stdout.readline()

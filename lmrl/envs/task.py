@@ -303,6 +303,11 @@ class Scores:
     note: str = ""
     """What is wrong with the numbers above."""
 
+    @property
+    def any_scale(self) -> bool:
+        """Whether a normalised score says more than the return: constants, or scores that count as normalised."""
+        return self.average is not None or bool(self.normalized)
+
 
 @dataclass(frozen=True, slots=True)
 class OwnScale:
