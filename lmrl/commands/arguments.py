@@ -126,7 +126,7 @@ def _unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> str
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1) or [n for n in names if n.lower().startswith(name.lower())][:1]
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"unknown {kind} {name!r}{where}; {hint}known: {', '.join(names)}"
+    return f"unknown {kind} {name!r}{where}; {hint}" + (f"known: {', '.join(names)}" if names else "there is none")
 
 
 def _siblings(key: str, parser: ArgumentParser) -> set[str]:
