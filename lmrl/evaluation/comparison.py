@@ -37,6 +37,10 @@ class Played:
     table: EpisodeTable
     """A line for each episode, in the order of their starts."""
 
+    def __repr__(self) -> str:
+        """One line, without the episodes."""
+        return f"<Played in {self.folder}: {len(self.table.returns)} episodes>"
+
     @property
     def settings(self) -> str:
         """``temperature 0.25`` and the like, ``as trained``, or nothing of players that were not trained."""

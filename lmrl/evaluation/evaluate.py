@@ -46,6 +46,11 @@ class Evaluation:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """What the result was made with: decoding settings, dataset, opponent, versions. JSON-like."""
 
+    def __repr__(self) -> str:
+        """One line, without the episodes."""
+        mean = f"mean return {EpisodeTable.of(self.episodes).means()['return_mean']:.2f}" if self.episodes else "empty"
+        return f"<Evaluation of {self.policy} on {self.task}: {len(self.episodes)} episodes, seed {self.seed}, {mean}>"
+
     def scores(self) -> dict[str, Any]:
         """The content of ``scores.json``.
 

@@ -120,6 +120,11 @@ class Score:
     tuned: "Score | None" = None
     """The same runs with the settings that were chosen for each, on games that no score counts."""
 
+    def __repr__(self) -> str:
+        """One line, without the returns of the episodes."""
+        told = f"{len(self.seeds)} seeds of {self.episodes} episodes, mean return {self.return_mean:.2f}"
+        return f"<Score of {self.name} on {self.task}: {told}>"
+
     @property
     def chosen(self) -> "Score":
         """As the runs play best: `tuned` where settings were chosen."""

@@ -49,6 +49,12 @@ MISTAKES = [
     (f"{FIT} --data.init_args.btch_size=3", "did you mean 'batch_size'?"),
     (f"{FIT} --model ILQLL", "did you mean 'ILQL'?"),
     (f"{FIT} --model.class_path=lmrl.modul.ILQL", "did you mean 'modules'?"),
+    (
+        f"{FIT} --model.class_path=my_package.Mine",
+        "model: 'my_package.Mine' is in the module 'my_package', which cannot be imported: No module named "
+        "'my_package'; run the command as PYTHONPATH=FOLDER lmrl ...",
+    ),
+    (f"{FIT} --data=my_package.games.Mine", "data: 'my_package.games.Mine' is in the module 'my_package.games', which"),
     (f"{FIT} --model=json.JSONDecoder", "known: AWR, ArCHer"),
     (f"{FIT} --data Maze", "did you mean 'MazeDataModule'?"),
     (f"{FIT} --trainer.callbacks+=KeepLst", "did you mean 'KeepLast'?"),
