@@ -79,7 +79,7 @@ def zoo_policy(name: str) -> ZooPolicy:
         raise UserError(f"{name} is a policy of the zoo, which is not installed: pip install lmrl-zoo")
     known = zoo_policies()
     if name not in known:
-        raise unknown("policy of the zoo", name, known)
+        raise unknown("policy of the zoo", name, zoo_policies(name.removeprefix(PREFIX).partition("/")[0]) or known)
     return _read(folder / name.removeprefix(PREFIX), name.removeprefix(PREFIX))
 
 
