@@ -101,7 +101,7 @@ def evaluate_command(
             slots=1 if human else slots,
             name=policy,
             greedy=partial(make, temperature=0.0) if is_trained(policy, row) and not selection else None,
-            provenance={"policy": policy, "decoding": own_settings(policy) | decoding},
+            provenance={"policy": policy, "decoding": ({} if rerank else own_settings(policy)) | decoding},
             on_episode=lambda _: advance(),
             env=arguments,
             selection=selection,

@@ -88,7 +88,7 @@ def test_walls_are_seen_without_colours(
     assert "██" in out and "◉" in out and "48;2" not in out
 
 
-@pytest.mark.parametrize("task", ["maze_fo", "chess"])
+@pytest.mark.parametrize("task", ["maze_fo", "maze_po", "chess", "endgames"])
 def test_a_terminal_is_not_told_of_the_page(
     task: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

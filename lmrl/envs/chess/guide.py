@@ -9,7 +9,7 @@ from lmrl.envs.chess.env import plain_fen, plain_san
 from lmrl.envs.task import Guide
 from lmrl.types import Request
 
-__all__ = ["ACTION", "GUIDE", "board_note", "board_spelling"]
+__all__ = ["ACTION", "GUIDE", "PAGE", "board_note", "board_spelling"]
 
 _LONGEST = 20
 """Characters of a text that is no move."""
