@@ -54,6 +54,8 @@ def test_a_name_stands_wherever_a_policy_is_asked_for(
     assert f"maze_fo, policy {bc_run}: 2 episodes, seed 0, as trained\n" in capsys.readouterr().out
     assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--out", out]) == 0
     assert read_json(tmp_path / "out" / "scores.json")["provenance"]["decoding"] == {"temperature": 0.5}
+    assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--rerank", "--out", out]) == 0
+    assert read_json(tmp_path / "out" / "scores.json")["provenance"]["decoding"] == {"rerank": True}
     assert lmrl.modules.BC(pretrained=NAME).model.config.n_embd == 16
 
 
