@@ -107,13 +107,8 @@ def evaluate_command(
             selection=selection,
             ray=on_ray,
         )
-    trained = is_trained(policy, row)
-    print(
-        _heading(scores, trained),
-        *_summary(scores),
-        f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}",
-        sep="\n",
-    )
+    lines = [_heading(scores, is_trained(policy, row)), *_summary(scores)]
+    print(*lines, f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}", sep="\n")
 
 
 def _workers(
