@@ -107,8 +107,7 @@ def evaluate_command(
             selection=selection,
             ray=on_ray,
         )
-    lines = [_heading(scores, is_trained(policy, row)), *_summary(scores)]
-    print(*lines, f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}", sep="\n")
+    print(_heading(scores, is_trained(policy, row)), *_summary(scores, out), sep="\n")
 
 
 def _workers(
@@ -176,7 +175,7 @@ def _heading(scores: Mapping[str, Any], trained: bool) -> str:
     return f"{scores['task']}, policy {scores['policy']}: {', '.join(told)}"
 
 
-def _summary(scores: dict[str, Any]) -> list[str]:
+def _summary(scores: dict[str, Any], out: Path) -> list[str]:
     low, high = scores["return_ci"]
     normalised = "normalised {:.1f}  (95 % interval {:.1f} to {:.1f})"
     lines = [
@@ -195,4 +194,5 @@ def _summary(scores: dict[str, Any]) -> list[str]:
     if "replies" in (told := scores["provenance"].get("player", {})):
         asked = ", ".join(f"{count} {what}" for what, count in told["spent"].items())
         lines.append(f"replies    {told['replies']}, without an action {told['unreadable']}; asked: {asked}")
-    return lines + [f"note: {warning}" for warning in scores["warnings"]]
+    notes = [f"note: {warning}" for warning in scores["warnings"]]
+    return [*lines, *notes, f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}"]
