@@ -72,6 +72,7 @@ All of the data's:               lmrl fit --data.help lmrl.datamodules.OfflineDa
 VERBS = {
     "fit": Verb("commands.fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True, page=_FIT),
     "evaluate": Verb("commands.evaluate:evaluate_command", "let a policy play and write its episodes and scores"),
+    "compare": Verb("commands.compare:compare_command", "evaluations of a task in one table, and whether they differ"),
     "tune": Verb("commands.models:tune_command", "choose the temperature and beta with which a run plays"),
     "sweep": Verb("commands.sweep:sweep_command", "search the options of a run file for what plays best"),
     "export": Verb("commands.models:export_command", "write a run's model as a folder for transformers"),
@@ -96,7 +97,7 @@ VERBS = {
     "zoo add": Verb("commands.zoo:zoo_add_command", "put a run among them"),
     "community add": Verb("commands.community:community_add_command", "add an evaluation to a file of results"),
     "community check": Verb("commands.community:community_check_command", "check such files and print their table"),
-    "play": Verb("commands.play:play_command", "play a task yourself in the terminal"),
+    "play": Verb("commands.play:play_command", "play a task yourself in the terminal, or watch a policy"),
     "serve": Verb("commands.serve:serve_command", "hand out a task as an OpenEnv environment"),
     "web": Verb("commands.web:web_command", "play, watch and compare policies in the browser"),
 }

@@ -79,7 +79,7 @@ def played_task(task: str | None, *names: str, allow_pickle: bool = False) -> Ta
                 return registry.task(own)
     for name in names:
         if not (is_chat(name) or is_served(name) or _is_there(name) or name in _all_players()):
-            raise _no_policy(name, sorted(_all_players()))
+            raise _no_policy(name, ["human"], "; with the name of a task also its scripted players")
     told = f"; {', '.join(names)} does not say which it plays" if names else ""
     raise UserError(f"name a task{told}; known: {', '.join(registry.tasks())}")
 
@@ -162,9 +162,9 @@ def is_trained(name: str, task: Task) -> bool:
     return name not in players
 
 
-def _no_policy(name: str, players: Sequence[str]) -> UserError:
+def _no_policy(name: str, players: Sequence[str], more: str = "") -> UserError:
     known = ", ".join([*players, "zoo:TASK/NAME", "chat:MODEL", "local:PATH", "vllm:URL#MODEL"])
-    return UserError(f"no policy {name!r}: there is no such run folder or checkpoint; known: {known}")
+    return UserError(f"no policy {name!r}: there is no such run folder or checkpoint; known: {known}{more}")
 
 
 def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: bool = False) -> Path:

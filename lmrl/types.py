@@ -7,9 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from lmrl.errors import UserError
+from lmrl.errors import UserError, in_one_line
 
 __all__ = ["Described", "Episode", "Partner", "PartnerRequest", "Policy", "Reply", "Request", "Resettable", "Start"]
+
+
+def _short(text: str) -> str:
+    """A text in quotes, cut if it is long."""
+    return in_one_line(repr(text), 80)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,12 @@ class Episode:
                     f"{name} must be empty or have one entry per action ({turns}), got {len(getattr(self, name))}"
                 )
 
+    def __repr__(self) -> str:
+        """One line, without the texts."""
+        ending = "terminated" if self.terminated else "truncated" if self.truncated else "not ended"
+        told = f"{len(self)} turns, return {self.total_reward:g}, {ending}{', success' * self.success}"
+        return f"<Episode of {in_one_line(self.task, 60)}: {told}, seed {self.seed}>"
+
     def __len__(self) -> int:
         """Number of turns."""
         return len(self.actions)
@@ -109,6 +120,11 @@ class Request:
     info: Mapping[str, Any] = field(default_factory=dict)
     """The environment's ``info`` with the newest observation (scripted players may look at it)."""
 
+    def __repr__(self) -> str:
+        """One line: where it is asked, and the newest text."""
+        newest = _short(self.observations[-1] if self.observations else "")
+        return f"<Request of slot {self.slot}, seed {self.seed}, turn {self.turn}: {newest}>"
+
     @property
     def turn(self) -> int:
         """Number of actions taken so far."""
@@ -127,6 +143,10 @@ class Reply:
     """Log-probability of each id under the very distribution it was sampled from."""
     values: tuple[float, ...] = ()
     """V of the state in which each id was sampled, for policies with a value head."""
+
+    def __repr__(self) -> str:
+        """One line: the text, and how many tokens it has."""
+        return f"<Reply {_short(self.text)}{f', {len(self.ids)} tokens' if self.ids else ''}>"
 
 
 @runtime_checkable
@@ -190,6 +210,11 @@ class PartnerRequest:
     """What the reply is to begin with, where the game needs an answer of a certain form."""
     slot: int = 0
     """Which of the parallel environments asks; it stays the same for a whole episode."""
+
+    def __repr__(self) -> str:
+        """One line: the task, and the text to be answered, but not what the second speaker knows."""
+        newest = _short(self.heard[-1] if self.heard else "")
+        return f"<PartnerRequest of {in_one_line(self.task, 60)}, seed {self.seed}, text {len(self.heard)}: {newest}>"
 
 
 @runtime_checkable

@@ -153,7 +153,16 @@ def test_evaluate_writes_episodes_and_scores(tmp_path: Path, capsys: pytest.Capt
     assert scores["success_rate"] == 1.0
     assert {"task", "policy", "normalized_ci", "success_ci", "length_mean", "illegal_rate", "seed"} <= set(scores)
     assert len(list(read_episodes(out / "episodes.parquet"))) == 25
-    assert "return     -6.84" in capsys.readouterr().out
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == "maze_fo, policy optimal: 25 episodes, seed 0"
+    assert second.startswith("return     -6.84")
+
+
+def test_an_evaluation_begins_with_all_that_is_not_as_usual(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "evaluate maze_fo --policy optimal --episodes 3 --seed 7 --selection --env max_steps=20 --out"
+    assert main([*words.split(), str(tmp_path / "played")]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "maze_fo, policy optimal: 3 episodes, seed 7, max_steps 20, games to choose settings by"
 
 
 def test_playing_by_hand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

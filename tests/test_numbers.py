@@ -89,12 +89,13 @@ def of_community() -> str:
         best = max(trained.items(), key=lambda found: found[1].normalized, default=None)
         rows.append(
             [
-                *(one.task, f"[{one.method}]({one.code})", one.model, one.by, str(one.seeds)),
+                *(one.task, f"[{one.method}]({one.code})", one.model, one.by, str(one.seeds), one.settings or UNKNOWN),
                 *(with_interval(one.normalized, one.spread), percent(one.success_rate), percent(one.illegal_rate)),
                 *(f"{one.minutes:.0f}", UNKNOWN if best is None else f"{best[0]} {number(best[1].normalized)}"),
             ]
         )
-    heads = ["task", "method", "model", "by", "seeds", "normalised", "won", "illegal", "minutes", "best of results/cpu"]
+    heads = ["task", "method", "model", "by", "seeds", "play", "normalised", "won"]
+    heads += ["illegal", "minutes", "best of results/cpu"]
     return grid(heads, rows)
 
 

@@ -90,6 +90,15 @@ def test_a_run_that_does_not_say_its_task_plays_the_one_that_is_named(
     [
         ("evaluate --policy random", "name a task; random does not say which it plays; known: maze_fo, "),
         ("evaluate --policy runs/maze_fo/ilq", "no policy 'runs/maze_fo/ilq': there is no such run folder"),
+        (
+            "evaluate --policy clever",
+            "known: human, zoo:TASK/NAME, chat:MODEL, local:PATH, vllm:URL#MODEL; with the name of a task also its "
+            "scripted players",
+        ),
+        (
+            "evaluate wordle --policy clever",
+            "known: random, behaviour, optimal, consistent, opener, repeated, wrong, h",
+        ),
         ("evaluate runs/maze_fo/bc --policy random", "not a path: --policy runs/maze_fo/bc plays the task of that run"),
         ("play", "name a task; known: maze_fo, "),
         ("web --policy random --no_browser", "name a task; random does not say which it plays"),

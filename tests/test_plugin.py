@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,6 +67,11 @@ def test_data_and_play(site: Path, tmp_path: Path) -> None:
     assert "30" in done(site, tmp_path, "data", "verify", "data.parquet")
     played = done(site, tmp_path, "play", "corridor", "--seed", "0", typed="right\n" * 5)
     assert "corridor: walk to the end of a corridor." in played and "\nsolved: return " in played
+    evaluated = done(site, tmp_path, "evaluate", "corridor", "--policy", "optimal", "--episodes", "4").splitlines()
+    assert evaluated[0] == "corridor, policy optimal: 4 episodes, seed 0" and evaluated[1].startswith("return ")
+    assert [line for line in evaluated if "normalised" in line or "constants" in line] == [
+        "note: the task has no published constants: there is no normalised score, its place has the mean return"
+    ]
     refused = lmrl(site, tmp_path, "data", "import", "corridor", "data.parquet", "--out", "other.parquet")
     assert refused.returncode == 2
     assert "unknown task with official files 'corridor'; known: car_dealer" in refused.stderr
@@ -95,20 +101,42 @@ def test_training_evaluation_and_pages(site: Path, tmp_path: Path) -> None:
     assert (tmp_path / "table" / "corridor" / "bc" / "evaluation" / "scores.json").is_file()
 
 
-def test_the_web_page_offers_it(site: Path, tmp_path: Path) -> None:
+def served_page(site: Path, folder: Path) -> tuple[str, str]:
+    """The page that ``lmrl web`` hands out, and what it says of errors."""
     pytest.importorskip("uvicorn")
     command = [sys.executable, "-u", "-m", "lmrl", "web", "corridor", "--port", "0", "--no-browser"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(site), stdout=subprocess.PIPE, text=True) as server:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, env=environment(site), text=True, stdout=pipe, stderr=pipe) as server:
         try:
-            assert server.stdout is not None
+            assert server.stdout is not None and server.stderr is not None
             told = server.stdout.readline()
             address = re.search(r"http://127\.0\.0\.1:\d+/", told)
-            assert address is not None, told
+            assert address is not None, told or server.stderr.read()
             with urllib.request.urlopen(address.group(), timeout=60) as answer:
                 page = answer.read().decode()
         finally:
             server.send_signal(signal.SIGINT)
-    assert 'PICTURES.set("corridor"' in page and ">corridor<" in page
+        return page, server.stderr.read()
+
+
+def test_the_web_page_offers_it(site: Path, tmp_path: Path) -> None:
+    page, told = served_page(site, tmp_path)
+    assert 'PICTURES.set("corridor"' in page and ">corridor<" in page and told == ""
+
+
+def test_a_picture_without_its_script_is_told_and_costs_no_other_task_its_page(site: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "site"
+    shutil.copytree(site, bare)
+    (bare / "lmrl_corridor" / "picture.js").unlink()
+    tasks = (bare / "lmrl_corridor" / "__init__.py").read_text()
+    second = 'TASKS = TASKS, replace(TASKS, name="second", env_id="lmrl_corridor/Second-v0", picture="nowhere:Picture")'
+    (bare / "lmrl_corridor" / "__init__.py").write_text(f"from dataclasses import replace\n{tasks}{second}\n")
+    page, told = served_page(bare, tmp_path)
+    assert 'PICTURES.set("corridor"' not in page and 'PICTURES.set("maze"' in page
+    assert ">corridor<" in page and ">second<" in page
+    hook, script = told.splitlines()
+    assert "pages show no picture of task second: ModuleNotFoundError: No module named 'nowhere'" in hook
+    assert "pages show no picture of 'corridor' (lmrl_corridor:picture.js): FileNotFoundError" in script
 
 
 def test_a_broken_package_is_told_in_one_line_and_harms_no_other(site: Path, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ _NO_SUCH_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 _NO_SUCH_CLASS = re.compile(
     r"Expected a dot import path string: (.*)|Import path ([\w.]*) ?does not correspond|No module named '([\w.]+)'"
 )
+_NOT_IMPORTED = re.compile(r"No module named '([\w.]+)'|cannot import name .+|attempted relative import .+")
 _EXPECTED = re.compile(r"Expected an? (?:<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[(.*?)\](?=\.|$))", re.MULTILINE)
 _GIVEN = re.compile(r"(?:Got value|Given value): (.*)")
 _NO_VALUE = re.compile(r"argument (?:-\w/)?(--[\w.]+).*: expected one argument")
@@ -57,6 +58,8 @@ def explain(message: str, parser: ArgumentParser) -> str:
     message, path, owner = _innermost(message)
     if found := _NO_SUCH_NAME.search(message):
         return _unknown("name", found[2], _names(import_module(found[1]), found[2]), f" of {found[1]}")
+    if owner is not None and (found := _NOT_IMPORTED.search(message)):
+        return _not_imported(path or "class_path", owner, found[0], found[1])
     if found := _NO_SUCH_CLASS.search(message):
         given = [*filter(None, found.groups()), *_GIVEN.findall(message), ""]
         return _no_such_class(path or "class_path", given[0])
@@ -102,6 +105,14 @@ def _rule(message: str) -> str:
     return " or ".join(dict.fromkeys(_KINDS.get(kind, kind) for kind in kinds))
 
 
+def _not_imported(key: str, class_path: str, why: str, missing: str | None) -> str:
+    """For a class path whose module, or what that imports, is not there."""
+    home = class_path.rpartition(".")[0]
+    told = f"{key}: {class_path!r} is in the module {home!r}, which cannot be imported: {why}"
+    own = missing is not None and (home == missing or home.startswith(f"{missing}."))
+    return told + ("; run the command as PYTHONPATH=FOLDER lmrl ..., of the folder that holds it" if own else "")
+
+
 def _no_such_class(key: str, name: str) -> str:
     package = PUBLIC.get(key.partition(".init_args")[0])
     if package is None:
@@ -126,7 +137,7 @@ def _unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> str
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1) or [n for n in names if n.lower().startswith(name.lower())][:1]
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"unknown {kind} {name!r}{where}; {hint}known: {', '.join(names)}"
+    return f"unknown {kind} {name!r}{where}; {hint}" + (f"known: {', '.join(names)}" if names else "there is none")
 
 
 def _siblings(key: str, parser: ArgumentParser) -> set[str]:

@@ -74,14 +74,15 @@ def community_check_command(files: list[str] | None = None) -> None:
     if not paths:
         raise UserError(f"there are no files of results in {_FOLDER}; lmrl community add makes one")
     table = Table(
-        Column("task", no_wrap=True), Column("normalized", no_wrap=True), "wins", "illegal", Column("entry", ratio=1)
+        Column("task", no_wrap=True), Column("normalised", no_wrap=True), "wins", "illegal", Column("entry", ratio=1)
     )
     rows = read_community(paths)
     for one in method_scores(rows):
+        told = [_count(one.seeds, "seed"), one.settings, f"{one.minutes:.0f} min"]
         table.add_row(
             *(one.task, f"{one.normalized:.1f} [{one.spread.low:.1f}, {one.spread.high:.1f}]"),
             *(f"{one.success_rate:.0%}", f"{one.illegal_rate:.1%}"),
-            f"{one.method} ({one.model}), by {one.by}; {_count(one.seeds, 'seed')}, {one.minutes:.0f} min",
+            f"{one.method} ({one.model}), by {one.by}; {', '.join(filter(None, told))}",
         )
     Console().print(table)
     print(f"{_count(len(rows), 'row')} in {_count(len(paths), 'file')}: all keep the rules")

@@ -101,7 +101,7 @@ def join_command(files: list[str], *, out: Path) -> None:
 
 
 def stats_command(file: Path, *, json: bool = False) -> None:
-    """Describe a dataset next to the published figures.
+    """Describe a dataset, next to the published figures where there are any.
 
     Args:
         file: a .parquet or .jsonl file of episodes.

@@ -11,20 +11,19 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lmrl.configuration import env_arguments, named_values
+from lmrl.envs import registry
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.results import record_evaluation, tuned_settings
+from lmrl.evaluation.scores import ALIKE, settings_told
 from lmrl.files import locked
-from lmrl.models.zoo import is_zoo, zoo_policy
+from lmrl.models.zoo import is_zoo, own_settings
 from lmrl.players import default_folder, is_chat, is_trained, named_policy, played_task
 from lmrl.types import Policy
 
 __all__ = ["evaluate_command"]
-
-_ALIKE = ("allow_pickle", "device", "compile")
-"""Settings with which the same is played."""
 
 
 def evaluate_command(
@@ -102,13 +101,13 @@ def evaluate_command(
             slots=1 if human else slots,
             name=policy,
             greedy=partial(make, temperature=0.0) if is_trained(policy, row) and not selection else None,
-            provenance={"policy": policy, "decoding": _own_settings(policy) | decoding},
+            provenance={"policy": policy, "decoding": ({} if rerank else own_settings(policy)) | decoding},
             on_episode=lambda _: advance(),
             env=arguments,
             selection=selection,
             ray=on_ray,
         )
-    print(*_summary(scores), f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}", sep="\n")
+    print(_heading(scores, is_trained(policy, row)), *_summary(scores, out), sep="\n")
 
 
 def _workers(
@@ -135,12 +134,7 @@ def _tuned(policy: str, chosen: Mapping[str, Any], tuned: bool) -> dict[str, flo
     given = [name for name in ("temperature", "beta") if chosen[name] is not None]
     if given:
         raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
-    return _own_settings(policy) if is_zoo(policy) else tuned_settings(Path(policy))
-
-
-def _own_settings(policy: str) -> dict[str, float]:
-    """Those with which a policy of the zoo plays where no others are given."""
-    return dict(zoo_policy(policy).settings) if is_zoo(policy) else {}
+    return own_settings(policy) if is_zoo(policy) else tuned_settings(Path(policy))
 
 
 @contextmanager
@@ -166,23 +160,39 @@ def _named(**words: list[str] | None) -> list[dict[str, Any]]:
 
 def _told(settings: Mapping[str, Any], selection: bool) -> str:
     """Settings as a part of a folder's name: ``temperature=0.0_beta=4.0``."""
-    told = [f"{name}={value}" for name, value in settings.items() if name not in _ALIKE]
+    told = [f"{name}={value}" for name, value in settings.items() if name not in ALIKE]
     told += ["selection"] * selection
     return "_".join(re.sub(r"[^\w.=,+-]+", "-", word) for word in told)
 
 
-def _summary(scores: dict[str, Any]) -> list[str]:
+def _heading(scores: Mapping[str, Any], trained: bool) -> str:
+    """What was played, by whom and how: ``maze_fo, policy runs/maze_fo/ilql: 275 episodes, seed 0, as trained``."""
+    made_with = scores["provenance"]
+    settings = settings_told(made_with.get("decoding", {})) or "as trained" * trained
+    told = [f"{scores['episodes']} episodes", f"seed {scores['seed']}", *filter(None, [settings])]
+    told += [f"{name} {value}" for name, value in made_with["env"].items()]
+    told += ["games to choose settings by"] * bool(made_with.get("selection"))
+    return f"{scores['task']}, policy {scores['policy']}: {', '.join(told)}"
+
+
+def _summary(scores: dict[str, Any], out: Path) -> list[str]:
     low, high = scores["return_ci"]
+    normalised = "normalised {:.1f}  (95 % interval {:.1f} to {:.1f})"
     lines = [
         f"return     {scores['return_mean']:.2f}  (95 % interval {low:.2f} to {high:.2f})",
-        "normalized {:.1f}  (95 % interval {:.1f} to {:.1f})".format(scores["normalized"], *scores["normalized_ci"]),
+        *(
+            [normalised.format(scores["normalized"], *scores["normalized_ci"])]
+            if registry.task(scores["task"]).scores.any_scale
+            else []
+        ),
         "success    {:.1%}  (95 % interval {:.1%} to {:.1%})".format(scores["success_rate"], *scores["success_ci"]),
         f"length     {scores['length_mean']:.1f}     illegal actions {scores['illegal_rate']:.1%}",
     ]
     if scores["own"] is not None:
         own = "own scale  {:.1f}  (95 % interval {:.1f} to {:.1f})"
-        lines.insert(2, own.format(scores["own"], *scores["own_ci"]))
+        lines.insert(-2, own.format(scores["own"], *scores["own_ci"]))
     if "replies" in (told := scores["provenance"].get("player", {})):
         asked = ", ".join(f"{count} {what}" for what, count in told["spent"].items())
         lines.append(f"replies    {told['replies']}, without an action {told['unreadable']}; asked: {asked}")
-    return lines + [f"note: {warning}" for warning in scores["warnings"]]
+    notes = [f"note: {warning}" for warning in scores["warnings"]]
+    return [*lines, *notes, f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}"]

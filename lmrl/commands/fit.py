@@ -34,6 +34,7 @@ from lmrl.models.checkpoints import check_checkpoint, has_run, is_checkpoint, se
 from lmrl.models.export import read_manifest
 from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import LanguageModule
+from lmrl.modules.load import variables_before
 
 __all__ = ["MetricsFile", "RunConfig", "TrainingCLI", "check_run_folder", "fit", "run_folder"]
 
@@ -334,7 +335,8 @@ def _ending(trainer: Trainer) -> str:
     )
     lines = ["; ".join([done, *bests]), f"the run is in {folder}"]
     if played and is_checkpoint(Path(folder) / "best.ckpt"):
-        lines.append(f"next: lmrl evaluate --policy {folder}")
+        before = variables_before(type(trainer.lightning_module))
+        lines.append(f"next: {before}lmrl evaluate --policy {folder}")
     return "\n".join(lines)
 
 

@@ -1,24 +1,36 @@
-"""``lmrl play``: a person at the terminal plays one episode."""
+"""``lmrl play``: a person at the terminal plays one episode, or watches a policy play it."""
 
 from lmrl.configuration import env_arguments
+from lmrl.errors import UserError
 from lmrl.play.terminal import play_episode
-from lmrl.players import named_adviser, played_task
+from lmrl.players import named_adviser, named_policy, played_task
 
 __all__ = ["play_command"]
 
 
 def play_command(
-    task: str | None = None, *, seed: int = 0, advisor: str | None = None, env: list[str] | None = None
+    task: str | None = None,
+    *,
+    policy: str = "human",
+    seed: int = 0,
+    advisor: str | None = None,
+    env: list[str] | None = None,
 ) -> None:
-    """Play one episode yourself: read the text, type an action, press enter.
+    """Play one episode yourself: read the text, type an action, press enter. Or watch a policy play it.
 
     Args:
-        task: name of the task, e.g. maze_fo, openenv:URL or textarena:NAME (default: that of the advisor, if it is a
-            run).
+        task: name of the task, e.g. maze_fo, openenv:URL or textarena:NAME (default: that of the policy or the advisor,
+            if it is a run).
+        policy: who plays, as lmrl evaluate --policy takes it, each move with V if it has values; human is you.
         seed: decides what is random about the episode.
         advisor: a run folder, a checkpoint or another player whose move is shown each turn, and V if it has values.
         env: arguments of the environment, e.g. opponent=random or partner=lm:PATH.
     """
-    row, arguments = played_task(task, *([] if advisor is None else [advisor])), env_arguments(env)
+    watched = policy != "human"
+    if watched and advisor is not None:
+        raise UserError(f"an advisor is for a person who plays: leave out --advisor {advisor} or --policy {policy}")
+    names = [policy] if watched else [] if advisor is None else [advisor]
+    row, arguments = played_task(task, *names), env_arguments(env)
     adviser = None if advisor is None else named_adviser(advisor, row, arguments)
-    play_episode(row, arguments, seed, adviser, advisor or "")
+    player = named_policy(policy, row, arguments) if watched else None
+    play_episode(row, arguments, seed, adviser, advisor or "", player)

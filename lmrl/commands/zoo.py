@@ -15,6 +15,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import default_episodes, evaluate
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.evaluation.results import TUNED, tuned_settings
+from lmrl.evaluation.scores import settings_told
 from lmrl.files import locked, replacing_folder
 from lmrl.models.zoo import ZOO_FILE, ZooPolicy, file_hashes, zoo_policies, zoo_policy
 from lmrl.modules import load_module, load_policy, trained_task
@@ -42,7 +43,7 @@ def zoo_list_command(task: str | None = None) -> None:
     if not names:
         raise UserError(f"there is no policy{'' if task is None else f' for {task}'} here: pip install lmrl-zoo")
     table = Table(
-        Column("policy", no_wrap=True), Column("return", no_wrap=True), Column("normalized", no_wrap=True), "wins", "MB"
+        Column("policy", no_wrap=True), Column("return", no_wrap=True), Column("normalised", no_wrap=True), "wins", "MB"
     )
     for name in names:
         policy = zoo_policy(name)
@@ -93,7 +94,7 @@ def zoo_evaluate_command(policy: str, *, episodes: int | None = None, seed: int 
 
 
 def _told(policy: ZooPolicy) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in policy.settings.items()) or "as it was trained"
+    return settings_told(policy.settings) or "as it was trained"
 
 
 def zoo_add_command(
@@ -122,7 +123,7 @@ def zoo_add_command(
         record: dict[str, Any] = {"settings": settings, "scores": kept, "files": file_hashes(new)}
         write_json(record, new / ZOO_FILE)
     low, high = kept["normalized_ci"]
-    print(f"zoo:{task}/{folder.name}: normalized {kept['normalized']:.1f} [{low:.1f}, {high:.1f}], in {folder}")
+    print(f"zoo:{task}/{folder.name}: normalised {kept['normalized']:.1f} [{low:.1f}, {high:.1f}], in {folder}")
 
 
 def _write_half(run: Path, folder: Path) -> None:
@@ -143,10 +144,10 @@ def _write_half(run: Path, folder: Path) -> None:
 def _add_to_card(card: Path, name: str, scores: dict[str, Any], settings: dict[str, float]) -> None:
     low, high = scores["normalized_ci"]
     least, most = scores["return_ci"]
-    chosen = ", ".join(f"{key} {value:g}" for key, value in settings.items()) or "as it was trained"
+    chosen = settings_told(settings) or "as it was trained"
     text = (
         f"\n## In the zoo\n\n`{name}`, {chosen}; weights rounded to float16. Over {scores['episodes']} episodes (seed "
-        f"{scores['seed']}): return {scores['return_mean']:.2f} [{least:.2f}, {most:.2f}], normalized "
+        f"{scores['seed']}): return {scores['return_mean']:.2f} [{least:.2f}, {most:.2f}], normalised "
         f"{scores['normalized']:.1f} [{low:.1f}, {high:.1f}], wins {scores['success_rate']:.1%}, illegal actions "
         f"{scores['illegal_rate']:.1%}.\n"
     )

@@ -180,11 +180,12 @@ def dataset_stats(path: str | os.PathLike[str], task_name: str | None = None) ->
 
 
 def stats_table(stats: DatasetStats) -> Table:
-    """The figures beside the published ones, for a terminal."""
-    table = Table("", "here", "published", "difference", title=f"{stats.task}: {stats.episodes} episodes")
+    """The figures, beside the published ones if there are any, for a terminal."""
+    heads = ["", "here", *([] if stats.published is None else ["published", "difference"])]
+    table = Table(*heads, title=f"{stats.task}: {stats.episodes} episodes")
     for name, (ours, published, difference) in stats.compared().items():
-        shown = "" if published is None else f"{published:.4g}"
-        table.add_row(name.replace("_", " "), f"{ours:.4g}", shown, "" if difference is None else f"{difference:+.1%}")
+        shown = [] if published is None else [f"{published:.4g}", "" if difference is None else f"{difference:+.1%}"]
+        table.add_row(name.replace("_", " "), f"{ours:.4g}", *shown)
     table.add_section()
     table.add_row("terminated", f"{stats.terminated:.4g}")
     table.add_row("illegal actions", f"{stats.illegal_rate:.4g}")

@@ -351,9 +351,21 @@ def make_picture(task_name: str, make: Callable[[], gymnasium.Env[str, str]]) ->
 
 
 def pictures(task_names: Iterable[str]) -> list[type[Picture]]:
-    """What the pages need that show episodes of these tasks: each kind of picture once."""
-    found = (_hook(_TASKS[name], "picture") for name in task_names if name in tasks())
-    return [*{kind.kind: kind for kind in found if kind is not None}.values()]
+    """What the pages need that show episodes of these tasks: each kind of picture once.
+
+    One of another package that cannot be imported is told and left out: the page is for all tasks.
+    """
+    found: dict[str, type[Picture]] = {}
+    for name in task_names:
+        try:
+            kind: type[Picture] | None = _hook(tasks()[name], "picture") if name in tasks() else None
+        except Exception as error:  # whatever its import raises
+            told = in_one_line(f"{type(error).__name__}: {error}", 300)
+            _log.warning("pages show no picture of task %s: %s", name, told)
+            continue
+        if kind is not None:
+            found[kind.kind] = kind
+    return [*found.values()]
 
 
 def task_tokens(task_name: str, env: Mapping[str, Any] | None = None) -> TaskTokens:

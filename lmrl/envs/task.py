@@ -142,6 +142,8 @@ class Guide:
     arguments of the environment; no more than the texts tell. It may have several lines."""
     solution: Callable[[Mapping[str, Any]], str] = _nothing
     """From the ``info`` of the last turn to what was hidden, one sentence; shown at the end and not before."""
+    page: str = ""
+    """What the page of `lmrl web` takes beside typing, one sentence after `action`; a terminal does not show it."""
 
 
 PartnerDialogue: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
@@ -302,6 +304,11 @@ class Scores:
     """None where no dataset was published."""
     note: str = ""
     """What is wrong with the numbers above."""
+
+    @property
+    def any_scale(self) -> bool:
+        """Whether a normalised score says more than the return: constants, or scores that count as normalised."""
+        return self.average is not None or bool(self.normalized)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from lmrl.envs.task import normalize
 from lmrl.errors import UserError, in_one_line
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.intervals import Interval
+from lmrl.evaluation.scores import settings_told
 from lmrl.files import replacing
 
 __all__ = ["CommunityRow", "MethodScore", "method_scores", "read_community", "row_of", "write_community"]
@@ -40,6 +41,10 @@ class CommunityRow:
     training_seed: int
     episodes: int
     evaluation_seed: int
+    temperature: float | None
+    """With which it played; None (an empty cell): as it was trained, or it has none."""
+    beta: float | None
+    """Likewise the weight of its values."""
     return_mean: float
     return_low: float
     """Lower end of the 95 % interval over episodes."""
@@ -70,6 +75,8 @@ class MethodScore:
     by: str
     code: str
     seeds: int
+    settings: str
+    """``temperature 0.25, beta 4`` of each training seed, or ``as trained``; empty: nothing was trained."""
     normalized: float
     """Mean over the training seeds, on the published scale."""
     spread: Interval
@@ -96,7 +103,9 @@ def row_of(scores: Mapping[str, Any], path: Path, **said: object) -> CommunityRo
     if provenance.get("env"):
         raise UserError(f"{path}: played with {provenance['env']}; the table is of tasks with their own settings")
     low, high = scores["return_ci"]
+    decoding = provenance.get("decoding", {})
     found = {
+        **{name: decoding.get(name, "") for name in ("temperature", "beta")},
         **{name: scores[name] for name in ("task", "episodes", "return_mean", "success_rate", "illegal_rate")},
         **{"evaluation_seed": scores["seed"], "return_low": low, "return_high": high},
         **{"lmrl": provenance.get("versions", {}).get("lmrl", ""), "weights": provenance.get("weights") or ""},
@@ -164,12 +173,19 @@ def _summed(rows: Sequence[CommunityRow]) -> MethodScore:
         by=first.by,
         code=first.code,
         seeds=len(rows),
+        settings="; ".join(dict.fromkeys(map(_settings, rows))),
         normalized=mean(by_seed),
         spread=spread,
         success_rate=mean(row.success_rate for row in rows),
         illegal_rate=mean(row.illegal_rate for row in rows),
         minutes=mean(row.minutes for row in rows),
     )
+
+
+def _settings(row: CommunityRow) -> str:
+    given = {"temperature": row.temperature, "beta": row.beta}
+    told = settings_told({name: value for name, value in given.items() if value is not None})
+    return told or ("as trained" if row.weights else "")
 
 
 _COLUMNS = [field.name for field in fields(CommunityRow)]
@@ -185,6 +201,7 @@ def _row(texts: Mapping[str, str], where: str) -> CommunityRow:
         "return_mean": (row.return_low <= row.return_mean <= row.return_high, "between return_low and return_high"),
         "success_rate": (0 <= row.success_rate <= 1, "in [0, 1]"),
         "illegal_rate": (0 <= row.illegal_rate <= 1, "in [0, 1]"),
+        "temperature": ((row.temperature or 0) >= 0, "at least 0"),
         "minutes": (row.minutes >= 0, "at least 0"),
         "weights": (not row.weights or _HASH.fullmatch(row.weights), "the 32 hexadecimal digits of scores.json"),
         "lmrl": (_VERSION.fullmatch(row.lmrl), "a version such as 0.1.0"),
@@ -203,6 +220,12 @@ def _row(texts: Mapping[str, str], where: str) -> CommunityRow:
 def _value(name: str, text: str, where: str) -> Any:
     """A cell as its column's kind."""
     kind = _KINDS[name]
+    if kind == float | None:
+        return _value_of(float, name, text, where) if text else None
+    return _value_of(kind, name, text, where)
+
+
+def _value_of(kind: Any, name: str, text: str, where: str) -> Any:
     try:
         if kind is date:
             return date.fromisoformat(text)

@@ -16,6 +16,7 @@ from lmrl.errors import UserError, check_range
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.played import EpisodeTable
 from lmrl.evaluation.playing import Player, RayWorkers, play_on_workers
+from lmrl.models.zoo import own_settings
 from lmrl.partners import environment
 from lmrl.players import named_policy, played_task
 from lmrl.rollout import episode_seed
@@ -45,6 +46,11 @@ class Evaluation:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """What the result was made with: decoding settings, dataset, opponent, versions. JSON-like."""
 
+    def __repr__(self) -> str:
+        """One line, without the episodes."""
+        mean = f"mean return {EpisodeTable.of(self.episodes).means()['return_mean']:.2f}" if self.episodes else "empty"
+        return f"<Evaluation of {self.policy} on {self.task}: {len(self.episodes)} episodes, seed {self.seed}, {mean}>"
+
     def scores(self) -> dict[str, Any]:
         """The content of ``scores.json``.
 
@@ -53,8 +59,8 @@ class Evaluation:
         on the normalised scale. ``own`` is the mean return on the task's own scale (`lmrl.envs.task.OwnScale`), with
         ``own_ci``; None of a task that has none, and where arguments have changed the environment. ``success_ci`` is
         Wilson's, as if starts were drawn too. ``illegal_rate`` is the share of actions that the rules did not know.
-        ``warnings`` names values outside of the task's constants (nothing is clipped), and fixed starts that were not
-        played equally often.
+        ``warnings`` names values outside of the task's constants (nothing is clipped) or says that there are none, and
+        fixed starts that were not played equally often.
         """
         row = registry.task(self.task)
         published, own = row.scores, None if self.provenance.get("env") else row.own_scale
@@ -137,7 +143,8 @@ def evaluate(
         path = fspath(policy)
         task = played_task(task, path).name
         settings: dict[str, Any] = {"allow_other_task": True} if allow_other_task else {}
-        provenance = {"policy": path, **(provenance or {})}
+        own = own_settings(path)
+        provenance = {"policy": path, **({"decoding": own} if own else {}), **(provenance or {})}
         if ray is not None and ray.make_policy is None:
             ray = replace(ray, make_policy=partial(named_policy, path, registry.task(task), env, **settings))
         policy, name = named_policy(path, registry.task(task), env, **settings), name or path
@@ -198,6 +205,8 @@ def _versions() -> dict[str, str]:
 
 
 def _warnings(returns: list[float], published: Scores) -> list[str]:
+    if not published.any_scale:
+        return ["the task has no published constants: there is no normalised score, its place has the mean return"]
     mean, low, high = float(np.mean(returns)), published.minimum, published.maximum
     found = []
     if mean < low or (high is not None and mean > high):

@@ -78,6 +78,12 @@ class Result:
     tuned: "Result | None" = None
     """The same run as it plays best, where that was looked for."""
 
+    def __repr__(self) -> str:
+        """One line: where it lies, and its mean return."""
+        return (
+            f"<Result of {self.name} in {self.folder}: mean return {self.scores.get('return_mean', float('nan')):.2f}>"
+        )
+
     def played(self) -> EpisodeTable:
         """What is counted of the episodes that were played, in order.
 

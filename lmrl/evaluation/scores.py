@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy as np
 
 from lmrl.envs import registry
 from lmrl.envs.task import OwnScale, Scores, normalize
-from lmrl.errors import UserError
+from lmrl.errors import UserError, in_one_line
 from lmrl.evaluation.intervals import (
     FloatArray,
     Interval,
@@ -27,6 +28,7 @@ from lmrl.evaluation.result_files import read_json
 from lmrl.evaluation.results import Result, read_results
 
 __all__ = [
+    "ALIKE",
     "DATA",
     "Score",
     "data_score",
@@ -34,6 +36,7 @@ __all__ = [
     "score",
     "seed_folder",
     "seed_folders",
+    "settings_told",
 ]
 
 
@@ -113,9 +116,14 @@ class Score:
     excess: float | None = None
     """Nats per action by which BC's held-out loss ends above the floor (`lmrl.data.floor`), mean of the seeds."""
     settings: tuple[str, ...] = ()
-    """``temperature 0.25`` and the like of each seed, if they were chosen; empty: as trained."""
+    """``temperature 0.25`` and the like of each seed, if any were chosen; empty: as trained."""
     tuned: "Score | None" = None
     """The same runs with the settings that were chosen for each, on games that no score counts."""
+
+    def __repr__(self) -> str:
+        """One line, without the returns of the episodes."""
+        told = f"{len(self.seeds)} seeds of {self.episodes} episodes, mean return {self.return_mean:.2f}"
+        return f"<Score of {self.name} on {self.task}: {told}>"
 
     @property
     def chosen(self) -> "Score":
@@ -182,7 +190,7 @@ def _score(task: str, name: str, results: Mapping[int, Result]) -> Score:
         own_over_episodes=None if own is None else stratified_interval(samples, partial(_mean_on, scale=own)),
         own_by_seed=() if own is None else tuple(normalize(mean(values), own) for values in returns),
         excess=_mean([_excess(run) for run in runs]),
-        settings=tuple(_settings(run) for run in runs) if runs[0].evaluation != "evaluation" else (),
+        settings=settings if any(settings := tuple(_settings(run) for run in runs)) else (),
     )
 
 
@@ -251,8 +259,21 @@ def _excess(run: Result) -> float | None:
 
 
 def _settings(run: Result) -> str:
-    decoding = run.scores.get("provenance", {}).get("decoding", {})
-    return ", ".join(f"{name} {decoding[name]:g}" for name in ("temperature", "beta") if name in decoding)
+    return settings_told(run.scores.get("provenance", {}).get("decoding", {}))
+
+
+ALIKE = ("allow_pickle", "device", "compile")
+"""Decoding settings with which the same is played."""
+
+
+def settings_told(settings: Mapping[str, Any]) -> str:
+    """``temperature 0.25, beta 4``: the decoding settings that were chosen; empty if none were."""
+    told = []
+    for name, value in settings.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name not in ALIKE and value is not False:
+            told.append(name if value is True else f"{name} {value:g}" if number else f"{name} {value}")
+    return in_one_line(", ".join(told))
 
 
 def _mean(values: list[float | None]) -> float | None:

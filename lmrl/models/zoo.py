@@ -18,7 +18,7 @@ from typing import Any
 from lmrl.errors import UserError, unknown
 from lmrl.files import json_of_file
 
-__all__ = ["ZOO_FILE", "ZooPolicy", "file_hashes", "is_zoo", "zoo_folder", "zoo_policies", "zoo_policy"]
+__all__ = ["ZOO_FILE", "ZooPolicy", "file_hashes", "is_zoo", "own_settings", "zoo_folder", "zoo_policies", "zoo_policy"]
 
 PREFIX = "zoo:"
 ZOO_FILE = "zoo.json"
@@ -79,8 +79,17 @@ def zoo_policy(name: str) -> ZooPolicy:
         raise UserError(f"{name} is a policy of the zoo, which is not installed: pip install lmrl-zoo")
     known = zoo_policies()
     if name not in known:
-        raise unknown("policy of the zoo", name, known)
+        raise unknown("policy of the zoo", name, zoo_policies(name.removeprefix(PREFIX).partition("/")[0]) or known)
     return _read(folder / name.removeprefix(PREFIX), name.removeprefix(PREFIX))
+
+
+def own_settings(name: object) -> dict[str, float]:
+    """Settings with which a player of that name plays unless others are given; those of a policy of the zoo, or none.
+
+    Raises:
+        UserError: as `zoo_policy`.
+    """
+    return dict(zoo_policy(name).settings) if isinstance(name, str) and is_zoo(name) else {}
 
 
 @cache

@@ -1,6 +1,7 @@
 """From a run, a checkpoint or a model folder to the policy that it plays."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from lmrl.modules.base import LanguageModule
 from lmrl.training.saving import ROOMS, plain_arguments, read_folder
 from lmrl.types import Policy
 
-__all__ = ["load_module", "load_policy", "trained_task"]
+__all__ = ["load_module", "load_policy", "trained_task", "variables_before"]
 
 M = TypeVar("M", bound=L.LightningModule)
 
@@ -71,8 +72,7 @@ def _class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
 
 def _imported(file: Path, named: str) -> object:
     """What the user has imported under that name, or listed the module of."""
-    listed = [module for module in os.environ.get("LMRL_MODULES", "").replace(",", " ").split() if module]
-    for module in listed:
+    for module in _listed():
         try:
             load(module)
         except ImportError as error:
@@ -86,6 +86,26 @@ def _imported(file: Path, named: str) -> object:
         )
     found: object = kind
     return found
+
+
+def _listed() -> list[str]:
+    return os.environ.get("LMRL_MODULES", "").replace(",", " ").split()
+
+
+def variables_before(kind: type) -> str:
+    """What stands before a command that reads a run of that class: nothing, or ``LMRL_MODULES=my_package.algorithms ``.
+
+    Args:
+        kind: the class, which may be one of the user's own; its module must be listed then, and found.
+    """
+    home = kind.__module__
+    if home.partition(".")[0] in ("lmrl", "__main__"):
+        return ""
+    variables = {
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        "LMRL_MODULES": ",".join(dict.fromkeys([*_listed(), home])),
+    }
+    return "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items() if value)
 
 
 def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -> M:

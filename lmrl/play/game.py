@@ -276,7 +276,7 @@ def _may_set(task: str, word: str) -> bool:
 def _told(task: str) -> dict[str, Any]:
     """What a page says of a task before the first move."""
     guide = registry.guide(task)
-    return {"rules": guide.rules, "action": guide.action, "example": [*guide.example]}
+    return {"rules": guide.rules, "action": f"{guide.action} {guide.page}".strip(), "example": [*guide.example]}
 
 
 def _value(text: str) -> Any:

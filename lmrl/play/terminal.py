@@ -1,4 +1,4 @@
-"""A person at the terminal plays one episode: rules first, a drawing of the game, scores and, if wanted, advice."""
+"""One episode at the terminal, of a person or to watch: rules first, a drawing of the game, scores, advice, V."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +17,14 @@ __all__ = ["play_episode"]
 
 
 def play_episode(
-    task: Task, arguments: Mapping[str, Any], seed: int, adviser: Policy | None = None, name: str = ""
+    task: Task,
+    arguments: Mapping[str, Any],
+    seed: int,
+    adviser: Policy | None = None,
+    name: str = "",
+    player: Policy | None = None,
 ) -> None:
-    """Let the person at the terminal play one episode, and print how it ended.
+    """Let the person at the terminal, or a policy, play one episode, and print how it ended.
 
     Args:
         task: what is played.
@@ -27,6 +32,7 @@ def play_episode(
         seed: of the episode.
         adviser: whose move is shown each turn; None: nobody's.
         name: of the adviser.
+        player: who plays, each move shown with V of the state where it has values; None: the person at the terminal.
     """
     console, guide, make = Console(highlight=False), registry.guide(task.name), environment(task.name, arguments)
     picture = registry.make_picture(task.name, make)
@@ -36,11 +42,17 @@ def play_episode(
         if adviser is not None:
             console.print(_advice(adviser, name, request), style="cyan", markup=False)
 
-    seat = Seat(task.name, make, seed, "you", HumanPolicy(show=show), env=arguments)
+    seat = Seat(task.name, make, seed, "you", player or HumanPolicy(show=show), env=arguments)
     try:
         console.print(f"{task.name}: {task.description}.\n{_explained(guide)}\n", markup=False, soft_wrap=True)
         while not seat.over:
-            seat.play(seat.move(None))
+            if player is not None:
+                show(seat.request())
+            move = seat.move(None)
+            if player is not None:
+                shown = guide.spelling(move.reply.text).rstrip("\n") or "(an empty line)"
+                console.print(f"> {shown}{_value(move.value)}", markup=False, soft_wrap=True)
+            seat.play(move)
         _show(console, guide, picture, seat.request(), seat)
         _print_ending(console, seat)
     finally:
@@ -56,7 +68,11 @@ def _explained(guide: Guide) -> str:
 
 def _advice(adviser: Policy, name: str, request: Request) -> str:
     move, value = advise(adviser, request)
-    return f"{name} would say: {move}" + ("" if value is None else f"   V {number(value, 2)}")
+    return f"{name} would say: {move}{_value(value)}"
+
+
+def _value(value: float | None) -> str:
+    return "" if value is None else f"   V {number(value, 2)}"
 
 
 def _show(console: Console, guide: Guide, picture: Picture | None, request: Request, seat: Seat) -> None:

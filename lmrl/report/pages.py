@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -14,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from lmrl.envs.task import Picture
+from lmrl.errors import in_one_line
 from lmrl.types import Episode
 
 __all__ = [
@@ -30,6 +32,8 @@ __all__ = [
     "script",
     "shown_text",
 ]
+
+_log = logging.getLogger(__name__)
 
 # Only what would be read as markup: an underscore inside a word and a bracket that no link follows are plain text.
 _MARKDOWN = re.compile(r"([\\`*|~$]|\](?=[(\[:])|(?<!\w)_|_(?!\w))")
@@ -80,11 +84,22 @@ def script(*names: str, before: Sequence[str] = ()) -> dict[str, str]:
 
 
 def page_parts(pictures: Sequence[type[Picture]], *names: str) -> dict[str, str]:
-    """As `script`, for a page that shows episodes; with ``picture_style``, the style sheets of the pictures."""
+    """As `script`, for a page that shows episodes; with ``picture_style``, the style sheets of the pictures.
+
+    A picture whose files cannot be read is told and left out: the page shows episodes of its task without one.
+    """
     own = _text_of("lmrl.report:templates/pictures.js")
-    scripts = [_text_of(picture.script) for picture in pictures]
-    styles = [_text_of(picture.style) for picture in pictures if picture.style]
-    return {**script(*names, before=[own, *scripts]), "picture_style": Markup("\n".join(styles))}
+    scripts, styles = [own], []
+    for picture in pictures:
+        try:
+            texts = _text_of(picture.script), _text_of(picture.style) if picture.style else ""
+        except (OSError, ImportError, UnicodeDecodeError) as error:  # of a package that was installed without it
+            told = in_one_line(f"{type(error).__name__}: {error}")
+            _log.warning("pages show no picture of %r (%s): %s", picture.kind, picture.script, told)
+            continue
+        scripts.append(texts[0])
+        styles.append(texts[1])
+    return {**script(*names, before=scripts), "picture_style": Markup("\n".join(filter(None, styles)))}
 
 
 def _text_of(place: str) -> str:

@@ -152,7 +152,7 @@ def play(ours: Score) -> str:
     Nothing of data and scripted players, which have none.
     """
     if ours.settings:
-        return "; ".join(dict.fromkeys(ours.settings))
+        return "; ".join(dict.fromkeys(words or "as trained" for words in ours.settings))
     return "" if ours.name in (DATA, *registry.policy_names(ours.task)) else "as trained"
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from lmrl.envs import registry
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.export import MANIFEST, export, exported_values, read_manifest
@@ -131,6 +132,7 @@ def _scores(scores: Mapping[str, Any] | None) -> str:
             ("normalised return", "normalized", "normalized_ci"),
             ("success rate", "success_rate", "success_ci"),
         )
+        if name != "normalized" or _any_scale(scores["task"])
     ]
     made = json.dumps(scores.get("provenance", {}))
     return "\n".join(
@@ -145,6 +147,11 @@ def _scores(scores: Mapping[str, Any] | None) -> str:
             f"Played with `{made}`.",
         ]
     )
+
+
+def _any_scale(task: str) -> bool:
+    """Whether scores of the task are normalised; of one that is not known here they may be."""
+    return task not in registry.tasks() or registry.task(task).scores.any_scale
 
 
 def _how(facts: Mapping[str, Any], guided: bool, ratios: bool) -> str:

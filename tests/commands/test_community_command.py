@@ -15,7 +15,10 @@ def add(folder: Path, file: Path, *more: str) -> int:
     )
 
 
-def test_an_evaluation_becomes_a_row_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_evaluation_becomes_a_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     played, file = tmp_path / "played", tmp_path / "mine.csv"
     assert main(["evaluate", "wordle", "--policy", "opener", "--out", str(played), "--seed", "2"]) == 0
     assert add(played, file) == add(played, file) == 0  # the second replaces the first
@@ -28,6 +31,7 @@ def test_an_evaluation_becomes_a_row_once(tmp_path: Path, capsys: pytest.Capture
     capsys.readouterr()
     assert main(["community", "check", str(file)]) == 0
     told = capsys.readouterr().out
+    assert "2 seeds, 0 min" in told, "a scripted player has no settings"
     assert "wordle" in told and "2 rows in 1 file: all keep the rules" in told
 
 

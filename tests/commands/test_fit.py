@@ -53,6 +53,20 @@ def test_a_training_says_where_it_is_and_what_it_came_to(short: Path, capsys: py
     assert capsys.readouterr().out.startswith("nothing was left to train: 4 steps are done")
 
 
+def test_the_next_command_of_a_class_of_ones_own_names_its_module(
+    short: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (short / "my_algorithms.py").write_text("from lmrl.modules import BC\n\n\nclass Mine(BC):\n    name = 'mine'\n")
+    monkeypatch.syspath_prepend(str(short))
+    monkeypatch.setenv("PYTHONPATH", "my folder")
+    monkeypatch.setenv("LMRL_MODULES", "json")
+    assert main(["fit", "--config", "short.yaml", "--model.class_path=my_algorithms.Mine"]) == 0
+    following = capsys.readouterr().out.splitlines()[-1]
+    assert following == (
+        "next: PYTHONPATH='my folder' LMRL_MODULES=json,my_algorithms lmrl evaluate --policy runs/maze_fo/bc"
+    )
+
+
 def test_a_run_without_a_bar_is_silent(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--config", "short.yaml", "--trainer.enable_progress_bar=false"]) == 0
     assert "step 4/4" not in capsys.readouterr().err

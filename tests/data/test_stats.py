@@ -73,7 +73,8 @@ def test_a_task_of_which_no_dataset_was_published(
     assert main(["data", "stats", str(file)]) == 0
     shown = capsys.readouterr().out
     line = next(line for line in shown.splitlines() if "length mean" in line)
-    assert [cell.strip() for cell in line.strip("│").split("│")] == ["length mean", "2", "0" if data else "", ""]
+    assert [cell.strip() for cell in line.strip("│").split("│")] == ["length mean", "2", *(["0", ""] if data else [])]
+    assert ("published" in shown) == (data is not None)
 
 
 def test_files_that_have_no_statistics(tmp_path: Path) -> None:

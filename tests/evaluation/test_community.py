@@ -67,6 +67,9 @@ def test_an_evaluation_comes_back_as_it_was(tmp_path: Path) -> None:
         ("return_mean", "43", "between return_low and return_high"),
         ("success_rate", "1.01", r"in \[0, 1\]"),
         ("illegal_rate", "-0.1", r"in \[0, 1\]"),
+        ("temperature", "-0.1", "temperature must be at least 0"),
+        ("temperature", "cold", "temperature must be a finite number"),
+        ("beta", "inf", "beta must be a finite number"),
         ("minutes", "-1", "at least 0"),
         ("training_seed", "-1", "a whole number from 0"),
         ("weights", "abc", "hexadecimal"),
@@ -111,6 +114,18 @@ def test_other_settings_of_the_environment_are_refused(tmp_path: Path) -> None:
     other = {**SCORES, "provenance": {**SCORES["provenance"], "env": {"noise": 0.5}}}
     with pytest.raises(UserError, match="their own settings"):
         row_of(other, tmp_path, **SAID)
+
+
+def test_an_entry_says_with_which_settings_it_played(tmp_path: Path) -> None:
+    chosen = {**SCORES, "provenance": {**SCORES["provenance"], "decoding": {"temperature": 0.25, "beta": 4.0}}}
+    row = row_of(chosen, tmp_path, **SAID)
+    assert (row.temperature, row.beta) == (0.25, 4.0)
+    second = row_of(SCORES, tmp_path, **{**SAID, "training_seed": 1})
+    assert (second.temperature, second.beta) == (None, None)
+    write_community([row, second], tmp_path / "mine.csv")
+    assert read_community([tmp_path / "mine.csv"]) == [row, second]
+    (entry,) = method_scores([row, second])
+    assert entry.settings == "temperature 0.25, beta 4; as trained"
 
 
 def test_seeds_of_a_method_are_one_entry_and_the_best_entry_comes_first(tmp_path: Path) -> None:

@@ -210,6 +210,14 @@ def test_both_ways_to_play_stand_beside_each_other(tmp_path: Path) -> None:
     assert scores_of(tmp_path)["bc"].tuned is None
 
 
+def test_a_policy_with_settings_of_its_own_is_not_said_to_play_as_trained(tmp_path: Path) -> None:
+    """One of the zoo plays with chosen settings, without a second evaluation beside it."""
+    lay(tmp_path, [1.0], "zoo-bc", decoding={"temperature": 0.25})
+    lay(tmp_path, [1.0], "zoo-ilql")
+    page = write_report(tmp_path, tmp_path / "report").with_suffix(".md").read_text()
+    assert "\n| zoo-bc | temperature 0.25 |" in page and "\n| zoo-ilql | as trained |" in page
+
+
 def test_the_choice_of_other_weights_does_not_count(tmp_path: Path) -> None:
     lay(tmp_path, [0.0], weights="a" * 16)
     lay(tmp_path, [1.0], part="evaluation_tuned", weights="b" * 16)

@@ -38,15 +38,24 @@ def here(policies: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return policies
 
 
-def test_a_name_stands_wherever_a_policy_is_asked_for(here: Path, bc_run: str, tmp_path: Path) -> None:
+def test_a_name_stands_wherever_a_policy_is_asked_for(
+    here: Path, bc_run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert zoo_policies() == zoo_policies("maze_fo") == [NAME] and zoo_policies("wordle") == []
     assert load_policy(NAME)._settings.temperature == 0.5  # type: ignore[attr-defined]
     assert named_policy(NAME, task("maze_fo"), temperature=2.0)._settings.temperature == 2.0  # type: ignore[attr-defined]
-    assert lmrl.evaluate(NAME, episodes=2).task == "maze_fo"
+    played = lmrl.evaluate(NAME, episodes=2)
+    assert played.task == "maze_fo" and played.provenance["decoding"] == {"temperature": 0.5}
     assert default_folder(NAME, task("maze_fo")) == Path("runs/maze_fo/zoo-bc/evaluation")
     out = str(tmp_path / "out")
     assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--out", out]) == 0
+    assert f"maze_fo, policy {NAME}: 2 episodes, seed 0, temperature 0.5\n" in capsys.readouterr().out
+    assert main(["evaluate", "--policy", bc_run, "--episodes", "2", "--out", out]) == 0
+    assert f"maze_fo, policy {bc_run}: 2 episodes, seed 0, as trained\n" in capsys.readouterr().out
+    assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--out", out]) == 0
     assert read_json(tmp_path / "out" / "scores.json")["provenance"]["decoding"] == {"temperature": 0.5}
+    assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--rerank", "--out", out]) == 0
+    assert read_json(tmp_path / "out" / "scores.json")["provenance"]["decoding"] == {"rerank": True}
     assert lmrl.modules.BC(pretrained=NAME).model.config.n_embd == 16
 
 

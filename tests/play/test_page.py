@@ -100,7 +100,7 @@ def test_what_is_offered_before_the_first_move(tmp_path: Path) -> None:
     told = offer.describe()["tasks"]
     assert told["wordle"]["players"]["named on the command line"] == ["chat:x"]
     for name, guide in ((row.name, registry.guide(row.name)) for row in registry.BENCHMARK):
-        shown = {"rules": guide.rules, "action": guide.action, "example": [*guide.example]}
+        shown = {"rules": guide.rules, "action": f"{guide.action} {guide.page}".strip(), "example": [*guide.example]}
         assert told[name]["guide"] == shown
 
 

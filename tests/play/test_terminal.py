@@ -44,6 +44,60 @@ def test_an_advisor_says_its_move_and_value(
     assert "no policy 'nobody'" in capsys.readouterr().err
 
 
+def test_a_policy_is_watched_move_by_move_with_its_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["play", "maze_fo", "--policy", "optimal"]) == 0
+    out = capsys.readouterr().out
+    moves = [line for line in out.split("\n") if line.startswith("> ")]
+    assert moves == ["> move left"] * 2 + ["> move down"] * 3 and out.endswith(
+        "solved: return -4 in 5 turns, 0 illegal\n"
+    )
+    assert main(["symbolic", "--algorithms", "dqn", "--steps", "2"]) == 0
+    capsys.readouterr()
+    assert main(["play", "maze_fo", "--policy", "runs/maze_fo/symbolic_dqn", "--env", "max_steps=3"]) == 0
+    moves = [line for line in capsys.readouterr().out.split("\n") if line.startswith("> ")]
+    assert len(moves) == 4 and all("> move " in line and "   V " in line for line in moves)
+    assert main(["play", "maze_fo", "--policy", "optimal", "--advisor", "optimal"]) == 2
+    assert "an advisor is for a person who plays" in capsys.readouterr().err
+
+
+def test_a_move_that_led_nowhere_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    # Seed 0 starts at 5, 8, between walls above and below.
+    monkeypatch.setattr("sys.stdin", io.StringIO("move up\nhop\n\nmove left\n"))
+    assert main(["play", "maze_fo", "--seed", "0", "--env", "max_steps=3"]) == 0
+    told = capsys.readouterr().out.replace("> ", "").split("\n")
+    assert [line for line in told if line.endswith("you stay where you are.")] == [
+        "There is a wall above you: you stay where you are.",
+        "hop is no action: you stay where you are.",
+        "An empty line is no action: you stay where you are.",
+    ]
+    assert "Time is up: this action did not count." in told
+
+
+@pytest.mark.parametrize("task", ["maze_fo", "maze_po"])
+def test_walls_are_seen_without_colours(
+    task: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["play", task, "--seed", "0"]) == 2
+    out = capsys.readouterr().out
+    assert "██" in out and "◉" in out and "48;2" not in out
+
+
+@pytest.mark.parametrize("task", ["maze_fo", "maze_po", "chess", "endgames"])
+def test_a_terminal_is_not_told_of_the_page(
+    task: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["play", task]) == 2
+    out = capsys.readouterr().out
+    assert registry.guide(task).page and not [word for word in ("click", "page", "button", "arrow") if word in out]
+
+
 @pytest.mark.parametrize("task", ["chess", "maze_po", "text_nav_fo", "twenty_questions"])
 def test_texts_of_other_games_are_shown_as_they_are(
     task: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -9,7 +9,7 @@ from lmrl.envs.chess.env import plain_fen, plain_san
 from lmrl.envs.task import Guide
 from lmrl.types import Request
 
-__all__ = ["ACTION", "GUIDE", "board_note", "board_spelling"]
+__all__ = ["ACTION", "GUIDE", "PAGE", "board_note", "board_spelling"]
 
 _LONGEST = 20
 """Characters of a text that is no move."""
@@ -59,7 +59,8 @@ def _state(board: chess.Board) -> list[str]:
     return ["Check."] if board.is_check() else []
 
 
-ACTION = "A legal move in SAN, with or without spaces: Nf3, exd5, O-O, e8=Q. On the page also two clicks on the board."
+ACTION = "A legal move in SAN, with or without spaces: Nf3, exd5, O-O, e8=Q."
+PAGE = "Two clicks on the board do it, too."
 GUIDE = Guide(
     "You play White against a program. Mate earns 1, being mated costs 1, a draw nothing. What is no legal move "
     "costs 1 and leaves the board as it is.",
@@ -67,4 +68,5 @@ GUIDE = Guide(
     ("e4", "r1bqkbnr/pppppppp/2n5/8/4P3/8/PPPP1PPP/RNBQKBNR w KQkq - 1 2"),
     spelling=board_spelling,
     note=board_note,
+    page=PAGE,
 )

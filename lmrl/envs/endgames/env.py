@@ -10,7 +10,7 @@ import chess
 import numpy as np
 
 from lmrl.envs.chess.env import Chess, plain_fen, plain_san
-from lmrl.envs.chess.guide import ACTION, board_note, board_spelling
+from lmrl.envs.chess.guide import ACTION, PAGE, board_note, board_spelling
 from lmrl.envs.chess.tokens import MEN_ON_SQUARES, clock_parts, men_parts, move_parts
 from lmrl.envs.endgames.table import mate_plies
 from lmrl.envs.task import ChatPrompt, Guide, TaskTokens
@@ -206,6 +206,7 @@ GUIDE = Guide(
     ("Rc7+", "KR6/2R5/8/8/8/8/3k4/8 w - - 2 2"),
     spelling=board_spelling,
     note=board_note,
+    page=PAGE,
 )
 
 

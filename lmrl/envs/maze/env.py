@@ -14,6 +14,7 @@ from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.maze.layouts import MOVES, Cell, Layout, find_layout
 from lmrl.envs.task import ChatPrompt, Guide
 from lmrl.errors import UserError, check_range, unknown
+from lmrl.types import Request
 
 __all__ = ["CHAT_FO", "CHAT_PO", "GUIDE_FO", "GUIDE_PO", "OBSERVE", "REWARDS", "Maze"]
 
@@ -217,7 +218,24 @@ _RULES = (
     "A wall leaves you where you are. Each move costs 1, the one that reaches the goal nothing, and a text that is no "
     "action costs 4, unless the reward was changed. Time is up after 100 actions, unless that was changed."
 )
-_ACTION = "move left, move right, move up or move down; on the page also the buttons and the arrow keys."
+_ACTION = "move left, move right, move up or move down."
+_PAGE = "The buttons and the arrow keys do it, too."
+_TOWARDS = {
+    f"move {way}\n": words for way, words in zip(("right", "left", "up", "down"), dict(_NEIGHBOURS), strict=True)
+}
+
+
+def _note(request: Request, env: Mapping[str, Any]) -> str:
+    """Why the newest action moved nobody, as the texts before and after it tell."""
+    if not request.actions:
+        return ""
+    action, (before, now) = request.actions[-1], request.observations[-2:]
+    if now in (_SUCCESS, _FAILURE):
+        return "Time is up: this action did not count." if now == _FAILURE else ""
+    if action not in MOVES:
+        return f"{action.strip()[:40] or 'An empty line'} is no action: you stay where you are."
+    return f"There is a wall {_TOWARDS[action]}: you stay where you are." if _TOWARDS[action] in before else ""
+
 
 GUIDE_FO = Guide(
     "Walk to the goal in as few moves as you can. Positions are row, column: up takes 1 from the row, right adds 1 "
@@ -228,6 +246,8 @@ GUIDE_FO = Guide(
         "The goal is at position 8, 6. Your current position is at position 3, 9. There are walls to your right, to "
         "your left.",
     ),
+    note=_note,
+    page=_PAGE,
 )
 
 GUIDE_PO = Guide(
@@ -235,4 +255,6 @@ GUIDE_PO = Guide(
     f"where the goal is: remember the way that you have gone. {_RULES}",
     _ACTION,
     ("move down", "There are walls to your right, to your left."),
+    note=_note,
+    page=_PAGE,
 )

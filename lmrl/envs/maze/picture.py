@@ -13,7 +13,9 @@ from lmrl.types import Episode, Request
 
 __all__ = ["MazePicture", "draw_maze"]
 
-_WALL, _SEEN = "on #5f6872", "on #f2f4f6"
+_SEEN = "on #f2f4f6"
+# Signs of the colour that they stand on, for terminals without colours.
+_WALL_SIGN, _FLOOR_SIGN = ("██", "#5f6872 on #5f6872"), ("· ", f"#f2f4f6 {_SEEN}")
 
 
 class MazePicture(Picture):
@@ -74,7 +76,7 @@ def _square(layout: Layout, at: Cell, cell: Cell, goal: Cell | None) -> tuple[st
         return "◉ ", f"bold #b4461f {_SEEN}"
     if at == goal:
         return "★ ", f"bold #a07400 {_SEEN}"
-    return "  ", _WALL if layout.rows[at[0]][at[1]] == "#" else _SEEN
+    return _WALL_SIGN if layout.rows[at[0]][at[1]] == "#" else _FLOOR_SIGN
 
 
 def _cell(pair: Sequence[int]) -> Cell:

@@ -53,7 +53,7 @@ const seatView = (game, place, say, go) => {
   const answer = first.person ? answering(game.actions, say, (typed) => { if (typing && turn === seat.turns) paint(typed); }) : null;
   const own = make("div", {}, frame, note, solution, hint, ...(answer ? [answer.element] : []));
   const element = make("section", { class: "seat", "aria-label": first.person ? "you" : game.seats.length > 1 ? `${first.name}, ${place + 1} of ${game.seats.length}` : first.name }, told,
-    make("div", { class: first.picture.kind ? "both pictured" : "both" }, own, said));
+    make("div", { class: PICTURES.has(first.picture.kind) ? "both pictured" : "both" }, own, said));
 
   const show = (now, wanted) => {
     [seat, turn, from] = [now, Math.min(wanted, now.turns), ""];

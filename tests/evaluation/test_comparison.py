@@ -1,0 +1,94 @@
+"""Evaluations side by side: what is compared game by game, what is not, and what is refused."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmrl.cli import main
+from lmrl.errors import UserError
+from lmrl.evaluation import Evaluation, write_evaluation
+from lmrl.evaluation.comparison import compare, read_played
+from lmrl.report.wording import MINUS
+from lmrl.types import Episode
+
+
+def lay(folder: Path, returns: Sequence[float], seed: int = 0, task: str = "wordle", **provenance: Any) -> Path:
+    """An evaluation of episodes of one turn."""
+    episodes = tuple(Episode(task, ("a\n", "b\n"), ("x\n",), (value,), True, False) for value in returns)
+    write_evaluation(Evaluation(task, folder.name, episodes, seed, 0, provenance), folder)
+    return folder
+
+
+def test_the_same_games_are_compared_game_by_game(tmp_path: Path) -> None:
+    """Means of -3 and -2.5 with wide intervals, but the second is better by a half in every game."""
+    base = [-5.0, -1.0] * 20
+    one = compare(
+        [read_played(lay(tmp_path / name, [v + gain for v in base])) for name, gain in [("a", 0), ("b", 0.5)]]
+    )
+    assert len(one) == 1 and one[0].paired and not one[0].apart
+    assert one[0].difference == 0.5 and one[0].difference_interval == (0.5, 0.5) and one[0].reading == "higher"
+    assert one[0].improvement == 1.0 and one[0].improvement_interval == (1.0, 1.0)
+
+
+def test_other_games_are_compared_as_a_whole(tmp_path: Path) -> None:
+    base = [-5.0, -1.0] * 20
+    first = read_played(lay(tmp_path / "a", base))
+    for name, seed, count in (("seed", 1, 40), ("fewer", 0, 20)):
+        (one,) = compare([first, read_played(lay(tmp_path / name, [v + 0.5 for v in base[:count]], seed))])
+        assert not one.paired and one.difference == 0.5 and one.reading == "not told apart"
+        low, high = one.difference_interval
+        assert -1.5 < low < 0.5 < high < 2.5
+        assert one.improvement == 0.75  # of -4.5 and -0.5 against -5 and -1: 1, 0, 1, 1
+
+
+def test_ties_count_half_and_lower_is_lower(tmp_path: Path) -> None:
+    places = [lay(tmp_path / "a", [-1.0] * 30), lay(tmp_path / "b", [-1.0] * 30), lay(tmp_path / "c", [-4.0] * 30)]
+    same, worse = compare([read_played(place) for place in places])
+    assert (same.difference, same.improvement, same.reading, same.apart) == (0.0, 0.5, "not told apart", False)
+    assert (worse.difference, worse.improvement, worse.reading, worse.apart) == (-3.0, 0.0, "lower", True)
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+    first = read_played(lay(tmp_path / "a", [-1.0] * 4))
+    with pytest.raises(UserError, match="two evaluations or more, got 1"):
+        compare([first])
+    other = read_played(lay(tmp_path / "b", [0.5] * 4, task="chess"))
+    with pytest.raises(UserError, match="are not of the same task: wordle and chess"):
+        compare([first, other])
+    changed = read_played(lay(tmp_path / "c", [-1.0] * 4, env={"max_steps": 3}))
+    with pytest.raises(UserError, match=r"same settings of the environment: the task's own and max_steps=3"):
+        compare([first, changed])
+    (tmp_path / "a" / "episodes.csv").unlink()
+    with pytest.raises(UserError, match=r"a lacks episodes\.csv: play again with lmrl evaluate"):
+        read_played(tmp_path / "a")
+
+
+def test_the_command_names_who_played_and_says_what_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lay(Path("plain/evaluation"), [-5.0, -1.0] * 20, weights="0" * 32)
+    lay(Path("tuned"), [-1.0] * 40, weights="0" * 32, decoding={"temperature": 0.25})
+    lay(Path("elsewhere"), [-5.0, -1.0] * 20, seed=1)
+    assert main(["compare", "plain", "tuned/scores.json"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "wordle, 40 episodes each, seed 0: all played the same games"
+    assert told[1:3] == [
+        "A: plain/evaluation (policy evaluation, as trained)",
+        "B: tuned (policy tuned, temperature 0.25)",
+    ]
+    assert told[3].split() == "return [95 %] success minus A [95 %] more than A [95 %]".split()
+    assert told[5].split()[:4] == ["B", f"{MINUS}1.00", f"[{MINUS}1.00,", f"{MINUS}1.00]"] and " 75.0 % [" in told[5]
+    assert told[-1] == (
+        "B returns more than A: the interval of the difference lies above 0 (game by game); the intervals of the two "
+        "means are apart"
+    )
+    assert main(["compare", "plain", "elsewhere"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "wordle, episodes: 40 of seed 0; 40 of seed 1: not all played the same games"
+    assert told[-1] == (
+        "B and A are not told apart: the interval of the difference holds 0 (each with games of its own); the "
+        "intervals of the two means overlap"
+    )
