@@ -9,10 +9,10 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart test verifiers agilerl vllm lint format bench notebooks docs clean
+.PHONY: help demo quickstart test verifiers agilerl vllm lint format bench bench-peers notebooks docs clean
 
 help:  ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 20
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -75,6 +75,35 @@ format: $(VENV)/.dev  ## rewrite the code in the project's format
 
 bench: $(VENV)/.main  ## speed of games, players and training, into benchmarks/results
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# The comparisons with other packages, and what each needs beside lmrl. Its pins go over those of constraints.txt.
+PEERS ?= playing vllm training ilql statistics games symbolic
+need_vllm := openai
+need_training := trl datasets
+need_ilql := agilerl[cpu-llm]
+need_statistics := rliable
+need_games := textarena gem-llm
+need_symbolic := d3rlpy stable-baselines3
+pins_ilql := constraints-agilerl.txt
+pins_statistics := constraints-peers-statistics.txt
+pins_games := constraints-peers-games.txt
+pins_symbolic := constraints-peers-symbolic.txt
+
+$(VENV)/.peers-%: pyproject.toml constraints.txt | $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/peers-$*
+	cat $(or $(pins_$*),/dev/null) > $(VENV)/peers-$*/pins.txt
+	grep -vE "^($$(grep -oE '^[A-Za-z0-9._-]+' $(VENV)/peers-$*/pins.txt | paste -sd '|'))==" constraints.txt \
+		| cat - $(VENV)/peers-$*/pins.txt > $(VENV)/peers-$*/constraints.txt
+	$(VENV)/peers-$*/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/peers-$*/constraints.txt \
+		-e . $(need_$*)
+	@touch $@
+
+bench-peers: | $(BIN)/python  ## speed and results beside other packages, each in an environment of its own; PEERS picks
+	@failed=0; for name in $(PEERS); do \
+		if $(MAKE) --no-print-directory $(VENV)/.peers-$$name $$([ $$name = vllm ] && echo $(VENV)/.vllm); \
+		then LMRL_VLLM=$(VENV)/vllm/bin/python $(VENV)/peers-$$name/bin/python -m benchmarks.peers $$name $(ARGS) || failed=1; \
+		else echo "$$name: left out, since pip could not install what it needs (above)"; fi; \
+	done; exit $$failed
 
 notebooks: $(VENV)/.dev  ## execute notebooks/*.py and write what they show into notebooks/*.ipynb; ARGS=FILE does one
 	$(BIN)/python notebooks/execute.py $(ARGS)

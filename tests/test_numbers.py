@@ -1,5 +1,6 @@
 """Tables of results in README and docs follow from committed records: ``python -m tests.test_numbers`` makes them."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,10 @@ from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, perce
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "cpu"
 COMMUNITY = ROOT / "results" / "community"
+BENCHMARKS = ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXPECTED = re.compile(r"(<!-- expected of (\w+): ([\w ]+) -->\n).*?(<!-- end of expected -->)", re.DOTALL)
+PEERS = re.compile(r"(<!-- peers of (\w+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -99,6 +102,19 @@ def of_community() -> str:
     return grid(heads, rows)
 
 
+def of_peers(name: str) -> str:
+    """What a comparison with other packages found, and with what."""
+    (path,) = BENCHMARKS.glob("peers-*.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    lines = [
+        f"| {row['name']} | {row['shown']} | {row['asked']} |" for row in record["rows"] if row["benchmark"] == name
+    ]
+    facts = record["made"][name]
+    versions = ", ".join(f"{package} {number}" for package, number in facts["versions"].items())
+    table = "\n".join(["| what | measured | asked |", "| :-- | --: | --: |", *lines])
+    return f"{table}\n\n{facts['machine']['cpu']}; {versions}; commit {facts['commit']}, {facts['date']}."
+
+
 def expected(task: str, names: Sequence[str]) -> str:
     """What the commands above it end with and how long they take, a line per algorithm."""
     found, lines = scores_of(task), []
@@ -122,6 +138,7 @@ def renewed(text: str) -> str:
         table = WHOLE[found[2]]() if found[2] in WHOLE else of_task(found[2])
         return f"{found[1]}\n{table}\n\n{found[3]}"
 
+    text = PEERS.sub(lambda block: f"{block[1]}\n{of_peers(block[2])}\n\n{block[3]}", text)
     text = EXPECTED.sub(lambda block: f"{block[1]}\n{expected(block[2], block[3].split())}\n\n{block[4]}", text)
     return BLOCK.sub(made, text)
 

@@ -1,0 +1,1 @@
+"""Comparisons with other packages: the same work on both sides, in turn."""

@@ -1,0 +1,301 @@
+"""Rounds of GRPO and PPO beside TRL's `GRPOTrainer`: playing and learning, on the same games and tokens.
+
+Both sides start from the same weights file (4 layers of 128, random), play 32 episodes of 8 starts at once with their
+own loop (TRL with ``environment_factory``), and take one step of AdamW on all of them, with a reference model for the
+KL penalty, gradients clipped at 1, in float32 on one thread. The whole history is read on both sides and nothing else:
+TRL's messages are the bare texts of the game, and whatever its model says is a call of its tool, so that both train on
+the same kind of sequence, ``observation, action, observation, ...`` (`Bare` says how; a test holds them together). The
+learning rate is so small that actions stay as long as they are.
+
+TRL 1.16 has no PPO, and no other trainer that plays: PPO of ours, with its value head and V at each token, is set
+beside its GRPO.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import lightning as L
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+import lmrl
+from benchmarks.engine import chatty_lm
+from benchmarks.peers.beside import OURS, REPEATS, alternating, beside
+from benchmarks.row import Row
+from lmrl.callbacks import RolloutCollection
+from lmrl.datamodules import OnlineDataModule
+from lmrl.envs.registry import task as find_task
+from lmrl.integrations.hf_datasets import datasets_package
+from lmrl.models.tokenizer import load_tokenizer
+from lmrl.modules import GRPO, PPO, LanguageModule
+from lmrl.policies.lm import stop_ids
+from lmrl.tokens.encoding import Encoder, Window
+
+__all__ = ["Bare", "bare_tokenizer", "run"]
+
+PACKAGES = ("trl", "transformers", "accelerate", "datasets")
+GROUPS, GROUP_SIZE = 8, 4
+EPISODES = GROUPS * GROUP_SIZE
+ROUNDS = 2
+"""Of a block, beside the first, which is not counted."""
+LR, KL = 1e-7, 0.001
+TASKS: dict[str, tuple[int, dict[str, Any]]] = {"maze_fo": (10, {"max_steps": 10}), "wordle": (6, {})}
+"""Turns of an episode, and arguments of the environment."""
+TRL, PAGED = "TRL", "TRL, continuous batching"
+ASKED = {TRL: ">= 2x"}
+
+
+class Block(NamedTuple):
+    """So many rounds of one side."""
+
+    seconds: float
+    """Per round."""
+    playing: float
+    """Of these, playing."""
+    ends: float = 0.0
+    """Of these, reading V after the last observation of episodes that were cut."""
+
+
+# Messages are texts and nothing else; what stands beside them is there for TRL's check of templates, whose words it
+# looks for, and is never part of what is trained on: completions are kept as they were sampled.
+_TEMPLATE = (
+    "{% for m in messages %}{{ m.content }}{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}"
+    "{{ c.function.arguments }}{% endfor %}{{ '\\n' }}{% endif %}{% endfor %}"
+)
+
+
+def bare_tokenizer() -> PreTrainedTokenizerBase:
+    """Ours, with bare texts as its chat template, and every completion read as a call of the tool ``act``."""
+    made = load_tokenizer()
+    encoder = Encoder(made)
+    (newline,) = made.encode("\n", add_special_tokens=False)
+    made.eos_token = made.convert_ids_to_tokens(newline)
+    made.chat_template = _TEMPLATE
+
+    def parse_response(ids: Sequence[int], **_: Any) -> dict[str, Any]:
+        call = {"type": "function", "function": {"name": "act", "arguments": {"action": encoder.decode(ids)}}}
+        return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+    made.parse_response = parse_response
+    made.response_template = {"defaults": {"role": "assistant"}, "fields": {}}
+    return made
+
+
+class Bare:
+    """A game as an environment of TRL; after the last turn `reward` is its return."""
+
+    def __init__(self, name: str, arguments: Mapping[str, Any]) -> None:
+        self._env = lmrl.make(name, **arguments)
+        self.texts: list[str] = []
+
+    def reset(self, seed: int, **columns: Any) -> str:
+        """Begin; the first text."""
+        text, _ = self._env.reset(seed=seed)
+        self._rewards, self._over, self.texts = 0.0, False, [text]
+        return text
+
+    def act(self, action: str) -> str:
+        """Make a move.
+
+        Args:
+            action: the move.
+        """
+        if self._over:
+            return ""
+        text, reward, terminated, truncated, _ = self._env.step(action)
+        self._rewards, self._over = self._rewards + float(reward), terminated or truncated
+        self.texts += [action, text]
+        return text
+
+
+def episode_return(
+    environments: Sequence[Bare], completions: Sequence[Sequence[Mapping[str, Any]]], **_: Any
+) -> list[float]:
+    """Make the last move, which TRL samples and does not make, and give the return."""
+    for environment, messages in zip(environments, completions, strict=True):
+        if messages[-1].get("tool_calls"):
+            environment.act(**messages[-1]["tool_calls"][0]["function"]["arguments"])
+    return [environment._rewards for environment in environments]
+
+
+class Timed(GRPOTrainer):  # type: ignore[misc]
+    """TRL's trainer, with a clock on its playing."""
+
+    playing = 0.0
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        began = perf_counter()
+        found = super()._generate(prompts)
+        self.playing += perf_counter() - began
+        return found
+
+
+class _Stamps(TrainerCallback):
+    def __init__(self) -> None:
+        self.trainer: Any = None
+        self.seen: list[tuple[float, float]] = []
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        self.seen.append((perf_counter(), self.trainer.playing))
+
+
+def theirs(model: Path, task: str, folder: Path, rounds: int, continuous: bool = False) -> tuple[Block, Any]:
+    """Rounds of TRL, and its trainer."""
+    turns, arguments = TASKS[task]
+    stamps, tokenizer = _Stamps(), bare_tokenizer()
+    rows = [{"prompt": [{"role": "user", "content": ""}], "seed": seed} for seed in range(GROUPS * (1 + rounds))]
+    settings = GRPOConfig(
+        str(folder / "trl"),
+        max_steps=1 + rounds,
+        num_generations=GROUP_SIZE,
+        per_device_train_batch_size=EPISODES,
+        max_completion_length=900,
+        max_tool_calling_iterations=turns - 1,
+        generation_kwargs={"max_new_tokens": find_task(task).max_action_tokens},
+        temperature=1.0,
+        top_k=0,
+        beta=KL,
+        learning_rate=LR,
+        lr_scheduler_type="constant",
+        loss_type="grpo",
+        gradient_checkpointing=False,
+        use_transformers_continuous_batching=continuous,
+        bf16=False,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        logging_steps=1000,
+        disable_tqdm=True,
+        shuffle_dataset=False,
+    )
+    trainer = Timed(
+        model=str(model),
+        processing_class=tokenizer,
+        environment_factory=lambda: Bare(task, arguments),
+        reward_funcs=episode_return,
+        train_dataset=datasets_package().Dataset.from_list(rows),
+        args=settings,
+        callbacks=[stamps],
+    )
+    stamps.trainer = trainer
+    trainer.train()
+    return _block(stamps.seen, rounds), trainer
+
+
+class _WholeHistory(OnlineDataModule):
+    def window(self) -> Window:
+        return Window(None, super().window().tokens)
+
+
+class _Clock(L.Callback):
+    def __init__(self, collection: RolloutCollection) -> None:
+        self.collection = collection
+        self.seen: list[tuple[float, float]] = []
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        self.seen.append((perf_counter(), self.collection._seconds))
+
+
+def ours(kind: type[LanguageModule], model: Path, task: str, folder: Path, rounds: int) -> Block:
+    """Rounds of a module of ours."""
+    module = kind(pretrained=str(model), lr=LR, lr_schedule="constant", warmup_steps=0, kl_weight=KL)
+    ends: list[float] = []
+    if isinstance(module, PPO):
+        module._end_values = _timed(module._end_values, ends)  # type: ignore[method-assign]
+    group_size = GROUP_SIZE if kind is GRPO else 1
+    collection = RolloutCollection(episodes=EPISODES, slots=EPISODES, group_size=group_size)
+    clock = _Clock(collection)
+    trainer = L.Trainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        max_steps=1 + rounds,
+        gradient_clip_val=1.0,
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        callbacks=[collection, clock],
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a round of a random model has nothing to teach
+        trainer.fit(module, _WholeHistory(task=task, batch_size=EPISODES, env=TASKS[task][1], seed=0))
+    return _block(clock.seen, rounds)._replace(ends=median(ends[1:]) if ends else 0.0)
+
+
+def _timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    def timed(*args: Any) -> Any:
+        began = perf_counter()
+        found = function(*args)
+        seconds.append(perf_counter() - began)
+        return found
+
+    return timed
+
+
+def _block(seen: Sequence[tuple[float, float]], rounds: int) -> Block:
+    assert len(seen) == 1 + rounds, "a round is one step"
+    (began, before), (ended, after) = seen[0], seen[-1]
+    return Block((ended - began) / rounds, (after - before) / rounds)
+
+
+def save_model(folder: Path) -> Path:
+    """The weights that all sides start from."""
+    tokenizer = load_tokenizer()
+    model: PreTrainedModel = chatty_lm(tokenizer)
+    model.generation_config.eos_token_id = sorted(stop_ids(Encoder(tokenizer)))
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    return folder / "model"
+
+
+def run(repeats: int = REPEATS, rounds: int = ROUNDS) -> Iterator[Row]:
+    """Rows for `python -m benchmarks.peers training`."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    torch.manual_seed(0)
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        model = save_model(folder)
+        for task in TASKS:
+            blocks: dict[str, list[Block]] = {"GRPO": [], "PPO": [], TRL: []}
+            sides: dict[str, Callable[[], Block]] = {
+                "GRPO": lambda task=task: ours(GRPO, model, task, folder, rounds),  # type: ignore[misc]
+                "PPO": lambda task=task: ours(PPO, model, task, folder, rounds),  # type: ignore[misc]
+                TRL: lambda task=task: theirs(model, task, folder, rounds)[0],  # type: ignore[misc]
+            }
+            ways = {name: _noted(side, blocks[name]) for name, side in sides.items()}
+            speeds = alternating(ways, repeats)
+            for name in ("GRPO", "PPO"):
+                found = {OURS: speeds[name], TRL: speeds[TRL]}
+                yield from beside(f"a round of {name}, {task}", "episodes/s", found, ASKED)
+                for what, seconds in (("playing", _playing), ("learning", _learning)):
+                    parts = {
+                        side: [EPISODES / seconds(block) for block in blocks[key][1:]]
+                        for side, key in ((OURS, name), (TRL, TRL))
+                    }
+                    yield from beside(f"a round of {name}, {task}, {what} alone", "episodes/s", parts)
+            share = median(100 * block.ends / block.seconds for block in blocks["PPO"][1:])
+            yield Row(f"a round of PPO, {task}, V after the last observation, share of it", share, "%", "lower", "", 1)
+
+
+def _noted(side: Callable[[], Block], blocks: list[Block]) -> Callable[[], float]:
+    def way() -> float:
+        blocks.append(side())
+        return EPISODES / blocks[-1].seconds
+
+    return way
+
+
+def _playing(block: Block) -> float:
+    return block.playing
+
+
+def _learning(block: Block) -> float:
+    return block.seconds - block.playing

@@ -1,0 +1,62 @@
+"""What TRL trains on is what lmrl reads of the same episode: ids, and which of them were said."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("trl")
+
+from benchmarks.peers import training
+from lmrl.models.tokenizer import load_tokenizer
+from lmrl.tokens.encoding import Encoder, Window
+from lmrl.tokens.segments import segments
+from lmrl.types import Episode
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", training.TASKS)
+def test_both_sides_play_as_many_turns_and_read_the_same(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "GROUPS", 1)
+    monkeypatch.setattr(training, "EPISODES", training.GROUP_SIZE)
+    model = training.save_model(tmp_path)
+    seen: list[dict[str, torch.Tensor]] = []
+    loss = training.Timed._compute_loss
+    monkeypatch.setattr(
+        training.Timed, "_compute_loss", lambda self, network, its: (seen.append(its), loss(self, network, its))[1]
+    )
+    block, trainer = training.theirs(model, task, tmp_path, rounds=1)
+    assert 0 < block.playing < block.seconds
+    turns, encoder = training.TASKS[task][0], Encoder(load_tokenizer())
+    batch, played = seen[-1], {tuple(its.texts[1::2]): its.texts[::2] for its in trainer.environments}
+    assert len(played) == training.GROUP_SIZE, "all say something else"
+    for row in range(training.GROUP_SIZE):  # in another order: TRL shuffles what it learns from
+        asked = batch["prompt_ids"][row][batch["prompt_mask"][row].bool()].tolist()
+        kept = batch["completion_mask"][row].bool()
+        said, mask = batch["completion_ids"][row][kept].tolist(), batch["tool_mask"][row][kept].tolist()
+        ids = tuple(tuple(said[part]) for part in _runs(mask))
+        actions = tuple(map(encoder.decode, ids))
+        observations = played.pop(actions)
+        assert len(actions) == turns
+        episode = Episode(task, tuple(observations), actions, (0.0,) * turns, True, False, 0, {}, ids)
+        (segment,) = segments(episode, encoder, Window(None, 1000))
+        read = [*asked, *said]
+        assert segment.ids[: len(read)].tolist() == read
+        assert segment.token.tolist() == [token for token, own in zip(said, mask, strict=True) if own]
+    assert not played
+
+
+def _runs(mask: list[int]) -> list[slice]:
+    """Where the model speaks."""
+    edges = np.flatnonzero(np.diff([0, *mask, 0]))
+    return [slice(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+@pytest.mark.parametrize("kind", [training.GRPO, training.PPO])
+def test_a_round_of_ours_is_timed(kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "EPISODES", training.GROUP_SIZE)
+    block = training.ours(kind, training.save_model(tmp_path), "wordle", tmp_path, rounds=1)
+    assert 0 < block.playing < block.seconds
