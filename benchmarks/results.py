@@ -54,12 +54,8 @@ def write_parts(
         row = {key: value for key, value in record.items() if key != "benchmark"}
         kept.setdefault(record["benchmark"], []).append(Row(**row))
     every, parts = {**kept, **rows}, {**old["made"], **made}
-    whole = {"name": name, **newest, "made": {benchmark: parts[benchmark] for benchmark in sorted(parts)}}
-    whole["rows"] = [{"benchmark": b, **row.record()} for b in sorted(every) for row in every[b]]
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(_markdown(whole, {b: every[b] for b in sorted(every)}), encoding="utf-8")
-    return path
+    facts = {**newest, "made": {benchmark: parts[benchmark] for benchmark in sorted(parts)}}
+    return write(folder, name, {benchmark: every[benchmark] for benchmark in sorted(every)}, facts)
 
 
 def read(path: Path) -> dict[str, Any]:
