@@ -14,7 +14,12 @@ from lmrl.envs.registry import policy_names
 GAMES = 3
 SEED = 5
 NOT_IN_THE_ZOO = ("wordle", "chess")
-BEST = {"maze_fo": "ilql", "guess_city": "filtered_bc", "twenty_questions": "filtered_bc"}
+BEST = {
+    "maze_fo": "ilql",
+    "guess_city": "filtered_bc",
+    "twenty_questions": "filtered_bc",
+    "car_dealer": "filtered_bc",
+}
 """Of the others it is PPO."""
 
 
