@@ -11,7 +11,7 @@ import numpy as np
 
 from lmrl.envs.base import DialogueEnv, Outcome
 from lmrl.errors import BudgetError, UserError
-from lmrl.types import Episode, PartnerRequest, Policy, Reply, Request, Resettable, Start
+from lmrl.types import Episode, PartnerRequest, Policy, Reply, Request, Resettable, Start, Valued
 
 __all__ = [
     "Failure",
@@ -277,7 +277,7 @@ class _Table:
         replies = policy.act([slot.request() for slot in self.busy])
         moves = [(slot.index, slot.env, reply.text) for slot, reply in zip(self.busy, replies, strict=True)]
         turns = step_together(moves, self._failures)
-        ended, still = [], []
+        ended, still = list[tuple[Slot, Episode]](), []
         for place, (slot, reply, first) in enumerate(zip(self.busy, replies, turns, strict=True)):
             turn = _again(slot, reply, (self._failures or {}).pop(place), self._make_env) if first is None else first
             episode = self._after(slot, reply, turn, stop)
@@ -285,9 +285,10 @@ class _Table:
                 still.append(slot)
             else:
                 self._free.append(slot)
-                ended.append((slot.order, episode))
+                ended.append((slot, episode))
         self.busy = still
-        return ended
+        values = _final_values(policy, ended)
+        return [(slot.order, replace(it, final_value=values.get(slot.index))) for slot, it in ended]
 
     def _after(
         self, slot: Slot, reply: Reply, turn: Step | Exception, stop: Callable[[Request], bool] | None
@@ -304,6 +305,25 @@ class _Table:
         """Close every environment."""
         for slot in self._all:
             slot.env.close()
+
+
+def _final_values(policy: Policy, ended: Sequence[tuple[Slot, Episode]]) -> dict[int, float]:
+    """V after the last observation, by slot, of what was cut short.
+
+    It is asked for here, where the policy still holds what it has read of these episodes.
+    """
+    cut = [slot for slot, it in ended if it.truncated and not it.terminated and it.action_values]
+    if not cut or not isinstance(policy, Valued):
+        return {}
+    values = policy.state_values([_beyond(slot) for slot in cut])
+    return {slot.index: float(value) for slot, value in zip(cut, values, strict=True)}
+
+
+def _beyond(slot: Slot) -> Request:
+    """What the next action would be asked for with: where a game says that it is over, what it would have said else."""
+    request = slot.request()
+    last = request.info.get("final_observation", request.observations[-1])
+    return replace(request, observations=[*request.observations[:-1], last])
 
 
 def _begin(slot: Slot, order: int, start: Start, make_env: MakeEnv, forgiving: bool) -> Exception | None:

@@ -9,7 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from lmrl.errors import UserError, in_one_line
 
-__all__ = ["Described", "Episode", "Partner", "PartnerRequest", "Policy", "Reply", "Request", "Resettable", "Start"]
+__all__ = [
+    "Described", "Episode", "Partner", "PartnerRequest", "Policy", "Reply", "Request", "Resettable", "Start", "Valued",
+]  # fmt: skip
 
 
 def _short(text: str) -> str:
@@ -55,6 +57,9 @@ class Episode:
     """Log-probabilities that belong to `action_ids`."""
     action_values: tuple[tuple[float, ...], ...] = ()
     """V of the states in which those ids were sampled, where the policy had a value head."""
+    final_value: float | None = None
+    """V of the state after the last observation (``info["final_observation"]`` where that is another), of an episode
+    that was cut short, where the policy had a value head."""
 
     def __post_init__(self) -> None:
         turns = len(self.actions)
@@ -154,6 +159,15 @@ class Policy(Protocol):
     """Anything that plays. `act` gets one request per waiting environment and answers in that order."""
 
     def act(self, requests: Sequence[Request]) -> list[Reply]: ...
+
+
+@runtime_checkable
+class Valued(Protocol):
+    """A policy that knows what states are worth."""
+
+    def state_values(self, requests: Sequence[Request]) -> Sequence[float]:
+        """V of the state in which each request asks: the return that is expected from there on."""
+        ...
 
 
 @runtime_checkable

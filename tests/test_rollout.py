@@ -180,6 +180,29 @@ def test_where_a_recorder_stops_the_rules_have_not_ended_the_episode() -> None:
     assert [(episode.terminated, episode.truncated) for episode in episodes] == [(False, True)] * 3 + [(True, False)]
 
 
+class Critic(Says):
+    """Values are ten times the number of turns."""
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        return [Reply("go\n", (1,), (-0.5,), (10.0 * request.turn,)) for request in requests]
+
+    def state_values(self, requests: Sequence[Request]) -> list[float]:
+        return [10.0 * request.turn for request in requests]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_what_is_cut_short_has_a_value_beyond_its_end_and_what_the_rules_end_has_none(slots: int) -> None:
+    stop: Callable[[Request], bool] = lambda request: request.turn >= 2 + request.seed  # noqa: E731
+    starts, make_env = [Start(seed) for seed in range(4)], lambda: Counter(lambda *_: False)
+    values = [
+        episode.final_value
+        for episode in in_order(rollout(Critic(), make_env, starts, task="toy", stop=stop, slots=slots))
+    ]
+    assert values == [20.0, 30.0, 40.0, None]
+    (plain,) = in_order(rollout(Says(), make_env, starts[:1], task="toy", stop=stop))
+    assert plain.truncated and plain.final_value is None
+
+
 class Grumpy:
     """A second speaker that will not answer about one seed, or not the first time it is asked at all."""
 

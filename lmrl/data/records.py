@@ -65,6 +65,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "action_ids": (_list_of(_list_of(_is_id)), "a list of lists of whole numbers from 0 (of 32 bits)"),
     "action_logprobs": (_list_of(_list_of(_is_number)), "a list of lists of numbers"),
     "action_values": (_list_of(_list_of(_is_number)), "a list of lists of numbers"),
+    "final_value": (_is_number, "a number"),
 }
 # What is read out of ``info``, where it is there.
 _INFO_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -73,7 +74,7 @@ _INFO_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "start": (_is_object, "an object"),
     "replies": (_list_of(_is_text), "a list of texts"),
 }
-_OPTIONAL = frozenset({"seed", "info", "action_ids", "action_logprobs", "action_values"})
+_OPTIONAL = frozenset({"seed", "info", "action_ids", "action_logprobs", "action_values", "final_value"})
 
 
 def record_from_episode(episode: Episode) -> dict[str, Any]:
@@ -100,6 +101,7 @@ def record_from_episode(episode: Episode) -> dict[str, Any]:
         "action_ids": [list(ids) for ids in episode.action_ids] or None,
         "action_logprobs": [list(logprobs) for logprobs in episode.action_logprobs] or None,
         "action_values": [list(values) for values in episode.action_values] or None,
+        "final_value": episode.final_value,
     }
 
 
@@ -153,6 +155,7 @@ def _episode(fields: Mapping[str, Any]) -> Episode:
         action_ids=tuple(map(tuple, fields.get("action_ids", ()))),
         action_logprobs=tuple(map(tuple, fields.get("action_logprobs", ()))),
         action_values=tuple(map(tuple, fields.get("action_values", ()))),
+        final_value=fields.get("final_value"),
     )
 
 
@@ -178,6 +181,7 @@ SCHEMA = pa.schema(
         ("action_ids", _IDS),
         ("action_logprobs", _NUMBERS),
         ("action_values", _NUMBERS),
+        ("final_value", pa.float32()),
     ]
 )
 """The fields of `Episode`; ``info`` is JSON, what belongs to sampled ids is null where nothing was sampled."""

@@ -54,6 +54,7 @@ def episodes_dataset(episodes: str | os.PathLike[str] | Iterable[Episode]) -> "D
     ``action_ids``       list of list of int32       ``T`` lists of sampled token ids, or null
     ``action_logprobs``  list of list of float32     log-probabilities of those, or null
     ``action_values``    list of list of float32     values of the states in which they were sampled, or null
+    ``final_value``      float32                     value after the last observation of what was cut short, or null
     ==================== =========================== ==========================================================
 
     These are the columns of our Parquet files, so ``dataset.to_parquet`` writes a file that `read_episodes` reads.

@@ -22,7 +22,7 @@ from lmrl.losses import (
 from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import head_of, trunk_of
 from lmrl.modules.policy_gradient import PolicyGradient, ProcessedRollout, turn_lengths, weights_of
-from lmrl.policies import LMPolicy
+from lmrl.policies import ActorCriticPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.segments import Segment
 from lmrl.training.rounds import Vector, attach_columns, joined, rewards_of, sampled
@@ -152,7 +152,7 @@ class PPO(PolicyGradient):
             episodes,
             segments,
             ref_logprobs,
-            self._end_values(segments),
+            self._end_values(episodes, segments),
             kl_weight=float(self.kl_weight),
             gamma=self.gamma,
             gae_lambda=self.gae_lambda,
@@ -160,20 +160,23 @@ class PPO(PolicyGradient):
             loss_agg_mode=self.loss_agg_mode,
         )
 
-    def _end_values(self, segments: Sequence[list[Segment]]) -> list[float]:
-        """V of the state after the last observation of each episode; 0 where the rules ended it."""
+    def _end_values(self, episodes: Sequence[Episode], segments: Sequence[list[Segment]]) -> list[float]:
+        """V of the state after the last observation of each episode; 0 where the rules ended it.
+
+        Read again only where the policy that played has not noted it.
+        """
 
         def ends(batch: TokenBatch, counts: Tensor) -> list[float]:
             assert batch.next is not None
             found: list[float] = self.logits_and_values(batch)[1][batch.next[torch.cumsum(counts, 0) - 1]].tolist()
             return found
 
-        values = [0.0] * len(segments)
         truncated = [index for index, its in enumerate(segments) if its[-1].next_ids is not None]
-        found = self.read([segments[index][-1] for index in truncated], ends, bootstrap=True)
-        for index, value in zip(truncated, [value for group in found for value in group], strict=True):
-            values[index] = value
-        return values
+        values = {index: episodes[index].final_value for index in truncated}
+        unread = [index for index, value in values.items() if value is None]
+        found = self.read([segments[index][-1] for index in unread], ends, bootstrap=True)
+        values |= dict(zip(unread, [value for group in found for value in group], strict=True))
+        return [values.get(index) or 0.0 for index in range(len(segments))]
 
     def logits(self, batch: TokenBatch) -> Tensor:
         """(S, vocabulary) logits of the policy."""
@@ -204,8 +207,9 @@ class PPO(PolicyGradient):
         return torch.stack([logprob, value[batch.state].float()], dim=-1)
 
     def policy(self, **settings: Any) -> Policy:
-        """Sample from the model; replies hold V. `settings` as of `lmrl.policies.LMPolicy`."""
-        return LMPolicy(self.model, self.tokenizer, self.context_window(), v_head=self.v_head, **settings)
+        """Sample from the model; replies hold V. `settings` as of `lmrl.policies.ActorCriticPolicy`."""
+        window = self.context_window()
+        return ActorCriticPolicy(self.model, self.tokenizer, window, v_head=self.v_head, **settings)
 
     def value_state_dict(self) -> dict[str, Tensor]:
         """The value head (``v_head.*``), which reads the language model's own hidden vectors."""

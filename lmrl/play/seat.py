@@ -1,6 +1,6 @@
 """One player at one episode, turn by turn, what a page shows of it, and what an advisor would do in its place."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from lmrl.envs.base import DialogueEnv
@@ -9,14 +9,9 @@ from lmrl.envs.registry import task as row_of
 from lmrl.errors import UserError
 from lmrl.report.pages import episode_facts, rounded, said, shown_text
 from lmrl.rollout import MakeEnv, Slot, step_together
-from lmrl.types import Episode, Policy, Reply, Request, Start
+from lmrl.types import Episode, Policy, Reply, Request, Start, Valued
 
 __all__ = ["Advice", "Move", "Seat", "advise", "value_of"]
-
-
-@runtime_checkable
-class _Valued(Protocol):
-    def state_values(self, requests: Sequence[Request]) -> Sequence[float]: ...
 
 
 class Advice(NamedTuple):
@@ -33,7 +28,7 @@ def advise(policy: Policy, request: Request) -> Advice:
 
 def value_of(policy: Policy, request: Request) -> float | None:
     """V of the state in which the policy is asked; None if it has no values."""
-    return float(policy.state_values([request])[0]) if isinstance(policy, _Valued) else None
+    return float(policy.state_values([request])[0]) if isinstance(policy, Valued) else None
 
 
 @runtime_checkable

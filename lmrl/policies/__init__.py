@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lmrl.lazy import exports
 
 __all__ = [
+    "ActorCriticPolicy",
     "ConditionedPolicy",
     "LMPolicy",
     "RatioGuidedPolicy",
@@ -22,7 +23,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from lmrl.policies.conditioned import ConditionedPolicy
-    from lmrl.policies.lm import LMPolicy, load_lm_policy
+    from lmrl.policies.lm import ActorCriticPolicy, LMPolicy, load_lm_policy
     from lmrl.policies.logits_processor import ValueGuidedLogitsProcessor
     from lmrl.policies.rerank import RerankPolicy
     from lmrl.policies.value_guided import RatioGuidedPolicy, ValueGuidedPolicy
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(
     __name__,
     {
+        "ActorCriticPolicy": "lmrl.policies.lm",
         "ConditionedPolicy": "lmrl.policies.conditioned",
         "LMPolicy": "lmrl.policies.lm",
         "RatioGuidedPolicy": "lmrl.policies.value_guided",

@@ -1,6 +1,7 @@
 """A language model that plays: what it reads, the same contexts that training reads, and when it stops."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,15 @@ from lmrl.tokens.encoding import Encoder, Window, encoder_for
 from lmrl.tokens.segments import context
 from lmrl.types import Reply, Request
 
-__all__ = ["ContextBuilder", "LMPolicy", "invalid_ids", "load_lm_policy", "sample_actions", "stop_ids"]
+__all__ = [
+    "ActorCriticPolicy",
+    "ContextBuilder",
+    "LMPolicy",
+    "invalid_ids",
+    "load_lm_policy",
+    "sample_actions",
+    "stop_ids",
+]
 
 
 class ContextBuilder:
@@ -118,7 +127,6 @@ class LMPolicy:
         top_p: 1 is off.
         max_new_tokens: an action without a line break ends here, as it is.
         slots: parallel episodes to make room for; more are possible.
-        v_head: ``(n, width)`` hidden vectors to V of their states; if given, replies hold the values.
         compile: have `torch.compile` make the decode steps, see `lmrl.decoding.engine.Engine`.
 
     Raises:
@@ -136,7 +144,6 @@ class LMPolicy:
         top_p: float = 1.0,
         max_new_tokens: int = 32,
         slots: int = 32,
-        v_head: Head | None = None,
         compile: bool | str = False,
     ) -> None:
         self.model = model
@@ -144,7 +151,7 @@ class LMPolicy:
         self._context_builder = ContextBuilder(tokenizer, window, engine.max_length, max_new_tokens)
         self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._context_builder.stop_ids())
         invalid = self._context_builder.invalid_ids(model)
-        self._decoder = Decoder(engine, invalid=invalid, v_head=v_head)
+        self._decoder = Decoder(engine, invalid=invalid)
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """One action per request, in their order."""
@@ -153,6 +160,40 @@ class LMPolicy:
     def reset(self) -> None:
         """Forget what was read; see `lmrl.types.Resettable`."""
         self._decoder.reset()
+
+
+class ActorCriticPolicy(LMPolicy):
+    """A language model with a value head on its trunk: it samples as the model does, and replies hold V.
+
+    Args:
+        model: a causal language model.
+        tokenizer: of the model.
+        window: how much of the episode is read.
+        v_head: ``(n, width)`` hidden vectors of the model to V of their states.
+        **settings: of `LMPolicy`: ``temperature``, ...
+
+    Raises:
+        UserError: as `LMPolicy`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        window: Window,
+        *,
+        v_head: Head,
+        **settings: Any,
+    ) -> None:
+        super().__init__(model, tokenizer, window, **settings)
+        self._decoder.v_head = self._v_head = v_head
+
+    def state_values(self, requests: Sequence[Request]) -> Tensor:
+        """V of the state in which each request asks, ``(n,)`` float32 on the CPU."""
+        slots, contexts = [request.slot for request in requests], self._context_builder.contexts(requests)
+        hidden = self._decoder.engine.feed(slots, contexts)
+        with torch.inference_mode():
+            return self._v_head(hidden).reshape(-1).float().cpu().clone()
 
 
 def load_lm_policy(path: str, texts: int | None, max_new_tokens: int, *, temperature: float, slots: int) -> LMPolicy:

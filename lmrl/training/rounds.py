@@ -83,7 +83,9 @@ def rescored(episodes: Sequence[Episode], scores: Sequence[Vector]) -> list[Epis
         logprobs, *values = (
             tuple(tuple(turn.tolist()) for turn in np.split(column, ends)) for column in numbers.transpose()
         )
-        found.append(replace(episode, action_logprobs=logprobs, action_values=values[0] if values else ()))
+        found.append(
+            replace(episode, action_logprobs=logprobs, action_values=values[0] if values else (), final_value=None)
+        )
     return found
 
 

@@ -15,7 +15,7 @@ from lmrl.types import Episode
 
 FORMATS = pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 
-PLAIN = Episode("maze_fo", ("one\n", "two\n"), ("go\n",), (-1.0,), terminated=False, truncated=True)
+PLAIN = Episode("maze_fo", ("one\n", "two\n"), ("go\n",), (-1.0,), terminated=False, truncated=True, final_value=-2.5)
 SAMPLED = Episode(
     task="maze_fo",
     observations=("é 左\n", "b\n", "Success\n"),
@@ -99,6 +99,7 @@ def test_columns_of_the_parquet_file(tmp_path: Path) -> None:
         "list<element: list<element: int32>>",
         "list<element: list<element: float>>",
         "list<element: list<element: float>>",
+        "float",
     ]
     assert table["action_ids"].to_pylist() == [None, [[5, 6], []]]
     assert json.loads(table["info"][1].as_py())["success"] is True

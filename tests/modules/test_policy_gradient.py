@@ -207,7 +207,7 @@ def test_ppo_gives_the_gradient_of_the_return(level: str, mode: str, monkeypatch
         return table(batch), torch.tensor([values(name) for name in prefixes(batch)])
 
     module.logits_and_values = logits_and_values  # type: ignore[method-assign]
-    module._end_values = lambda parts: [0.0] * len(parts)  # type: ignore[method-assign]
+    module._end_values = lambda played, parts: [0.0] * len(parts)  # type: ignore[method-assign]
     noted = []
     for one, p in sampled(table, window):
         states = [[one.observations[t] + a[:i] for i in range(len(a))] for t, a in enumerate(one.actions)]

@@ -108,7 +108,9 @@ def test_advantages_are_computed_with_the_values_of_their_states(bc_run: str, na
     run.fit(module, data)
     module.load_state_dict(PPO.load_from_checkpoint(_saved(run, tmp_path), weights_only=True).state_dict())
     played = _play(module, name)
+    assert None not in [one.final_value for one in played]
     played[0] = replace(played[0], terminated=True, truncated=False)
+    played[1] = replace(played[1], final_value=None)  # as of a policy that does not note it: it is read again
     parts = [list(segments(e, Encoder(module.tokenizer), Window(task(name).last_texts, 90))) for e in played]
     found = module.prepare_rollout(played, parts)
     advantages, expected = [], []

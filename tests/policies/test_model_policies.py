@@ -13,13 +13,13 @@ from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.conditioned import ConditionedPolicy
-from lmrl.policies.lm import LMPolicy
+from lmrl.policies.lm import ActorCriticPolicy, LMPolicy
 from lmrl.policies.rerank import RerankPolicy
 from lmrl.policies.value_guided import ValueGuidedPolicy
 from lmrl.rollout import in_order, rollout
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import context
-from lmrl.types import Policy, Request, Resettable, Start
+from lmrl.types import Policy, Request, Resettable, Start, Valued
 
 TOKENIZER = load_tokenizer()
 ENCODER = Encoder(TOKENIZER)
@@ -47,6 +47,10 @@ MODEL, VALUE_MODEL, Q1, Q2, V = tiny(0), tiny(1), head(2), head(3), head(4, out=
 
 def lm(**settings: float) -> LMPolicy:
     return LMPolicy(MODEL, TOKENIZER, WINDOW, **{"max_new_tokens": 10, **settings})  # type: ignore[arg-type]
+
+
+def actor_critic() -> ActorCriticPolicy:
+    return ActorCriticPolicy(MODEL, TOKENIZER, WINDOW, v_head=V, max_new_tokens=10)
 
 
 def guided(beta: float = 2.0, v_head: nn.Module | None = None, **settings: float | str) -> ValueGuidedPolicy:
@@ -315,7 +319,7 @@ def test_errors_name_the_rule() -> None:
             rerank("likelihood", proposals=proposals)
 
 
-@pytest.mark.parametrize("policy", [lm(v_head=V), guided(v_head=V), guided(beta=0.0, v_head=V)])  # type: ignore[arg-type]
+@pytest.mark.parametrize("policy", [actor_critic(), guided(v_head=V), guided(beta=0.0, v_head=V)])
 def test_values_are_those_of_the_states_in_which_the_ids_were_drawn(policy: Policy) -> None:
     model = MODEL if isinstance(policy, LMPolicy) else VALUE_MODEL
     for request, reply in zip(REQUESTS, policy.act(REQUESTS), strict=True):
@@ -327,6 +331,20 @@ def test_values_are_those_of_the_states_in_which_the_ids_were_drawn(policy: Poli
     assert [len(values) for values in episode.action_values] == [len(ids) for ids in episode.action_ids]
 
 
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("policy", [actor_critic(), guided(v_head=V)])
+def test_the_value_after_an_episode_that_is_cut_is_that_of_all_that_was_said(policy: Policy, slots: int) -> None:
+    model = MODEL if isinstance(policy, LMPolicy) else VALUE_MODEL
+    assert isinstance(policy, Valued)
+    values = policy.state_values(REQUESTS)
+    torch.testing.assert_close(values, torch.stack([V(states(model, read(r)))[-1, 0] for r in REQUESTS]))
+    for episode in play(policy, slots):
+        after = context(ENCODER, WINDOW, episode.observations, episode.actions, episode.action_ids)
+        assert episode.final_value == pytest.approx(V(states(model, after))[-1, 0].item(), abs=1e-5)
+
+
 def test_without_a_value_head_there_are_no_values() -> None:
     assert [reply.values for reply in lm().act(REQUESTS)] == [()] * 3
-    assert play(lm(), slots=2)[0].action_values == ()
+    episode = play(lm(), slots=2)[0]
+    assert episode.action_values == () and episode.final_value is None
+    assert not isinstance(lm(), Valued)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from lmrl.envs import registry
 from lmrl.envs.maze.env import Maze
@@ -14,14 +14,9 @@ from lmrl.envs.maze.layouts import MOVES, Cell, Layout
 from lmrl.envs.task import Probe
 from lmrl.errors import UserError, in_one_line
 from lmrl.files import json_of_file, replacing
-from lmrl.types import Policy, Request
+from lmrl.types import Policy, Request, Valued
 
 __all__ = ["PROBE", "MazeProbe", "probe_maze", "read_probe", "write_probe"]
-
-
-@runtime_checkable
-class _Valued(Protocol):
-    def state_values(self, requests: Sequence[Request]) -> Sequence[float]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,7 @@ def probe_maze(policy: Policy, task: str, env_arguments: Mapping[str, Any] | Non
         rows=layout.rows,
         goal=layout.goal,
         positions=tuple(cells),
-        values=tuple(map(float, policy.state_values(requests))) if isinstance(policy, _Valued) else None,
+        values=tuple(map(float, policy.state_values(requests))) if isinstance(policy, Valued) else None,
         moves=tuple(reply.text for reply in policy.act(requests)),
         optimal=optimal,
         best_possible=_best_possible([request.observations[0] for request in requests], optimal),
