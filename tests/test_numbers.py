@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ PEERS = re.compile(r"(<!-- peers of (\w+) -->\n).*?(<!-- end of peers -->)", re.
 BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
+@cache
 def scores_of(task: str) -> dict[str, Score]:
     found = {name: score(task, name, results) for name, results in read_seeds(RECORDS, task).items()}
     data = data_score(RECORDS, task)

@@ -1,38 +1,42 @@
-"""The committed table of before is whole, and the README shows its rows as they are, but those made anew since.
+"""The committed report is that of the committed records; `tests.test_numbers` has the tables of README and docs."""
 
-Rows that were made anew are those of `tests.test_numbers`.
-"""
-
+import csv
 import json
-from pathlib import Path
 
 import pytest
 
 import lmrl
-from lmrl.reproduce import OFFLINE
+from lmrl.evaluation.scores import Score
+from lmrl.report.tables import play
+from tests.test_numbers import RECORDS, ROOT, of_all, scores_of
 
-ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "results" / "cpu"
 
-
-def rows(page: Path, section: str) -> list[str]:
-    """Lines of the table in a section, without its head."""
-    text = page.read_text(encoding="utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
-    text = text.split("<!-- end of results -->")[1]
-    return [line for line in text.splitlines() if line.startswith("| ")][2:]
+def recorded(task: str) -> dict[tuple[str, str], Score]:
+    """Each player of a task, as trained and with the settings that were chosen."""
+    ways = [(name, way) for name, one in scores_of(task).items() for way in (one, one.tuned) if way is not None]
+    return {(name, play(way)): way for name, way in ways}
 
 
 @pytest.mark.parametrize("task", list(lmrl.tasks()))
-def test_every_cell_is_there(task: str) -> None:
-    cells = json.loads((FOLDER / "table.json").read_text(encoding="utf-8"))["cells"]
-    played = {cell["name"]: cell["episodes"] for cell in cells if cell["task"] == task}
-    assert all(played.get(name, 0) >= 256 for name in (*OFFLINE, "ppo", "online_filtered_bc"))
+def test_the_committed_table_is_that_of_the_records(task: str) -> None:
+    cells = json.loads((RECORDS / "table.json").read_text(encoding="utf-8"))["cells"]
+    shown = {(cell["name"], cell["play"]): cell for cell in cells if cell["task"] == task}
+    assert {*shown} == {*recorded(task)}
+    for key, one in recorded(task).items():
+        assert shown[key]["normalized"] == pytest.approx(one.normalized), key
+        assert shown[key]["episodes"] == one.episodes >= 256
+        assert shown[key]["seeds"] == [*one.seeds]
 
 
-def test_the_readme_shows_the_committed_table() -> None:
-    report = FOLDER / "report.md"
-    table = report.read_text(encoding="utf-8").split("\n### ")[0]
-    shown = rows(ROOT / "README.md", "Results")
-    anew = {path.parent.parent.name for path in FOLDER.glob("*/bc/cell.json")}
-    assert {row.split(" | ")[0][2:] for row in shown} == {*lmrl.tasks()} - anew
-    assert all(f"{row}\n" in f"{table}\n" for row in shown)
+def test_the_table_for_spreadsheets_has_the_same_cells() -> None:
+    cells = json.loads((RECORDS / "table.json").read_text(encoding="utf-8"))["cells"]
+    with (RECORDS / "table.csv").open(encoding="utf-8", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [(row["task"], row["name"], float(row["normalized"])) for row in rows] == [
+        (cell["task"], cell["name"], cell["normalized"]) for cell in cells
+    ]
+
+
+@pytest.mark.parametrize("page", ["README.md", "results/cpu/report.md"])
+def test_a_page_shows_the_table_of_the_records(page: str) -> None:
+    assert of_all() in (ROOT / page).read_text(encoding="utf-8")
