@@ -29,7 +29,7 @@ __all__ = [
     "render_page",
     "rounded",
     "said",
-    "script",
+    "scripts",
     "shown_text",
 ]
 
@@ -69,27 +69,30 @@ def _environment(autoescape: bool) -> Environment:
     return Environment(loader=loader, autoescape=autoescape, undefined=StrictUndefined)
 
 
-def script(*names: str, before: Sequence[str] = ()) -> dict[str, str]:
-    """Scripts of this package, joined, and the hash by which a page allows them and no other: words for a template.
+def scripts(*names: str, before: Sequence[str] = ()) -> dict[str, Any]:
+    """Scripts of this package, and the hashes by which a page allows them and no other: words for a template.
+
+    Each is an element of its own, so that one which a browser cannot read takes no other with it.
 
     Args:
         names: of the scripts.
         before: texts of other scripts, which come first.
     """
     folder = files("lmrl.report").joinpath("templates")
-    texts = [*before, *(folder.joinpath(name).read_text(encoding="utf-8") for name in names)]
-    joined = printable("\n".join(texts))  # as the whole page will be: the hash is of what the browser reads
-    digest = hashlib.sha256(joined.encode()).digest()
-    return {"script": Markup(joined), "script_hash": base64.b64encode(digest).decode("ascii")}
+    found = [*before, *(folder.joinpath(name).read_text(encoding="utf-8") for name in names)]
+    texts = [printable(text) for text in found]  # as the whole page will be: hashes are of what the browser reads
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts]
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return {"scripts": [Markup(text) for text in texts], "script_hashes": Markup(hashes)}
 
 
-def page_parts(pictures: Sequence[type[Picture]], *names: str) -> dict[str, str]:
-    """As `script`, for a page that shows episodes; with ``picture_style``, the style sheets of the pictures.
+def page_parts(pictures: Sequence[type[Picture]], *names: str) -> dict[str, Any]:
+    """As `scripts`, for a page that shows episodes; with ``picture_style``, the style sheets of the pictures.
 
     A picture whose files cannot be read is told and left out: the page shows episodes of its task without one.
     """
     own = _text_of("lmrl.report:templates/pictures.js")
-    scripts, styles = [own], []
+    before, styles = [own], []
     for picture in pictures:
         try:
             texts = _text_of(picture.script), _text_of(picture.style) if picture.style else ""
@@ -97,9 +100,9 @@ def page_parts(pictures: Sequence[type[Picture]], *names: str) -> dict[str, str]
             told = in_one_line(f"{type(error).__name__}: {error}")
             _log.warning("pages show no picture of %r (%s): %s", picture.kind, picture.script, told)
             continue
-        scripts.append(texts[0])
+        before.append(texts[0])
         styles.append(texts[1])
-    return {**script(*names, before=scripts), "picture_style": Markup("\n".join(filter(None, styles)))}
+    return {**scripts(*names, before=before), "picture_style": Markup("\n".join(filter(None, styles)))}
 
 
 def _text_of(place: str) -> str:

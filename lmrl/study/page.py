@@ -15,7 +15,7 @@ from lmrl.data.storage import read_episodes
 from lmrl.errors import UserError
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.files import replacing
-from lmrl.report.pages import render_page, script
+from lmrl.report.pages import render_page, scripts
 from lmrl.types import Episode
 
 __all__ = ["QUESTION", "Line", "Sample", "draw_samples", "fingerprint", "write_study"]
@@ -187,7 +187,7 @@ def _page(study: str, question: str, samples: Sequence[Sample]) -> str:
         "question": question,
         "samples": samples,
         "scale": _SCALE,
-        **script("study.js"),
+        **scripts("study.js"),
     }
     return render_page("study.html.j2", words)
 

@@ -17,8 +17,9 @@ from lmrl.errors import UserError
 from lmrl.evaluation import evaluate, write_evaluation
 from lmrl.evaluation.token_values import TokenValue
 from lmrl.play.viewer import view_data, write_view
+from lmrl.report import pages
 from lmrl.types import Episode
-from tests.helpers.browser import in_browser
+from tests.helpers.browser import in_browser, opened
 from tests.study.test_page import EVIL, Page
 
 
@@ -88,9 +89,14 @@ def evil(tmp_path: Path) -> Path:
     return tmp_path / "evil.html"
 
 
+def scripts_of(page: Path) -> list[str]:
+    """What a browser runs of it."""
+    return [rest.split("</script>")[0] for rest in page.read_text().split("<script>")[1:]]
+
+
 def test_hostile_texts_stay_texts(evil: Path) -> None:
     page = Page(evil.read_text())
-    assert page.tags.count("script") == 2 and page.tags.count("input") == 7
+    assert page.tags.count("script") == 1 + len(scripts_of(evil)) and page.tags.count("input") == 7
     assert (
         not {"img", "svg", "link", "iframe", "article", "h1"} & set(page.tags) - {"h1"} and page.tags.count("h1") == 1
     )
@@ -99,14 +105,16 @@ def test_hostile_texts_stay_texts(evil: Path) -> None:
     assert f"Opening {EVIL[0]}" in json.loads(held)["texts"]
 
 
-def test_only_the_pages_own_script_may_run_and_nothing_is_loaded(evil: Path) -> None:
-    text = evil.read_text()
-    page, script = Page(text), text.split("<script>")[1].split("</script>")[0]
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+def test_only_the_pages_own_scripts_may_run_and_nothing_is_loaded(evil: Path) -> None:
+    page, scripts = Page(evil.read_text()), scripts_of(evil)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     (policy,) = [value for _, value in page.attributes if "default-src" in value]
-    assert policy.startswith("default-src 'none';") and f"script-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none';") and policy.endswith(
+        "script-src " + " ".join(f"'sha256-{digest}'" for digest in digests)
+    )
     assert not [pair for pair in page.attributes if pair[0] in ("src", "href", "action") or pair[0].startswith("on")]
-    assert not [word for word in ("fetch(", "innerHTML", "insertAdjacent", "document.write", "eval(") if word in script]
+    writing = ("fetch(", "innerHTML", "insertAdjacent", "document.write", "eval(")
+    assert not [word for word in writing for script in scripts if word in script]
 
 
 def held_by(page: Path) -> dict[str, Any]:
@@ -236,6 +244,25 @@ for (const row of all(".row")) {
 }
 return [shown, all(".text").map((text) => text.textContent), String(window.pwned)];
 """
+
+
+def test_a_picture_that_no_browser_can_read_costs_only_its_own_task_the_drawing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text_of = pages._text_of
+    broken = "lmrl.envs.wordle:"
+    monkeypatch.setattr(pages, "_text_of", lambda it: "const = ;" if it.startswith(broken) else text_of(it))
+    word = Episode("wordle", ("Wordle:\n", "g g g g g\n"), ("c r a n e\n",), (0.0,), True, False)
+    write_episodes(tmp_path / "two.parquet", [maze("move up\n"), word])
+    write_view(tmp_path / "two.parquet", tmp_path / "page.html")
+    drawn: list[int] = []
+    with pytest.raises(AssertionError, match="Unexpected token"), opened() as tab:
+        tab.goto((tmp_path / "page.html").as_uri())
+        for row in (0, 1):
+            tab.locator(".row").nth(row).click()
+            drawn.append(tab.locator("#detail .text").count())
+            drawn.append(tab.locator(".picture, .tile").count())
+    assert drawn == [3, 1, 3, 0]
 
 
 def test_tiles_boards_and_maps_are_drawn_and_hostile_ones_are_not(tmp_path: Path) -> None:
