@@ -11,7 +11,8 @@ import pytest
 from lmrl.envs import registry
 from lmrl.evaluation.community import method_scores, read_community
 from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
-from lmrl.report.tables import overview, play
+from lmrl.report.order import offline_rl, order
+from lmrl.report.tables import Table, overview, play
 from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, percent, with_interval
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +22,7 @@ BENCHMARKS = ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXPECTED = re.compile(r"(<!-- expected of (\w+): ([\w ]+) -->\n).*?(<!-- end of expected -->)", re.DOTALL)
 PEERS = re.compile(r"(<!-- peers of (\w+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
+ORDER = re.compile(r"(<!-- order of (\w+) -->\n).*?(<!-- end of order -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -68,7 +70,18 @@ def of_task(task: str) -> str:
 
 def of_all() -> str:
     """The report's table: a row per task that has records, as trained, tuned, published."""
-    table = overview({task: players for task in registry.tasks() if (players := scores_of(task))})["table"]
+    return of_table(overview({task: players for task in registry.tasks() if (players := scores_of(task))})["table"])
+
+
+def of_order(task: str) -> str:
+    """What learned, the best first; of ``all``: offline RL beside filtered BC in each task."""
+    if task != "all":
+        return of_table(order(task, scores_of(task)))
+    table, words = offline_rl({name: players for name in registry.tasks() if (players := scores_of(name))})
+    return f"{of_table(table)}\n\n{words}"
+
+
+def of_table(table: Table) -> str:
     return grid(table.heads, table.rows)
 
 
@@ -126,7 +139,8 @@ def expected(task: str, names: Sequence[str]) -> str:
         if one.tuned is not None:
             told += f", {number(one.tuned.normalized)} with temperature and beta chosen"
         runs = "one run" if len(one.seeds) == 1 else f"{len(one.seeds)} training seeds"
-        lines.append(f"{told}; {duration(one.cpu_seconds or one.seconds)} of one core with evaluation, {runs}")
+        measured = "of one core" if one.cpu_seconds else "by the clock"
+        lines.append(f"{told}; {duration(one.cpu_seconds or one.seconds)} {measured} with evaluation, {runs}")
     return "\n".join(lines)
 
 
@@ -142,6 +156,7 @@ def renewed(text: str) -> str:
 
     text = PEERS.sub(lambda block: f"{block[1]}\n{of_peers(block[2])}\n\n{block[3]}", text)
     text = EXPECTED.sub(lambda block: f"{block[1]}\n{expected(block[2], block[3].split())}\n\n{block[4]}", text)
+    text = ORDER.sub(lambda block: f"{block[1]}\n{of_order(block[2])}\n\n{block[3]}", text)
     return BLOCK.sub(made, text)
 
 

@@ -15,6 +15,7 @@ from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.evaluation.results import Result
 from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
 from lmrl.files import locked, replacing
+from lmrl.report.order import differences, offline_rl, order
 from lmrl.report.pages import render_html, render_markdown
 from lmrl.report.pictures import draw
 from lmrl.report.tables import COLUMNS, follows, overview, play, task_words
@@ -203,7 +204,9 @@ def _write(
     pictures = draw(found, scores, out)
     write_table(scores, out, made)
     expected = tuple(algorithms or made["algorithms"] or _OFFLINE)
-    words = {**_WORDS, **made, "overview": overview(scores, expected), "tasks": _tasks(found, scores, expected)}
+    offline, offline_words = offline_rl(scores)
+    over_all = {**overview(scores, expected), "offline_rl": offline, "offline_rl_words": offline_words}
+    words = {**_WORDS, **made, "overview": over_all, "tasks": _tasks(found, scores, expected)}
     for name, text in (("md", render_markdown(words, pictures)), ("html", render_html(words, pictures))):
         with replacing(out / f"report.{name}") as file:
             file.write(text.encode())
@@ -228,7 +231,14 @@ def _scores(runs: Path, task: str, players: Mapping[str, Mapping[int, Result]]) 
 
 def _tasks(found: Found, scores: Mapping[str, Mapping[str, Score]], expected: Sequence[str]) -> list[dict[str, Any]]:
     firsts = {task: {name: next(iter(of.values())) for name, of in players.items()} for task, players in found.items()}
-    return [task_words(task, firsts[task], scores[task], expected) for task in found]
+    return [
+        {
+            **task_words(task, firsts[task], scores[task], expected),
+            "order": order(task, scores[task]),
+            "differences": differences(task, scores[task]),
+        }
+        for task in found
+    ]
 
 
 def _made(runs: Path, found: Found) -> dict[str, Any]:

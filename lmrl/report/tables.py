@@ -1,21 +1,19 @@
 """What the report says about one task and about all of them, as tables and sentences without any markup."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from omegaconf import OmegaConf
 
 from lmrl.configuration import check_config, value_at
 from lmrl.envs import registry
 from lmrl.envs.task import ALGORITHMS, Scores, normalize
 from lmrl.evaluation.aggregates import Aggregate, aggregates
-from lmrl.evaluation.intervals import FloatArray, Interval, Resampled, stratified_interval
+from lmrl.evaluation.intervals import Interval
 from lmrl.evaluation.results import Result
 from lmrl.evaluation.scores import DATA, Score
-from lmrl.report.wording import MINUS, UNKNOWN, count, duration, label, number, ordered, percent, with_interval
+from lmrl.report.wording import UNKNOWN, count, duration, label, number, ordered, percent, with_interval
 
 __all__ = ["COLUMNS", "Table", "commands", "follows", "overview", "play", "task_words"]
 
@@ -39,10 +37,7 @@ def _flat(value: Any) -> str:
     return ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, dict) else str(value)
 
 
-_COMPARED = ("filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc", "ilql_to_ppo")
-"""Algorithms whose difference from BC is of interest."""
 _FOLLOWS = 0.5
-_ROUNDING = 1e-9  # of means; a difference has to be larger
 """Points by which a printed normalised score may differ from what its raw score gives; rounding explains less."""
 
 
@@ -74,7 +69,6 @@ def task_words(
         "results": _results(scores, published),
         "warnings": [f"{label(name)}: {words}" for name in names for words in results[name].scores.get("warnings", ())],
         "missing": _missing(task, missing) if missing else "",
-        "differences": _differences(scores, published),
         "probe_picture": "" if plot is None else plot.file_name(task),
         "probe_caption": "" if plot is None else plot.caption,
         "losses_picture": f"losses_{task}.png",
@@ -159,36 +153,6 @@ def play(ours: Score) -> str:
 def _missing(task: str, names: Sequence[str]) -> str:
     shown = ", ".join(map(label, names))
     return f"no evaluation of {shown} was found; made by: lmrl reproduce {task} --algorithms {' '.join(names)}"
-
-
-def _differences(scores: Mapping[str, Score], published: Scores) -> Table:
-    heads = ("difference", "normalised [95 %, episodes]", "published", "return [95 %, episodes]", "reading")
-    compared = [name for name in _COMPARED if name in scores] if "bc" in scores else []
-    rows = []
-    for name in compared:
-        ours, base, printed = scores[name].chosen, scores["bc"].chosen, published.normalized
-        both = [*ours.samples, *base.samples]
-        points = stratified_interval(both, partial(_gap, count=len(ours.returns), published=published))
-        raw = stratified_interval(both, partial(_gap, count=len(ours.returns)))
-        rows.append(
-            (
-                f"{label(name)} {MINUS} BC",
-                with_interval(ours.normalized - base.normalized, points),
-                number(printed[name] - printed["bc"] if {name, "bc"} <= printed.keys() else None),
-                with_interval(ours.return_mean - base.return_mean, raw, 2),
-                "higher" if raw.low > _ROUNDING else "lower" if raw.high < -_ROUNDING else "not told apart",
-            )
-        )
-    return Table(heads, rows, note_last=True)
-
-
-def _gap(parts: list[Resampled], count: int, published: Scores | None = None) -> FloatArray:
-    """(R,): mean of the first `count` samples minus that of the others."""
-    means = np.array([part.mean() for part in parts])
-    if published is not None:
-        means = np.vectorize(partial(normalize, scores=published))(means)
-    gap: FloatArray = means[:count].mean(axis=0) - means[count:].mean(axis=0)
-    return gap
 
 
 def _published(published: Scores) -> Table:

@@ -1,0 +1,88 @@
+"""Which method does better, of scores whose comparison is known by hand."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from lmrl.evaluation.intervals import Interval
+from lmrl.evaluation.scores import Score
+from lmrl.report.order import differences, offline_rl, order
+
+SURE = Interval(0.0, 0.0)
+
+
+def played(name: str, *runs: Sequence[float], tuned: Score | None = None) -> Score:
+    """A player by the returns of each of its runs; normalised scores are returns."""
+    means = tuple(sum(run) / len(run) for run in runs)
+    return Score(
+        task="wordle",
+        name=name,
+        seeds=tuple(range(len(runs))),
+        episodes=len(runs[0]),
+        normalized=sum(means) / len(means),
+        over_episodes=SURE,
+        over_seeds=None,
+        return_mean=sum(means) / len(means),
+        return_over_episodes=SURE,
+        iqm=0.0,
+        iqm_over_episodes=SURE,
+        success_rate=0.0,
+        success_ci=SURE,
+        length_mean=1.0,
+        illegal_rate=0.0,
+        returns=tuple(map(tuple, runs)),
+        by_seed=means,
+        tuned=tuned,
+    )
+
+
+def of(*scores: Score) -> dict[str, Score]:
+    return {score.name: score for score in scores}
+
+
+LOW, HIGH = (-6.0, -5.0, -5.0, -4.0), (-3.0, -2.0, -2.0, -1.0)
+
+
+def test_the_best_comes_first_and_ties_count_half() -> None:
+    found = of(played("bc", LOW), played("mc", HIGH), played("ppo", HIGH), played("random", HIGH), played("data", HIGH))
+    rows = order("wordle", found).rows
+    assert [row[0] for row in rows] == ["MC", "PPO", "BC"]  # not those who never learned
+    assert rows[0][3].startswith("0.50 [") and rows[1][3] == "1.00 [1.00, 1.00]"
+    assert rows[2][3:5] == ("\N{EN DASH}", "\N{EN DASH}") and [row[-1] for row in rows] == ["1", "1", "1"]
+
+
+def test_runs_are_compared_where_both_have_several() -> None:
+    several = played("mc", HIGH, LOW), played("bc", LOW, LOW)
+    (first, _) = order("wordle", of(*several)).rows
+    assert first[4] == "0.75 [0.50, 1.00]"  # one run above both of BC, one equal to both
+    assert order("wordle", of(several[0], played("bc", LOW))).rows[0][4] == "\N{EN DASH}"
+
+
+def test_each_plays_as_was_chosen() -> None:
+    found = of(played("bc", LOW, tuned=played("bc", HIGH)), played("mc", LOW))
+    assert [row[0] for row in order("wordle", found).rows] == ["BC", "MC"]
+    assert [row[0] for row in order("wordle", of(played("bc", LOW), played("mc", HIGH))).rows] == ["MC", "BC"]
+
+
+def test_offline_rl_is_the_better_of_both_and_counts_where_it_is_surely_higher() -> None:
+    better = of(played("filtered_bc", LOW), played("mc", LOW), played("ilql", HIGH))
+    equal = of(played("filtered_bc", LOW), played("mc", LOW))
+    table, words = offline_rl({"wordle": better, "chess": equal, "maze_fo": of(played("mc", LOW))})
+    assert [(row[0], row[1], row[3]) for row in table.rows] == [
+        ("wordle", "ILQL", "higher"),
+        ("chess", "MC", "not told apart"),
+    ]
+    assert "in 1 of 2 tasks" in words
+    assert offline_rl({"wordle": of(played("mc", LOW))})[1] == ""
+
+
+def test_differences_from_bc_of_all_that_learned() -> None:
+    rows = differences("wordle", of(played("bc", HIGH), played("gigpo", LOW), played("random", LOW))).rows
+    assert [(row[0], row[-1]) for row in rows] == [("GiGPO \N{MINUS SIGN} BC", "lower")]
+    assert rows[0][3].startswith("\N{MINUS SIGN}3.00 [")
+    assert differences("wordle", of(played("mc", LOW))).rows == []
+
+
+@pytest.mark.parametrize("wrong", ["data", "gpt4", "optimal"])
+def test_who_never_learned_has_no_rank(wrong: str) -> None:
+    assert [row[0] for row in order("wordle", of(played("bc", LOW), played(wrong, HIGH))).rows] == ["BC"]
