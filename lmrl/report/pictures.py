@@ -20,9 +20,10 @@ from lmrl.evaluation.scores import Score
 from lmrl.report.plots import STYLE, Bar, plot_improvements, plot_lengths, plot_returns_beside_data, plot_scores
 from lmrl.report.wording import colour, label, ordered
 
-__all__ = ["draw", "plot_losses", "plot_probes", "plot_returns"]
+__all__ = ["draw", "plot_excess", "plot_losses", "plot_probes", "plot_returns"]
 
 _STEPS = "optimizer step"
+_EXCESS = "val/bc/excess"
 _TERMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -54,6 +55,31 @@ def plot_returns(panels: Mapping[str, Mapping[str, Sequence[Curves]]], path: Pat
         for axis, (task, runs) in zip(axes.flat, panels.items(), strict=False):
             drawn = sum(_return_curve(axis, name, seeds, along) for name, seeds in runs.items())
             _frame(axis, task, "mean return per episode", drawn, _STEPS if along is None else along.unit)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_axis_off()
+        figure.savefig(path)
+
+
+def plot_excess(panels: Mapping[str, Sequence[Curves]], path: Path) -> None:
+    """Draw a panel per task: by how many nats an action BC's held-out loss is above the floor, a line per seed.
+
+    Args:
+        panels: task to the curves of each seed of BC.
+        path: where the picture goes.
+    """
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    with matplotlib.style.context(STYLE):
+        figure = Figure(figsize=(4.2 * columns, 2.4 * rows + 0.2), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for axis, (task, seeds) in zip(axes.flat, panels.items(), strict=False):
+            for curves in seeds:
+                axis.plot(*curves[_EXCESS], color=colour("bc"), marker="o", markersize=3, linewidth=1.4)
+            axis.set_title(task)
+            axis.set_xlabel(_STEPS)
+            axis.set_ylabel("nats per action")
+            axis.set_ylim(bottom=0)
+            axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
         for axis in axes.flat[len(panels) :]:
             axis.set_axis_off()
         figure.savefig(path)
@@ -185,7 +211,7 @@ def _key(line: Line2D) -> Line2D:
 
 _STALE = (
     *("*_values_*.png", "losses_*.png", "learning_curves.png", "minutes.png", "samples.png", "improvement.png"),
-    *("returns.png", "lengths.png"),
+    *("returns.png", "lengths.png", "excess.png"),
 )
 
 
@@ -238,6 +264,11 @@ def _of_curves(found: Mapping[str, Mapping[str, Mapping[int, Result]]], out: Pat
         if any(logged.values()):
             plot_returns({task: runs for task, runs in logged.items() if runs}, out / name, along)
             yield out / name
+    cloned = {task: runs["bc"] for task, runs in trained.items() if "bc" in runs}
+    above = {task: [of for of in seeds if _EXCESS in of] for task, seeds in cloned.items()}
+    if any(above.values()):
+        plot_excess({task: seeds for task, seeds in above.items() if seeds}, out / "excess.png")
+        yield out / "excess.png"
     for task, runs in trained.items():
         plot_losses({name: seeds[0] for name, seeds in runs.items()}, out / f"losses_{task}.png")
         yield out / f"losses_{task}.png"

@@ -124,6 +124,8 @@ _WORDS: dict[str, Any] = {
         "seed, ties counting half, with 95 % intervals over episodes; both with tuned settings.",
         "returns.png": "Share of the episodes that return at most so much: grey of the dataset, lines of the players.",
         "lengths.png": "Turns per episode, and the share of actions that the rules did not know.",
+        "excess.png": "By how many nats an action the held-out loss of BC is above the entropy of the player who "
+        "recorded the data, during training; a line per training seed.",
         "losses": "The terms of each loss, of the first training seed.",
     },
     "notes": (

@@ -173,3 +173,16 @@ def test_nothing_to_report(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown task"):
         write_report(tmp_path, tasks=["maze"])
     assert not (tmp_path / "report").exists()
+
+
+def test_bcs_distance_from_the_floor_is_drawn_where_it_was_logged(
+    tmp_path: Path, run_of: Callable[..., Path], player: Any
+) -> None:
+    logged = "epoch,step,train/loss,val/bc/excess\n0,9,2.5,\n0,9,,0.75\n0,19,,0.5\n"
+    run_of(tmp_path / "runs", "bc", player(lambda request: "move down\n"), episodes=2, metrics=logged)
+    out = write_report(tmp_path / "runs", tmp_path / "report").parent
+    assert (out / "excess.png").is_file()
+    assert "### BC above the floor" in (out / "report.md").read_text()
+    (tmp_path / "runs" / "maze_fo" / "bc" / "metrics.csv").write_text(METRICS)
+    write_report(tmp_path / "runs", out)
+    assert not (out / "excess.png").exists() and "above the floor" not in (out / "report.md").read_text()
