@@ -13,7 +13,7 @@ from lmrl.envs.registry import policy_names
 
 GAMES = 3
 SEED = 5
-NOT_IN_THE_ZOO = ("wordle", "chess")
+NOT_IN_THE_ZOO = ("chess",)
 BEST = {
     "maze_fo": "ilql",
     "guess_city": "filtered_bc",
