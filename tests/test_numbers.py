@@ -14,6 +14,7 @@ from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
 from lmrl.report.order import offline_rl, order
 from lmrl.report.tables import Table, overview, play
 from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, percent, with_interval
+from lmrl.reproduce import OFFLINE
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "cpu"
@@ -22,6 +23,7 @@ BENCHMARKS = ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXPECTED = re.compile(r"(<!-- expected of (\w+): ([\w ]+) -->\n).*?(<!-- end of expected -->)", re.DOTALL)
 PEERS = re.compile(r"(<!-- peers of (\w+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
+QUICKSTART = re.compile(r"(<!-- quickstart of (\w+) -->\n).*?(<!-- end of quickstart -->)", re.DOTALL)
 ORDER = re.compile(r"(<!-- order of (\w+) -->\n).*?(<!-- end of order -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
@@ -71,6 +73,17 @@ def of_task(task: str) -> str:
 def of_all() -> str:
     """The report's table: a row per task that has records, as trained, tuned, published."""
     return of_table(overview({task: players for task in registry.tasks() if (players := scores_of(task))})["table"])
+
+
+def of_quickstart(task: str) -> str:
+    """What ``make quickstart`` ends with: the offline algorithms of the first training seed, as trained."""
+    runs, published, rows = read_seeds(RECORDS, task), registry.task(task).scores, []
+    for name in OFFLINE:
+        one = score(task, name, {0: runs[name][0]})
+        normalized = with_interval(one.normalized, one.over_episodes), number(published.normalized[name])
+        returns = with_interval(one.return_mean, one.return_over_episodes, 2), number(published.raw[name], 2)
+        rows.append([label(name), *normalized, *returns, percent(one.success_rate, 0)])
+    return grid([task, "normalised [95 %]", "published", "return [95 %]", "published", "success"], rows)
 
 
 def of_order(task: str) -> str:
@@ -156,6 +169,7 @@ def renewed(text: str) -> str:
 
     text = PEERS.sub(lambda block: f"{block[1]}\n{of_peers(block[2])}\n\n{block[3]}", text)
     text = EXPECTED.sub(lambda block: f"{block[1]}\n{expected(block[2], block[3].split())}\n\n{block[4]}", text)
+    text = QUICKSTART.sub(lambda block: f"{block[1]}\n{of_quickstart(block[2])}\n\n{block[3]}", text)
     text = ORDER.sub(lambda block: f"{block[1]}\n{of_order(block[2])}\n\n{block[3]}", text)
     return BLOCK.sub(made, text)
 
