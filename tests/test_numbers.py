@@ -23,6 +23,7 @@ BENCHMARKS = ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXPECTED = re.compile(r"(<!-- expected of (\w+): ([\w ]+) -->\n).*?(<!-- end of expected -->)", re.DOTALL)
 PEERS = re.compile(r"(<!-- peers of (\w+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
+ANCHORS = re.compile(r"(<!-- anchors -->\n).*?(<!-- end of anchors -->)", re.DOTALL)
 QUICKSTART = re.compile(r"(<!-- quickstart of (\w+) -->\n).*?(<!-- end of quickstart -->)", re.DOTALL)
 ORDER = re.compile(r"(<!-- order of (\w+) -->\n).*?(<!-- end of order -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
@@ -143,6 +144,15 @@ def of_peers(name: str) -> str:
     return f"{table}\n\n{facts['machine']['cpu']}; {versions}; commit {facts['commit']}, {facts['date']}."
 
 
+def of_anchors() -> str:
+    """How often states come again within a group, a row per task."""
+    (path,) = BENCHMARKS.glob("anchors-*.json")
+    rows: dict[str, list[str]] = {}
+    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        rows.setdefault(row["name"].partition(":")[0], []).append(row["shown"])
+    return grid(["task", "newest observation", "all that was said"], [[task, *shown] for task, shown in rows.items()])
+
+
 def expected(task: str, names: Sequence[str]) -> str:
     """What the commands above it end with and how long they take, a line per algorithm."""
     found, lines = scores_of(task), []
@@ -169,6 +179,7 @@ def renewed(text: str) -> str:
 
     text = PEERS.sub(lambda block: f"{block[1]}\n{of_peers(block[2])}\n\n{block[3]}", text)
     text = EXPECTED.sub(lambda block: f"{block[1]}\n{expected(block[2], block[3].split())}\n\n{block[4]}", text)
+    text = ANCHORS.sub(lambda block: f"{block[1]}\n{of_anchors()}\n\n{block[2]}", text)
     text = QUICKSTART.sub(lambda block: f"{block[1]}\n{of_quickstart(block[2])}\n\n{block[3]}", text)
     text = ORDER.sub(lambda block: f"{block[1]}\n{of_order(block[2])}\n\n{block[3]}", text)
     return BLOCK.sub(made, text)

@@ -1,0 +1,64 @@
+"""How often GiGPO finds turns to compare: the share of turns whose state comes again in another episode of the group.
+
+Groups begin alike and are played by whoever recorded the data of the task, or by a policy that was trained.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
+
+import lmrl
+from benchmarks.row import Row
+from lmrl.envs import registry
+from lmrl.rollout import episode_seed, in_order, rollout
+from lmrl.types import Episode, Policy, Start
+
+GROUPS, SIZE = 16, 8
+
+
+def group_starts(task: str, groups: int = GROUPS, size: int = SIZE) -> list[Start]:
+    """Group by group: starts that are alike, each with a seed of its own for what happens then."""
+    with closing(lmrl.make(task)) as env:
+        begun = [env.reset(seed=episode_seed(0, index))[1]["start"] for index in range(groups)]
+    return [
+        Start(episode_seed(0, index, 1 + member), options)
+        for index, options in enumerate(begun)
+        for member in range(size)
+    ]
+
+
+def shared(groups: Sequence[Sequence[Episode]], whole: bool) -> float:
+    """The share of turns whose state another episode of the group has met too.
+
+    Args:
+        groups: episodes that began alike.
+        whole: whether a state is all that was said so far; else it is the newest observation.
+    """
+    turns = met = 0
+    for group in groups:
+        states = [_states(episode, whole) for episode in group]
+        visitors = Counter(state for visited in states for state in {*visited})
+        turns += sum(map(len, states))
+        met += sum(visitors[state] > 1 for visited in states for state in visited)
+    return met / max(1, turns)
+
+
+def _states(episode: Episode, whole: bool) -> list[tuple[str, ...]]:
+    said = [text for pair in zip(episode.observations, episode.actions, strict=False) for text in pair]
+    return [tuple(said[: 2 * turn + 1]) if whole else (said[2 * turn],) for turn in range(len(episode))]
+
+
+def play(policy: Policy, task: str, starts: Sequence[Start]) -> list[list[Episode]]:
+    """The episodes of each group."""
+    episodes = in_order(rollout(policy, partial(lmrl.make, task), starts, task=task))
+    return [episodes[first : first + SIZE] for first in range(0, len(episodes), SIZE)]
+
+
+def run() -> Iterator[Row]:
+    """Rows for `python -m benchmarks anchors`."""
+    for task in registry.tasks():
+        groups = play(lmrl.make_policy(task, "behaviour"), task, group_starts(task))
+        for what, whole in (("newest observation", False), ("all that was said", True)):
+            share = 100 * shared(groups, whole)
+            yield Row(f"{task}: turns whose {what} comes again in the group", share, "%", digits=1)
