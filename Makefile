@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart test verifiers agilerl vllm lint format bench bench-peers notebooks docs clean
+.PHONY: help demo quickstart test verifiers agilerl vllm nightly lint format bench bench-peers notebooks docs clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -63,6 +63,10 @@ $(VENV)/.vllm: constraints-vllm.txt | $(BIN)/python
 vllm: $(VENV)/.dev $(VENV)/.vllm  ## the tests with a real vLLM server on the CPU, in an environment of its own
 	LMRL_VLLM=$(VENV)/vllm/bin/python $(BIN)/python -m pytest -s tests/policies/test_vllm_server.py \
 		tests/callbacks/test_vllm_sampler_server.py $(ARGS)
+
+nightly: verifiers agilerl vllm  ## what takes too long for every change: other packages, 100 seeds of every task served, hostile requests
+	LMRL_SERVED_SEEDS=100 $(BIN)/python -m pytest tests/integrations/openenv/test_server.py -k transcripts
+	$(BIN)/python -m benchmarks hostile
 
 lint: $(VENV)/.dev  ## style, format and types, as CI checks them
 	$(BIN)/ruff check .

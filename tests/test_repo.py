@@ -175,6 +175,13 @@ def test_what_the_makefile_promises_is_in_the_ci_run() -> None:
     subprocess.run(["bash", "-n", ".ci/run"], cwd=ROOT, check=True)
 
 
+def test_workflows_make_what_the_makefile_has() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    workflows = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml"))
+    made = set(re.findall(r"run: make ([a-z-]+)", workflows))
+    assert "nightly" in made and made <= targets
+
+
 def test_the_constraints_pin_what_is_needed_once_per_python() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
     for line in lines:
