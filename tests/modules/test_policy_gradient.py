@@ -235,6 +235,19 @@ def test_gigpo_as_it_comes_also_climbs_the_chance_to_beat_another_turn_in_the_sa
     assert far(expected(make(GiGPO, table, anchor=anchor), table, window, 2), -exact) < 1e-4
 
 
+def test_steps_of_gigpo_are_compared_within_their_group() -> None:
+    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    module = make(GiGPO, table, advantage="dr_grpo")
+    played = [replace(one, info={"group": number // 2}) for number, (one, _) in enumerate(sampled(table, window)[:4])]
+
+    def advantages(its: Sequence[Episode]) -> list[list[float]]:
+        parts = [list(segments(one, CHARS, window)) for one in its]
+        found = module.turn_advantages(its, parts, [np.asarray(one.rewards) for one in its])
+        return [turns.tolist() for turns in found]
+
+    assert advantages(played) == [*advantages(played[:2]), *advantages(played[2:])]
+
+
 @pytest.mark.parametrize(("level", "mode"), [("token", "seq-mean-token-sum"), ("turn", "seq-mean-turn-sum")])
 def test_ppo_gives_the_gradient_of_the_return(level: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With lambda 1 and any V; whitening, which scales by the round's own spread, left out."""
