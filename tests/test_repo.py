@@ -139,7 +139,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["BC", "FilteredBC", "MC", "ILQL", "AWR", "ArCHer", "PPO", "GRPO", "GiGPO", "OnlineFilteredBC"]
+    "name",
+    [
+        *("BC", "FilteredBC", "MC", "ILQL", "QSFT", "AWR", "ArCHer", "ReturnConditionedBC"),
+        *("PPO", "GRPO", "GiGPO", "OnlineFilteredBC"),
+    ],
 )
 def test_an_algorithms_page_names_all_its_settings(name: str) -> None:
     module = getattr(modules, name)
@@ -155,6 +159,7 @@ def test_an_algorithms_page_names_all_its_settings(name: str) -> None:
     [
         ("mc", losses.MCLoss),
         ("ilql", losses.ILQLLoss),
+        ("qsft", losses.QSFTLoss),
         ("awr", losses.AWRLoss),
         ("archer", losses.ArCHerLoss),
         ("ppo", losses.PPOLoss),

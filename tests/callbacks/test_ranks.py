@@ -13,7 +13,7 @@ from lightning.pytorch import Callback
 import lmrl
 from lmrl.callbacks import InteractiveEvaluation, RolloutCollection
 from lmrl.distributed import all_gather_objects, map_over_ranks, rank_and_world_size
-from lmrl.modules import BC, ILQL, PPO, OnlineFilteredBC
+from lmrl.modules import BC, GRPO, ILQL, PPO, ArCHer, GiGPO, OnlineFilteredBC
 from lmrl.rollout import in_order, rollout
 from lmrl.training.sharding import summon_full_params
 from lmrl.types import Episode, Start
@@ -33,14 +33,19 @@ def learn(name: str, kind: str, bc_run: str, data_path: str, root: Path) -> list
         "ppo": partial(PPO, kl_target=1e-3, kl_horizon=100),
         "bc": partial(OnlineFilteredBC, top_fraction=0.5),
         "ilql": partial(ILQL, polyak=0.5),
+        "turn_ppo": partial(PPO, level="turn"),
+        "grpo": partial(GRPO, kl_weight=0.1),
+        "gigpo": partial(GiGPO, advantage="rloo", loss_agg_mode="seq-mean-token-sum"),
+        "archer": partial(ArCHer, actor_loss="pg", polyak=0.5),
     }[kind](**shared)
-    settings = (
-        {"offline": True, "keep_replay": True, "batches": 3, "path": data_path} if kind == "ilql" else {"epochs": 2}
-    )
+    settings: dict[str, Any] = {"epochs": 2, "keep_replay": kind == "archer"}
+    if kind == "ilql":
+        settings = {"offline": True, "keep_replay": True, "batches": 3, "path": data_path}
+    groups = {"episodes": 6, "group_size": 3} if kind in ("grpo", "gigpo") else {"episodes": 5}
     playing = InteractiveEvaluation("maze_fo", every_n_steps=3, episodes=5, slots=2, env=ENV)
     trainer = L.Trainer(
         max_steps=STEPS, accelerator="cpu", devices=world, strategy=strategy(name), logger=False, limit_val_batches=0,
-        callbacks=[RolloutCollection(episodes=5, slots=2), playing, seen], enable_checkpointing=False,
+        callbacks=[RolloutCollection(slots=2, **groups), playing, seen], enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=root,
     )  # fmt: skip
     trainer.fit(module, rounds(batch_size=8 // world, **settings))
@@ -50,7 +55,7 @@ def learn(name: str, kind: str, bc_run: str, data_path: str, root: Path) -> list
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ppo", "bc", "ilql"])
+@pytest.mark.parametrize("kind", ["ppo", "bc", "ilql", "turn_ppo", "grpo", "gigpo", "archer"])
 def test_online_learning_is_that_of_one_process(kind: str, bc_run: str, data_path: Path, tmp_path: Path) -> None:
     (one,) = on_ranks(learn, "one", kind, bc_run, str(data_path), tmp_path / "one", world=1)
     assert len(one) == STEPS and "eval/maze_fo/return_mean" in one[-1] and one[-1]["rollout/return_mean"] < 0

@@ -1,10 +1,10 @@
 """Gradients of rounds, expected over all rounds that can be, against the exact gradient of the return.
 
-Two turns with actions of one or two tokens, an environment that draws what it answers, episodes that end after one
+Two turns with actions of one to three tokens, an environment that draws what it answers, episodes that end after one
 turn, terminated or truncated.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -26,15 +26,20 @@ from lmrl.types import Episode
 from tests.helpers.doubles import CHARS, VOCABULARY, episode, prefixes
 
 TINY = {"n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 32}
-ACTIONS = ("x", "yx", "yz")  # the policy draws x or y, and after y x or z
+ACTIONS = ("x", "yx", "yzx", "yzz")  # the policy draws x or y, after y x or z, and after yz again x or z
 SAID = "xyz"
 #: After the first action: what is observed and how likely, the reward, and whether the episode ends there.
 FIRST = {
     "x": [("p", 0.3, 1.0, ""), ("q", 0.7, 0.0, "")],
     "yx": [("p", 0.5, -1.0, ""), ("e", 0.5, 2.0, "terminated")],
-    "yz": [("q", 0.8, 0.5, ""), ("e", 0.2, 0.0, "truncated")],
+    "yzx": [("q", 0.8, 0.5, ""), ("e", 0.2, 0.0, "truncated")],
+    "yzz": [("e", 1.0, 1.0, "terminated")],
 }
-SECOND = {("p", "x"): 0.0, ("p", "yx"): 2.0, ("p", "yz"): -1.0, ("q", "x"): 1.5, ("q", "yx"): 0.0, ("q", "yz"): 3.0}
+#: What the second action earns, by what was observed before it.
+SECOND = {
+    "p": {"x": 0.0, "yx": 2.0, "yzx": -1.0, "yzz": 1.0},
+    "q": {"x": 1.5, "yx": 0.0, "yzx": 3.0, "yzz": -2.0},
+}
 WINDOWS = [Window(), Window(texts=1)]
 
 
@@ -46,7 +51,7 @@ def episodes() -> Iterator[tuple[Episode, float]]:
                 yield episode("s", action, seen, rewards=[reward], terminated=end == "terminated"), chance
                 continue
             for second in ACTIONS:
-                rewards = [reward, SECOND[seen, second]]
+                rewards = [reward, SECOND[seen][second]]
                 yield episode("s", action, seen, second, rewards=rewards, terminated=True), chance
 
 
@@ -70,7 +75,7 @@ class Table:
         return full.index_copy(1, torch.tensor([ord(c) for c in SAID]), self._allowed(rows, batch))
 
     def _allowed(self, rows: Tensor, batch: TokenBatch) -> Tensor:
-        begun = torch.tensor([name.endswith("y") for name in prefixes(batch)])
+        begun = torch.tensor([name.endswith(("y", "yz")) for name in prefixes(batch)])
         forbidden = torch.stack([torch.zeros_like(begun), begun, ~begun], dim=-1)
         return self.logits[rows].masked_fill(forbidden, -1e9)
 
@@ -89,31 +94,41 @@ def sampled(table: Table, window: Window) -> list[tuple[Episode, Tensor]]:
     return found
 
 
-def gradient(value: Tensor, table: Table) -> Tensor:
-    (found,) = torch.autograd.grad(value, table.logits)
+def gradient(value: Tensor, table: Table, keep: bool = False) -> Tensor:
+    (found,) = torch.autograd.grad(value, table.logits, retain_graph=keep)
     return found
 
 
-def of_the_return(table: Table, window: Window) -> Tensor:
-    """The exact gradient of the expected return."""
+def discounted(rewards: Sequence[float], gamma: float) -> float:
+    return float(sum(gamma**turn * reward for turn, reward in enumerate(rewards)))
+
+
+def of_the_return(table: Table, window: Window, gamma: float = 1.0) -> Tensor:
+    """The exact gradient of the expected discounted return."""
     found = sampled(table, window)
     assert sum(p.item() for _, p in found) == pytest.approx(1.0, abs=1e-5)
-    return gradient(torch.stack([p * one.total_reward for one, p in found]).sum(), table)
+    return gradient(torch.stack([p * discounted(one.rewards, gamma) for one, p in found]).sum(), table)
+
+
+def of_a_round(
+    module: GRPO | PPO, table: Table, window: Window, played: Sequence[Episode], term: str = "loss"
+) -> Tensor:
+    """The gradient of the loss of a round of these episodes; they began alike."""
+    module.invalid = torch.zeros(VOCABULARY, dtype=torch.bool)
+    played = [replace(one, info={"group": 0}) for one in played]
+    parts = [list(segments(one, CHARS, window)) for one in played]
+    ref = [np.zeros(sum(len(part.col) for part in its)) for its in parts]
+    found = module.process(played, parts, ref)
+    batch = collate([part for its in found.segments for part in its], bootstrap=False)
+    return gradient(getattr(module.losses(batch), term) * batch.scale, table)
 
 
 def expected(module: GRPO | PPO, table: Table, window: Window, size: int, term: str = "loss") -> Tensor:
-    """The gradient of the loss of a round of so many episodes, over all rounds; they began alike."""
-    module.invalid = torch.zeros(VOCABULARY, dtype=torch.bool)
+    """The gradient of the loss of a round of so many episodes, over all rounds."""
     total = torch.zeros_like(table.logits)
     for chosen in product(sampled(table, window), repeat=size):
-        played = [replace(one, info={"group": 0}) for one, _ in chosen]
-        parts = [list(segments(one, CHARS, window)) for one in played]
-        ref = [np.zeros(sum(len(part.col) for part in its)) for its in parts]
-        found = module.process(played, parts, ref)
-        batch = collate([part for its in found.segments for part in its], bootstrap=False)
-        terms = module.losses(batch)
         chance = float(torch.stack([p.detach() for _, p in chosen]).prod())
-        total += chance * gradient(getattr(terms, term) * batch.scale, table)
+        total += chance * of_a_round(module, table, window, [one for one, _ in chosen], term)
     return total
 
 
@@ -194,6 +209,45 @@ def test_steps_of_gigpo_weigh_states_by_how_often_others_come_there() -> None:
     assert far(found, -exact) < 1e-4
 
 
+@pytest.mark.parametrize("anchor", ["observation", "context"])
+def test_gigpo_as_it_comes_also_climbs_the_chance_to_beat_another_turn_in_the_same_state(anchor: str) -> None:
+    """In groups of two a standardised advantage is the sign of the difference, of turns as of episodes."""
+    window = WINDOWS[0]
+    table = Table(window)
+    found = sampled(table, window)
+
+    def earned(one: Episode) -> dict[str, float]:
+        """By the state of each turn (none comes twice) what came after it, discounted by GiGPO's 0.95."""
+        texts = [text for turn in zip(one.observations, one.actions, strict=False) for text in turn]
+        begin = 0 if anchor == "context" else -1
+        states = ["".join(texts[: 2 * turn + 1][begin:]) for turn in range(len(one))]
+        return {state: discounted(one.rewards[turn:], 0.95) for turn, state in enumerate(states)}
+
+    exact = torch.zeros_like(table.logits)
+    for one, p in found:
+        batch = collate(list(segments(one, CHARS, window)), bootstrap=False)
+        logprobs = table(batch).log_softmax(-1)[batch.state, batch.token]
+        said = torch.stack([its.sum() for its in torch.split(logprobs, [len(action) for action in one.actions])])
+        for other, chance in found:
+            beats = [np.sign(mine - earned(other).get(state, mine)) for state, mine in earned(one).items()]
+            weights = torch.tensor(np.sign(one.total_reward - other.total_reward) + np.asarray(beats))
+            exact += p.item() * chance.item() * gradient((weights * said).sum(), table, keep=True)
+    assert far(expected(make(GiGPO, table, anchor=anchor), table, window, 2), -exact) < 1e-4
+
+
+def test_steps_of_gigpo_are_compared_within_their_group() -> None:
+    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    module = make(GiGPO, table, advantage="dr_grpo")
+    played = [replace(one, info={"group": number // 2}) for number, (one, _) in enumerate(sampled(table, window)[:4])]
+
+    def advantages(its: Sequence[Episode]) -> list[list[float]]:
+        parts = [list(segments(one, CHARS, window)) for one in its]
+        found = module.turn_advantages(its, parts, [np.asarray(one.rewards) for one in its])
+        return [turns.tolist() for turns in found]
+
+    assert advantages(played) == [*advantages(played[:2]), *advantages(played[2:])]
+
+
 @pytest.mark.parametrize(("level", "mode"), [("token", "seq-mean-token-sum"), ("turn", "seq-mean-turn-sum")])
 def test_ppo_gives_the_gradient_of_the_return(level: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With lambda 1 and any V; whitening, which scales by the round's own spread, left out."""
@@ -226,6 +280,37 @@ def test_rebn_whitens_what_is_to_come_over_all_turns() -> None:
     found = np.concatenate(module.turn_advantages(played, parts, rewards))
     to_come = np.concatenate([[r[0] + 0.5 * r[1], r[1]] if len(r) == 2 else r for r in rewards])
     np.testing.assert_allclose(found, (to_come - to_come.mean()) / to_come.std(), atol=1e-6)
+
+
+def in_proportion(table: Table, window: Window) -> list[Episode]:
+    """A round of a policy that tosses coins in which each episode is as often as it is likely."""
+    with torch.no_grad():
+        table.logits.zero_()
+    counts = [(one, 640 * p.item()) for one, p in sampled(table, window)]
+    assert sum(round(count) for _, count in counts) == 640 and all(abs(c - round(c)) < 1e-3 for _, c in counts)
+    return [one for one, count in counts for _ in range(round(count))]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("gamma", [1.0, 0.5])
+def test_rebn_of_a_large_round_gives_the_gradient_of_the_return(gamma: float, window: Window) -> None:
+    """Over the deviation of what is to come; a later turn counts in full, not with its gamma."""
+    table = Table(window)
+    played = in_proportion(table, window)
+    to_come = [discounted(one.rewards[turn:], gamma) for one in played for turn in range(len(one))]
+    exact = of_the_return(table, window, gamma)
+    exact[[row for name, row in table.rows.items() if {*"pq"} & {*name}]] /= gamma
+    found = of_a_round(make(GRPO, table, advantage="rebn", gamma=gamma), table, window, played)
+    assert far(found, -exact / float(np.std(to_come))) < 1e-5
+
+
+def test_rebn_of_a_small_round_is_biased() -> None:
+    """Its mean and its deviation are of the very turns that they are compared with."""
+    table, window = Table(WINDOWS[0]), WINDOWS[0]
+    found = expected(make(GRPO, table, advantage="rebn"), table, window, 2).flatten()
+    exact = -of_the_return(table, window).flatten()
+    best = float(found @ exact / (exact @ exact))
+    assert far(found, best * exact) > 1e-2
 
 
 def test_a_group_in_numbers() -> None:

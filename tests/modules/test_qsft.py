@@ -115,6 +115,19 @@ def test_targets_come_from_the_copy_and_its_support_from_the_policy() -> None:
     assert abs((module.losses(batch).target - before.target).item()) > 1e-3
 
 
+def test_what_is_never_said_has_no_part_in_the_targets() -> None:
+    module = small(tokenizer="lmrl-letters", support=0.0)
+    encoder, invalid = encoder_for(module.tokenizer, None), unspoken_ids(module)
+    batch = collate([part for e in corridor() for part in segments(e, encoder, Window(texts=1))])
+    before = module.losses(batch)
+    with torch.no_grad():
+        for model in (module.model, module.q_model, module.target_q_model):
+            model.transformer.wte.weight[invalid] *= 1e3  # read nowhere in these data, so that logits alone change
+    assert invalid.any()
+    for name, found, expected in zip(before._fields, module.losses(batch), before, strict=True):
+        torch.testing.assert_close(found, expected, msg=name)
+
+
 def test_p_begins_as_the_policy(bc_run: str) -> None:
     module = QSFT(pretrained=bc_run, return_range=RANGE)
     module.window = Window(texts=1, tokens=100)

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lmrl.callbacks import KeepLast
 from lmrl.datamodules import MazeDataModule
-from lmrl.modules import BC, ILQL, QSFT, LanguageModule, ReturnConditionedBC
+from lmrl.modules import AWR, BC, ILQL, QSFT, LanguageModule, ReturnConditionedBC
 from tests.helpers.online import trainer
 from tests.helpers.ranks import on_ranks, strategy
 
@@ -72,10 +72,11 @@ def assert_same(root: Path, whole: Path) -> None:
         (BC, {}, {}),
         (BC, {"lora": LORA}, {}),
         (ILQL, {"lora": LORA, "polyak": 0.5}, {}),
+        (AWR, {}, {}),
         (QSFT, {"bc_weight": 1.0, "polyak": 0.5}, {}),
         (ReturnConditionedBC, {"bins": 3}, {}),
     ],
-    ids=["bc", "adapters", "ilql", "qsft", "return_conditioned"],
+    ids=["bc", "adapters", "ilql", "awr", "qsft", "return_conditioned"],
 )
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
     kind: type[LanguageModule], more: dict[str, Any], data: dict[str, Any], bc_run: str, data_path: Path, tmp_path: Path
