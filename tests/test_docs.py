@@ -46,7 +46,7 @@ def hooks() -> ModuleType:
         ("![a](images/game.gif)", "![a](images/game.gif)"),
     ],
 )
-def test_pictures_of_records_are_found_from_pages_and_folders(hooks: ModuleType, written: str, on_the_site: str) -> None:
+def test_pictures_of_records_are_found_from_folders(hooks: ModuleType, written: str, on_the_site: str) -> None:
     assert hooks.on_page_markdown(written, None, None, None) == on_the_site
 
 
