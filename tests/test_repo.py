@@ -15,7 +15,7 @@ import yaml
 from torch.distributed import run as torchrun
 
 from benchmarks import memory
-from lmrl import losses, modules
+from lmrl import callbacks, losses, modules
 from lmrl.callbacks import RolloutCollection
 from lmrl.cli import VERBS, main
 from lmrl.commands.arguments import parser_of
@@ -154,6 +154,13 @@ def test_an_algorithms_page_names_all_its_settings(name: str) -> None:
     settings = [p.name for p in own if p.name != "self" and p.kind is p.POSITIONAL_OR_KEYWORD]
     assert settings
     assert not [setting for setting in settings if f"`{setting}`" not in page]
+
+
+def test_the_api_page_has_all_algorithms_and_callbacks() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^::: lmrl\.(\w+\.\w+)$", page, re.MULTILINE))
+    own = {name for name in modules.__all__ if inspect.isclass(getattr(modules, name))} - {"ValueModule"}
+    assert {f"modules.{name}" for name in own} | {f"callbacks.{name}" for name in callbacks.__all__} <= listed
 
 
 def _names_elsewhere() -> list[list[str]]:
