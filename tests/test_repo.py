@@ -144,6 +144,24 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not [target for target in targets if not (page.parent / target).exists()]
 
 
+def test_links_of_the_readme_lead_somewhere_from_a_package_index_too() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    hook = settings["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    shown = before = (ROOT / "README.md").read_text(encoding="utf-8")
+    for rule in hook["substitutions"]:
+        shown = re.sub(rule["pattern"], rule["replacement"], shown)
+    links = re.compile(r"(!?)\[[^\]]*\]\(([^)\s#]+)")
+    assert len(links.findall(shown)) == len(links.findall(before)) > 20
+    for (picture, target), (_, old) in zip(links.findall(shown), links.findall(before), strict=True):
+        home = (
+            "https://raw.githubusercontent.com/lmrl/lmrl/main/"
+            if picture
+            else "https://github.com/lmrl/lmrl/blob/main/"
+        )
+        assert target == (old if "://" in old else f"{home}{old}")
+
+
 @pytest.mark.parametrize(
     "name", ["BC", "FilteredBC", "MC", "ILQL", "AWR", "ArCHer", "PPO", "GRPO", "GiGPO", "OnlineFilteredBC"]
 )
