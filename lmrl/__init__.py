@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from lmrl import callbacks, data, datamodules, evaluation, losses, models, modules, policies
     from lmrl.commands.training import fit
     from lmrl.data.storage import read_episodes
-    from lmrl.envs.registry import make_policy
     from lmrl.evaluation.evaluate import evaluate
-    from lmrl.modules import load_module, load_policy
+    from lmrl.modules import load_module
+    from lmrl.players import load_policy, make_policy
 
 __version__ = "0.1.0"
 
@@ -55,8 +55,8 @@ __getattr__, __dir__ = exports(
         "evaluate": "lmrl.evaluation",
         "fit": "lmrl.commands.training",
         "load_module": "lmrl.modules",
-        "load_policy": "lmrl.modules",
-        "make_policy": "lmrl.envs.registry",
+        "load_policy": "lmrl.players",
+        "make_policy": "lmrl.players",
         "read_episodes": "lmrl.data.storage",
         **dict.fromkeys(
             (

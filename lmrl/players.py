@@ -4,15 +4,16 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from lmrl import chat, modules, policies
 from lmrl.data.recording import dataset_path, generate
 from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.envs import registry
 from lmrl.envs.outside import named_task
-from lmrl.envs.registry import chat_prompt, make_policy, policy_names, task
+from lmrl.envs.registry import chat_prompt, policy_names, task
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, unknown
 from lmrl.models.zoo import is_zoo
@@ -21,15 +22,19 @@ from lmrl.policies.human import HumanPolicy
 from lmrl.types import Episode, Policy
 
 __all__ = [
+    "Trained",
     "chat_player",
     "default_folder",
     "first_episodes",
     "is_chat",
     "is_served",
     "is_trained",
+    "load_policy",
+    "make_policy",
     "named_adviser",
     "named_policy",
     "played_task",
+    "task_of",
 ]
 
 _COUNT = 32
@@ -131,7 +136,83 @@ def named_policy(
         return policies.vllm_player(name, task.last_texts, task.max_action_tokens, vllm or {}, **settings)
     if is_chat(name):
         return chat_player(name, task, env, **settings, **(chat or {}))
-    return HumanPolicy() if name == "human" else make_policy(task.name, name, env)
+    return HumanPolicy() if name == "human" else registry.make_policy(task.name, name, env)
+
+
+@runtime_checkable
+class Trained(Protocol):
+    """What has learned and hands out a policy: a `lmrl.modules.LanguageModule`."""
+
+    def policy(self, **settings: Any) -> Policy: ...
+
+
+def task_of(player: object) -> str | None:
+    """The task that a module in memory was trained on; None of other objects, and where it does not say."""
+    made_with = getattr(player, "made_with", None) or {}
+    return made_with.get("task")
+
+
+def load_policy(
+    player: Policy | Trained | str | PathLike[str],
+    task: Task | str | None = None,
+    *,
+    env: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Policy:
+    """The policy that a name, a path or an object stands for, ready to play.
+
+    Example::
+
+        load_policy("runs/maze_fo/ilql", temperature=0.0)
+        load_policy("random", "maze_fo")
+
+    Args:
+        player: a name as of ``lmrl evaluate --policy`` (``random``, ``zoo:maze_fo/ilql``, ``chat:MODEL``, ...), a run
+            folder, checkpoint or exported folder, a module in memory, or a policy, which is given back.
+        task: what it will play, or its name; None: what a trained one was trained on.
+        env: arguments of the environment that it will play in.
+        **settings: of a trained policy, those of `lmrl.modules.load_policy` (``temperature``, ``beta``, ``rerank``,
+            ``allow_other_task``, ...); of a module in memory, those of its ``policy``; else as of `named_policy`.
+
+    Raises:
+        UserError: there is no such player, or no task that it can play; it was trained on another task; or a setting
+            that this kind of player does not have.
+    """
+    if isinstance(player, str | PathLike):
+        name = fspath(player)
+        pickled = bool(settings.get("allow_pickle"))
+        record = task if isinstance(task, Task) else played_task(task, name, allow_pickle=pickled)
+        return named_policy(name, record, env, **settings)
+    if isinstance(player, Trained):
+        record = task if isinstance(task, Task) else played_task(task or task_of(player))
+        return player.policy(**{"max_new_tokens": record.max_action_tokens, **settings})
+    if settings:
+        raise UserError(f"{', '.join(settings)} can be set where a policy is made, not of {type(player).__name__}")
+    return player
+
+
+def make_policy(
+    task: Task | str,
+    player: Policy | Trained | str | PathLike[str],
+    env: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Policy:
+    """The player of a task: `load_policy` with the task named first.
+
+    Example::
+
+        make_policy("maze_fo", "optimal")
+
+    Args:
+        task: what it will play, or its name.
+        player: as of `load_policy`.
+        env: arguments of the environment that it will play in.
+        **settings: as of `load_policy`.
+
+    Raises:
+        UserError: as `load_policy`.
+    """
+    return load_policy(player, task, env=env, **settings)
 
 
 def named_adviser(

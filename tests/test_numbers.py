@@ -20,8 +20,10 @@ ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "cpu"
 COMMUNITY = ROOT / "results" / "community"
 BENCHMARKS = ROOT / "benchmarks" / "results"
+ZOO = ROOT / "zoo" / "lmrl_zoo" / "policies"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXPECTED = re.compile(r"(<!-- expected of (\w+): ([\w ]+) -->\n).*?(<!-- end of expected -->)", re.DOTALL)
+OURS = re.compile(r"(<!-- ours of (\w+) -->\n)(.*?)(<!-- end of ours -->)", re.DOTALL)
 PEERS = re.compile(r"(<!-- peers of (\w+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
 ANCHORS = re.compile(r"(<!-- anchors -->\n).*?(<!-- end of anchors -->)", re.DOTALL)
 QUICKSTART = re.compile(r"(<!-- quickstart of (\w+) -->\n).*?(<!-- end of quickstart -->)", re.DOTALL)
@@ -99,18 +101,48 @@ def of_table(table: Table) -> str:
     return grid(table.heads, table.rows)
 
 
+def best(one: Score) -> str:
+    """The better of both ways of playing."""
+    return number(max(one.normalized, one.chosen.normalized))
+
+
 def of_algorithms() -> str:
     """A row per algorithm that has records, a column per task: the better of both ways of playing."""
     found = {task: players for task in registry.tasks() if (players := scores_of(task))}
     names = ordered({name for players in found.values() for name, one in players.items() if one.tokens})
-    best = [
-        [
-            number(max(one.normalized, one.chosen.normalized)) if (one := of.get(name)) else UNKNOWN
-            for of in found.values()
-        ]
-        for name in names
-    ]
-    return grid(["algorithm", *found], [[label(name), *row] for name, row in zip(names, best, strict=True)])
+    rows = [[label(name), *(best(of[name]) if name in of else UNKNOWN for of in found.values())] for name in names]
+    return grid(["algorithm", *found], rows)
+
+
+def of_zoo() -> str:
+    """A row per policy of the repository, with the settings that it was scored with."""
+    found = [(file.parent, json.loads(file.read_text(encoding="utf-8"))) for file in ZOO.glob("*/*/zoo.json")]
+    by_task = {task: {at.name: (at, told) for at, told in found if at.parent.name == task} for task in registry.tasks()}
+    rows = []
+    for task, policies in by_task.items():
+        for at, told in (policies[name] for name in ordered(policies)):
+            scores, size = told["scores"], sum(file.stat().st_size for file in at.iterdir())
+            settings = ", ".join(f"{name} {value:g}" for name, value in told["settings"].items())
+            rows.append(
+                [
+                    *(f"`zoo:{task}/{at.name}`", with_interval(scores["normalized"], scores["normalized_ci"])),
+                    *(percent(scores["success_rate"]), str(scores["episodes"]), settings or "as trained"),
+                    f"{size / 1e6:.1f}",
+                ]
+            )
+    return grid(["policy", "normalised [95 %]", "won", "episodes", "settings", "MB"], rows)
+
+
+def with_ours(table: str, task: str) -> str:
+    """A table whose last column is the score on that task of each algorithm that its first column names."""
+    found = {label(name): best(one) for name, one in scores_of(task).items() if one.tokens}
+    head, line, *rows = table.strip().splitlines()
+    made = []
+    for row in rows:
+        *cells, _ = [cell.strip() for cell in row.strip().strip("|").split("|")]
+        scores = ", ".join(found.get(name, UNKNOWN) for name in cells[0].split(", "))
+        made.append(f"| {' | '.join([*cells, scores])} |")
+    return "\n".join([head, line, *made])
 
 
 def of_community() -> str:
@@ -118,12 +150,12 @@ def of_community() -> str:
     rows = []
     for one in method_scores(read_community(sorted(COMMUNITY.glob("*.csv")))):
         trained = {label(name): score.chosen for name, score in scores_of(one.task).items() if score.tokens}
-        best = max(trained.items(), key=lambda found: found[1].normalized, default=None)
+        first = max(trained.items(), key=lambda found: found[1].normalized, default=None)
         rows.append(
             [
                 *(one.task, f"[{one.method}]({one.code})", one.model, one.by, str(one.seeds), one.settings or UNKNOWN),
                 *(with_interval(one.normalized, one.spread), percent(one.success_rate), percent(one.illegal_rate)),
-                *(f"{one.minutes:.0f}", UNKNOWN if best is None else f"{best[0]} {number(best[1].normalized)}"),
+                *(f"{one.minutes:.0f}", UNKNOWN if first is None else f"{first[0]} {number(first[1].normalized)}"),
             ]
         )
     heads = ["task", "method", "model", "by", "seeds", "play", "normalised", "won"]
@@ -167,7 +199,7 @@ def expected(task: str, names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-WHOLE = {"all": of_all, "algorithms": of_algorithms, "community": of_community}
+WHOLE = {"all": of_all, "algorithms": of_algorithms, "community": of_community, "zoo": of_zoo}
 
 
 def renewed(text: str) -> str:
@@ -177,6 +209,7 @@ def renewed(text: str) -> str:
         table = WHOLE[found[2]]() if found[2] in WHOLE else of_task(found[2])
         return f"{found[1]}\n{table}\n\n{found[3]}"
 
+    text = OURS.sub(lambda block: f"{block[1]}\n{with_ours(block[3], block[2])}\n\n{block[4]}", text)
     text = PEERS.sub(lambda block: f"{block[1]}\n{of_peers(block[2])}\n\n{block[3]}", text)
     text = EXPECTED.sub(lambda block: f"{block[1]}\n{expected(block[2], block[3].split())}\n\n{block[4]}", text)
     text = ANCHORS.sub(lambda block: f"{block[1]}\n{of_anchors()}\n\n{block[2]}", text)
@@ -189,6 +222,13 @@ def renewed(text: str) -> str:
 def test_tables_are_those_of_the_records(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert renewed(text) == text, "python -m tests.test_numbers"
+
+
+def test_a_paper_has_the_scores_of_the_algorithms_that_it_names() -> None:
+    table = "| algorithm | ours |\n|---|---|\n| BC, Dr. GRPO | 0 |\n| PPO |  |"
+    lines = with_ours(table, "maze_fo").splitlines()
+    scores = {name: best(one) for name, one in scores_of("maze_fo").items()}
+    assert lines[2:] == [f"| BC, Dr. GRPO | {scores['bc']}, {UNKNOWN} |", f"| PPO | {scores['ppo']} |"]
 
 
 def test_there_are_such_tables() -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import pytest
@@ -55,6 +56,56 @@ def test_the_task_of_a_run_is_its_default(runs: Path, capsys: pytest.CaptureFixt
     written = lmrl.read_episodes(runs / "bc" / "evaluation" / "episodes.parquet")
     assert [episode.actions for episode in played.episodes] == [episode.actions for episode in written]
     assert lmrl.evaluate(lmrl.load_policy(runs / "bc"), "maze_fo", 1).episodes == played.episodes
+
+
+@pytest.mark.parametrize("kind", ["name", "path", "text of a path", "checkpoint", "zoo", "module", "policy"])
+def test_a_name_a_path_and_an_object_stand_for_the_same_everywhere(runs: Path, kind: str) -> None:
+    def player() -> Any:
+        return {
+            "name": lambda: "random",
+            "path": lambda: runs / "bc",
+            "text of a path": lambda: str(runs / "bc"),
+            "checkpoint": lambda: runs / "bc" / "best.ckpt",
+            "zoo": lambda: "zoo:maze_fo/bc",
+            "module": lambda: lmrl.load_module(runs / "bc"),
+            "policy": lambda: load_policy(runs / "bc"),
+        }[kind]()
+
+    def said(policy: Any, task: str | None = "maze_fo") -> list[list[str]]:
+        return [list(episode.actions) for episode in lmrl.evaluate(policy, task, 2).episodes]
+
+    whole = said(player())
+    assert whole == said(lmrl.load_policy(player(), "maze_fo")) == said(lmrl.make_policy("maze_fo", player()))
+    if kind not in ("name", "policy"):  # a trained one knows what it plays
+        assert whole == said(player(), None) == said(lmrl.load_policy(player()))
+    else:
+        with pytest.raises(UserError, match="name a task"):
+            lmrl.evaluate(player())
+    if kind in ("path", "text of a path", "checkpoint", "module"):
+        assert whole == said(runs / "bc")
+        assert lmrl.load_policy(player(), temperature=0.25)._settings.temperature == 0.25  # type: ignore[attr-defined]
+
+
+def test_settings_are_refused_by_what_has_none(runs: Path) -> None:
+    policy = lmrl.load_policy(runs / "bc")
+    assert lmrl.load_policy(policy) is policy
+    with pytest.raises(UserError, match="temperature can be set where a policy is made, not of LMPolicy"):
+        lmrl.load_policy(policy, "maze_fo", temperature=0.5)
+    with pytest.raises(UserError, match="temperature can be set for a trained policy only, not for 'random'"):
+        lmrl.make_policy("maze_fo", "random", temperature=0.5)
+    with pytest.raises(UserError, match="no policy 'runs/none'"):
+        lmrl.load_policy("runs/none", "maze_fo")
+
+
+def test_episodes_are_read_of_a_file_a_folder_and_a_run(runs: Path) -> None:
+    assert main(["evaluate", "--policy", str(runs / "bc"), "--episodes", "2"]) == 0
+    folder = runs / "bc" / "evaluation"
+    wanted = [*lmrl.read_episodes(folder / "episodes.parquet")]
+    assert len(wanted) == 2
+    for source in (folder, runs / "bc", str(runs / "bc"), wanted, iter(wanted)):
+        assert [*lmrl.read_episodes(source)] == wanted
+    with pytest.raises(UserError, match=r"unknown: no episodes there \(neither episodes\.parquet nor evaluation/"):
+        lmrl.read_episodes(runs / "unknown")
 
 
 def test_a_run_of_another_task_is_refused_unless_that_is_meant(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -14,9 +15,14 @@ import yaml
 from torch.distributed import run as torchrun
 
 from benchmarks import memory
-from lmrl import losses, modules
+from lmrl import callbacks, losses, modules
+from lmrl.callbacks import RolloutCollection
 from lmrl.cli import VERBS, main
 from lmrl.commands.arguments import parser_of
+from lmrl.datamodules import OnlineDataModule
+from lmrl.losses.policy_gradient import LOSS_AGG_MODES
+from lmrl.modules.grpo import ADVANTAGES, RATIOS
+from lmrl.modules.policy_gradient import PolicyGradient
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -138,6 +144,24 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not [target for target in targets if not (page.parent / target).exists()]
 
 
+def test_links_of_the_readme_lead_somewhere_from_a_package_index_too() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    hook = settings["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    shown = before = (ROOT / "README.md").read_text(encoding="utf-8")
+    for rule in hook["substitutions"]:
+        shown = re.sub(rule["pattern"], rule["replacement"], shown)
+    links = re.compile(r"(!?)\[[^\]]*\]\(([^)\s#]+)")
+    assert len(links.findall(shown)) == len(links.findall(before)) > 20
+    for (picture, target), (_, old) in zip(links.findall(shown), links.findall(before), strict=True):
+        home = (
+            "https://raw.githubusercontent.com/lmrl/lmrl/main/"
+            if picture
+            else "https://github.com/lmrl/lmrl/blob/main/"
+        )
+        assert target == (old if "://" in old else f"{home}{old}")
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -152,6 +176,40 @@ def test_an_algorithms_page_names_all_its_settings(name: str) -> None:
     settings = [p.name for p in own if p.name != "self" and p.kind is p.POSITIONAL_OR_KEYWORD]
     assert settings
     assert not [setting for setting in settings if f"`{setting}`" not in page]
+
+
+def test_the_api_page_has_all_algorithms_and_callbacks() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^::: lmrl\.(\w+\.\w+)$", page, re.MULTILINE))
+    own = {name for name in modules.__all__ if inspect.isclass(getattr(modules, name))} - {"ValueModule"}
+    assert {f"modules.{name}" for name in own} | {f"callbacks.{name}" for name in callbacks.__all__} <= listed
+
+
+def _names_elsewhere() -> list[list[str]]:
+    """Rows of the table of settings beside those of TRL and verl."""
+    page = (ROOT / "docs" / "algorithms" / "grpo.md").read_text(encoding="utf-8")
+    lines = page.split("## Names elsewhere\n")[1].split("\n## ")[0].splitlines()
+    return [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
+
+
+def test_names_beside_those_of_others_are_ours() -> None:
+    takers = (modules.LanguageModule, PolicyGradient, modules.GRPO, OnlineDataModule, RolloutCollection)
+    known = {name for taker in takers for name in inspect.signature(taker.__init__).parameters}
+    values = {*ADVANTAGES, *LOSS_AGG_MODES, *RATIOS}
+    for ours, *_ in _names_elsewhere():
+        for name, value in re.findall(r"`(?:data\.init_args\.)?(\w+)(?:: ([\w-]+))?`", ours):
+            assert name in known and (not value or value in values), ours
+
+
+def test_names_in_trl_are_those_of_the_installed_one() -> None:
+    found = find_spec("trl")
+    if found is None or found.origin is None:
+        pytest.skip("trl is not installed: pip install 'lmrl[trl]'")
+    config = (Path(found.origin).parent / "trainer" / "grpo_config.py").read_text(encoding="utf-8")
+    for _, trl, _ in _names_elsewhere():
+        for name, value in re.findall(r"`([a-z_]+)(?:=\"(\w+)\")?`", trl):
+            assert re.search(rf"^    {name}: .* = field", config, re.MULTILINE), name
+            assert not value or re.search(rf"['\"]?{value}['\"`]", config), value
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ _LAST = ("extending.md", "design.md", "errata.md", "logged_keys.md", "cli.md", "
 _FOLDERS = {"tasks": "Tasks", "algorithms": "Algorithms"}
 _NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 # On the repository's pages links lead to the notebooks themselves, here to the pages made of them.
-_PICTURE_LINK = re.compile(r"\]\(\.\./results/cpu/(\w+\.png)\)")
+_PICTURE_LINK = re.compile(r"\]\(((?:\.\./)*)\.\./results/cpu/(\w+\.png)\)")  # from a page in docs/ or a folder of it
 _RECORDS = Path(__file__).parents[2] / "results" / "cpu"
 _GAMES_LINK = re.compile(r"\]\(\.\./games/(\w+)\.jsonl\)")
 _NOTEBOOK_LINK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
@@ -72,7 +72,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         source = get_relative_url(f"games/{games[0]}.html", page.url)
         frame = f'<iframe src="{source}" title="Games of {games[0]}" width="100%" height="640" loading="lazy"></iframe>'
         markdown = f"{before}{heading}{shown}\n{frame}\n\n## {rest}"
-    return _NOTEBOOK_LINK.sub(r"](notebooks/\1.md)", _PICTURE_LINK.sub(r"](results/\1)", markdown))
+    return _NOTEBOOK_LINK.sub(r"](notebooks/\1.md)", _PICTURE_LINK.sub(r"](\1results/\2)", markdown))
 
 
 def _games_page(path: Path) -> str:

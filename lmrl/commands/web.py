@@ -69,7 +69,8 @@ def web_command(
     with listen(host, port) as listener:
         place = _place(host, listener.getsockname()[1])
         keys = Keys(lambda key: print(f"For another tab: {place}#{key}", flush=True))
-        print(f"{task} at {place}#{keys.new()}\nCtrl-C ends it.", flush=True)
+        address = f"{place}#{keys.new()}"
+        print(f"{task} at {address}\nCtrl-C ends it.", flush=True)
         if host not in _LOCAL:
             print(
                 "note: whoever has this address can load your runs, and ask the chat models that you named", flush=True
@@ -87,8 +88,8 @@ def web_command(
             timeout_graceful_shutdown=1,
         )
         with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="lmrl-") as private:
-            if not no_browser:
-                webbrowser.open(_leading_to(f"{place}#{keys.new()}", Path(private)))
+            if not (no_browser or webbrowser.open(_leading_to(f"{place}#{keys.new()}", Path(private)))):
+                print(_no_browser(address, first), flush=True)
             uvicorn.Server(server).run(sockets=[listener])
 
 
@@ -99,6 +100,14 @@ def _chat_settings(first: Order, words: list[str] | None) -> dict[str, Any]:
         raise UserError("chat can be set for a chat model only (chat:MODEL or local:PATH): none is among the players")
     budget = {"shared_budget": True} if any(name.startswith("budget_") for name in settings) else {}
     return {**budget, **settings}
+
+
+def _no_browser(address: str, order: Order) -> str:
+    """What to do where no browser could be opened, as on a machine without a screen."""
+    watched = next((f" --policy {name}" for name in order.policies if name != "human"), "")
+    advisor = f" --advisor {order.advisor}" if order.advisor and not watched else ""
+    played = f"lmrl play {order.task}{watched}{advisor}"
+    return f"no browser could be opened here: open {address} in one, or play in the terminal: {played}"
 
 
 def _leading_to(address: str, private: Path) -> str:

@@ -25,6 +25,7 @@ __all__ = ["checked_suffix", "join_shards", "read_dataset", "read_episodes", "re
 _METADATA_KEY = b"lmrl"
 _HEADER = "lmrl_metadata"
 _COUNT = "episodes"
+_PLAYED = "episodes.parquet"
 _ROW_GROUP = 512
 
 
@@ -49,15 +50,22 @@ def write_episodes(
         return write(file, episodes, dict(metadata or {}))
 
 
-def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
+def read_episodes(source: str | os.PathLike[str] | Iterable[Episode]) -> Iterator[Episode]:
     """Yield the episodes of a file in order. Tuples in `Episode.info` come back as lists.
 
+    Args:
+        source: a file; the folder of an evaluation, or of a run that was evaluated (``RUN/evaluation``); or episodes,
+            which are given back.
+
     Raises:
-        UserError: for a missing file, another suffix, a missing or unknown column, or a broken line or row; it
-            names the file and the line (Parquet: the row, from 1). Damage to a Parquet file that `write_episodes`
-            wrote shows in the checksums of its pages, the end of a JSON Lines file in the count of its first line.
+        UserError: for a missing file, a folder without episodes, another suffix, a missing or unknown column, or a
+            broken line or row; it names the file and the line (Parquet: the row, from 1). Damage to a Parquet file that
+            `write_episodes` wrote shows in the checksums of its pages, the end of a JSON Lines file in the count of its
+            first line.
     """
-    path = _existing(path)
+    if not isinstance(source, str | os.PathLike):
+        return iter(source)
+    path = _existing(_played(Path(source)))
     return {".parquet": _parquet_episodes, ".jsonl": _jsonl_episodes}[checked_suffix(path)](path)
 
 
@@ -89,6 +97,16 @@ def checked_suffix(path: Path) -> str:
     if path.suffix not in (".parquet", ".jsonl"):
         raise UserError(f"{path}: episodes are kept in .parquet or .jsonl files, got the suffix {path.suffix!r}")
     return path.suffix
+
+
+def _played(path: Path) -> Path:
+    """Of a folder the file of the episodes that were played in its evaluation; a file itself."""
+    if not path.is_dir():
+        return path
+    found = next((file for file in (path / _PLAYED, path / "evaluation" / _PLAYED) if file.is_file()), None)
+    if found is None:
+        raise UserError(f"{path}: no episodes there (neither {_PLAYED} nor evaluation/{_PLAYED})")
+    return found
 
 
 def _existing(path: str | os.PathLike[str]) -> Path:

@@ -18,7 +18,7 @@ from lmrl.evaluation.played import EpisodeTable
 from lmrl.evaluation.playing import Player, RayWorkers, play_on_workers
 from lmrl.models.zoo import own_settings
 from lmrl.partners import environment
-from lmrl.players import named_policy, played_task
+from lmrl.players import Trained, load_policy, named_policy, played_task, task_of
 from lmrl.rollout import episode_seed
 from lmrl.types import Described, Episode, Policy, Start
 
@@ -90,7 +90,7 @@ class Evaluation:
 
 
 def evaluate(
-    policy: Policy | str | PathLike[str],
+    policy: Policy | Trained | str | PathLike[str],
     task: str | None = None,
     episodes: int | None = None,
     seed: int = 0,
@@ -118,8 +118,9 @@ def evaluate(
     slot. Pieces are what workers of a Ray cluster are given, so the result is, byte for byte, that of one process.
 
     Args:
-        policy: whoever plays, or a name as of ``lmrl evaluate --policy``: a run folder, a checkpoint, ``random``, ...
-        task: name of a task, one of `lmrl.tasks()`; None: the one that a run or checkpoint was trained on.
+        policy: whoever plays: a policy, a module in memory, or a name as of ``lmrl evaluate --policy``: a run folder, a
+            checkpoint, ``random``, ...
+        task: name of a task, one of `lmrl.tasks()`; None: the one that a run, checkpoint or module was trained on.
         episodes: how many, at least one; None: `default_episodes`.
         seed: of the whole evaluation.
         slots: how many environments play side by side.
@@ -148,6 +149,9 @@ def evaluate(
         if ray is not None and ray.make_policy is None:
             ray = replace(ray, make_policy=partial(named_policy, path, registry.task(task), env, **settings))
         policy, name = named_policy(path, registry.task(task), env, **settings), name or path
+    else:
+        task, name = task or task_of(policy), name or type(policy).__name__
+        policy = load_policy(policy, task)
     record = played_task(task)
     task, episodes = record.name, default_episodes(record.name) if episodes is None else episodes
     check_range("[1, inf)", episodes=episodes, slots=slots)
@@ -169,7 +173,7 @@ def evaluate(
     made_with |= {} if weights is None else {"weights": weights}
     made_with |= {"selection": True} if selection else {}
     whole = {**made_with, **(provenance or {})}
-    return Evaluation(task, name or type(policy).__name__, tuple(played), seed, len(fixed), whole)
+    return Evaluation(task, name, tuple(played), seed, len(fixed), whole)
 
 
 def default_episodes(task: str) -> int:

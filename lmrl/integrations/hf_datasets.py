@@ -66,7 +66,7 @@ def episodes_dataset(episodes: str | os.PathLike[str] | Iterable[Episode]) -> "D
         UserError: `datasets` is missing; for a file as `lmrl.data.storage.read_episodes`; a text is not valid Unicode.
     """
     package = datasets_package()
-    source = iter(read_episodes(episodes) if isinstance(episodes, (str, os.PathLike)) else episodes)
+    source = read_episodes(episodes)
     tables, count = [SCHEMA.empty_table()], 0
     while block := [*islice(source, _BLOCK)]:
         tables.append(table_of(block, count))
@@ -164,7 +164,7 @@ def conversations_dataset(episodes: str | os.PathLike[str] | Iterable[Episode], 
     Raises:
         UserError: `datasets` is missing, for a task without prompts, for a file as `lmrl.data.storage.read_episodes`.
     """
-    source = read_episodes(episodes) if isinstance(episodes, (str, os.PathLike)) else episodes
+    source = read_episodes(episodes)
     tools = json.dumps([get_json_schema(TaskEnvironment.act)])
     rows = [{"messages": _conversation(episode, env), "tools": tools} for episode in source]
     dataset: Dataset = datasets_package().Dataset.from_list(rows)

@@ -1,7 +1,12 @@
 """Policies by name: what they play like, what is refused, and that those of the repository are what is published."""
 
 import json
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import torch
@@ -125,3 +130,19 @@ def test_the_zoo_is_small() -> None:
     folder = Path(__file__).parents[2] / "zoo" / "lmrl_zoo" / "policies"
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 25_000_000
     assert len(SHIPPED) == len(list(folder.glob("*/*/zoo.json"))) > 0
+
+
+@pytest.mark.slow
+def test_the_wheel_of_the_zoo_holds_all_its_policies(tmp_path: Path) -> None:
+    if find_spec("hatchling") is None:
+        pytest.skip("the wheel is built by hatchling: pip install hatchling")
+    sources = Path(__file__).parents[2] / "zoo"
+    copied = shutil.copytree(sources, tmp_path / "zoo")  # what is built is not written beside the sources
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path / "dist")]
+    subprocess.run(command, cwd=copied, check=True, capture_output=True, timeout=120)
+    (wheel,) = (tmp_path / "dist").glob("lmrl_zoo-*.whl")
+    with ZipFile(wheel) as packed:
+        held = {name for name in packed.namelist() if name.startswith("lmrl_zoo/policies/")}
+    files = (path for path in (sources / "lmrl_zoo" / "policies").rglob("*") if path.is_file())
+    assert held == {path.relative_to(sources).as_posix() for path in files}
+    assert {f"lmrl_zoo/policies/{name.removeprefix('zoo:')}/zoo.json" for name in SHIPPED} <= held

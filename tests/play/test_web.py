@@ -539,12 +539,13 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
     monkeypatch.setattr("uvicorn.Server.run", run)
 
-    def show(address: str) -> None:
+    def show(address: str) -> bool:
         """What other users see of it is the path of a file that they cannot read."""
         page = Path(urlsplit(address).path)
         assert (page.stat().st_mode & 0o777, page.parent.stat().st_mode & 0o777) == (0o600, 0o700)
         leading.append(page.read_text())
         shown.append(address)
+        return True
 
     monkeypatch.setattr("webbrowser.open", show)
     assert main(["web", "wordle", "--port", "0", "--policy", "random"]) == 0
@@ -571,6 +572,30 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
             assert main(["web", *words]) == 2
             assert message in capsys.readouterr().err
     assert len(ports) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "played"),
+    [
+        (["--policy", "zoo:maze_fo/ilql", "--advisor", "optimal"], "maze_fo --policy zoo:maze_fo/ilql"),
+        (["maze_fo", "--policy", "human", "random"], "maze_fo --policy random"),
+        (["maze_fo", "--advisor", "optimal"], "maze_fo --advisor optimal"),
+        (["maze_fo"], "maze_fo"),
+    ],
+)
+def test_where_no_browser_can_be_opened_the_terminal_is_named(
+    words: list[str], played: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: None)
+    monkeypatch.setattr("webbrowser.open", lambda address: False)
+    assert main(["web", *words, "--port", "0"]) == 0
+    first, _, last = capsys.readouterr().out.splitlines()
+    address = first.removeprefix("maze_fo at ")
+    assert last == (
+        f"no browser could be opened here: open {address} in one, or play in the terminal: lmrl play {played}"
+    )
+    assert main(["web", *words, "--port", "0", "--no-browser"]) == 0
+    assert "no browser" not in capsys.readouterr().out
 
 
 # -- in a browser -----------------------------------------------------------------------------------------------------
