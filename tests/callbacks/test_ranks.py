@@ -1,5 +1,6 @@
 """Two processes play and learn what one does, and are in step although their episodes end at different times."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from lightning.pytorch import Callback
 import lmrl
 from lmrl.callbacks import InteractiveEvaluation, RolloutCollection
 from lmrl.distributed import all_gather_objects, map_over_ranks, rank_and_world_size
-from lmrl.modules import BC, GRPO, ILQL, PPO, ArCHer, GiGPO, OnlineFilteredBC
+from lmrl.modules import BC, GRPO, ILQL, PPO, ArCHer, GiGPO, LanguageModule, OnlineFilteredBC
 from lmrl.rollout import in_order, rollout
 from lmrl.training.sharding import summon_full_params
 from lmrl.types import Episode, Start
@@ -29,7 +30,7 @@ def learn(name: str, kind: str, bc_run: str, data_path: str, root: Path) -> list
     world, seen = (1, Losses()) if name == "one" else (2, Losses())
     torch.manual_seed(0)
     shared = {"pretrained": bc_run, "lr": 1e-2, "warmup_steps": 0, "lr_schedule": "constant"}
-    module = {
+    kinds: Mapping[str, Callable[..., LanguageModule]] = {
         "ppo": partial(PPO, kl_target=1e-3, kl_horizon=100),
         "bc": partial(OnlineFilteredBC, top_fraction=0.5),
         "ilql": partial(ILQL, polyak=0.5),
@@ -37,11 +38,12 @@ def learn(name: str, kind: str, bc_run: str, data_path: str, root: Path) -> list
         "grpo": partial(GRPO, kl_weight=0.1),
         "gigpo": partial(GiGPO, advantage="rloo", loss_agg_mode="seq-mean-token-sum"),
         "archer": partial(ArCHer, actor_loss="pg", polyak=0.5),
-    }[kind](**shared)
+    }
+    module = kinds[kind](**shared)
     settings: dict[str, Any] = {"epochs": 2, "keep_replay": kind == "archer"}
     if kind == "ilql":
         settings = {"offline": True, "keep_replay": True, "batches": 3, "path": data_path}
-    groups = {"episodes": 6, "group_size": 3} if kind in ("grpo", "gigpo") else {"episodes": 5}
+    groups: dict[str, Any] = {"episodes": 6, "group_size": 3} if kind in ("grpo", "gigpo") else {"episodes": 5}
     playing = InteractiveEvaluation("maze_fo", every_n_steps=3, episodes=5, slots=2, env=ENV)
     trainer = L.Trainer(
         max_steps=STEPS, accelerator="cpu", devices=world, strategy=strategy(name), logger=False, limit_val_batches=0,
