@@ -13,7 +13,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.agreement import partner_agreement
 from lmrl.evaluation.result_files import read_json
 from lmrl.evaluation.results import TUNED
-from lmrl.evaluation.tuning import BETAS, TEMPERATURES, Tried, tune
+from lmrl.evaluation.tuning import TEMPERATURES, Tried, tune
 from lmrl.files import locked
 from lmrl.models.export import check_replaceable
 from lmrl.modules import load_module
@@ -104,7 +104,8 @@ def tune_command(
     Args:
         run: a run folder; the choice is left there in tuned.json.
         temperatures: to try, 0 is greedy (default: 1, 0.5, 0.25).
-        betas: weights of the learned values to try, of MC and ILQL (default: 1, 2, 4, 8, 16).
+        betas: weights of the learned values to try, of MC and ILQL (default: 1, 2, 4, 8, 16, and that of the
+            configuration).
         episodes: games for each pair.
         seed: of the games, which differ from those of evaluations and of the choice of checkpoints.
         env: arguments of the environment.
@@ -119,7 +120,7 @@ def tune_command(
         table.add_row(*numbers, f"{tried.return_mean:.3f}", f"{low:.3f} to {high:.3f}")
 
     with locked(run, "run folder"):
-        tried = (temperatures or TEMPERATURES, betas or BETAS)
+        tried = (temperatures or TEMPERATURES, betas or None)
         best, *_ = tune(run, *tried, episodes, seed, env_arguments(env), on_tried=show, device=device, slots=slots)
     Console().print(table)
     chosen = " ".join(f"--{name} {value:g}" for name, value in best.settings.items())

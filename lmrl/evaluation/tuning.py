@@ -30,7 +30,7 @@ class Tried(NamedTuple):
 def tune(
     run: Path,
     temperatures: Sequence[float] = TEMPERATURES,
-    betas: Sequence[float] = BETAS,
+    betas: Sequence[float] | None = None,
     episodes: int = 256,
     seed: int = 0,
     env: Mapping[str, Any] | None = None,
@@ -46,7 +46,7 @@ def tune(
     Args:
         run: a run folder.
         temperatures: to try.
-        betas: to try, of a run with values.
+        betas: to try, of a run with values; None: `BETAS`, and the one that it was trained with.
         episodes: games for each pair.
         seed: of the games.
         env: arguments of the environment.
@@ -62,14 +62,15 @@ def tune(
     """
     if not run.is_dir():
         raise UserError(f"what is tuned is the folder of a run, got {str(run)!r}")
-    if not temperatures or not betas:
+    if not temperatures or (betas is not None and not betas):
         raise UserError("temperatures and betas need at least one value each")
     check_range("[0, inf)", **{f"temperature {value}": value for value in temperatures})
-    check_range("[0, inf)", **{f"beta {value}": value for value in betas})
+    check_range("[0, inf)", **{f"beta {value}": value for value in betas or ()})
     task = registry.task(played_task(None, str(run)).name)
-    valued = isinstance(named_policy(str(run), task, env), ValueGuidedPolicy)
+    trained = named_policy(str(run), task, env)
+    own = trained.beta if isinstance(trained, ValueGuidedPolicy) else None
     found = []
-    for temperature, beta in product(temperatures, betas if valued else (None,)):
+    for temperature, beta in product(temperatures, (None,) if own is None else betas or sorted({*BETAS, own})):
         settings: dict[str, Any] = {"temperature": temperature} | ({} if beta is None else {"beta": beta})
         player = named_policy(str(run), task, env, **settings | ({} if device is None else {"device": device}))
         scores = evaluate(player, task.name, episodes, seed, slots=slots, env=env, selection=True).scores()

@@ -78,6 +78,11 @@ class ValueGuidedPolicy:
     ) -> Guidance:
         return Guidance(self._values, q_heads, beta, support_top_k, support_top_p)
 
+    @property
+    def beta(self) -> float:
+        """How strongly the values move the language model."""
+        return self._guidance.beta
+
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """One action per request, in their order."""
         return sample_actions(self._decoder, self._context_builder, self._settings, requests)

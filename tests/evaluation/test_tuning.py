@@ -10,6 +10,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import tuning
 from lmrl.evaluation.results import TUNED, tuned_settings
 from lmrl.evaluation.tuning import tune
+from lmrl.modules import MC
 from lmrl.players import named_policy
 from lmrl.types import Policy
 
@@ -82,3 +83,17 @@ def test_it_plays_on_the_device_that_is_named(run: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(tuning, "named_policy", spying)
     tune(run, temperatures=(1.0,), episodes=2, device="cuda:3")
     assert asked[-1] == "cuda:3"
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]), ((3.0,), [3.0])])
+def test_the_beta_that_a_run_was_trained_with_is_tried(
+    run: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[float, ...] | None, expected: list[float]
+) -> None:
+    class Played:
+        def scores(self) -> dict[str, object]:
+            return {"return_mean": 1.0, "return_ci": [0.0, 4.0]}
+
+    trained = MC(pretrained=str(run), beta=0.5).policy()
+    monkeypatch.setattr("lmrl.evaluation.tuning.named_policy", lambda *given, **more: trained)
+    monkeypatch.setattr("lmrl.evaluation.tuning.evaluate", lambda *given, **more: Played())
+    assert [tried.settings["beta"] for tried in tune(run, temperatures=(1.0,), betas=given)] == expected
