@@ -12,6 +12,7 @@ from lmrl.evaluation.results import TUNED, tuned_settings
 from lmrl.evaluation.tuning import tune
 from lmrl.modules import MC
 from lmrl.players import named_policy
+from lmrl.tokens.encoding import Window
 from lmrl.types import Policy
 
 
@@ -93,7 +94,9 @@ def test_the_beta_that_a_run_was_trained_with_is_tried(
         def scores(self) -> dict[str, object]:
             return {"return_mean": 1.0, "return_ci": [0.0, 4.0]}
 
-    trained = MC(pretrained=str(run), beta=0.5).policy()
+    module = MC(pretrained=str(run), beta=0.5)
+    module.window = Window(tokens=64)
+    trained = module.policy(max_new_tokens=8)
     monkeypatch.setattr("lmrl.evaluation.tuning.named_policy", lambda *given, **more: trained)
     monkeypatch.setattr("lmrl.evaluation.tuning.evaluate", lambda *given, **more: Played())
     assert [tried.settings["beta"] for tried in tune(run, temperatures=(1.0,), betas=given)] == expected
