@@ -1,7 +1,7 @@
 """Play the games that the pages of the tasks show: ``python docs/games/make.py`` writes ``TASK.jsonl`` of every task.
 
-Three games each of the player that recorded the dataset, of the best scripted player where there is one, and of the
-best policy of the zoo where there is one, from the same starts.
+Three games each of the player that recorded the dataset, of the best scripted player where there is one, and of a
+policy of the zoo, from the same starts.
 """
 
 import argparse
@@ -13,7 +13,6 @@ from lmrl.envs.registry import policy_names
 
 GAMES = 3
 SEED = 5
-NOT_IN_THE_ZOO = ("chess",)
 BEST = {
     "maze_fo": "ilql",
     "guess_city": "filtered_bc",
@@ -26,8 +25,7 @@ BEST = {
 def players(task: str) -> list[str]:
     """Who plays, in the order of the file."""
     scripted = [name for name in ("behaviour", "optimal") if name in policy_names(task)]
-    trained = [] if task in NOT_IN_THE_ZOO else [f"zoo:{task}/{BEST.get(task, 'ppo')}"]
-    return scripted + trained
+    return [*scripted, f"zoo:{task}/{BEST.get(task, 'ppo')}"]
 
 
 def main() -> None:
