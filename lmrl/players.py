@@ -183,7 +183,7 @@ def load_policy(
         pickled = bool(settings.get("allow_pickle"))
         record = task if isinstance(task, Task) else played_task(task, name, allow_pickle=pickled)
         return named_policy(name, record, env, **settings)
-    if isinstance(player, Trained):
+    if isinstance(player, Trained) and not isinstance(player, Policy):  # a policy may have another as its `policy`
         record = task if isinstance(task, Task) else played_task(task or task_of(player))
         return player.policy(**{"max_new_tokens": record.max_action_tokens, **settings})
     if settings:

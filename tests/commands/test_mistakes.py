@@ -135,7 +135,7 @@ MISTAKES = [
     ("data import maze_fo junk.parquet --out x.parquet", "junk.parquet, line 1: not valid JSON"),
     ("export folder --to exported", "make them with: lmrl fit --config"),
     ("export bc.ckpt --to full", "export into a new folder"),
-    ("evaluate --policy zoo:maze_fo/nobody", "known: zoo:maze_fo/bc, zoo:maze_fo/ilql"),
+    ("evaluate --policy zoo:maze_fo/nobody", "known: zoo:maze_fo/bc, zoo:maze_fo/filtered_bc"),
     ("play maze_fo --policy nowhere", "known: random, behaviour, optimal"),
     ("zoo info maze_fo/ilql", "unknown policy of the zoo"),
     ("zoo list maze", "known: car_dealer, chess"),
