@@ -312,11 +312,12 @@ def _final_values(policy: Policy, ended: Sequence[tuple[Slot, Episode]]) -> dict
 
     It is asked for here, where the policy still holds what it has read of these episodes.
     """
-    cut = [slot for slot, it in ended if it.truncated and not it.terminated and it.action_values]
-    if not cut or not isinstance(policy, Valued):
+    cut = [_beyond(slot) for slot, it in ended if it.truncated and not it.terminated and it.action_values]
+    read = [request for request in cut if request.observations[-1]]  # an empty text may leave nothing to read
+    if not read or not isinstance(policy, Valued):
         return {}
-    values = policy.state_values([_beyond(slot) for slot in cut])
-    return {slot.index: float(value) for slot, value in zip(cut, values, strict=True)}
+    values = policy.state_values(read)
+    return {request.slot: float(value) for request, value in zip(read, values, strict=True)}
 
 
 def _beyond(slot: Slot) -> Request:

@@ -203,6 +203,23 @@ def test_what_is_cut_short_has_a_value_beyond_its_end_and_what_the_rules_end_has
     assert plain.truncated and plain.final_value is None
 
 
+class Mute(Counter):
+    """Cuts its episodes short without a word."""
+
+    def _turn(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "", 1.0, False, True, {}
+
+
+def test_an_episode_that_is_cut_without_a_word_is_played_all_the_same() -> None:
+    class Reader(Critic):
+        def state_values(self, requests: Sequence[Request]) -> list[float]:
+            assert all(request.observations[-1] for request in requests)
+            return super().state_values(requests)
+
+    (episode,) = in_order(rollout(Reader(), lambda: Mute(lambda *_: False), [Start(0)], task="toy"))
+    assert episode.truncated and episode.observations[-1] == "" and episode.final_value is None
+
+
 class Grumpy:
     """A second speaker that will not answer about one seed, or not the first time it is asked at all."""
 
