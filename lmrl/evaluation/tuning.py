@@ -55,7 +55,7 @@ def tune(
         slots: games side by side.
 
     Returns:
-        All pairs, the best first; among equals the one nearest to the policy as it was trained: the first given.
+        All pairs, the best first; among equals the one that was tried first.
 
     Raises:
         UserError: no run folder, nothing to try, or a number outside of its range.
