@@ -39,6 +39,17 @@ MINUTES = Along("time/train_seconds", "minutes of training", 1 / 60)
 EPISODES = Along("rollout/episodes", "episodes drawn")
 
 
+def _panels(count: int, most: int, width: float, height: float, more: float) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels of that size, at most so many side by side, and its axes."""
+    columns = min(most, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows + more), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes[count:]:
+        axis.set_axis_off()
+    return figure, axes
+
+
 def plot_returns(panels: Mapping[str, Mapping[str, Sequence[Curves]]], path: Path, along: Along | None = None) -> None:
     """Draw a panel per task: the return in interactive evaluation, mean over the seeds and the range of them.
 
@@ -47,16 +58,11 @@ def plot_returns(panels: Mapping[str, Mapping[str, Sequence[Curves]]], path: Pat
         path: where the picture goes.
         along: what it is drawn over; runs that did not log it are left out. None: optimizer steps.
     """
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
     with matplotlib.style.context(STYLE):
-        figure = Figure(figsize=(5.6 * columns, 3.0 * rows + 0.5), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False)
-        for axis, (task, runs) in zip(axes.flat, panels.items(), strict=False):
+        figure, axes = _panels(len(panels), 2, 5.6, 3.0, 0.5)
+        for axis, (task, runs) in zip(axes, panels.items(), strict=False):
             drawn = sum(_return_curve(axis, name, seeds, along) for name, seeds in runs.items())
             _frame(axis, task, "mean return per episode", drawn, _STEPS if along is None else along.unit)
-        for axis in axes.flat[len(panels) :]:
-            axis.set_axis_off()
         figure.savefig(path)
 
 
@@ -67,12 +73,9 @@ def plot_excess(panels: Mapping[str, Sequence[Curves]], path: Path) -> None:
         panels: task to the curves of each seed of BC.
         path: where the picture goes.
     """
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
     with matplotlib.style.context(STYLE):
-        figure = Figure(figsize=(4.2 * columns, 2.4 * rows + 0.2), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False)
-        for axis, (task, seeds) in zip(axes.flat, panels.items(), strict=False):
+        figure, axes = _panels(len(panels), 3, 4.2, 2.4, 0.2)
+        for axis, (task, seeds) in zip(axes, panels.items(), strict=False):
             for curves in seeds:
                 axis.plot(*curves[_EXCESS], color=colour("bc"), marker="o", markersize=3, linewidth=1.4)
             axis.set_title(task)
@@ -80,8 +83,6 @@ def plot_excess(panels: Mapping[str, Sequence[Curves]], path: Path) -> None:
             axis.set_ylabel("nats per action")
             axis.set_ylim(bottom=0)
             axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
-        for axis in axes.flat[len(panels) :]:
-            axis.set_axis_off()
         figure.savefig(path)
 
 
@@ -93,15 +94,10 @@ def plot_losses(runs: Mapping[str, Curves], path: Path, columns: int = 3) -> Non
         path: where the picture goes.
         columns: how many charts stand side by side.
     """
-    columns = min(columns, len(runs))
-    rows = -(-len(runs) // columns)
     with matplotlib.style.context(STYLE):
-        figure = Figure(figsize=(4.2 * columns, 3.1 * rows + 0.2), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False)
-        for axis, (name, curves) in zip(axes.flat, runs.items(), strict=False):
+        figure, axes = _panels(len(runs), columns, 4.2, 3.1, 0.2)
+        for axis, (name, curves) in zip(axes, runs.items(), strict=False):
             _loss_panel(axis, name, curves)
-        for axis in axes.flat[len(runs) :]:
-            axis.set_axis_off()
         figure.savefig(path, dpi=110)
 
 
@@ -115,17 +111,11 @@ def plot_probes(plot: ProbePlot, probes: Mapping[str, Any], path: Path, title: s
         title: above the whole picture.
     """
     with matplotlib.style.context(STYLE):
-        columns = min(2, len(probes))
-        rows = -(-len(probes) // columns)
-        width, height = plot.size(next(iter(probes.values())))
-        figure = Figure(figsize=(width * columns, height * rows + (0.4 if title else 0.0)), layout="constrained")
+        figure, axes = _panels(len(probes), 2, *plot.size(next(iter(probes.values()))), 0.4 if title else 0.0)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color="#111111")
-        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axis, (name, probe) in zip(axes, probes.items(), strict=False):
             plot.draw(axis, label(name), probe)
-        for axis in axes[len(probes) :]:
-            axis.set_axis_off()
         figure.savefig(path)
 
 
