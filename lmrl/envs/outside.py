@@ -15,6 +15,7 @@ import json
 import math
 import random
 import re
+import socket
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -115,6 +116,9 @@ class OpenEnvGame(TextEnv):
     def close(self) -> None:
         """End the session."""
         if self._connection is not None:
+            with suppress(Exception):
+                self._connection.send('{"type": "close"}')
+                self._connection.close()
             self._hang_up()
             self._connection = None
 
@@ -164,7 +168,7 @@ class OpenEnvGame(TextEnv):
     def _connected(self) -> Any:
         if self._connection is None:
             connection = self._library.connect(self._url, open_timeout=self._timeout, max_size=_LONGEST_REPLY)
-            self._hang_up = weakref.finalize(self, _end_connection, connection)
+            self._hang_up = weakref.finalize(self, _hang_up, connection.socket)
             self._connection = connection
         return self._connection
 
@@ -209,10 +213,10 @@ class _Refusal(UserError):
     """The server has answered with an error."""
 
 
-def _end_connection(connection: Any) -> None:
-    with suppress(Exception):
-        connection.send('{"type": "close"}')
-        connection.close()
+def _hang_up(connection: socket.socket) -> None:
+    """Without a word: whoever collects garbage may hold the locks that a word would need, or be the one to answer."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _with_tuples(value: Any) -> Any:

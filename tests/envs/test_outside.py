@@ -1,11 +1,13 @@
 """Games of others: what they say and earn, which laws they break, and who may name them."""
 
 import asyncio
+import gc
 import json
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -167,6 +169,23 @@ def test_a_lost_session_is_begun_anew_with_the_next_episode_and_not_within_one()
         env.close()
     with pytest.raises(UserError, match="no answer of"):
         env.reset(seed=0)
+
+
+@pytest.mark.timeout(30)
+def test_one_that_is_forgotten_ends_its_session_whatever_its_collector_holds() -> None:
+    with serving("maze_fo", Limits(sessions=1)) as url:
+        env = lmrl.make(f"openenv:{url}")
+        first = env.reset(seed=0)
+        with env._connection.protocol_mutex:  # as where the thread that reads from the connection collects
+            del env
+            gc.collect()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            with suppress(UserError):
+                assert lmrl.make(f"openenv:{url}").reset(seed=0) == first
+                break
+        else:
+            pytest.fail("the session was not ended")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,9 @@ def on_ranks(work: Callable[..., Any], *arguments: Any, world: int = 2, seconds:
         AssertionError: one of them failed (with its traceback), or they were not done in time.
     """
     port = _free_port()
-    context = multiprocessing.get_context("fork")
+    # Forks of a process without threads: a lock that a thread of this one holds would never be let go in its fork.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.conftest", "lmrl.cli"])
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / str(rank) for rank in range(world)]
         processes = [

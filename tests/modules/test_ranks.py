@@ -1,5 +1,6 @@
 """Two processes learn what one does: the same losses, weights and gradients, whatever holds the weights."""
 
+import faulthandler
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -217,3 +218,18 @@ def stuck() -> None:
 def test_a_deadlock_is_a_failure() -> None:
     with pytest.raises(AssertionError, match=r"processes \[0.* were not done after 2.0 s"):
         on_ranks(stuck, seconds=2.0)
+
+
+def talk() -> float:
+    torch.distributed.init_process_group("gloo")
+    found = torch.ones(1)
+    torch.distributed.all_reduce(found)
+    return found.item()
+
+
+def test_processes_know_nothing_of_the_threads_of_this_one() -> None:
+    faulthandler.dump_traceback_later(200)  # a thread whose lock a fork would wait for
+    try:
+        assert on_ranks(talk, seconds=60.0) == [2.0, 2.0]
+    finally:
+        faulthandler.cancel_dump_traceback_later()
