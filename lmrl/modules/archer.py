@@ -18,6 +18,7 @@ from lmrl.modules.actor_critic import ActorCritic
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.segments import Segment
 from lmrl.training.optimizer import check_target_precision
+from lmrl.training.reporting import WeightReporter
 from lmrl.training.rounds import attach_columns, joined, sampled
 from lmrl.types import Episode
 
@@ -78,6 +79,8 @@ class ArCHer(ActorCritic):
         self.loss_arguments: dict[str, Any] = {
             "gamma": gamma, "expectile": expectile, "temperature": temperature, "max_weight": max_weight, "clip": clip
         }  # fmt: skip
+        if actor_loss == "awr":
+            self.reporter = WeightReporter(self.name, max_weight)
         self.polyak, self.sampled_only, self.critic_only_steps = polyak, actor_loss == "pg", critic_only_steps
         self.target_critic: Critic = frozen_copy(self.critic)
 

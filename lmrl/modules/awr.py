@@ -9,6 +9,7 @@ from lmrl.errors import UserError, check_range
 from lmrl.losses import AWRLoss, awr_loss
 from lmrl.modules.actor_critic import ActorCritic
 from lmrl.tokens.collate import TokenBatch
+from lmrl.training.reporting import WeightReporter
 
 __all__ = ["AWR"]
 
@@ -54,6 +55,7 @@ class AWR(ActorCritic):
         check_range("[0.5, 1)", expectile=expectile)
         super().__init__(**shared)
         self.gamma, self.bootstrap = gamma, bootstrap
+        self.reporter = WeightReporter(self.name, max_weight)
         self.loss_arguments = {"temperature": temperature, "max_weight": max_weight, "expectile": expectile}
 
     def setup(self, stage: str) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "TermMeans",
     "TokenMeans",
     "TokenPerplexity",
+    "WeightReporter",
     "log_now",
 ]
 
@@ -275,6 +276,42 @@ class PerplexityReporter(LossReporter):
             entropy = data.entropy()
             if entropy is not None and data.tokens_per_action is not None:
                 module.log(f"val/{self.name}/excess", metric.compute().log() * data.tokens_per_action - entropy)
+
+
+class WeightReporter(LossReporter):
+    """Logs the terms of an advantage-weighted loss, and warns where the weights tell actions no longer apart.
+
+    Args:
+        name: see `LossReporter`.
+        max_weight: at which the weights are cut off.
+    """
+
+    _WINDOW = 200  # batches that are judged together: while the values move, one alone may look like anything
+    _NEAR_MAX, _NEAR_ZERO = 0.9, 0.01
+
+    def __init__(self, name: str, max_weight: float) -> None:
+        super().__init__(name)
+        self.max_weight = max_weight
+        self._window: list[tuple[float, float]] = []
+
+    def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
+        """See `LossReporter.log_batch`; the numbers are those of all ranks already."""
+        super().log_batch(module, found)
+        mean, largest = (found.means[f"{self.name}/weight_{kind}"].item() for kind in ("mean", "max"))
+        self._window.append((mean, largest))
+        if len(self._window) == self._WINDOW:
+            means, maxima = zip(*self._window, strict=True)
+            self._judge(module.trainer.global_step, sum(means) / len(means), max(maxima))
+            self._window = []
+
+    def _judge(self, step: int, mean: float, largest: float) -> None:
+        if mean >= self._NEAR_MAX * self.max_weight:
+            told = f"the mean weight is {mean:.4g} of at most {self.max_weight:g}: actions count alike, V is far too low"
+        elif largest <= self._NEAR_ZERO:
+            told = f"the largest weight is {largest:.2g}: nothing is learned, V is far too high"
+        else:
+            return
+        rank_zero_warn(f"{self.name}, the {self._WINDOW} batches up to step {step}: {told}")
 
 
 class RoundReporter(LossReporter):

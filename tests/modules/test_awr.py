@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from lmrl.datamodules.offline import _with_returns
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.losses import advantage_weights, awr_loss
-from lmrl.modules import AWR, BC, load_module
+from lmrl.modules import AWR, BC, ArCHer, load_module
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Window
+from lmrl.training.reporting import WeightReporter
 from lmrl.types import Episode
 from tests.helpers.doubles import MARKOV, cut, episode
 from tests.helpers.online import ENV, fit, rounds, trainer
@@ -177,6 +179,34 @@ def test_a_run_learns_and_plays_again(bc_run: str, data_path: Path, tmp_path: Pa
         assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in module.state_dict().items())
         played.append(evaluate(again.eval().policy(max_new_tokens=4), "maze_fo", 2, env=ENV).episodes)
     assert [e.actions for e in played[0]] == [e.actions for e in played[1]] == [e.actions for e in played[2]]
+
+
+@pytest.mark.parametrize("kind", [AWR, ArCHer])
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (-90.0, "the mean weight is 20 of at most 20: actions count alike"),
+        (90.0, "the largest weight is .*: nothing is learned"),
+        (None, None),
+    ],
+)
+def test_weights_that_tell_nothing_apart_are_told(
+    kind: type[AWR] | type[ArCHer],
+    value: float | None,
+    told: str | None,
+    bc_run: str,
+    data_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(WeightReporter, "_WINDOW", 3)
+    module = kind(pretrained=bc_run, lr=1e-9, temperature=1.0 if value else 1e9)
+    assert module.critic.v_head is not None
+    with torch.no_grad():
+        module.critic.v_head.outer.bias.fill_(value or 0.0)  # and what ArCHer's Q says stays near the returns
+    data = MazeDataModule("maze_fo", path=str(data_path), batch_size=16)
+    with pytest.warns(UserWarning, match=f"{kind.name}, the 3 batches up to step 2: {told}") if told else nullcontext():
+        trainer(tmp_path, 3, [], limit_val_batches=0).fit(module, data)
 
 
 def test_rounds_are_refused(bc_run: str, tmp_path: Path) -> None:
