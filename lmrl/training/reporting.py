@@ -306,9 +306,9 @@ class WeightReporter(LossReporter):
 
     def _judge(self, step: int, mean: float, largest: float) -> None:
         if mean >= self._NEAR_MAX * self.max_weight:
-            told = f"the mean weight is {mean:.4g} of at most {self.max_weight:g}: actions count alike, V is far too low"
+            told = f"the mean weight is {mean:.4g} of at most {self.max_weight:g}: actions count alike, V is too low"
         elif largest <= self._NEAR_ZERO:
-            told = f"the largest weight is {largest:.2g}: nothing is learned, V is far too high"
+            told = f"the largest weight is {largest:.2g}: nothing is learned, V is too high"
         else:
             return
         rank_zero_warn(f"{self.name}, the {self._WINDOW} batches up to step {step}: {told}")
