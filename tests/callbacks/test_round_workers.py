@@ -65,9 +65,9 @@ def test_values_that_guide_play_as_in_one_process(
 ) -> None:
     kind = partial(ILQL, pretrained=bc_run, polyak=0.5)
     data: dict[str, Any] = {"path": str(data_path), "offline": True, "keep_replay": True, "batches": 2}
-    one, two = Noting(piece=2), Noting(ray=ray_cluster, workers=1)
+    one, four = Noting(piece=2), Noting(ray=ray_cluster, workers=4)
     alone = learned(kind, tmp_path / "one", one, **data)
-    assert_same((one, alone), (two, learned(kind, tmp_path / "two", two, **data)))
+    assert_same((one, alone), (four, learned(kind, tmp_path / "four", four, **data)))
 
 
 def test_wrong_arguments() -> None:
