@@ -1,5 +1,6 @@
 """Tables of results in README and docs follow from committed records: ``python -m tests.test_numbers`` makes them."""
 
+import csv
 import json
 import re
 from collections.abc import Sequence
@@ -114,6 +115,27 @@ def of_algorithms() -> str:
     return grid(["algorithm", *found], rows)
 
 
+def of_floor() -> str:
+    """How far BC came towards the floor at each quarter of its training, and whether it knows its own data better."""
+    rows = []
+    for task in registry.tasks():
+        file = RECORDS / task / "bc" / "metrics.csv"
+        if not file.is_file():
+            continue
+        with file.open(encoding="utf-8", newline="") as lines:
+            logged = list(csv.DictReader(lines))
+        excess, train, held_out = (
+            {int(row["step"]) + 1: float(row[key]) for row in logged if row.get(key)}
+            for key in ("val/bc/excess", "train/loss", "val/loss")
+        )
+        steps = max(train)
+        quarters = [max((step for step in excess if step <= steps * part / 4), default=None) for part in (2, 3, 4)]
+        shown = [UNKNOWN if at is None else number(excess[at], 3) for at in quarters]
+        rows.append([task, f"{steps:,}", *shown, number(train[steps], 2), number(held_out[max(held_out)], 2)])
+    heads = ["task", "steps", "half way", "three quarters", "at the end", "last training loss", "last held-out loss"]
+    return grid(heads, rows)
+
+
 def of_zoo() -> str:
     """A row per policy of the repository, with the settings that it was scored with."""
     found = [(file.parent, json.loads(file.read_text(encoding="utf-8"))) for file in ZOO.glob("*/*/zoo.json")]
@@ -199,7 +221,7 @@ def expected(task: str, names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-WHOLE = {"all": of_all, "algorithms": of_algorithms, "community": of_community, "zoo": of_zoo}
+WHOLE = {"all": of_all, "algorithms": of_algorithms, "community": of_community, "floor": of_floor, "zoo": of_zoo}
 
 
 def renewed(text: str) -> str:
