@@ -14,7 +14,7 @@ from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
 from lmrl.report.order import offline_rl, order
 from lmrl.report.tables import Table, overview, play
 from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, percent, with_interval
-from lmrl.reproduce import OFFLINE
+from lmrl.reproduce import OFFLINE, ONLINE
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "cpu"
@@ -185,6 +185,21 @@ def of_anchors() -> str:
     return grid(["task", "newest observation", "all that was said"], [[task, *shown] for task, shown in rows.items()])
 
 
+def of_costs() -> str:
+    """A row per task: how long the cells of the first training seed took, one after the other."""
+    rows = []
+    for task in registry.tasks():
+        took = {}
+        for path in sorted((RECORDS / task).glob("*/cell.json")):
+            cell = json.loads(path.read_text(encoding="utf-8"))
+            if cell["algorithm"] in (*OFFLINE, *ONLINE):
+                took[cell["algorithm"]] = (cell.get("cpu_seconds") or cell["seconds"])["total"]
+        longest = max(took, key=lambda name: took[name])
+        told = f"{len(took)} of {len((*OFFLINE, *ONLINE))}", duration(sum(took.values()))
+        rows.append([task, *told, f"{label(longest)}, {duration(took[longest])}"])
+    return grid(["task", "trainings", "together", "the longest"], rows)
+
+
 def expected(task: str, names: Sequence[str]) -> str:
     """What the commands above it end with and how long they take, a line per algorithm."""
     found, lines = scores_of(task), []
@@ -199,7 +214,13 @@ def expected(task: str, names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-WHOLE = {"all": of_all, "algorithms": of_algorithms, "community": of_community, "zoo": of_zoo}
+WHOLE = {
+    "all": of_all,
+    "algorithms": of_algorithms,
+    "community": of_community,
+    "costs": of_costs,
+    "zoo": of_zoo,
+}
 
 
 def renewed(text: str) -> str:
