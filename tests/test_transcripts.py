@@ -1,4 +1,4 @@
-"""Transcripts in the docs are what commands and functions say today; ``python -m tests.test_transcripts`` writes them."""
+"""Transcripts in the docs are what commands and functions say: ``python -m tests.test_transcripts`` makes them anew."""
 
 import io
 import re
