@@ -27,6 +27,7 @@ OURS = re.compile(r"(<!-- ours of (\w+) -->\n)(.*?)(<!-- end of ours -->)", re.D
 PEERS = re.compile(r"(<!-- peers of (\w+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
 ANCHORS = re.compile(r"(<!-- anchors -->\n).*?(<!-- end of anchors -->)", re.DOTALL)
 QUICKSTART = re.compile(r"(<!-- quickstart of (\w+) -->\n).*?(<!-- end of quickstart -->)", re.DOTALL)
+FIRST = re.compile(r"(<!-- first game -->\n).*?(<!-- end of first game -->)", re.DOTALL)
 ORDER = re.compile(r"(<!-- order of (\w+) -->\n).*?(<!-- end of order -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
@@ -200,6 +201,16 @@ def of_costs() -> str:
     return grid(["task", "trainings", "together", "the longest"], rows)
 
 
+def of_first_game() -> str:
+    """How long ``make demo`` takes, one sentence."""
+    (path,) = BENCHMARKS.glob("first_game-*.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    answered, cores, drawn = (row["value"] for row in record["rows"])
+    machine = f"{record['machine']['cpu']}, {record['machine']['cores']} cores, load {record['load']:.0f}"
+    took = f"its first game is answered after {duration(answered)} and drawn after {duration(drawn)}"
+    return f"The installation apart, {took}\n({machine}; {cores:.1f} s of one core)."
+
+
 def expected(task: str, names: Sequence[str]) -> str:
     """What the commands above it end with and how long they take, a line per algorithm."""
     found, lines = scores_of(task), []
@@ -233,6 +244,7 @@ def renewed(text: str) -> str:
     text = OURS.sub(lambda block: f"{block[1]}\n{with_ours(block[3], block[2])}\n\n{block[4]}", text)
     text = PEERS.sub(lambda block: f"{block[1]}\n{of_peers(block[2])}\n\n{block[3]}", text)
     text = EXPECTED.sub(lambda block: f"{block[1]}\n{expected(block[2], block[3].split())}\n\n{block[4]}", text)
+    text = FIRST.sub(lambda block: f"{block[1]}\n{of_first_game()}\n\n{block[2]}", text)
     text = ANCHORS.sub(lambda block: f"{block[1]}\n{of_anchors()}\n\n{block[2]}", text)
     text = QUICKSTART.sub(lambda block: f"{block[1]}\n{of_quickstart(block[2])}\n\n{block[3]}", text)
     text = ORDER.sub(lambda block: f"{block[1]}\n{of_order(block[2])}\n\n{block[3]}", text)
