@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 from benchmarks.row import Row
 
-WORDS = ("web", "--policy", "zoo:maze_fo/ilql", "--advisor", "zoo:maze_fo/ilql")
+WORDS: tuple[str, ...] = ("web", "--policy", "zoo:maze_fo/ilql", "--advisor", "zoo:maze_fo/ilql")
 """After ``lmrl``, as in the Makefile."""
 ASKED = "<= 60 s"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")

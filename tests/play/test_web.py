@@ -699,7 +699,9 @@ def test_the_way_in_by_a_file_is_open_once(tmp_path: Path) -> None:
 
 def test_the_words_of_a_watched_policy_and_of_advice_show_their_values() -> None:
     name = "zoo:maze_fo/ilql"
-    with served(Order("maze_fo", (name,), seed=5, advisor=name)) as root, opened() as tab:
+    first = Order("maze_fo", (name,), seed=5, advisor=name)
+    Game(first).step(None)  # what is imported now is not waited for by the page
+    with served(first) as root, opened() as tab:
         tab.goto(f"{root}#k")
         tab.wait_for_selector(".facts .good")
         assert [text.split()[0] for text in texts(tab, "li.own .token")[:3]] == ["move", "right", "\u23ce"]
