@@ -15,7 +15,7 @@ from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
 from lmrl.report.order import offline_rl, order
 from lmrl.report.tables import Table, overview, play
 from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, percent, with_interval
-from lmrl.reproduce import OFFLINE
+from lmrl.reproduce import OFFLINE, ONLINE
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "cpu"
@@ -28,6 +28,7 @@ OURS = re.compile(r"(<!-- ours of (\w+) -->\n)(.*?)(<!-- end of ours -->)", re.D
 PEERS = re.compile(r"(<!-- peers of (\w+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
 ANCHORS = re.compile(r"(<!-- anchors -->\n).*?(<!-- end of anchors -->)", re.DOTALL)
 QUICKSTART = re.compile(r"(<!-- quickstart of (\w+) -->\n).*?(<!-- end of quickstart -->)", re.DOTALL)
+FIRST = re.compile(r"(<!-- first game -->\n).*?(<!-- end of first game -->)", re.DOTALL)
 ORDER = re.compile(r"(<!-- order of (\w+) -->\n).*?(<!-- end of order -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
@@ -207,6 +208,31 @@ def of_anchors() -> str:
     return grid(["task", "newest observation", "all that was said"], [[task, *shown] for task, shown in rows.items()])
 
 
+def of_costs() -> str:
+    """A row per task: how long the cells of the first training seed took, one after the other."""
+    rows = []
+    for task in registry.tasks():
+        took = {}
+        for path in sorted((RECORDS / task).glob("*/cell.json")):
+            cell = json.loads(path.read_text(encoding="utf-8"))
+            if cell["algorithm"] in (*OFFLINE, *ONLINE):
+                took[cell["algorithm"]] = (cell.get("cpu_seconds") or cell["seconds"])["total"]
+        longest = max(took, key=lambda name: took[name])
+        told = f"{len(took)} of {len((*OFFLINE, *ONLINE))}", duration(sum(took.values()))
+        rows.append([task, *told, f"{label(longest)}, {duration(took[longest])}"])
+    return grid(["task", "trainings", "together", "the longest"], rows)
+
+
+def of_first_game() -> str:
+    """How long ``make demo`` takes, one sentence."""
+    (path,) = BENCHMARKS.glob("first_game-*.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    answered, cores, drawn = (row["value"] for row in record["rows"])
+    machine = f"{record['machine']['cpu']}, {record['machine']['cores']} cores, load {record['load']:.0f}"
+    took = f"its first game is answered after {duration(answered)} and drawn after {duration(drawn)}"
+    return f"The installation apart, {took}\n({machine}; {cores:.1f} s of one core)."
+
+
 def expected(task: str, names: Sequence[str]) -> str:
     """What the commands above it end with and how long they take, a line per algorithm."""
     found, lines = scores_of(task), []
@@ -221,7 +247,14 @@ def expected(task: str, names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-WHOLE = {"all": of_all, "algorithms": of_algorithms, "community": of_community, "floor": of_floor, "zoo": of_zoo}
+WHOLE = {
+    "all": of_all,
+    "algorithms": of_algorithms,
+    "community": of_community,
+    "costs": of_costs,
+    "floor": of_floor,
+    "zoo": of_zoo,
+}
 
 
 def renewed(text: str) -> str:
@@ -234,6 +267,7 @@ def renewed(text: str) -> str:
     text = OURS.sub(lambda block: f"{block[1]}\n{with_ours(block[3], block[2])}\n\n{block[4]}", text)
     text = PEERS.sub(lambda block: f"{block[1]}\n{of_peers(block[2])}\n\n{block[3]}", text)
     text = EXPECTED.sub(lambda block: f"{block[1]}\n{expected(block[2], block[3].split())}\n\n{block[4]}", text)
+    text = FIRST.sub(lambda block: f"{block[1]}\n{of_first_game()}\n\n{block[2]}", text)
     text = ANCHORS.sub(lambda block: f"{block[1]}\n{of_anchors()}\n\n{block[2]}", text)
     text = QUICKSTART.sub(lambda block: f"{block[1]}\n{of_quickstart(block[2])}\n\n{block[3]}", text)
     text = ORDER.sub(lambda block: f"{block[1]}\n{of_order(block[2])}\n\n{block[3]}", text)

@@ -222,6 +222,6 @@ def load_policy(
 
 
 def _named(policy: Any, module: Any) -> Policy:
-    """The policy with an attribute ``weights``, the hash of what it plays with, for the provenance of its scores."""
-    policy.weights = getattr(module, "made_with", {}).get("weights")
+    """The policy with its ``module``, and ``weights``: the hash of what it plays with, for the provenance of scores."""
+    policy.module, policy.weights = module, getattr(module, "made_with", {}).get("weights")
     return cast(Policy, policy)

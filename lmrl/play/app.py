@@ -20,7 +20,7 @@ from lmrl.report.pages import page_parts, printable, render_page
 
 __all__ = ["make_app"]
 
-_SCRIPTS = ("web_seat.js", "web_page.js")
+_SCRIPTS = ("words.js", "web_seat.js", "web_page.js")
 _SESSION = "x-lmrl-session"
 """A header: unlike a cookie it goes to this port alone, and no page from elsewhere can make a browser send it."""
 _GAMES = 8

@@ -116,14 +116,15 @@ class Game:
             self.step(move)
 
     def advice(self) -> dict[str, Any]:
-        """The advisor's move for the person, and V; empty where there is nobody to ask or to tell."""
+        """The advisor's move for the person, with V and values of its tokens; empty if nobody can be asked or told."""
         waiting = [seat for seat in self.seats if seat.person and not seat.over]
         if self._adviser is None or not waiting:
             return {}
         request = waiting[0].request()
-        move, value = advise(self._adviser, request)
+        move, value, reply = advise(self._adviser, request)
+        words = None if value is None else waiting[0].words_of(self._adviser, reply)
         told = {"name": shown_text(self.order.advisor), "move": shown_text(move), "value": rounded(value, 3)}
-        return {"turn": request.turn, **told}
+        return {"turn": request.turn, **told, "words": words}
 
     def state(self) -> dict[str, Any]:
         """What the page shows, JSON-like."""

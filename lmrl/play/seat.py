@@ -1,8 +1,10 @@
 """One player at one episode, turn by turn, what a page shows of it, and what an advisor would do in its place."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from lmrl import play
 from lmrl.envs.base import DialogueEnv
 from lmrl.envs.registry import guide, make_picture
 from lmrl.envs.registry import task as row_of
@@ -19,11 +21,14 @@ class Advice(NamedTuple):
 
     move: str
     value: float | None
+    reply: Reply
+    """The move as it was said."""
 
 
 def advise(policy: Policy, request: Request) -> Advice:
     """What the policy would say, and its V."""
-    return Advice(policy.act([request])[0].text.strip(), value_of(policy, request))
+    reply = policy.act([request])[0]
+    return Advice(reply.text.strip(), value_of(policy, request), reply)
 
 
 def value_of(policy: Policy, request: Request) -> float | None:
@@ -78,6 +83,7 @@ class Seat:
         self._drawn = make_picture(task, lambda: self._slot.env)
         self._terminated = False
         self._values: list[float | None] = []
+        self._words: list[list[list[Any]] | None] = []
         self._write_note()
 
     @property
@@ -127,9 +133,34 @@ class Seat:
         """The episode as far as it went."""
         return self._slot.episode(self._task, self._terminated, self.over and not self._terminated)
 
+    def words_of(self, policy: Policy, reply: Reply) -> list[list[Any]] | None:
+        """The tokens of what somebody would say now, with their values; None for a policy without them."""
+        so_far = self.episode()
+        ids = so_far.action_ids or ((),) * len(so_far)
+        imagined = replace(
+            so_far,
+            observations=(*so_far.observations, ""),
+            actions=(*so_far.actions, reply.text),
+            rewards=(*so_far.rewards, 0.0),
+            action_ids=(*ids, reply.ids),
+            action_logprobs=(),
+            action_values=(),
+            terminated=True,  # nobody will read the empty text
+            truncated=False,
+        )
+        return play.words_from(policy, imagined, len(so_far))[0]
+
     def solution(self) -> str:
         """What was hidden, one sentence; empty before the end, and where nothing was."""
         return self._guide.solution(self._slot.info) if self.over else ""
+
+    def _note_words(self, episode: Episode) -> None:
+        """Read when a page asks: nobody else needs them."""
+        known, first = any(value is not None for value in self._values), len(self._words)
+        if self._player is not None and known:
+            self._words += play.words_from(self._player, episode, first)
+        else:
+            self._words += [None] * (len(episode) - first)
 
     def _write_note(self) -> None:
         self.notes.append(self._guide.note(self.request(), self._env))
@@ -138,6 +169,7 @@ class Seat:
         """What the page shows, JSON-like; of a person's own game no more than the texts tell."""
         episode = self.episode()
         texts = said(episode)
+        self._note_words(episode)
         board = self._slot.env if self.person and not self.over else None
         return {
             "name": shown_text(self.name),
@@ -149,6 +181,7 @@ class Seat:
             "notes": [shown_text(note) for note in self.notes],
             "solution": shown_text(self.solution()),
             "values": [rounded(value, 3) for value in self._values],
+            "words": [*self._words],
             "moves": dict(board.moves_by_squares()) if isinstance(board, _Squares) else {},
             **self._picture(episode),
         }

@@ -67,7 +67,7 @@ def _explained(guide: Guide) -> str:
 
 
 def _advice(adviser: Policy, name: str, request: Request) -> str:
-    move, value = advise(adviser, request)
+    move, value, _ = advise(adviser, request)
     return f"{name} would say: {move}{_value(value)}"
 
 

@@ -89,7 +89,7 @@ def _picture(name: str, recorded: Any, env: Mapping[str, Any] | None) -> tuple[P
 
 
 _RANGES = (("return", "return"), ("turns", "turns"), ("illegal", "illegal"))
-_SCRIPTS = ("view_episode.js", "view_list.js")
+_SCRIPTS = ("words.js", "view_episode.js", "view_list.js")
 
 
 def write_view(

@@ -106,7 +106,7 @@ def test_the_board_of_a_person_knows_the_moves_by_their_squares() -> None:
 def test_advice_and_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     game = Game(Order("maze_fo", seed=0, advisor="optimal"))
-    assert game.advice() == {"turn": 0, "name": "optimal", "move": "move left", "value": None}
+    assert game.advice() == {"turn": 0, "name": "optimal", "move": "move left", "value": None, "words": None}
     game.step("move left")
     assert game.advice()["turn"] == 1
     assert Game(Order("maze_fo", seed=0)).advice() == {}
@@ -118,6 +118,34 @@ def test_advice_and_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     game.step("move up")
     mine, theirs = game.state()["seats"]
     assert isinstance(value, float) and theirs["values"] == [value] and mine["values"] == [None]
+
+
+def test_the_words_of_a_policy_with_values_have_theirs() -> None:
+    name = "zoo:maze_fo/ilql"
+    game = Game(Order("maze_fo", (name, "optimal"), seed=5))
+    for _ in range(3):
+        game.step(None)
+    theirs, scripted = game.state()["seats"]
+    game.step(None)
+    assert game.state()["seats"][0]["words"][:3] == theirs["words"] and scripted["words"] == [None] * 3
+    for turn, words in enumerate(theirs["words"]):
+        assert "".join(text for text, *_ in words) == theirs["said"][2 * turn + 1]
+        assert words[0][2] == pytest.approx(theirs["values"][turn], abs=2e-3)  # V before the first token
+        assert all(0 <= probability <= 1 and q < 0 for _, probability, _, q in words)
+    # What an advisor would say has the values that it has once it is said; an odd text before it does not matter.
+    for typed_before in ([], ["jump \u2603"]):
+        asked = Game(Order("maze_fo", advisor=name, seed=5))
+        for text in typed_before:
+            asked.step(text)
+        assert asked.advice()["words"] == theirs["words"][0]
+        assert asked.state()["seats"][0]["words"] == [None] * len(typed_before)
+
+
+def test_a_policy_without_values_over_its_tokens_has_words_without_them() -> None:
+    for name in ("zoo:maze_fo/bc", "zoo:maze_fo/ppo"):  # PPO has V of the turn
+        game = Game(Order("maze_fo", (name,), seed=5))
+        game.step(None)
+        assert game.state()["seats"][0]["words"] == [None]
 
 
 class Stuck:
@@ -667,6 +695,28 @@ def test_the_way_in_by_a_file_is_open_once(tmp_path: Path) -> None:
         other.wait_for_function("location.hash === ''")
         other.evaluate("location.hash = 'k'")  # another key, which was announced when the first was used
         other.wait_for_selector("body[data-turns='0']")
+
+
+def test_the_words_of_a_watched_policy_and_of_advice_show_their_values() -> None:
+    name = "zoo:maze_fo/ilql"
+    first = Order("maze_fo", (name,), seed=5, advisor=name)
+    Game(first).step(None)  # what is imported now is not waited for by the page
+    with served(first) as root, opened() as tab:
+        tab.goto(f"{root}#k")
+        tab.wait_for_selector(".facts .good")
+        assert [text.split()[0] for text in texts(tab, "li.own .token")[:3]] == ["move", "right", "\u23ce"]
+        tokens = tab.locator("li.own .token")
+        assert tokens.count() == 3 * tab.locator("li.own").count()
+        assert "color-mix" in tokens.nth(1).get_attribute("style")
+        assert re.fullmatch(r"A 2\.\d+   V -11\.\d+   Q -8\.\d+   p [01]\.\d+", tokens.nth(1).get_attribute("title"))
+        minus = "\N{MINUS SIGN}"
+        legend = f"over the words: advantage Q {minus} V; V, Q and probability when pointed at"
+        assert texts(tab, ".said .words") == [legend]
+        assert accessibility_faults(tab) == []
+        tab.check("[value=play]", force=True)
+        tab.click("#order button.main")
+        tab.wait_for_selector(".hint .token")
+        assert tab.locator(".hint .token").count() == 3 and tab.locator("li .token").count() == 0
 
 
 def test_a_policy_is_watched_in_the_maze() -> None:

@@ -1,43 +1,13 @@
 // One episode: facts, picture, dialogue, and over the words of the player what a model thinks of them.
 const data = JSON.parse(document.getElementById("data").textContent);
-const MEASURES = [
-  { name: "A", words: "advantage Q − V", of: ([, , v, q]) => (v === null || q === null ? null : q - v), both: true },
-  { name: "V", words: "V before the token", of: ([, , v]) => v },
-  { name: "Q", words: "Q of the token", of: ([, , , q]) => q },
-  { name: "p", words: "probability", of: ([, p]) => p },
-];
 const ENDINGS = ["solved", "by the rules", "cut short"];
 
-const scales = (() => {  // over all episodes, without the outermost two percent, so that colours mean the same everywhere
-  const tokens = Object.values(data.values).flat(2);
-  return Object.fromEntries(MEASURES.map(({ name, of, both }) => {
-    const seen = tokens.map(of).filter((value) => value !== null).sort((a, b) => a - b);
-    if (!seen.length) return [name, null];
-    const at = (share) => seen[Math.round(share * (seen.length - 1))];
-    const most = Math.max(Math.abs(at(0.02)), Math.abs(at(0.98))) || 1;
-    return [name, name === "p" ? [0, 1] : both ? [-most, most] : [at(0.02), at(0.98)]];
-  }));
-})();
+// Over all episodes, so that colours mean the same everywhere.
+const scales = Object.fromEntries(MEASURES.map((one) => [one.name, scaleOf(Object.values(data.values).flat(2), one)]));
 const known = MEASURES.filter(({ name }) => scales[name]);
 let measure = known[0];
 
-const colour = (share, both) => {
-  const held = Math.min(1, Math.max(0, share));
-  if (!both) return `color-mix(in srgb, #3b8fc2 ${Math.round(75 * held)}%, white)`;
-  const [hue, strength] = held < 0.5 ? ["#d9822b", 1 - 2 * held] : ["#2f86bd", 2 * held - 1];
-  return `color-mix(in srgb, ${hue} ${Math.round(80 * strength)}%, white)`;
-};
-
-const heated = (token) => {
-  const text = data.texts[token[0]].replace(/\n/g, "⏎"), value = measure.of(token);
-  const all = known.map(({ name, of }) => `${name} ${of(token) === null ? "–" : of(token).toFixed(3)}`).join("   ");
-  const shown = make("span", { class: "token", title: all }, text);
-  if (value === null) return shown;
-  const [low, high] = scales[measure.name];
-  shown.style.background = colour(high > low ? (value - low) / (high - low) : 0.5, measure.both);
-  shown.append(make("small", {}, value.toFixed(2).replace("-", "−")));
-  return shown;
-};
+const heated = (token) => tokenShown(data.texts[token[0]], token, known, measure, scales[measure.name]);
 
 const legend = (again) => {
   const [low, high] = scales[measure.name];

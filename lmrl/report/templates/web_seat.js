@@ -51,6 +51,8 @@ const seatView = (game, place, say, go) => {
   });
 
   const answer = first.person ? answering(game.actions, say, (typed) => { if (typing && turn === seat.turns) paint(typed); }) : null;
+  // Over the words of a policy with values: Q − V of each token, where 0 is as good as was expected.
+  const measure = MEASURES[0], tokens = (words, scale) => words.map((token) => tokenShown(token[0], token, MEASURES, measure, scale));
   const own = make("div", {}, frame, note, solution, hint, ...(answer ? [answer.element] : []));
   const element = make("section", { class: "seat", "aria-label": first.person ? "you" : game.seats.length > 1 ? `${first.name}, ${place + 1} of ${game.seats.length}` : first.name }, told,
     make("div", { class: PICTURES.has(first.picture.kind) ? "both pictured" : "both" }, own, said));
@@ -61,18 +63,21 @@ const seatView = (game, place, say, go) => {
     paint(answer ? answer.field.value : "");
     note.textContent = seat.notes[turn];
     solution.textContent = turn === seat.turns ? seat.solution : "";
-    const reward = (t) => number(seat.rewards[t]), list = dialogue(seat.shown.slice(0, 2 * turn + 1), reward, go);
+    const reward = (t) => number(seat.rewards[t]), known = seat.words.filter(Boolean), scale = scaleOf(known.flat(), measure);
+    const over = (t) => seat.words[t] ? tokens(seat.words[t], scale) : [seat.shown[2 * t + 1].replace(/\n$/, "")];
+    const list = dialogue(seat.shown.slice(0, 2 * turn + 1), reward, go, known.length ? over : null);
     if (game.dialogue) list.classList.add("chat");
-    said.replaceChildren(list);
+    said.replaceChildren(...(known.length ? [make("p", { class: "soft words" }, "over the words: advantage Q − V; V, Q and probability when pointed at")] : []), list);
     said.scrollTop = said.scrollHeight;
     hint.hidden = true;
     if (answer) answer.element.hidden = seat.over;
   };
-  const advise = ({ name, move, value }) => {
+  const advise = ({ name, move, value, words }) => {
     const use = make("button", { type: "button" }, "Use it");
     use.addEventListener("click", () => { answer.field.value = move; answer.field.focus(); answer.field.dispatchEvent(new Event("input")); });
     hint.replaceChildren(make("b", {}, name), " would say: ", make("b", {}, move || "(an empty line)"), 
-      value === null ? "" : make("span", { class: "value" }, "V ", make("b", {}, value.toFixed(2).replace("-", "−"))), use);
+      value === null ? "" : make("span", { class: "value" }, "V ", make("b", {}, value.toFixed(2).replace("-", "−"))), use,
+      ...(words ? [make("div", { class: "words" }, ...tokens(words, scaleOf(words, measure)))] : []));
     hint.hidden = false;
   };
   return { element, show, advise, field: answer && answer.field };
