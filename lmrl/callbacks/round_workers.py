@@ -18,7 +18,7 @@ from lmrl.modules import LanguageModule
 from lmrl.partners import environment
 from lmrl.rollout import MakeEnv, in_order, rollout
 from lmrl.training.sharding import is_sharded
-from lmrl.types import Episode, Policy, Reply, Request, Resettable, Start
+from lmrl.types import Episode, Policy, Reply, Request, Resettable, Start, Valued
 
 __all__ = ["CountedPolicy", "Piece", "RoundWorkers", "pieces_of", "play_piece"]
 
@@ -36,10 +36,14 @@ class Piece(NamedTuple):
 
 
 class CountedPolicy:
-    """A policy whose calls are counted."""
+    """A policy whose calls are counted; it knows what states are worth if the policy does."""
+
+    state_values: Callable[[Sequence[Request]], Sequence[float]]
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        if isinstance(policy, Valued):
+            self.state_values = policy.state_values
         self.calls = self.turns = self.tokens = 0
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:

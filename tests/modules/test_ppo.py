@@ -152,6 +152,22 @@ def _start_logprobs(module: PPO, part: Segment) -> np.ndarray[Any, Any]:
     return chosen
 
 
+def test_rounds_note_the_value_beyond_their_last_observation(
+    bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Episode] = []
+    read = PPO._end_values
+
+    def noting(module: PPO, episodes: Sequence[Episode], parts: Sequence[list[Segment]]) -> list[float]:
+        seen.extend(episodes)
+        return read(module, episodes, parts)
+
+    monkeypatch.setattr(PPO, "_end_values", noting)
+    fit(ppo(bc_run), rounds(epochs=1), tmp_path, steps=1)
+    assert any(one.truncated for one in seen)
+    assert all((one.final_value is not None) == one.truncated for one in seen)
+
+
 def test_only_the_policy_and_its_values_learn(bc_run: str, tmp_path: Path) -> None:
     module = ppo(bc_run)
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
