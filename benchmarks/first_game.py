@@ -7,7 +7,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,21 +25,26 @@ _DRAWN = "#seats .picture svg"
 
 
 @contextmanager
-def demo(folder: Path) -> Iterator[str]:
+def demo(folder: Path, words: Sequence[str] | None = None) -> Iterator[str]:
     """The command in a process of its own, and the address that it prints; it ends with the context.
+
+    Args:
+        folder: in which it runs.
+        words: after ``lmrl``; None: those of ``make demo``.
 
     Raises:
         RuntimeError: it printed no address.
     """
+    words = WORDS if words is None else words
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
-    command = [sys.executable, "-m", "lmrl", *WORDS, "--no-browser", "--port", "0"]
+    command = [sys.executable, "-m", "lmrl", *words, "--no-browser", "--port", "0"]
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
             if " at http" not in line:
-                raise RuntimeError(f"{WORDS} printed no address: {line!r}")
+                raise RuntimeError(f"{words} printed no address: {line!r}")
             yield line.split(" at ")[1].strip()
         finally:
             process.terminate()

@@ -17,11 +17,10 @@ SIZE = {"width": 1000, "height": 760}
 
 def main() -> None:
     """Play and draw."""
-    first_game.WORDS = WORDS
     with TemporaryDirectory() as folder, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         tab = chromium.new_page(viewport=SIZE)
-        with first_game.demo(Path(folder)) as address:
+        with first_game.demo(Path(folder), WORDS) as address:
             tab.goto(address)
             tab.wait_for_selector(".facts .good", timeout=300_000)
             tab.screenshot(path=Path(__file__).with_name("page.png"))
