@@ -168,7 +168,7 @@ class OpenEnvGame(TextEnv):
     def _connected(self) -> Any:
         if self._connection is None:
             connection = self._library.connect(self._url, open_timeout=self._timeout, max_size=_LONGEST_REPLY)
-            self._hang_up = weakref.finalize(self, _hang_up, connection.socket)
+            self._hang_up = weakref.finalize(self, _shut_down, connection.socket)
             self._connection = connection
         return self._connection
 
@@ -213,7 +213,7 @@ class _Refusal(UserError):
     """The server has answered with an error."""
 
 
-def _hang_up(connection: socket.socket) -> None:
+def _shut_down(connection: socket.socket) -> None:
     """Without a word: whoever collects garbage may hold the locks that a word would need, or be the one to answer."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
