@@ -292,16 +292,16 @@ class WeightReporter(LossReporter):
     def __init__(self, name: str, max_weight: float) -> None:
         super().__init__(name)
         self.max_weight = max_weight
-        self._window: list[tuple[float, float]] = []
+        self._window: list[Tensor] = []
 
     def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
         """See `LossReporter.log_batch`; the numbers are those of all ranks already."""
         super().log_batch(module, found)
-        mean, largest = (found.means[f"{self.name}/weight_{kind}"].item() for kind in ("mean", "max"))
-        self._window.append((mean, largest))
+        # Left where they are until the window is full: a GPU is not waited for at each batch.
+        self._window.append(torch.stack([found.means[f"{self.name}/weight_{kind}"] for kind in ("mean", "max")]))
         if len(self._window) == self._WINDOW:
-            means, maxima = zip(*self._window, strict=True)
-            self._judge(module.trainer.global_step, sum(means) / len(means), max(maxima))
+            means, maxima = torch.stack(self._window).unbind(1)
+            self._judge(module.trainer.global_step, float(means.mean()), float(maxima.max()))
             self._window = []
 
     def _judge(self, step: int, mean: float, largest: float) -> None:
