@@ -16,13 +16,12 @@ from lmrl.report.order import offline_rl, order
 from lmrl.report.tables import Table, overview, play
 from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, percent, with_interval
 from lmrl.reproduce import OFFLINE, ONLINE
+from tests.helpers.pages import PAGES, ROOT, rewrite
 
-ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "cpu"
 COMMUNITY = ROOT / "results" / "community"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 ZOO = ROOT / "zoo" / "lmrl_zoo" / "policies"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXPECTED = re.compile(r"(<!-- expected of (\w+): ([\w ]+) -->\n).*?(<!-- end of expected -->)", re.DOTALL)
 OURS = re.compile(r"(<!-- ours of (\w+) -->\n)(.*?)(<!-- end of ours -->)", re.DOTALL)
 PEERS = re.compile(r"(<!-- peers of (\w+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
@@ -294,8 +293,4 @@ def test_there_are_such_tables() -> None:
 
 
 if __name__ == "__main__":
-    for path in PAGES:
-        before = path.read_text(encoding="utf-8")
-        if (after := renewed(before)) != before:
-            path.write_text(after, encoding="utf-8")
-            print(path.relative_to(ROOT))
+    rewrite(renewed)

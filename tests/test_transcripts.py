@@ -18,10 +18,9 @@ from lmrl.policies.chat import best_examples, conversation, introduction
 from lmrl.study.page import draw_samples
 from lmrl.symbolic import GridMaze, q_learning
 from lmrl.types import Request
+from tests.helpers.pages import PAGES, ROOT, rewrite
 
-ROOT = Path(__file__).parents[1]
 GAMES = ROOT / "docs" / "games"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHOWN = re.compile(r"(<!-- shown: (.+?) -->\n).*?(<!-- end of what is shown -->)", re.DOTALL)
 
 
@@ -86,8 +85,4 @@ def test_all_are_shown_somewhere() -> None:
 
 
 if __name__ == "__main__":
-    for path in PAGES:
-        before = path.read_text(encoding="utf-8")
-        if (after := renewed(before)) != before:
-            path.write_text(after, encoding="utf-8")
-            print(path.relative_to(ROOT))
+    rewrite(renewed)
