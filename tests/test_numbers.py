@@ -3,9 +3,10 @@
 import csv
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -222,6 +223,25 @@ def of_costs() -> str:
     return grid(["task", "trainings", "together", "the longest"], rows)
 
 
+def of_slots() -> str:
+    """How fast games are played and what share of the core's peak that takes, a row per number of slots."""
+    (path,) = BENCHMARKS.glob("slots-*.json")
+    rows = {row["name"]: row for row in json.loads(path.read_text(encoding="utf-8"))["rows"]}
+    tasks = [name.partition(",")[0] for name in rows if name.endswith("at best")]
+    counts = [name.split()[1] for name in rows if name.startswith(tasks[0]) and name.endswith("slots")]
+    heads = ["slots", *(head for task in tasks for head in (f"{task}, turns/s", "of the peak"))]
+    lines = []
+    for count in counts:
+        names = [f"{task}, {count} slots" for task in tasks]
+        lines.append([count, *(it for at in names for it in (f"{rows[at]['value']:,.0f}", share_of(rows, at)))])
+    return grid(heads, lines)
+
+
+def share_of(rows: Mapping[str, Any], name: str) -> str:
+    row = rows[f"{name}, share of the peak"]
+    return f"{row['shown']} ({row['asked']})" if row["asked"] else str(row["shown"])
+
+
 def of_first_game() -> str:
     """How long ``make demo`` takes, one sentence."""
     (path,) = BENCHMARKS.glob("first_game-*.json")
@@ -252,6 +272,7 @@ WHOLE = {
     "community": of_community,
     "costs": of_costs,
     "floor": of_floor,
+    "slots": of_slots,
     "zoo": of_zoo,
 }
 
