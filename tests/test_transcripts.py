@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from lmrl.cli import main
 from lmrl.data.storage import read_episodes, write_episodes
 from lmrl.envs.registry import chat_prompt, make
+from lmrl.integrations.hf_datasets import conversations_dataset
 from lmrl.policies.chat import best_examples, conversation, introduction
 from lmrl.study.page import draw_samples
 from lmrl.symbolic import GridMaze, q_learning
@@ -54,7 +56,21 @@ def values() -> str:
     return "\n".join(lines)
 
 
-FUNCTIONS: dict[str, Callable[[], str]] = {function.__name__: function for function in (asked, rated, values)}
+def called() -> str:
+    """Beginning and end of a game of the maze as TRL's tool has it: the rules, calls and answers."""
+    shortest = min(read_episodes(GAMES / "maze_fo.jsonl"), key=len)
+    *messages, last = conversations_dataset([shortest])[0]["messages"]
+    assert (last["role"], last["content"]) == ("assistant", "")
+    told = [f"[{message['role']}]\n{_content(message)}" for message in messages]
+    return "\n\n".join([*told[:6], "...", *told[-2:]])
+
+
+def _content(message: dict[str, Any]) -> str:
+    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or ()]
+    return "\n".join([*([message["content"]] if message["content"] else []), *calls])
+
+
+FUNCTIONS: dict[str, Callable[[], str]] = {function.__name__: function for function in (asked, called, rated, values)}
 
 
 def said(what: str) -> str:
