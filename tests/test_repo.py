@@ -260,3 +260,10 @@ def test_the_memory_in_the_docs_is_what_the_formula_gives() -> None:
     assert memory.table() in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     published = {"GPT-2": 124_439_808, "Llama 3.1 8B": 8_030_261_248, "Llama 3.1 70B": 70_553_706_496}
     assert {model.name: model.total() for model in memory.MODELS if model.name in published} == published
+
+
+def test_environments_of_their_own_have_what_the_settings_of_pytest_need() -> None:
+    # With `timeout` among the settings and no pytest-timeout, pytest ends before the first test.
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    installs = [line.split() for line in makefile.splitlines() if "pip install" in line and "pytest" in line.split()]
+    assert len(installs) == 2 and all("pytest-timeout" in words for words in installs)
