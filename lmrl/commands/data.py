@@ -17,6 +17,7 @@ from lmrl.envs import make
 from lmrl.envs.checker import tried_laws
 from lmrl.envs.outside import named_task
 from lmrl.errors import UserError
+from lmrl.evaluation.intervals import student_mean
 from lmrl.integrations.minari import export_minari
 
 __all__ = [
@@ -142,8 +143,9 @@ def floor_command(task: str, *, episodes: int = 64, seed: int = 0, env: list[str
         env: arguments of the environment.
     """
     found = entropy_floor(task, env_arguments(env), episodes, seed)
-    low, high = found.interval
-    print(f"{found.mean:.4f} nats an action (95 % interval {low:.4f} to {high:.4f}, {found.actions} actions)")
+    low, high = student_mean(found.by_episode)
+    over = f"over {len(found.by_episode)} episodes with {found.actions} actions"
+    print(f"{found.mean:.4f} nats an action (95 % interval {low:.4f} to {high:.4f}, {over})")
 
 
 def import_command(task: str, file: Path, *, out: Path, env: list[str] | None = None) -> None:

@@ -148,16 +148,17 @@ def action_distribution(player: Policy, request: Request) -> dict[str, float]:
 
 
 class _Weighed:
-    """Plays as the recorder does, and keeps the entropy of each of its actions."""
+    """Plays as the recorder does, and keeps the entropy of each of its actions, by the seed of the episode."""
 
     def __init__(self, player: Policy) -> None:
-        self._player, self.entropies = player, list[float]()
+        self._player, self.entropies = player, dict[int, list[float]]()
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """What the player says."""
         for request in requests:
             chances = action_distribution(self._player, request).values()
-            self.entropies.append(-sum(p * math.log(p) for p in chances if p > 0))
+            entropy = -sum(p * math.log(p) for p in chances if p > 0)
+            self.entropies.setdefault(request.seed, []).append(entropy)
         return self._player.act(requests)
 
 
@@ -166,8 +167,9 @@ class Entropy(NamedTuple):
 
     mean: float
     """Over the states that it comes to."""
-    interval: tuple[float, float]
-    """95 %, by the spread of those states."""
+    by_episode: tuple[float, ...]
+    """What each episode says of that mean, which is also theirs: states of one episode are alike, so that its spread and
+    the number of episodes are what an interval has to go by."""
     actions: int
     """Number of states."""
 
@@ -182,14 +184,17 @@ def entropy_floor(task_name: str, env: Mapping[str, Any] | None = None, episodes
         seed: of the dataset; its first episodes are these.
 
     Raises:
-        UserError: as `action_distribution`, and for fewer than one episode.
+        UserError: as `action_distribution`, and for fewer than two episodes.
     """
-    check_range("[1, inf)", episodes=episodes)
+    check_range("[2, inf)", episodes=episodes)
     recipe, make = recording_setup(task_name, env or {})
     weighed = _Weighed(recipe.policy)
     starts: Iterable[Any] = map(partial(recipe.start, seed), range(episodes))
     for _ in rollout(weighed, make, starts, task=task_name, stop=recipe.stop):
         pass
-    found = np.asarray(weighed.entropies)
-    mean, error = float(found.mean()), 1.96 * float(found.std()) / math.sqrt(len(found))
-    return Entropy(mean, (mean - error, mean + error), len(found))
+    sums = np.asarray([math.fsum(its) for its in weighed.entropies.values()])
+    actions = np.asarray([len(its) for its in weighed.entropies.values()])
+    mean = float(sums.sum() / actions.sum())
+    # A ratio of two means, to first order a mean of these (Cochran 1977, "Sampling Techniques", 2.11).
+    by_episode = mean + (sums - mean * actions) / actions.mean()
+    return Entropy(mean, tuple(by_episode.tolist()), int(actions.sum()))

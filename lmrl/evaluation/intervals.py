@@ -1,7 +1,5 @@
 """95 % intervals: means by the bootstrap, rates by Wilson's score, stratified bootstrap over training runs.
 
-95 % intervals for what an evaluation reports: means by the bootstrap, rates by Wilson's score.
-
 A resample draws one value fewer than there are. Its mean then varies as that of the values does, where the variance of
 as many draws is too small by 1 in n: nothing for 256 episodes, a third for three seeds, an eleventh for eleven episodes
 from each of 25 starts (McCarthy and Snowden 1985; Rao and Wu 1988).

@@ -8,6 +8,7 @@ from lmrl.data.floor import action_distribution, entropy_floor
 from lmrl.envs.registry import task, tasks
 from lmrl.envs.task import least_of, turn_chance
 from lmrl.errors import UserError
+from lmrl.evaluation.intervals import student_mean
 from lmrl.types import Reply, Request
 
 REQUEST = Request(slot=0, seed=1, observations=("x\n",), actions=(), action_ids=(), info={})
@@ -83,14 +84,26 @@ def test_the_first_guess_of_wordle_by_hand() -> None:
     """Anything agrees with no feedback at all, so it is uniform: ln 431; later guesses are less random."""
     found = entropy_floor("wordle", episodes=8)
     assert 4.5 < found.mean < math.log(431)
-    low, high = found.interval
-    assert low < found.mean < high and found.actions > 16
+    low, high = student_mean(found.by_episode)
+    assert low < found.mean < high and found.actions > 16 and len(found.by_episode) == 8
+
+
+def test_states_of_an_episode_are_not_taken_as_independent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every state of an episode has the same entropy, 0 or ln 2, so there are as many values as episodes."""
+    coins = {True: {"a": 0.5, "b": 0.5}, False: {"a": 1.0}}
+    monkeypatch.setattr("lmrl.data.floor.action_distribution", lambda _, request: coins[request.seed % 2 == 0])
+    found = entropy_floor("maze_fo", episodes=6)
+    low, high = student_mean(found.by_episode)
+    assert math.isclose(sum(found.by_episode) / 6, found.mean) and 0 < found.mean < math.log(2)
+    of_states = math.sqrt(found.mean * (math.log(2) - found.mean) / found.actions)  # deviation, were they independent
+    assert high - low > 2 * (2 * 1.96 * of_states)
 
 
 @pytest.mark.parametrize("name", ["maze_fo", "maze_po", "text_nav_fo", "text_nav_po", "wordle", "car_dealer"])
 def test_the_entropy_of_a_task_is_what_is_reckoned(name: str) -> None:
     found, said = entropy_floor(name, episodes=24, seed=5), task(name).entropy
-    assert said is not None and abs(said - found.mean) < 2 * (found.interval[1] - found.interval[0])
+    low, high = student_mean(found.by_episode)
+    assert said is not None and low - (high - low) < said < high + (high - low)
 
 
 def test_every_task_says_its_entropy() -> None:
