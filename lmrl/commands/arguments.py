@@ -172,7 +172,7 @@ def parser_of(function: Function, prog: str) -> ArgumentParser:
     ``bool`` is a switch.
     """
     words = parse_docstring(function.__doc__ or "")
-    parser = ArgumentParser(prog=prog, description=_description(words), exit_on_error=False)
+    parser = ArgumentParser(prog=prog, description=_description(words), exit_on_error=False, allow_abbrev=False)
     hints, about = get_type_hints(function), {p.arg_name: p.description for p in words.params}
     for parameter in inspect.signature(function).parameters.values():
         _add(parser, parameter, hints[parameter.name], about.get(parameter.name) or "")

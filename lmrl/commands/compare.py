@@ -45,7 +45,8 @@ def _games(played: Sequence[Played], compared: Sequence[Comparison]) -> str:
     if all(one.paired for one in compared):
         return f"{first['episodes']} episodes each, seed {first['seed']}: all played the same games"
     told = (f"{one.scores['episodes']} of seed {one.scores['seed']}" for one in played)
-    return f"episodes: {'; '.join(told)}: not all played the same games"
+    mend = "evaluate with the same --episodes and --seed"
+    return f"episodes: {'; '.join(told)}: not all played the same games, so differences are less certain ({mend})"
 
 
 def _table(played: Sequence[Played], compared: Sequence[Comparison]) -> Table:

@@ -57,7 +57,7 @@ def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> 
         return
     steps = read_manifest(folder / "last").get("made_with", {}).get("steps")
     last, reached = folder / "last.ckpt", "" if steps is None else f" of {steps} steps"
-    go_on = f"go on with --ckpt_path {last}, or " if is_checkpoint(last) else ""
+    go_on = f"go on with --ckpt_path {last}, or " if is_checkpoint(last) else "it has no checkpoint to go on from: "
     raise UserError(
         f"{folder} holds a run{reached}: {go_on}begin anew with --overwrite (what is there is moved to "
         f"{folder.parent / '.earlier'}), or name another folder with --trainer.default_root_dir"
@@ -205,6 +205,7 @@ class TrainingCLI(LightningCLI):
             parser_kwargs={
                 "parser_mode": "omegaconf+",
                 "exit_on_error": False,
+                "allow_abbrev": False,
                 "prog": "lmrl fit",
                 "default_config_files": [escape(str(defaults_file()))] if _has_defaults(self._words) else [],
             },

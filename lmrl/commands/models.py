@@ -1,6 +1,7 @@
 """Commands that load a trained model: ``lmrl export``, ``lmrl tune``, ``lmrl view``, ``lmrl partner-agreement``."""
 
 import json as json_module
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,8 @@ def tune_command(
         numbers = [str(tried.settings.get(name, "-")) for name in ("temperature", "beta")]
         table.add_row(*numbers, f"{tried.return_mean:.3f}", f"{low:.3f} to {high:.3f}")
 
-    with locked(run, "run folder"):
+    # A lock lies beside its folder, and would make the folders above of a name that is no run.
+    with locked(run, "run folder") if run.is_dir() else nullcontext():
         tried = (temperatures or TEMPERATURES, betas or None)
         best, *_ = tune(run, *tried, episodes, seed, env_arguments(env), on_tried=show, device=device, slots=slots)
     Console().print(table)

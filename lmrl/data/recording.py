@@ -23,7 +23,7 @@ from lmrl import policies
 from lmrl.cluster import Workers
 from lmrl.data.storage import checked_suffix, write_episodes
 from lmrl.envs.base import TextEnv
-from lmrl.envs.registry import make_policy, recording, task
+from lmrl.envs.registry import make_policy, policy_names, recording, task
 from lmrl.envs.task import Recording
 from lmrl.errors import UserError
 from lmrl.partners import environment
@@ -77,12 +77,16 @@ def _player(task_name: str, behaviour: str | Mapping[str, Any], env: Mapping[str
         return policies.vllm_player(name, row.last_texts, row.max_action_tokens, settings, temperature=1.0)
     if settings:
         raise UserError(f"behaviour can have settings as vllm:URL#MODEL only, got {', '.join(settings)} for {name!r}")
-    if kind != "lm":
-        return make_policy(task_name, name, env)
-    if not path:
-        raise UserError(f"behaviour must be lm:PATH, vllm:URL#MODEL or the name of a scripted player, got {name!r}")
-    row = task(task_name)
-    return policies.load_lm_policy(path, row.last_texts, row.max_action_tokens, temperature=1.0, slots=_SLOTS)
+    if kind == "lm" and path:
+        row = task(task_name)
+        return policies.load_lm_policy(path, row.last_texts, row.max_action_tokens, temperature=1.0, slots=_SLOTS)
+    if name not in (players := policy_names(task_name)):
+        raise UserError(
+            f"behaviour must be lm:PATH (the language model of a run or folder), vllm:URL#MODEL or one of "
+            f"{', '.join(players)}, got {name!r}; games of a trained policy as it plays, values included, are written by: "
+            "lmrl evaluate --policy RUN --episodes N --out FOLDER"
+        )
+    return make_policy(task_name, name, env)
 
 
 _Played: TypeAlias = tuple[list[Episode], UserError | None]

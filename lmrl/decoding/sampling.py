@@ -208,7 +208,7 @@ def min_q(q_heads: Sequence[Head], hidden: Tensor) -> Tensor:
 
 
 def add_q_to_logits(logits: Tensor, q: Tensor, beta: float) -> Tensor:
-    """``logits + beta * q`` in float32 (Snell et al. 2023, section 4.3, up to a constant of each state).
+    """``logits + beta * q`` in float32 (Snell et al. 2022, section 4.3, up to a constant of each state).
 
     Done before any id is masked, since ``0 * inf`` is not a number.
     """

@@ -21,6 +21,7 @@ from lmrl.evaluation.intervals import (
 from lmrl.evaluation.played import EpisodeTable, read_table
 from lmrl.evaluation.result_files import SCORE_KEYS, read_json
 from lmrl.evaluation.scores import settings_told
+from lmrl.models.checkpoints import has_run
 
 __all__ = ["Comparison", "Played", "compare", "read_played"]
 
@@ -99,7 +100,8 @@ def read_played(place: Path) -> Played:
         folder = folder / "evaluation"
     scores = read_json(folder / _SCORES)
     if not scores:
-        raise UserError(f"there is no {folder / _SCORES}; lmrl evaluate --policy POLICY --out FOLDER writes one")
+        how = f"--policy {folder}" if has_run(folder) else "--policy POLICY --out FOLDER"
+        raise UserError(f"there is no {folder / _SCORES}; make one with: lmrl evaluate {how}")
     if lacking := [key for key in SCORE_KEYS if key not in scores]:
         raise UserError(f"{folder / _SCORES}: lacks {', '.join(lacking)}")
     table = read_table(folder / "episodes.csv")

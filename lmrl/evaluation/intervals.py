@@ -13,7 +13,7 @@ looks at a sample, it is resampled once.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import gamma, pi, sqrt
+from math import exp, lgamma, pi, sqrt
 from statistics import NormalDist
 from typing import NamedTuple, TypeAlias
 
@@ -104,7 +104,9 @@ def _student(level: float, freedom: int) -> float:
     """Half the width of the middle `level` of Student's distribution: its density, summed until there is enough."""
     # In t = sqrt(freedom) * tan(angle) the density is a power of the cosine, on a finite range.
     angle = np.linspace(0.0, pi / 2, 200_001)
-    density = np.cos(angle) ** (freedom - 1) * 2 * gamma((freedom + 1) / 2) / (sqrt(pi) * gamma(freedom / 2))
+    # By logarithms: gamma itself is too large for a float from 343 degrees of freedom on.
+    scale = 2 * exp(lgamma((freedom + 1) / 2) - lgamma(freedom / 2)) / sqrt(pi)
+    density = scale * np.cos(angle) ** (freedom - 1)
     inside = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * angle[1])])
     return sqrt(freedom) * float(np.tan(np.interp(level, inside, angle)))
 

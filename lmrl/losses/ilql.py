@@ -1,4 +1,4 @@
-"""Implicit language Q-learning (Snell et al. 2023, in the form of Abdulhai et al. 2025)."""
+"""Implicit language Q-learning (Snell et al. 2022, in the form of Abdulhai et al. 2025)."""
 
 from collections.abc import Sequence
 from functools import reduce

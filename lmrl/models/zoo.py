@@ -45,8 +45,8 @@ class ZooPolicy:
 
 
 def is_zoo(name: object) -> bool:
-    """Whether a policy of that name is one of the zoo."""
-    return isinstance(name, str) and name.startswith(PREFIX)
+    """Whether a policy of that name, also where a command has taken it for a path, is one of the zoo."""
+    return isinstance(name, str | Path) and str(name).startswith(PREFIX)
 
 
 def zoo_folder() -> Path | None:

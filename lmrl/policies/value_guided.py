@@ -21,7 +21,7 @@ __all__ = ["RatioGuidedPolicy", "ValueGuidedPolicy"]
 class ValueGuidedPolicy:
     """Samples from ``pi(a|s) ~ pi_beta(a|s) * exp(beta * min_i Q_i(s, a))``, token by token.
 
-    This is how ILQL (Snell et al. 2023, section 4.3) and MC returns (Abdulhai et al. 2025, section 5) act. With
+    This is how ILQL (Snell et al. 2022, section 4.3) and MC returns (Abdulhai et al. 2025, section 5) act. With
     ``beta=0`` it is the language model alone, with the same samples as `LMPolicy`.
 
     Args:

@@ -85,9 +85,7 @@ def test_another_player_is_another_dataset_and_plays_to_the_end(
     assert read_metadata(path)["behaviour"] == "optimal"
     assert all(episode.success for episode in read_dataset(path))
     assert not all(episode.success for episode in read_dataset(own))
-    with pytest.raises(
-        UserError, match="behaviour must be lm:PATH, vllm:URL#MODEL or the name of a scripted player, got 'lm:'"
-    ):
+    with pytest.raises(UserError, match=r"behaviour must be lm:PATH .*one of .*optimal.*got 'lm:'.*lmrl evaluate --pol"):
         generate("maze_fo", 40, progress=False, behaviour="lm:")
 
 

@@ -87,7 +87,10 @@ def test_the_command_names_who_played_and_says_what_follows(
     )
     assert main(["compare", "plain", "elsewhere"]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert told[0] == "wordle, episodes: 40 of seed 0; 40 of seed 1: not all played the same games"
+    assert told[0] == (
+        "wordle, episodes: 40 of seed 0; 40 of seed 1: not all played the same games, so differences are less certain "
+        "(evaluate with the same --episodes and --seed)"
+    )
     assert told[-1] == (
         "B and A are not told apart: the interval of the difference holds 0 (each with games of its own); the "
         "intervals of the two means overlap"

@@ -44,6 +44,8 @@ def test_students_interval_of_a_few_seeds() -> None:
     ten = np.arange(10.0)
     assert student_mean(ten.tolist()).high == pytest.approx(4.5 + 2.26216 * ten.std(ddof=1) / 10**0.5, abs=1e-4)
     assert student_mean([7.0, 7.0]) == Interval(7.0, 7.0)
+    many = np.tile([-1.0, 1.0], 5_000)  # of so many, those of a normal mean
+    assert student_mean(many.tolist()) == pytest.approx((-0.0196020, 0.0196020), abs=1e-6)
     with pytest.raises(UserError, match="two values or more"):
         student_mean([1.0])
 
