@@ -15,6 +15,7 @@ import pytest
 from lmrl.cli import main
 from lmrl.data.storage import read_episodes, write_episodes
 from lmrl.envs.registry import chat_prompt, make
+from lmrl.evaluation.played import transcript
 from lmrl.integrations.hf_datasets import conversations_dataset
 from lmrl.policies.chat import best_examples, conversation, introduction
 from lmrl.study.page import draw_samples
@@ -34,6 +35,11 @@ def asked() -> str:
     request = Request(slot=0, seed=0, observations=(text,))
     messages = conversation(prompt, introduction(prompt, prompt.appendix({}), examples, "json"), request, "json")
     return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
+
+
+def played() -> str:
+    """A game of Wordle as `transcript` prints it."""
+    return transcript(min(read_episodes(GAMES / "wordle.jsonl"), key=len))
 
 
 def rated() -> str:
@@ -70,7 +76,7 @@ def _content(message: dict[str, Any]) -> str:
     return "\n".join([*([message["content"]] if message["content"] else []), *calls])
 
 
-FUNCTIONS: dict[str, Callable[[], str]] = {function.__name__: function for function in (asked, called, rated, values)}
+FUNCTIONS: dict[str, Callable[[], str]] = {function.__name__: function for function in (asked, called, played, rated, values)}
 
 
 def said(what: str) -> str:
