@@ -15,6 +15,9 @@ from lmrl.types import Episode, Policy, Reply, Request, Start, Valued
 
 __all__ = ["Advice", "Move", "Seat", "advise", "value_of"]
 
+_LONGEST = 40
+"""Characters of an illegal action in a note."""
+
 
 class Advice(NamedTuple):
     """A move, without the ends of its line, and V of the state; None for a player without values."""
@@ -163,7 +166,11 @@ class Seat:
             self._words += [None] * (len(episode) - first)
 
     def _write_note(self) -> None:
-        self.notes.append(self._guide.note(self.request(), self._env))
+        request = self.request()
+        note = self._guide.note(request, self._env)
+        if not note and request.actions and request.info.get("illegal"):
+            note = f"{request.actions[-1].strip()[:_LONGEST] or 'An empty line'} is an illegal action."
+        self.notes.append(note)
 
     def state(self) -> dict[str, Any]:
         """What the page shows, JSON-like; of a person's own game no more than the texts tell."""

@@ -129,6 +129,24 @@ def test_a_game_of_chess_is_shown_in_san_beside_the_texts_that_policies_read() -
     assert seat["notes"][1:] == ["You played e4. Black played Nc6.", "You played Nf3. Black played Nf6."]
 
 
+@pytest.mark.parametrize("task", [row.name for row in registry.BENCHMARK])
+def test_an_illegal_text_is_said_to_be_one(task: str) -> None:
+    game = Game(Order(task, seed=1))
+    for typed_text in ("!!!", " "):
+        game.step(typed_text)
+    (seat,) = game.state()["seats"]
+    assert seat["illegal"] == 2
+    for said, note in zip(("!!!", "An empty line"), seat["notes"][1:], strict=True):
+        assert re.match(f"{said} is (an illegal action|no action|no legal move|not in the list)", note), note
+
+
+def test_a_text_that_is_illegal_when_time_is_up_is_said_to_be_one() -> None:
+    game = Game(Order("maze_fo", seed=1, env=["max_steps=1"]))
+    game.step("move up")
+    game.step("!!!")
+    assert game.state()["seats"][0]["notes"][2] == "Time is up, and !!! is no action."
+
+
 def scripted_moves(task: str, seed: int) -> list[str]:
     """What a scripted player says in an episode, to its end."""
     env, player = make(task), make_policy(task, "random")
