@@ -153,9 +153,9 @@ class Seat:
         )
         return play.words_from(policy, imagined, len(so_far))[0]
 
-    def solution(self) -> str:
-        """What was hidden, one sentence; empty before the end, and where nothing was."""
-        return self._guide.solution(self._slot.info) if self.over else ""
+    def solution(self, leaving: bool = False) -> str:
+        """What was hidden, one sentence; empty where nothing was, and before the end, unless the player leaves."""
+        return self._guide.solution(self._slot.info) if self.over or leaving else ""
 
     def _note_words(self, episode: Episode) -> None:
         """Read when a page asks: nobody else needs them."""

@@ -83,7 +83,12 @@ def test_both_moves_are_told_in_san() -> None:
     ("before", "move", "after", "told"),
     [
         ("7k/Q7/6K1/8/8/8/8/8 w - - 0 1", "Qh7#", None, "You played Qh7#. Checkmate."),
-        ("7k/8/6K1/8/8/8/Q7/8 w - - 0 1", "Qf7", None, "You played Qf7. Draw: Black is not in check and has no legal move (stalemate)."),
+        (
+            "7k/8/6K1/8/8/8/Q7/8 w - - 0 1",
+            "Qf7",
+            None,
+            "You played Qf7. Draw: Black is not in check and has no legal move (stalemate).",
+        ),
         (
             "rnbqkbnr/pppp1ppp/8/4p3/8/5P2/PPPPP1PP/RNBQKBNR w KQkq - 0 2",
             "g4",

@@ -57,8 +57,9 @@ def _after(board: chess.Board, move: chess.Move) -> str:
 def _state(board: chess.Board, request: Request) -> list[str]:
     if board.is_checkmate():
         return ["Checkmate."]
+    blocked = "White" if board.turn else "Black"
     draws = (
-        (board.is_stalemate(), f"{'White' if board.turn else 'Black'} is not in check and has no legal move (stalemate)"),
+        (board.is_stalemate(), f"{blocked} is not in check and has no legal move (stalemate)"),
         (board.is_insufficient_material(), "neither side has the men to mate"),
         (board.is_seventyfive_moves(), "75 moves of both sides without a capture or a move of a pawn"),
         (_comes_up(board, request) >= _MOST, "the position came up five times"),
