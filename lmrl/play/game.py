@@ -263,6 +263,7 @@ class Offer:
         name, equals, _ = word.partition("=")
         if not equals:
             raise UserError(f"env takes arguments as name=value, got {word!r:.80}")
+        registry.check_arguments(task, [name.partition(".")[0][:80]])
         if not _may_set(task, word):
             raise UserError(
                 f"the page may not set {word!r:.80}: it chooses numbers, true, false and listed names; paths, programs "
