@@ -6,11 +6,21 @@ import os
 import re
 from collections.abc import Iterable
 
-__all__ = ["BudgetError", "UserError", "check_range", "in_one_line", "system_error", "unknown", "user_error_in"]
+__all__ = [
+    "BudgetError",
+    "OtherTaskError",
+    "UserError",
+    "check_range",
+    "counted",
+    "in_one_line",
+    "system_error",
+    "unknown",
+    "user_error_in",
+]
 
 _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
 # In a traceback that another process sent as text.
-_SENT = re.compile(r"^(?:\w+\.)+(?:UserError|BudgetError|ChatError|ChatBudgetError): (.+)$", re.MULTILINE)
+_SENT = re.compile(r"^(?:\w+\.)+(?:User|Budget|OtherTask|Chat|ChatBudget)Error: (.+)$", re.MULTILINE)
 
 _ELSEWHERE = "choose another folder (--out, --trainer.default_root_dir, $LMRL_DATA)"
 _SPACE = f"free some space, or {_ELSEWHERE}"
@@ -48,6 +58,17 @@ class BudgetError(UserError):
     """A budget is used up: asking again helps nothing, so whatever needs an answer ends here."""
 
 
+class OtherTaskError(UserError):
+    """A trained policy is to play another task than its own.
+
+    The argument says who and which. The message also names the option of those who have one; others catch it.
+    """
+
+    def __str__(self) -> str:
+        """With the way out."""
+        return f"{self.args[0]}; if that is meant: lmrl evaluate --allow_other_task, in Python allow_other_task=True"
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """An error for a name that is not among the known ones: ``unknown task 'x'; known: a, b``."""
     return UserError(f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}")
@@ -76,6 +97,16 @@ def check_range(interval: str, **numbers: float | None) -> None:
             rules = ["" if number else "a finite number", f"in {interval}" if high < math.inf else least]
             rule = ", ".join(filter(None, rules if interval != "(-inf, inf)" else rules[:1]))
             raise UserError(f"{name} must be {rule}, got {value!r}")
+
+
+def counted(count: int, what: str) -> str:
+    """How many there are, ``1 turn`` or ``2 turns``.
+
+    Args:
+        count: their number.
+        what: the name of one of them, whose plural ends in s.
+    """
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def in_one_line(error: BaseException | str, limit: int = 300) -> str:

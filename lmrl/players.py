@@ -2,7 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
@@ -15,7 +16,7 @@ from lmrl.envs import registry
 from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt, policy_names, task
 from lmrl.envs.task import Task
-from lmrl.errors import UserError, unknown
+from lmrl.errors import OtherTaskError, UserError, unknown
 from lmrl.models.zoo import is_zoo
 from lmrl.policies.chat import ChatPolicy, Speaker
 from lmrl.policies.human import HumanPolicy
@@ -33,6 +34,7 @@ __all__ = [
     "make_policy",
     "named_adviser",
     "named_policy",
+    "own_tasks_only",
     "played_task",
     "task_of",
 ]
@@ -213,6 +215,15 @@ def make_policy(
         UserError: as `load_policy`.
     """
     return load_policy(player, task, env=env, **settings)
+
+
+@contextmanager
+def own_tasks_only() -> Iterator[None]:
+    """Inside, a policy that was trained on another task is refused without the option of those who would take it."""
+    try:
+        yield
+    except OtherTaskError as error:
+        raise UserError(f"{error.args[0]}: lmrl play and lmrl web let a policy play its own task only") from error
 
 
 def named_adviser(

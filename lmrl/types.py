@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from lmrl.errors import UserError, in_one_line
+from lmrl.errors import UserError, counted, in_one_line
 
 __all__ = [
     "Described", "Episode", "Partner", "PartnerRequest", "Policy", "Reply", "Request", "Resettable", "Start", "Valued",
@@ -77,7 +77,7 @@ class Episode:
     def __repr__(self) -> str:
         """One line, without the texts."""
         ending = "terminated" if self.terminated else "truncated" if self.truncated else "not ended"
-        told = f"{len(self)} turns, return {self.total_reward:g}, {ending}{', success' * self.success}"
+        told = f"{counted(len(self), 'turn')}, return {self.total_reward:g}, {ending}{', success' * self.success}"
         return f"<Episode of {in_one_line(self.task, 60)}: {told}, seed {self.seed}>"
 
     def __len__(self) -> int:

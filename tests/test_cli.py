@@ -165,6 +165,12 @@ def test_an_evaluation_begins_with_all_that_is_not_as_usual(tmp_path: Path, caps
     assert first == "maze_fo, policy optimal: 3 episodes, seed 7, max_steps 20, games to choose settings by"
 
 
+def test_an_evaluation_of_one_episode_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", "maze_fo", "--policy", "optimal", "--episodes", "1", "--out", str(tmp_path / "played")]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "maze_fo, policy optimal: 1 episode, seed 0"
+
+
 def test_playing_by_hand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     # Seed 0 starts at 5, 8: two cells right of the goal's stem, three above the goal.
     monkeypatch.setattr("sys.stdin", io.StringIO("move left\nhop\nmove left\nmove down\nmove down\nmove down\n"))

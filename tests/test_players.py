@@ -110,10 +110,13 @@ def test_episodes_are_read_of_a_file_a_folder_and_a_run(runs: Path) -> None:
 
 def test_a_run_of_another_task_is_refused_unless_that_is_meant(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(runs / "bc")
-    for words in (["evaluate", "wordle", "--policy", run], ["play", "wordle", "--advisor", run]):
+    play, web = ["play", "wordle", "--advisor", run], ["web", "wordle", "--policy", run]
+    for words in (["evaluate", "wordle", "--policy", run], play, ["play", "wordle", "--policy", run], web):
         line = failed(capsys, *words)
         assert f"{run} was trained on maze_fo, not on wordle" in line
-        assert "--allow_other_task" in line
+        # Only of a command that has it.
+        assert ("allow_other_task" in line) is (words[0] == "evaluate")
+        assert ("lmrl play and lmrl web let a policy play its own task only" in line) is (words[0] != "evaluate")
     with pytest.raises(UserError, match="was trained on maze_fo, not on maze_po"):
         load_policy(run, "maze_po")
     with pytest.raises(UserError, match="was trained on maze_fo, not on maze_po"):

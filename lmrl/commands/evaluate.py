@@ -13,7 +13,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from lmrl.configuration import env_arguments, named_values
 from lmrl.envs import registry
 from lmrl.envs.registry import chat_prompt
-from lmrl.errors import UserError, check_range
+from lmrl.errors import UserError, check_range, counted
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.results import record_evaluation, tuned_settings
@@ -169,7 +169,7 @@ def _heading(scores: Mapping[str, Any], trained: bool) -> str:
     """What was played, by whom and how: ``maze_fo, policy runs/maze_fo/ilql: 275 episodes, seed 0, as trained``."""
     made_with = scores["provenance"]
     settings = settings_told(made_with.get("decoding", {})) or "as trained" * trained
-    told = [f"{scores['episodes']} episodes", f"seed {scores['seed']}", *filter(None, [settings])]
+    told = [counted(scores["episodes"], "episode"), f"seed {scores['seed']}", *filter(None, [settings])]
     told += [f"{name} {value}" for name, value in made_with["env"].items()]
     told += ["games to choose settings by"] * bool(made_with.get("selection"))
     return f"{scores['task']}, policy {scores['policy']}: {', '.join(told)}"

@@ -2,8 +2,8 @@
 
 from lmrl.configuration import env_arguments
 from lmrl.errors import UserError
-from lmrl.play.terminal import play_episode
-from lmrl.players import named_adviser, named_policy, played_task
+from lmrl.play.terminal import known_actions, play_episode
+from lmrl.players import named_adviser, named_policy, own_tasks_only, played_task
 
 __all__ = ["play_command"]
 
@@ -15,6 +15,7 @@ def play_command(
     seed: int = 0,
     advisor: str | None = None,
     env: list[str] | None = None,
+    actions: bool = False,
 ) -> None:
     """Play one episode yourself: read the text, type an action, press enter. Or watch a policy play it.
 
@@ -25,12 +26,17 @@ def play_command(
         seed: decides what is random about the episode.
         advisor: a run folder, a checkpoint or another player whose move is shown each turn, and V if it has values.
         env: arguments of the environment, e.g. opponent=random or partner=lm:PATH.
+        actions: only print what can be typed as the first move, a line each: all of it, or in dialogues some of it.
     """
     watched = policy != "human"
     if watched and advisor is not None:
         raise UserError(f"an advisor is for a person who plays: leave out --advisor {advisor} or --policy {policy}")
     names = [policy] if watched else [] if advisor is None else [advisor]
     row, arguments = played_task(task, *names), env_arguments(env)
-    adviser = None if advisor is None else named_adviser(advisor, row, arguments)
-    player = named_policy(policy, row, arguments) if watched else None
+    if actions:
+        print("\n".join(known_actions(row, arguments, seed)))
+        return
+    with own_tasks_only():
+        adviser = None if advisor is None else named_adviser(advisor, row, arguments)
+        player = named_policy(policy, row, arguments) if watched else None
     play_episode(row, arguments, seed, adviser, advisor or "", player)

@@ -88,7 +88,7 @@ def web_command(
             timeout_graceful_shutdown=1,
         )
         with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="lmrl-") as private:
-            if not (no_browser or webbrowser.open(_leading_to(f"{place}#{keys.new()}", Path(private)))):
+            if not (no_browser or webbrowser.open(_leading_to(f"{place}#{keys.new(hidden=True)}", Path(private)))):
                 print(_no_browser(address, first), flush=True)
             uvicorn.Server(server).run(sockets=[listener])
 

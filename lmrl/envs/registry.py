@@ -42,6 +42,7 @@ __all__ = [
     "BENCHMARK",
     "Task",
     "chat_prompt",
+    "check_arguments",
     "file_format",
     "guide",
     "make",
@@ -166,12 +167,20 @@ def make(name: str, **kwargs: Any) -> TextEnv:
         UserError: for an unknown task or argument.
     """
     row = task(name)
-    env = _creator(row)
-    known = inspect.signature(env).parameters
-    for argument in kwargs:
+    check_arguments(name, kwargs)
+    return _creator(row)(**{**row.kwargs, **kwargs})
+
+
+def check_arguments(name: str, arguments: Iterable[str]) -> None:
+    """Make sure that the environment of a task has arguments of these names.
+
+    Raises:
+        UserError: it does not; the message lists those that it has.
+    """
+    known = inspect.signature(_creator(task(name))).parameters
+    for argument in arguments:
         if argument not in known:
             raise unknown(f"argument of task {name}", argument, known)
-    return env(**{**row.kwargs, **kwargs})
 
 
 def _creator(row: Task) -> Callable[..., TextEnv]:

@@ -139,7 +139,8 @@ class Guide:
     """A text of the game, or an action, as people read it."""
     note: Callable[[Request, Mapping[str, Any]], str] = _no_note
     """What the newest texts say, in words that the texts themselves leave out, from what is asked of the player and the
-    arguments of the environment; no more than the texts tell. It may have several lines."""
+    arguments of the environment; no more than the texts tell. It may have several lines. After an illegal action it
+    says so; where it is empty, general words do."""
     solution: Callable[[Mapping[str, Any]], str] = _nothing
     """From the ``info`` of the last turn to what was hidden, one sentence; shown at the end and not before."""
     page: str = ""

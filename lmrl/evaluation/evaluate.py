@@ -12,7 +12,7 @@ import numpy as np
 from lmrl.distributed import map_over_ranks
 from lmrl.envs import registry
 from lmrl.envs.task import Scores, normalize
-from lmrl.errors import UserError, check_range
+from lmrl.errors import UserError, check_range, counted
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.played import EpisodeTable
 from lmrl.evaluation.playing import Player, RayWorkers, play_on_workers
@@ -49,7 +49,8 @@ class Evaluation:
     def __repr__(self) -> str:
         """One line, without the episodes."""
         mean = f"mean return {EpisodeTable.of(self.episodes).means()['return_mean']:.2f}" if self.episodes else "empty"
-        return f"<Evaluation of {self.policy} on {self.task}: {len(self.episodes)} episodes, seed {self.seed}, {mean}>"
+        played = counted(len(self.episodes), "episode")
+        return f"<Evaluation of {self.policy} on {self.task}: {played}, seed {self.seed}, {mean}>"
 
     def scores(self) -> dict[str, Any]:
         """The content of ``scores.json``.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmrl.errors import UserError
+from lmrl.errors import UserError, counted
 from lmrl.files import replacing
 from lmrl.types import Episode
 
@@ -97,9 +97,10 @@ def transcript(episode: Episode, turns: int = 12) -> str:
         lines += _said("> ", episode.actions[turn], f"   [{_number(episode.rewards[turn])}]")
         lines += _said("", episode.observations[turn + 1])
     if len(episode) > turns:
-        lines.append(f"... and {len(episode) - turns} more turns")
+        lines.append(f"... and {counted(len(episode) - turns, 'more turn')}")
     how = "solved" if episode.success else "ended by the rules" if episode.terminated else "cut short"
-    lines.append(f"({how}; return {_number(episode.total_reward)}, {len(episode)} turns, {episode.illegal} illegal)")
+    length = counted(len(episode), "turn")
+    lines.append(f"({how}; return {_number(episode.total_reward)}, {length}, {episode.illegal} illegal)")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ import lightning as L
 
 from lmrl.envs import registry
 from lmrl.envs.task import Task
-from lmrl.errors import UserError, in_one_line
+from lmrl.errors import OtherTaskError, UserError, in_one_line
 from lmrl.lazy import load
 from lmrl.models.checkpoints import read_checkpoint, resolve_run
 from lmrl.models.export import MANIFEST, read_manifest
@@ -169,10 +169,7 @@ def _task(path: str | Path, content: Mapping[str, Any], named: Task | str | None
         return registry.task(own)
     task = registry.task(named) if isinstance(named, str) else named
     if own not in (None, task.name) and not allow_other:
-        raise UserError(
-            f"{path} was trained on {own}, not on {task.name}; if that is meant: "
-            "lmrl evaluate --allow_other_task, in Python allow_other_task=True"
-        )
+        raise OtherTaskError(f"{path} was trained on {own}, not on {task.name}")
     return task
 
 

@@ -36,21 +36,28 @@ class Keys:
     """Keys that each open one session. A session is known to the tab that opened it and to nobody else.
 
     Args:
-        announce: called with a new key when the last one was used.
+        announce: called with a new key when the last one that people were told was used.
         make: makes keys and sessions that nobody can guess.
     """
 
     def __init__(self, announce: Callable[[str], object], make: Callable[[], str] = secrets.token_urlsafe) -> None:
         self._announce, self._make = announce, make
         self._keys: set[str] = set()
+        self._hidden: set[str] = set()
         self._sessions: set[str] = set()
         self._lock = Lock()
 
-    def new(self) -> str:
-        """A key that was not used yet."""
+    def new(self, hidden: bool = False) -> str:
+        """A key that was not used yet.
+
+        Args:
+            hidden: nobody is told, it is for a browser that is started with it, and perhaps there is none.
+        """
         key = self._make()
         with self._lock:
             self._keys.add(key)
+            if hidden:
+                self._hidden.add(key)
         return key
 
     def open(self, key: str) -> str | None:
@@ -62,7 +69,7 @@ class Keys:
             self._keys.remove(found)
             session = self._make()
             self._sessions.add(session)
-            last = not self._keys
+            last = self._keys <= self._hidden
         if last:
             self._announce(self.new())
         return session

@@ -17,7 +17,7 @@ from lmrl.errors import UserError, unknown
 from lmrl.models.zoo import zoo_policies
 from lmrl.partners import environment
 from lmrl.play.seat import Seat, advise
-from lmrl.players import is_chat, named_adviser, named_policy
+from lmrl.players import is_chat, named_adviser, named_policy, own_tasks_only
 from lmrl.report.pages import rounded, shown_text
 
 __all__ = ["PERSON", "Game", "Offer", "Order", "listed_players", "read_moves"]
@@ -78,10 +78,11 @@ class Game:
             raise UserError(f"policy must be one player or two, at most one of them human, got {list(order.policies)}")
         self.order, self.actions = order, [action.strip() for action in row.actions]
         told = {name: chat if is_chat(name) else None for name in (*order.policies, order.advisor)}
-        self._adviser = named_adviser(order.advisor, row, arguments, told[order.advisor]) if order.advisor else None
-        players = [
-            None if name == PERSON else named_policy(name, row, arguments, told[name]) for name in order.policies
-        ]
+        with own_tasks_only():
+            self._adviser = named_adviser(order.advisor, row, arguments, told[order.advisor]) if order.advisor else None
+            players = [
+                None if name == PERSON else named_policy(name, row, arguments, told[name]) for name in order.policies
+            ]
         make = environment(order.task, arguments)
         self.seats = [
             Seat(order.task, make, order.seed, name, player, place, arguments)
@@ -123,7 +124,8 @@ class Game:
         request = waiting[0].request()
         move, value, reply = advise(self._adviser, request)
         words = None if value is None else waiting[0].words_of(self._adviser, reply)
-        told = {"name": shown_text(self.order.advisor), "move": shown_text(move), "value": rounded(value, 3)}
+        spelt = registry.guide(self.order.task).spelling(move).strip()
+        told = {"name": shown_text(self.order.advisor), "move": shown_text(spelt), "value": rounded(value, 3)}
         return {"turn": request.turn, **told, "words": words}
 
     def state(self) -> dict[str, Any]:
@@ -261,6 +263,7 @@ class Offer:
         name, equals, _ = word.partition("=")
         if not equals:
             raise UserError(f"env takes arguments as name=value, got {word!r:.80}")
+        registry.check_arguments(task, [name.partition(".")[0][:80]])
         if not _may_set(task, word):
             raise UserError(
                 f"the page may not set {word!r:.80}: it chooses numbers, true, false and listed names; paths, programs "

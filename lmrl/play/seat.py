@@ -15,6 +15,9 @@ from lmrl.types import Episode, Policy, Reply, Request, Start, Valued
 
 __all__ = ["Advice", "Move", "Seat", "advise", "value_of"]
 
+_LONGEST = 40
+"""Characters of an illegal action in a note."""
+
 
 class Advice(NamedTuple):
     """A move, without the ends of its line, and V of the state; None for a player without values."""
@@ -150,9 +153,9 @@ class Seat:
         )
         return play.words_from(policy, imagined, len(so_far))[0]
 
-    def solution(self) -> str:
-        """What was hidden, one sentence; empty before the end, and where nothing was."""
-        return self._guide.solution(self._slot.info) if self.over else ""
+    def solution(self, leaving: bool = False) -> str:
+        """What was hidden, one sentence; empty where nothing was, and before the end, unless the player leaves."""
+        return self._guide.solution(self._slot.info) if self.over or leaving else ""
 
     def _note_words(self, episode: Episode) -> None:
         """Read when a page asks: nobody else needs them."""
@@ -163,7 +166,11 @@ class Seat:
             self._words += [None] * (len(episode) - first)
 
     def _write_note(self) -> None:
-        self.notes.append(self._guide.note(self.request(), self._env))
+        request = self.request()
+        note = self._guide.note(request, self._env)
+        if not note and request.actions and request.info.get("illegal"):
+            note = f"{request.actions[-1].strip()[:_LONGEST] or 'An empty line'} is an illegal action."
+        self.notes.append(note)
 
     def state(self) -> dict[str, Any]:
         """What the page shows, JSON-like; of a person's own game no more than the texts tell."""

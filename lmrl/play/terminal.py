@@ -1,19 +1,22 @@
 """One episode at the terminal, of a person or to watch: rules first, a drawing of the game, scores, advice, V."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 
 from lmrl.envs import registry
+from lmrl.envs.base import TextEnv
 from lmrl.envs.task import Guide, Picture, Task
+from lmrl.errors import UserError, counted
 from lmrl.partners import environment
 from lmrl.play.seat import Seat, advise
 from lmrl.policies.human import HumanPolicy
 from lmrl.report.wording import number
 from lmrl.types import Policy, Request
 
-__all__ = ["play_episode"]
+__all__ = ["known_actions", "play_episode"]
 
 
 def play_episode(
@@ -40,11 +43,13 @@ def play_episode(
     def show(request: Request) -> None:
         _show(console, guide, picture, request, seat)
         if adviser is not None:
-            console.print(_advice(adviser, name, request), style="cyan", markup=False)
+            console.print(_advice(adviser, name, request, guide), style="cyan", markup=False)
 
-    seat = Seat(task.name, make, seed, "you", player or HumanPolicy(show=show), env=arguments)
+    seat = Seat(task.name, make, seed, "you", player or HumanPolicy(_typed, show), env=arguments)
     try:
-        console.print(f"{task.name}: {task.description}.\n{_explained(guide)}\n", markup=False, soft_wrap=True)
+        leaving = "" if player is not None else "Ctrl-C ends the game.\n"
+        told = f"{task.name}: {task.description}.\n{_explained(guide)}\n{leaving}"
+        console.print(told, markup=False, soft_wrap=True)
         while not seat.over:
             if player is not None:
                 show(seat.request())
@@ -55,8 +60,43 @@ def play_episode(
             seat.play(move)
         _show(console, guide, picture, seat.request(), seat)
         _print_ending(console, seat)
+    except (KeyboardInterrupt, UserError):  # it is over: Ctrl-C, Ctrl-D, or a player that fails
+        if solution := seat.solution(leaving=True):
+            console.print(f"\n{solution}", markup=False, soft_wrap=True)
+        raise
     finally:
         seat.close()
+
+
+def known_actions(task: Task, arguments: Mapping[str, Any], seed: int) -> list[str]:
+    """What can be typed as the first move of an episode, as people read it.
+
+    Args:
+        task: what is played.
+        arguments: of its environment.
+        seed: of the episode.
+
+    Raises:
+        UserError: the task does not list it.
+    """
+    env, spelling = environment(task.name, arguments)(), registry.guide(task.name).spelling
+    try:
+        env.reset(seed=seed)
+        listed = env.legal_actions() if isinstance(env, TextEnv) else ()
+    finally:
+        env.close()
+    if not listed:
+        raise UserError(f"the actions of {task.name} cannot be listed")
+    return [spelling(action).rstrip("\n") for action in listed]
+
+
+def _typed(question: str) -> str:
+    """The next line; at a terminal an empty one is a slip, from elsewhere an action like any other."""
+    line = input(question)
+    while not line.strip() and sys.stdin.isatty():
+        print("An empty line is not played: type an action, or Ctrl-C to end the game.")
+        line = input(question)
+    return line
 
 
 def _explained(guide: Guide) -> str:
@@ -66,9 +106,9 @@ def _explained(guide: Guide) -> str:
     return "\n".join([*lines, *([f"Example: {action} is answered by: {answer}"] if action else [])])
 
 
-def _advice(adviser: Policy, name: str, request: Request) -> str:
+def _advice(adviser: Policy, name: str, request: Request, guide: Guide) -> str:
     move, value, _ = advise(adviser, request)
-    return f"{name} would say: {move}{_value(value)}"
+    return f"{name} would say: {guide.spelling(move).strip()}{_value(value)}"
 
 
 def _value(value: float | None) -> str:
@@ -94,5 +134,5 @@ def _print_ending(console: Console, seat: Seat) -> None:
     if solution:
         console.print(solution, markup=False, soft_wrap=True)
     ending = "solved" if episode.success else "not solved"
-    told = f"{ending}: return {episode.total_reward:g} in {len(episode)} turns, {episode.illegal} illegal"
+    told = f"{ending}: return {episode.total_reward:g} in {counted(len(episode), 'turn')}, {episode.illegal} illegal"
     console.print(told, markup=False)

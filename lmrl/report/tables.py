@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from lmrl.configuration import check_config, value_at
 from lmrl.envs import registry
 from lmrl.envs.task import ALGORITHMS, Scores, normalize
+from lmrl.errors import counted
 from lmrl.evaluation.aggregates import Aggregate, aggregates
 from lmrl.evaluation.intervals import Interval
 from lmrl.evaluation.results import Result
@@ -27,7 +28,7 @@ def commands(result: Result) -> str:
     if "evaluate" not in steps:
         made = f"lmrl evaluate {scores['task']} --policy {scores['policy']} --episodes {scores['episodes']}"
         lines.append(f"  {made} --seed {scores['seed']} --out {result.folder.as_posix()}/evaluation")
-    lines.append(f"  seed {scores['seed']}, {scores['episodes']} episodes")
+    lines.append(f"  seed {scores['seed']}, {counted(scores['episodes'], 'episode')}")
     made_with = scores.get("provenance", {})
     lines += [f"  {name}: {_flat(value)}" for name, value in made_with.items() if value]
     return "\n".join(lines)

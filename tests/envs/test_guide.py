@@ -83,7 +83,12 @@ def test_both_moves_are_told_in_san() -> None:
     ("before", "move", "after", "told"),
     [
         ("7k/Q7/6K1/8/8/8/8/8 w - - 0 1", "Qh7#", None, "You played Qh7#. Checkmate."),
-        ("7k/8/6K1/8/8/8/Q7/8 w - - 0 1", "Qf7", None, "You played Qf7. Stalemate."),
+        (
+            "7k/8/6K1/8/8/8/Q7/8 w - - 0 1",
+            "Qf7",
+            None,
+            "You played Qf7. Draw: Black is not in check and has no legal move (stalemate).",
+        ),
         (
             "rnbqkbnr/pppp1ppp/8/4p3/8/5P2/PPPPP1PP/RNBQKBNR w KQkq - 0 2",
             "g4",
@@ -99,6 +104,39 @@ def test_how_a_game_of_chess_ends_is_told(before: str, move: str, after: str | N
         board.push_san(after)
     texts = [" ".join(fen) + "\n" for fen in (before, board.fen())]
     assert board_note(Request(0, 0, texts, [" ".join(move) + "\n"]), {}) == told
+
+
+SHUFFLE, SHUFFLED = ("Nf3", "Ng1"), ("g8f6", "f6g8")
+
+
+@pytest.mark.parametrize(
+    ("options", "moves", "why"),
+    [
+        # Black's last move repeats the first position, White's the one after the pawn's move.
+        ({"replies": SHUFFLED * 4}, SHUFFLE * 4, "the position came up five times"),
+        ({"replies": SHUFFLED * 4}, ("e3", *SHUFFLE * 4), "the position came up five times"),
+        # What is no move repeats nothing.
+        ({"replies": SHUFFLED * 4}, (*("hop",) * 6, *SHUFFLE * 4), "the position came up five times"),
+        ({"fen": "2k5/8/8/8/8/8/1q6/K7 w - - 0 1"}, ("Kxb2",), "neither side has the men to mate"),
+        (
+            {"fen": "7k/8/8/8/8/8/R7/K7 w - - 149 100"},
+            ("Rb2",),
+            "75 moves of both sides without a capture or a move of a pawn",
+        ),
+    ],
+)
+def test_a_drawn_game_of_chess_says_why_when_it_ends(
+    options: dict[str, object], moves: tuple[str, ...], why: str
+) -> None:
+    env = registry.make("chess", opponent="random")
+    observations, played = [env.reset(seed=0, options=options)[0]], list[str]()
+    for move in moves:
+        assert "Draw" not in board_note(Request(0, 0, observations, played), {})
+        text, reward, over, _, _ = env.step(f"{move}\n")
+        observations.append(text)
+        played.append(f"{move}\n")
+    assert (over, reward) == (True, 0.0)
+    assert board_note(Request(0, 0, observations, played), {}).endswith(f" Draw: {why}.")
 
 
 def test_positions_and_moves_are_shown_without_their_spaces() -> None:

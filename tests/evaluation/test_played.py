@@ -49,5 +49,5 @@ def test_an_episode_to_read() -> None:
         *("a", "> up   [\N{MINUS SIGN}1.00]", "b", "> odd   [0.30]", "c"),
         "(solved; return \N{MINUS SIGN}0.70, 2 turns, 1 illegal)",
     ]
-    assert transcript(WON, turns=1).splitlines()[-2] == "... and 1 more turns"
+    assert transcript(WON, turns=1).splitlines()[-2] == "... and 1 more turn"
     assert "cut short" in transcript(LOST)

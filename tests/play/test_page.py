@@ -1,6 +1,7 @@
 """What can be said of the page of `lmrl web` without a browser: labels, contrast by day and by night, shared games."""
 
 import re
+import threading
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
@@ -15,7 +16,7 @@ from lmrl.errors import UserError
 from lmrl.models.zoo import zoo_policies
 from lmrl.play.app import _page
 from lmrl.play.game import Game, Offer, Order, listed_players, read_moves
-from lmrl.types import Request
+from lmrl.types import Policy, Request
 from tests.helpers.browser import accessibility_faults, opened
 from tests.helpers.colours import contrast
 from tests.play.test_web import ORDER, ask, enter, hidden_word, served, texts, typed
@@ -127,6 +128,24 @@ def test_a_game_of_chess_is_shown_in_san_beside_the_texts_that_policies_read() -
     assert seat["said"][2].replace("   ", " ").startswith("r 1 b q k b n r / p p") and " " in seat["said"][2][:3]
     assert seat["shown"][2] == "r1bqkbnr/pppppppp/2n5/8/4P3/8/PPPP1PPP/RNBQKBNR w KQkq - 1 2\n"
     assert seat["notes"][1:] == ["You played e4. Black played Nc6.", "You played Nf3. Black played Nf6."]
+
+
+@pytest.mark.parametrize("task", [row.name for row in registry.BENCHMARK])
+def test_an_illegal_text_is_said_to_be_one(task: str) -> None:
+    game = Game(Order(task, seed=1))
+    for typed_text in ("!!!", " "):
+        game.step(typed_text)
+    (seat,) = game.state()["seats"]
+    assert seat["illegal"] == 2
+    for said, note in zip(("!!!", "An empty line"), seat["notes"][1:], strict=True):
+        assert re.match(f"{said} is (an illegal action|no action|no legal move|not in the list)", note), note
+
+
+def test_a_text_that_is_illegal_when_time_is_up_is_said_to_be_one() -> None:
+    game = Game(Order("maze_fo", seed=1, env=["max_steps=1"]))
+    game.step("move up")
+    game.step("!!!")
+    assert game.state()["seats"][0]["notes"][2] == "Time is up, and !!! is no action."
 
 
 def scripted_moves(task: str, seed: int) -> list[str]:
@@ -250,3 +269,34 @@ def test_every_task_in_the_page_to_its_end_and_from_its_link(task: str, width: i
         assert texts(tab, ".facts") == facts
         tab.evaluate("location.hash = 'task=nothing&seed=1&move=x'")
         tab.wait_for_selector("#problem:not(:empty)")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_players_that_take_long_to_load_are_named_and_nothing_else_is_ordered(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = threading.Event()
+
+    def load(*_: Any) -> Policy:
+        assert loaded.wait(60)
+        if fails:
+            raise UserError("it is broken")
+        return make_policy("maze_fo", "optimal")
+
+    with served(Order("maze_fo", seed=3)) as root, opened() as tab:
+        tab.goto(f"{root}#k")
+        tab.wait_for_selector("body[data-turns='0']")
+        assert tab.is_enabled("#start") and tab.inner_text("#loading") == ""
+        monkeypatch.setattr("lmrl.play.game.named_policy", load)
+        tab.click("label:has([value=watch]) span")
+        tab.select_option("#left", "optimal")
+        tab.click("#start")
+        tab.wait_for_selector("#loading:not(:empty)")
+        assert tab.inner_text("#loading[role=status]") == "loading optimal \u2026"
+        assert tab.is_disabled("#start") and tab.is_disabled("#another") and accessibility_faults(tab) == []
+        loaded.set()
+        tab.wait_for_selector("#start:enabled")
+        assert tab.inner_text("#loading") == "" and tab.is_enabled("#another")
+        assert tab.evaluate("document.activeElement.id") == "start"
+        assert texts(tab, "#problem") == (["it is broken"] if fails else [""])
+        assert texts(tab, ".player") == (["you"] if fails else ["optimal"])

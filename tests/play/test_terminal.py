@@ -1,6 +1,7 @@
 """Games at the terminal: what is shown, and what an advisor says."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from lmrl.cli import main
 from lmrl.envs import registry
 from lmrl.envs.registry import make
+from lmrl.play.game import Game, Order
 
 
 def test_a_game_of_wordle_to_its_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,12 +120,13 @@ def test_rules_come_first_scores_as_they_change_and_the_answer_last(
     assert main(["play", "wordle", "--seed", "1"]) == 0
     told = capsys.readouterr().out.replace("> ", "").split("\n")
     guide = registry.guide("wordle")
-    assert told[1:4] == [
+    assert told[1:5] == [
         f"Rules: {guide.rules}",
         f"Action: {guide.action}",
         "Example: paper is answered by: y y g y b",
+        "Ctrl-C ends the game.",
     ]
-    assert told[5:9] == [
+    assert told[6:10] == [
         "Wordle:",
         "zzzzz is not in the list of 431 words.",
         "turn 1: reward -1, return -1",
@@ -135,3 +138,71 @@ def test_rules_come_first_scores_as_they_change_and_the_answer_last(
         "solved: return -2 in 3 turns, 1 illegal",
     ]
     assert "".join(told[:-3]).count("light") == 0
+
+
+@pytest.mark.parametrize("task", ["chess", "endgames"])
+def test_advice_for_chess_is_spelt_like_the_moves(
+    task: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["play", task, "--advisor", "behaviour"]) == 2
+    (advice,) = re.findall(r"behaviour would say: (.*)", capsys.readouterr().out)
+    assert re.fullmatch(r"[KQRBN]?[a-h]?[1-8]?x?[a-h][1-8](=[QRBN])?[+#]?", advice)
+    assert Game(Order(task, advisor="behaviour")).advice()["move"] == advice
+
+
+class Typing(io.StringIO):
+    """A terminal: lines, and then Ctrl-D, or Ctrl-C where a line says so."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1, /) -> str:
+        line = super().readline(-1 if size is None else size)
+        if line == "Ctrl-C\n":
+            raise KeyboardInterrupt
+        return line
+
+
+@pytest.mark.parametrize(("ended", "code"), [("", 2), ("Ctrl-C\n", 130)])
+def test_whoever_leaves_is_told_what_was_hidden(
+    ended: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", Typing(f"slate\n{ended}"))
+    assert main(["play", "wordle", "--seed", "1"]) == code
+    out = capsys.readouterr().out
+    assert out.endswith("\nThe word was light.\n") and out.count("light") == 1
+    # Where nothing is hidden, nothing is told.
+    monkeypatch.setattr("sys.stdin", Typing(ended))
+    assert main(["play", "maze_fo"]) == code
+    assert capsys.readouterr().out.endswith("> ")
+
+
+def test_an_empty_line_at_a_terminal_is_not_played(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = "An empty line is not played: type an action, or Ctrl-C to end the game."
+    monkeypatch.setattr("sys.stdin", Typing("\n  \nlight\n"))
+    assert main(["play", "wordle", "--seed", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.count(told) == 2 and out.endswith("solved: return 0 in 1 turn, 0 illegal\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("\nlight\n"))
+    assert main(["play", "wordle", "--seed", "1"]) == 0
+    out = capsys.readouterr().out
+    assert told not in out and out.endswith("solved: return -1 in 2 turns, 1 illegal\n")
+
+
+def test_an_illegal_text_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n???\n"))
+    assert main(["play", "twenty_questions"]) == 2
+    out = capsys.readouterr().out
+    assert "No.\nAn empty line is an illegal action.\n" in out and "No.\n??? is an illegal action.\n" in out
+
+
+def test_the_list_of_words_that_the_rules_speak_of(capsys: pytest.CaptureFixture[str]) -> None:
+    (command,) = re.findall(r"\(lmrl (play .*?) prints it\)", registry.guide("wordle").rules)
+    assert main(command.split()) == 0
+    words = capsys.readouterr().out.splitlines()
+    assert (len(words), words[0]) == (431, "a b o u t")
+    assert main(["play", "chess", "--actions"]) == 0
+    assert "Nf3" in capsys.readouterr().out.splitlines()

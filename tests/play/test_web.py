@@ -265,6 +265,16 @@ def test_a_key_opens_one_session_and_no_more() -> None:
     assert keys.open(third) is not None and len(announced) == 2
 
 
+def test_a_key_that_only_a_browser_knows_does_not_stand_for_one_that_is_told() -> None:
+    announced: list[str] = []
+    keys = Keys(announced.append)
+    told, hidden = keys.new(), keys.new(hidden=True)
+    assert keys.open(hidden) is not None and announced == []  # the one that was told is still there
+    assert keys.open(told) is not None and len(announced) == 1
+    keys.new(hidden=True)
+    assert keys.open(announced[0]) is not None and len(announced) == 2
+
+
 def test_only_a_session_is_answered_and_told_what_is_wrong() -> None:
     with served(Order("wordle", seed=1)) as root:
         # The page itself is nobody's secret: it has neither order nor runs.
@@ -399,7 +409,7 @@ def test_no_request_chooses_a_path_a_program_a_module_or_an_endpoint(tmp_path: P
         for order in orders:
             status, _, told = ask(f"{root}new", order)
             assert status == 400 and re.match(
-                "unknown player|unknown task|the page may not set|env takes", told["error"]
+                "unknown player|unknown task|unknown argument|the page may not set|env takes", told["error"]
             )
     assert not seen and not (tmp_path / "sprung").exists()
 
@@ -433,6 +443,17 @@ def test_what_the_page_may_choose(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match="named on the command line"):
             offer.check(order)
+
+
+@pytest.mark.parametrize("word", ["foo=1", "foo=bar", "foo.bar=1"])
+def test_an_unknown_argument_is_told_as_in_the_terminal(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["play", "wordle", "--env", word]) == 2
+    (told,) = re.findall(r"error: (unknown argument of task wordle 'foo'; known: .*vocab.*)\n", capsys.readouterr().err)
+    with pytest.raises(UserError) as error:
+        Offer(Order("wordle"), Path("runs")).check(Order("wordle", env=[word]))
+    assert str(error.value) == told
+    with pytest.raises(UserError, match="the page may not set 'vocab=/etc/words'"):
+        Offer(Order("wordle"), Path("runs")).check(Order("wordle", env=["vocab=/etc/words"]))
 
 
 def test_the_games_of_a_page_have_one_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -624,6 +645,27 @@ def test_where_no_browser_can_be_opened_the_terminal_is_named(
     )
     assert main(["web", *words, "--port", "0", "--no-browser"]) == 0
     assert "no browser" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_each_address_that_was_used_is_followed_by_another(
+    opens: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used: list[Keys] = []
+    made = make_app
+    monkeypatch.setattr("lmrl.commands.web.make_app", lambda offer, keys, names: used.append(keys) or made(offer, keys))
+    monkeypatch.setattr("webbrowser.open", lambda address: opens)  # even one that was opened may not get there
+
+    def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        first = re.findall(r"^wordle at http://.*#(\S+)$", capsys.readouterr().out, re.MULTILINE)
+        assert used[0].open(first[0]) is not None
+        for _ in range(2):
+            (another,) = re.findall(r"^For another tab: http://.*#(\S+)$", capsys.readouterr().out, re.MULTILINE)
+            assert used[0].open(another) is not None
+
+    monkeypatch.setattr("uvicorn.Server.run", run)
+    assert main(["web", "wordle", "--port", "0"]) == 0
+    assert len(used) == 1
 
 
 # -- in a browser -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What a person is told who plays on a chess board: rules, both sides' moves in SAN, positions without the spaces."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import chess
@@ -13,6 +14,8 @@ __all__ = ["ACTION", "GUIDE", "PAGE", "board_note", "board_spelling"]
 
 _LONGEST = 20
 """Characters of a text that is no move."""
+_MOST = 5
+"""A position that has come up so often is a draw."""
 
 
 def board_spelling(text: str) -> str:
@@ -41,7 +44,7 @@ def board_note(request: Request, env: Mapping[str, Any]) -> str:
     reply = next((answer for answer in before.legal_moves if _after(before, answer) == now.fen()), None)
     if reply is not None:
         lines.append(f"Black played {before.san(reply)}.")
-    return " ".join([*lines, *_state(now)])
+    return " ".join([*lines, *_state(now, request)])
 
 
 def _after(board: chess.Board, move: chess.Move) -> str:
@@ -51,12 +54,41 @@ def _after(board: chess.Board, move: chess.Move) -> str:
     return fen
 
 
-def _state(board: chess.Board) -> list[str]:
+def _state(board: chess.Board, request: Request) -> list[str]:
     if board.is_checkmate():
         return ["Checkmate."]
-    if board.is_stalemate():
-        return ["Stalemate."]
+    blocked = "White" if board.turn else "Black"
+    draws = (
+        (board.is_stalemate(), f"{blocked} is not in check and has no legal move (stalemate)"),
+        (board.is_insufficient_material(), "neither side has the men to mate"),
+        (board.is_seventyfive_moves(), "75 moves of both sides without a capture or a move of a pawn"),
+        (_comes_up(board, request) >= _MOST, "the position came up five times"),
+    )
+    why = next((words for holds, words in draws if holds), None)
+    if why is not None:
+        return [f"Draw: {why}."]
     return ["Check."] if board.is_check() else []
+
+
+def _comes_up(now: chess.Board, request: Request) -> int:
+    """How often the newest position has come up in the game.
+
+    Texts show the positions before White's moves; those after them are worked out where one of them ended the game.
+    """
+    fens = [plain_fen(text) for text in request.observations]
+    # A text that was no legal move leaves the position and its clocks as they were: it did not come up again.
+    turns = [turn for turn, (before, after) in enumerate(pairwise(fens)) if before != after]
+    if now.turn == chess.WHITE:
+        return sum(_alike(fen) == _alike(fens[-1]) for fen in (fens[0], *(fens[turn + 1] for turn in turns)))
+    boards = [chess.Board(fens[turn]) for turn in turns]
+    for board, turn in zip(boards, turns, strict=True):
+        board.push_san(plain_san(request.actions[turn]))
+    return sum(_alike(board.fen()) == _alike(fens[-1]) for board in boards)
+
+
+def _alike(fen: str) -> str:
+    """What two positions share that count as the same: men, side to move, castling, en passant; not the clocks."""
+    return fen.rpartition(" ")[0].rpartition(" ")[0]
 
 
 ACTION = "A legal move in SAN, with or without spaces: Nf3, exd5, O-O, e8=Q."

@@ -230,10 +230,13 @@ def _note(request: Request, env: Mapping[str, Any]) -> str:
     if not request.actions:
         return ""
     action, (before, now) = request.actions[-1], request.observations[-2:]
-    if now in (_SUCCESS, _FAILURE):
-        return "Time is up: this action did not count." if now == _FAILURE else ""
-    if action not in MOVES:
-        return f"{action.strip()[:40] or 'An empty line'} is no action: you stay where you are."
+    if now == _SUCCESS:
+        return ""
+    illegal = "" if action in MOVES else f"{action.strip()[:40] or 'An empty line'} is no action"
+    if now == _FAILURE:
+        return f"Time is up, and {illegal}." if illegal else "Time is up: this action did not count."
+    if illegal:
+        return f"{illegal}: you stay where you are."
     return f"There is a wall {_TOWARDS[action]}: you stay where you are." if _TOWARDS[action] in before else ""
 
 

@@ -45,10 +45,10 @@ def _solution(info: Mapping[str, Any]) -> str:
 
 
 GUIDE = Guide(
-    "Find a hidden word of five letters in six guesses. A guess must be a word of the list that the game knows. "
-    "Each is answered by five colours: g (green) the letter is at its place, y (yellow) it is elsewhere in the "
-    "word, b (black) it is not in the word. A guess that is not in the list costs a try and is answered by an empty "
-    "line. Each guess costs 1, the right one nothing.",
+    "Find a hidden word of five letters in six guesses. A guess must be a word of the list that the game knows "
+    "(lmrl play wordle --actions prints it). Each is answered by five colours: g (green) the letter is at its place, "
+    "y (yellow) it is elsewhere in the word, b (black) it is not in the word. A guess that is not in the list costs a "
+    "try and is answered by an empty line. Each guess costs 1, the right one nothing.",
     "Five letters, with or without spaces between them.",
     ("paper", "y y g y b"),
     note=_note,

@@ -1,7 +1,7 @@
 // The page: what is to be played is asked of the server, turn by turn; what has been played can be looked at again.
 (() => {
   const find = (id) => document.getElementById(id), SESSION = "lmrl", SHARED = "lmrl-shared";
-  let data = null, game = null, views = [], shown = 0, playing = false, busy = false, timer = 0, open = 0;
+  let data = null, game = null, views = [], shown = 0, playing = false, busy = false, timer = 0, open = 0, ordered = 0, slow = 0;
 
   const ask = async (path, body) => {
     let answer;
@@ -90,10 +90,23 @@
     advise();
   };
 
+  // Policies may take long to load: no second game is ordered in the meantime, and what takes long is said.
+  const starts = [find("start"), find("another")];
+  const loading = (words) => {
+    for (const button of starts) button.disabled = words !== "";
+    clearTimeout(slow);
+    if (words) slow = setTimeout(() => { find("loading").textContent = words; }, 300);
+    else find("loading").textContent = "";
+  };
+  const players = ({ task, policies, advisor }) => [...policies, advisor].filter((name) => name && name !== "human").join(", ") || task;
   const begin = async (path = "new", told = order()) => {
+    const mine = ++ordered, pressed = document.activeElement;
     clearTimeout(timer);
+    problem("");
+    loading(`loading ${players(told.order || told)} …`);
     try {
       const found = await ask(path, told);
+      if (mine !== ordered) return;  // a link has ordered another one since
       playing = mode() !== "play";
       if (narrow()) find("choose").open = false;
       find("guide").open = mode() === "play" && found.seats[0].turns === 0;
@@ -107,7 +120,12 @@
       const field = views.map((view) => view.field).find(Boolean);
       if (field && matchMedia("(pointer: fine)").matches) field.focus();
       later();
-    } catch (error) { problem(error.message); }
+    } catch (error) {
+      if (mine === ordered) problem(error.message);
+    } finally {
+      if (mine === ordered) loading("");
+      if (starts.includes(pressed) && document.activeElement === document.body) pressed.focus();  // it was lost when they were disabled
+    }
   };
   const step = async (action) => {
     if (busy) return false;
