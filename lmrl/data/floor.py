@@ -168,8 +168,8 @@ class Entropy(NamedTuple):
     mean: float
     """Over the states that it comes to."""
     by_episode: tuple[float, ...]
-    """What each episode says of that mean, which is also theirs: states of one episode are alike, so that its spread and
-    the number of episodes are what an interval has to go by."""
+    """What each episode says of that mean, which is also theirs. States of one episode are alike, so an interval has to
+    go by the spread of these and by the number of episodes."""
     actions: int
     """Number of states."""
 

@@ -83,8 +83,8 @@ def _player(task_name: str, behaviour: str | Mapping[str, Any], env: Mapping[str
     if name not in (players := policy_names(task_name)):
         raise UserError(
             f"behaviour must be lm:PATH (the language model of a run or folder), vllm:URL#MODEL or one of "
-            f"{', '.join(players)}, got {name!r}; games of a trained policy as it plays, values included, are written by: "
-            "lmrl evaluate --policy RUN --episodes N --out FOLDER"
+            f"{', '.join(players)}, got {name!r}; games of a trained policy as it plays, values included, are written "
+            "by: lmrl evaluate --policy RUN --episodes N --out FOLDER"
         )
     return make_policy(task_name, name, env)
 

@@ -10,6 +10,7 @@ import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
 
 from lmrl.errors import UserError, in_one_line
 from lmrl.losses import LinearScores, linear_scores
@@ -124,6 +125,8 @@ def build_lm(
     base = adapter_base(pretrained)
     if base is not None:
         return merge_adapter(build_lm(base, {}, vocabulary, trust_remote_code, dtype), pretrained)
+    if Path(pretrained).is_dir():
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # read in a moment; of a download it is of use
     try:
         config = _without_dropout(AutoConfig.from_pretrained(pretrained, trust_remote_code=trust_remote_code))
         if empty:

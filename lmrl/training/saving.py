@@ -12,7 +12,6 @@ import torch
 from huggingface_hub import ModelCardData
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from lmrl.envs import registry
 from lmrl.errors import UserError
@@ -390,7 +389,6 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
     Raises:
         UserError: files do not belong together.
     """
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of a file that is read in a moment
     manifest, values = read_manifest(folder), exported_values(str(folder))
     recorded = plain_arguments({**manifest["hyper_parameters"], "tokenizer": None}, folder)
     arguments = {**recorded, "tokenizer": str(folder), **settings}
