@@ -76,7 +76,9 @@ def _content(message: dict[str, Any]) -> str:
     return "\n".join([*([message["content"]] if message["content"] else []), *calls])
 
 
-FUNCTIONS: dict[str, Callable[[], str]] = {function.__name__: function for function in (asked, called, played, rated, values)}
+FUNCTIONS: dict[str, Callable[[], str]] = {
+    function.__name__: function for function in (asked, called, played, rated, values)
+}
 
 
 def said(what: str) -> str:
