@@ -1,4 +1,4 @@
-"""Playing on two workers of a Ray cluster of this machine, beside two processes of our own and beside one.
+"""Two workers of a Ray cluster of this machine: recording beside two processes of our own, evaluating beside one.
 
 The cluster is there before the clock starts, as one that others keep; the start of workers counts, as that of processes
 does. Repeats alternate, so that what else the machine does falls on all alike.
@@ -43,7 +43,6 @@ def recording(folder: Path, games: int, repeats: int, task: str = "chess") -> It
     env = {} if task != "chess" or shutil.which("stockfish") is None else {"opponent": "stockfish"}
     record = partial(generate, task, games, out=folder / "games.parquet", progress=False, env=env)
     ways = {
-        "one process": record,
         "two processes": partial(record, workers=WORKERS),
         "two Ray workers": partial(record, workers=WORKERS, ray="local"),
     }
