@@ -26,6 +26,7 @@ from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make_policy, recording, task
 from lmrl.envs.task import Recording
 from lmrl.errors import UserError
+from lmrl.files import in_place_of
 from lmrl.partners import environment
 from lmrl.partners.environment import check_budget
 from lmrl.rollout import in_order, rollout
@@ -195,17 +196,18 @@ def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -
     """
     failed: list[UserError] = []
     own = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
-    try:
-        count = write_episodes(own, _until_error(played, failed), metadata)
-        if not failed:
-            own.replace(path)
-            return path
-        if count == 0:
-            raise failed[0]
-        kept = path.with_name(f"{path.stem}.partial{path.suffix}")
-        own.replace(kept)
-    finally:
-        own.unlink(missing_ok=True)
+    with in_place_of(path, own):
+        try:
+            count = write_episodes(own, _until_error(played, failed), metadata)
+            if not failed:
+                own.replace(path)
+                return path
+            if count == 0:
+                raise failed[0]
+            kept = path.with_name(f"{path.stem}.partial{path.suffix}")
+            own.replace(kept)
+        finally:
+            own.unlink(missing_ok=True)
     raise UserError(f"{failed[0]}; the {count} episodes that were finished are in {kept}") from failed[0]
 
 
