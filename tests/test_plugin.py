@@ -97,7 +97,7 @@ def test_training_evaluation_and_pages(site: Path, tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert 'PICTURES.set("corridor"' in page and '"states":[[' in page
     done(site, tmp_path, "reproduce", "corridor", "--algorithms", "bc", "--smoke", "--jobs", "1", "--runs", "table")
-    assert "corridor" in (tmp_path / "report" / "report.md").read_text()
+    assert "corridor" in (tmp_path / "report" / "smoke" / "report.md").read_text()
     assert (tmp_path / "table" / "corridor" / "bc" / "evaluation" / "scores.json").is_file()
 
 
