@@ -152,9 +152,7 @@ def floor_command(task: str, *, episodes: int = 64, seed: int = 0, env: list[str
     print(f"{found.mean:.4f} nats an action (95 % interval {low:.4f} to {high:.4f}, {over})")
 
 
-def import_command(
-    task: str, file: Path, *, out: Path, env: list[str] | None = None, overwrite: bool = False
-) -> None:
+def import_command(task: str, file: Path, *, out: Path, env: list[str] | None = None, overwrite: bool = False) -> None:
     """Convert an official LMRL-Gym file; nothing is written if a line is broken.
 
     Args:

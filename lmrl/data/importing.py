@@ -43,8 +43,9 @@ def import_official(
         overwrite: `out` may take the place of another dataset than this one.
 
     Raises:
-        UserError: for a task without official files, an `out` that is another dataset, a missing or empty file, or a broken record, which is named by
-            line (in a JSON list: by number from 1) with what is wrong. Nothing is written then.
+        UserError: for a task without official files, an `out` that is another dataset, a missing or empty file, or a
+            broken record, which is named by line (in a JSON list: by number from 1) with what is wrong. Nothing is
+            written then.
     """
     row = task(task_name)
     form = file_format(row.name)

@@ -148,9 +148,10 @@ def generate(
         The path of the file, which takes its name in one step when all is done.
 
     Raises:
-        UserError: for an unknown task or player, or a number out of range; if there is a file with other settings; if a second speaker or an opponent gives up;
-            and if processes that play die over the same episodes again and again (what one that dies was at is played
-            anew). What was finished by then is kept in a file beside, whose name the message tells.
+        UserError: for an unknown task or player, or a number out of range; if there is a file with other settings; if a
+            second speaker or an opponent gives up; and if processes that play die over the same episodes again and
+            again (what one that dies was at is played anew). What was finished by then is kept in a file beside, whose
+            name the message tells.
     """
     row, env = task(task_name), dict(env or {})
     size = row.dataset_size if size is None else size

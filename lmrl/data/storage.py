@@ -20,7 +20,15 @@ from lmrl.errors import UserError, in_one_line, unknown
 from lmrl.files import parse_json, replacing
 from lmrl.types import Episode
 
-__all__ = ["check_place", "checked_suffix", "join_shards", "read_dataset", "read_episodes", "read_metadata", "write_episodes"]
+__all__ = [
+    "check_place",
+    "checked_suffix",
+    "join_shards",
+    "read_dataset",
+    "read_episodes",
+    "read_metadata",
+    "write_episodes",
+]
 
 _METADATA_KEY = b"lmrl"
 _HEADER = "lmrl_metadata"

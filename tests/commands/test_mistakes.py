@@ -263,7 +263,7 @@ def test_a_missing_package_is_named(
         ("trian", "known: fit, evaluate"),
         ("evaluate maze_fo --policy clever --out x", "known: random, behaviour, optimal"),
         ("data generate maze_fo --size 3 --out /proc/x.parquet", "error: /proc/x.parquet: No such file or directory"),
-    ("data stats junk.parquet", "junk.parquet: not a Parquet file"),
+        ("data stats junk.parquet", "junk.parquet: not a Parquet file"),
     ],
 )
 def test_a_mistake_in_a_process_of_its_own(words: str, way_out: str) -> None:

@@ -38,10 +38,10 @@ def test_the_same_file_whatever_the_number_of_workers(tmp_path: Path) -> None:
 
 
 def test_another_seed_gives_other_episodes_and_a_longer_one_begins_alike(tmp_path: Path) -> None:
-    made = {
-        (size, seed): list(read_dataset(generate("maze_fo", size, seed, tmp_path / f"{size}_{seed}.jsonl", progress=False)))
-        for size, seed in ((20, 0), (30, 0), (20, 1))
-    }
+    made = {}
+    for size, seed in ((20, 0), (30, 0), (20, 1)):
+        path = generate("maze_fo", size, seed, tmp_path / f"{size}_{seed}.jsonl", progress=False)
+        made[size, seed] = list(read_dataset(path))
     assert made[20, 0] == made[30, 0][:20]
     assert made[20, 0] != made[20, 1]
 

@@ -81,7 +81,9 @@ def test_scores_are_of_what_the_files_hold(here: Path, capsys: pytest.CaptureFix
     assert "zoo:maze_fo/bc" in capsys.readouterr().out
 
 
-def test_the_list_fits_80_columns(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_fits_80_columns(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = "zoo:twenty_questions/online_filtered_bc"
     whole = {**zoo_policy(NAME).scores, "success_rate": 1.0, "return_mean": -100.5}
     scores = {**whole, "normalized": 115.1, "normalized_ci": [107.3, 122.7]}
