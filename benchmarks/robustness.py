@@ -201,7 +201,7 @@ CASES = {
         *(_fit(name) for name in ("bc", "ilql", "ppo", "online_ilql")),
         Case("evaluate", [*_EVALUATE, "--seed", "1"], _evaluation, _old_or_new(_evaluation)),
         Case("export", _EXPORT, _export, _old_or_new(_export)),
-        Case("generate", [*_GENERATE, "--seed", "1"], _dataset, _old_or_new(_dataset)),
+        Case("generate", [*_GENERATE, "--seed", "1", "--overwrite"], _dataset, _old_or_new(_dataset)),
         Case(
             "reproduce",
             ["reproduce"],

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from lmrl.errors import UserError, in_one_line
 
-__all__ = ["json_of_file", "locked", "parse_json", "remove", "replace", "replacing", "replacing_folder"]
+__all__ = ["in_place_of", "json_of_file", "locked", "parse_json", "remove", "replace", "replacing", "replacing_folder"]
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
 _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM)
@@ -38,17 +38,29 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     unnamed = _unnamed(path.parent)
+    with in_place_of(path, temporary):
+        try:
+            with unnamed or temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                if unnamed is not None:
+                    # Naming a directory descriptor is what makes `os.link` follow the link under /proc.
+                    os.link(f"/proc/self/fd/{file.fileno()}", temporary, src_dir_fd=file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def in_place_of(path: Path, temporary: Path) -> Iterator[None]:
+    """Errors of the system over a temporary file name the one whose place it is to take: nobody asked for the other."""
     try:
-        with unnamed or temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            if unnamed is not None:
-                # Naming a directory descriptor is what makes `os.link` follow the link under /proc.
-                os.link(f"/proc/self/fd/{file.fileno()}", temporary, src_dir_fd=file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if str(temporary) in (str(error.filename), str(error.filename2)):
+            error.filename, error.filename2 = str(path), None
+        raise
 
 
 def _unnamed(folder: Path) -> BinaryIO | None:

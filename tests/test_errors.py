@@ -172,7 +172,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000));"
         "from lmrl.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    words = ["data", "generate", "maze_fo", "--size", "3000", "--out", str(path)]
+    words = ["data", "generate", "maze_fo", "--size", "3000", "--out", str(path), "--overwrite"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(r"error: .*File too large; free some space, or choose another folder.*\n", done.stderr)

@@ -89,7 +89,7 @@ def test_the_configuration_of_the_page_learns_the_game(site: Path, tmp_path: Pat
 @pytest.mark.slow
 def test_training_evaluation_and_pages(site: Path, tmp_path: Path) -> None:
     done(site, tmp_path, "reproduce", "corridor", "--algorithms", "bc", "--smoke", "--jobs", "1", "--runs", "table")
-    assert "corridor" in (tmp_path / "report" / "report.md").read_text()
+    assert "corridor" in (tmp_path / "report" / "smoke" / "report.md").read_text()
     played = tmp_path / "table" / "corridor" / "bc" / "evaluation"
     scores = json.loads((played / "scores.json").read_text())
     assert scores["task"] == "corridor"

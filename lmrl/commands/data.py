@@ -45,6 +45,7 @@ def generate_command(
     shard: str | None = None,
     chat: list[str] | None = None,
     vllm: list[str] | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Record a dataset; the same seed gives the same file.
 
@@ -62,6 +63,7 @@ def generate_command(
         shard: i/n, e.g. 0/8: record only part i, counted from 0, of n parts of the dataset (see data join).
         chat: settings of a chat partner, e.g. budget_tokens=1000000 timeout=30 base_url=URL.
         vllm: settings of a behaviour or partner at a vLLM server, e.g. tokenizer=models/llama.
+        overwrite: take the place of a file with other settings (the same dataset is always recorded anew).
     """
     if chat and partner is None:
         raise UserError("chat sets a chat partner: --partner chat:MODEL is missing")
@@ -72,7 +74,8 @@ def generate_command(
     spoken = second if second != partner or partner is None else partner_argument(partner, chat)
     arguments = {**env_arguments(env), **({} if spoken is None else {"partner": spoken})}
     shown, part = sys.stderr.isatty(), _part(shard)
-    path = generate(task, size, seed, out, workers, shown, arguments, behaviour=player, shard=part, ray=ray)
+    more: dict[str, Any] = {"behaviour": player, "shard": part, "ray": ray, "overwrite": overwrite}
+    path = generate(task, size, seed, out, workers, shown, arguments, **more)
     print(f"written to {path}")
 
 
@@ -91,14 +94,15 @@ def _part(shard: str | None) -> tuple[int, int] | None:
     return int(part), int(parts)
 
 
-def join_command(files: list[str], *, out: Path) -> None:
+def join_command(files: list[str], *, out: Path, overwrite: bool = False) -> None:
     """Put the parts of a dataset together; the file is the one that is recorded in one go.
 
     Args:
         files: all parts, in any order, as data generate --shard wrote them.
         out: a .parquet or .jsonl file.
+        overwrite: take the place of a file that holds another dataset.
     """
-    print(f"{join_shards(files, out)} episodes written to {out}")
+    print(f"{join_shards(files, out, overwrite=overwrite)} episodes written to {out}")
 
 
 def stats_command(file: Path, *, json: bool = False) -> None:
@@ -148,7 +152,7 @@ def floor_command(task: str, *, episodes: int = 64, seed: int = 0, env: list[str
     print(f"{found.mean:.4f} nats an action (95 % interval {low:.4f} to {high:.4f}, {over})")
 
 
-def import_command(task: str, file: Path, *, out: Path, env: list[str] | None = None) -> None:
+def import_command(task: str, file: Path, *, out: Path, env: list[str] | None = None, overwrite: bool = False) -> None:
     """Convert an official LMRL-Gym file; nothing is written if a line is broken.
 
     Args:
@@ -156,8 +160,10 @@ def import_command(task: str, file: Path, *, out: Path, env: list[str] | None = 
         file: JSON lines or one JSON list, as released.
         out: a .parquet or .jsonl file.
         env: arguments of the environment that the file belongs to, e.g. vocab=words.txt.
+        overwrite: take the place of a file that holds another dataset.
     """
-    print(f"{import_official(task, file, out, env_arguments(env))} episodes written to {out}")
+    count = import_official(task, file, out, env_arguments(env), overwrite=overwrite)
+    print(f"{count} episodes written to {out}")
 
 
 def export_command(file: Path, *, minari: str, env: list[str] | None = None) -> None:

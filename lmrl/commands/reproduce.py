@@ -21,6 +21,8 @@ __all__ = ["report_command", "reproduce_command"]
 
 _SEEDS_OF_ALL = 3
 _JOBS = 2
+_REPORT, _SMOKE = Path("report"), "smoke"
+"""Scores of a smoke test mean nothing: they have folders of their own, in which no report looks for others."""
 
 
 def reproduce_command(
@@ -32,7 +34,7 @@ def reproduce_command(
     seeds: int | None = None,
     seed: int = 0,
     runs: Path | None = None,
-    report: Path = Path("report"),
+    report: Path | None = None,
     episodes: int | None = None,
     jobs: int | None = None,
     slurm: list[str] | None = None,
@@ -54,8 +56,9 @@ def reproduce_command(
         preset: cpu (small models) or gpu (GPT-2 and the paper's settings).
         seeds: how many training seeds (default: 1; with --all 3).
         seed: the first of them; also of evaluation.
-        runs: folder for <task>/<algorithm>/, of further seeds seed_1/<task>/<algorithm>/ (default: runs, or runs/gpu).
-        report: folder for the report.
+        runs: folder for <task>/<algorithm>/, of further seeds seed_1/<task>/<algorithm>/ (default: runs, or
+            runs/gpu; with --smoke the folder smoke in it).
+        report: folder for the report (default: report, with --smoke report/smoke).
         episodes: of each evaluation (default: at least 256, from each start equally many).
         jobs: cells side by side, each with its share of the cores (default: 2; with --slurm or --ray as many
             as it lets).
@@ -65,7 +68,7 @@ def reproduce_command(
         overrides: settings for every training, e.g. trainer.max_steps=100.
         env: arguments of the environments, e.g. opponent=stockfish; for data, training and evaluation.
         weights: for preset gpu, what BC starts from: a folder, a hub id, or scratch (default: gpt2).
-        smoke: a few steps and episodes of everything, to see that it works.
+        smoke: a few steps and episodes of everything, to see that it works; the scores mean nothing.
         records: folder in which scores, curves and configurations of finished cells are kept, without weights and
             episodes; the report is then of all that are there.
         device: where trained policies play, e.g. cuda (default: what the preset says).
@@ -75,7 +78,7 @@ def reproduce_command(
     order = Order(
         tasks=chosen,
         algorithms=algorithms or _configured(chosen),
-        runs=runs or size.runs,
+        runs=runs or (size.runs / _SMOKE if smoke else size.runs),
         seeds=range(seed, seed + ((_SEEDS_OF_ALL if all else 1) if seeds is None else seeds)),
         episodes=episodes,
         overrides=tuple(f"--{word.removeprefix('--')}" for word in overrides or ()),
@@ -87,7 +90,8 @@ def reproduce_command(
     asked = None if slurm is None else named_values(slurm, "slurm")
     jobs = _JOBS if jobs is None and slurm is None and ray is None else jobs
     asked_for: dict[str, Any] = {"jobs": jobs, "slurm": asked, "ray": ray, "command": command, "records": records}
-    reproduce(shortened(order) if smoke else order, report=report, **asked_for)
+    page = report or (_REPORT / _SMOKE if smoke else _REPORT)
+    reproduce(shortened(order) if smoke else order, report=page, **asked_for)
 
 
 def _tasks(named: Sequence[str], all_of_them: bool) -> list[str]:
@@ -115,7 +119,7 @@ def report_command(
     tasks: list[str] | None = None,
     algorithms: list[str] | None = None,
     runs: Path = Path("runs"),
-    out: Path = Path("report"),
+    out: Path = _REPORT,
     records: Path | None = None,
 ) -> None:
     """Write the report again from what lies in the folder of runs.

@@ -42,9 +42,9 @@ def zoo_list_command(task: str | None = None) -> None:
     names = zoo_policies(task)
     if not names:
         raise UserError(f"there is no policy{'' if task is None else f' for {task}'} here: pip install lmrl-zoo")
-    table = Table(
-        Column("policy", no_wrap=True), Column("return", no_wrap=True), Column("normalised", no_wrap=True), "wins", "MB"
-    )
+    numbers = [Column(head, justify="right", no_wrap=True) for head in ("return", "normalised", "wins", "MB")]
+    # For 80 columns.
+    table = Table(Column("policy", overflow="fold"), *numbers, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:
         policy = zoo_policy(name)
         scores, size = policy.scores, sum(path.stat().st_size for path in policy.folder.iterdir())
@@ -54,7 +54,8 @@ def zoo_list_command(task: str | None = None) -> None:
         table.add_row(name, *row)
     Console().print(table)
     first = zoo_policy(names[0])
-    print(f"play with its advice: lmrl play {first.task} --advisor {names[0]}; watch it: lmrl web --policy {names[0]}")
+    print(f"play with its advice: lmrl play {first.task} --advisor {names[0]}")
+    print(f"watch it: lmrl web --policy {names[0]}")
 
 
 def zoo_info_command(policy: str) -> None:

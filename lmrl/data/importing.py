@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lmrl.data.storage import write_episodes
+from lmrl.data.storage import check_place, write_episodes
 from lmrl.envs.official import FileFormat
 from lmrl.envs.registry import file_format, make, task
 from lmrl.envs.task import Task
@@ -20,7 +20,12 @@ _log = logging.getLogger(__name__)
 
 
 def import_official(
-    task_name: str, path: str | os.PathLike[str], out: str | os.PathLike[str], env: Mapping[str, Any] | None = None
+    task_name: str,
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    env: Mapping[str, Any] | None = None,
+    *,
+    overwrite: bool = False,
 ) -> int:
     """Convert an official file to ``out`` (``.parquet`` or ``.jsonl``) and return the number of episodes.
 
@@ -35,10 +40,12 @@ def import_official(
         path: the official file.
         out: the file to write.
         env: arguments of the environment that the file belongs to.
+        overwrite: `out` may take the place of another dataset than this one.
 
     Raises:
-        UserError: for a task without official files, a missing or empty file, or a broken record, which is named by
-            line (in a JSON list: by number from 1) with what is wrong. Nothing is written then.
+        UserError: for a task without official files, an `out` that is another dataset, a missing or empty file, or a
+            broken record, which is named by line (in a JSON list: by number from 1) with what is wrong. Nothing is
+            written then.
     """
     row = task(task_name)
     form = file_format(row.name)
@@ -48,6 +55,7 @@ def import_official(
     left_out: list[str] = []
     arguments = dict(env or {})
     metadata = {"task": row.name, "source": path.name, "env": arguments}
+    check_place(Path(out), metadata, overwrite)
     count = write_episodes(out, _episodes(row, form, path, left_out, arguments), metadata)
     if left_out:
         _log.warning("%s: %d records left out, because nothing is known after their only action", path, len(left_out))

@@ -21,11 +21,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from lmrl import policies
 from lmrl.cluster import Workers
-from lmrl.data.storage import checked_suffix, write_episodes
+from lmrl.data.storage import check_place, write_episodes
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make_policy, policy_names, recording, task
 from lmrl.envs.task import Recording
 from lmrl.errors import UserError
+from lmrl.files import in_place_of
 from lmrl.partners import environment
 from lmrl.partners.environment import check_budget
 from lmrl.rollout import in_order, rollout
@@ -129,6 +130,7 @@ def generate(
     behaviour: Behaviour = None,
     shard: tuple[int, int] | None = None,
     ray: str | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Record episodes and write them with their origin as metadata.
 
@@ -144,14 +146,16 @@ def generate(
         shard: ``(i, n)`` records part ``i``, counted from 0, of ``n`` parts of the same dataset, so that machines can
             share it; `lmrl.data.join_shards` puts the parts together.
         ray: the processes are of a Ray cluster: ``local``, ``auto`` or ``HOST:PORT`` (see `lmrl.cluster.Cluster`).
+        overwrite: the file may take the place of a dataset with other settings; the same one is always recorded anew.
 
     Returns:
         The path of the file, which takes its name in one step when all is done.
 
     Raises:
-        UserError: for an unknown task or player, or a number out of range; if a second speaker or an opponent gives up;
-            and if processes that play die over the same episodes again and again (what one that dies was at is played
-            anew). What was finished by then is kept in a file beside, whose name the message tells.
+        UserError: for an unknown task or player, or a number out of range; if there is a file with other settings; if a
+            second speaker or an opponent gives up; and if processes that play die over the same episodes again and
+            again (what one that dies was at is played anew). What was finished by then is kept in a file beside, whose
+            name the message tells.
     """
     row, env = task(task_name), dict(env or {})
     size = row.dataset_size if size is None else size
@@ -162,7 +166,6 @@ def generate(
     check_budget(env.get("partner"), 2 if alone is None else alone)
     first, last = _part_of(size, shard)
     path = dataset_path(task_name, size, seed, env, behaviour) if out is None else Path(out)
-    checked_suffix(path)
     if shard is not None and out is None:
         path = path.with_name(f"{path.stem}-{shard[0]}of{shard[1]}{path.suffix}")
     metadata = {
@@ -174,6 +177,7 @@ def generate(
         "env": env,
         **({} if shard is None else {"shard": list(shard)}),
     }
+    check_place(path, metadata, overwrite)
     firsts = range(first, last, _CHUNK)
     chunks: list[_Chunk] = [(task_name, seed, at, min(at + _CHUNK, last), env, behaviour) for at in firsts]
     played = _episodes(chunks, alone, ray)
@@ -199,17 +203,18 @@ def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -
     """
     failed: list[UserError] = []
     own = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
-    try:
-        count = write_episodes(own, _until_error(played, failed), metadata)
-        if not failed:
-            own.replace(path)
-            return path
-        if count == 0:
-            raise failed[0]
-        kept = path.with_name(f"{path.stem}.partial{path.suffix}")
-        own.replace(kept)
-    finally:
-        own.unlink(missing_ok=True)
+    with in_place_of(path, own):
+        try:
+            count = write_episodes(own, _until_error(played, failed), metadata)
+            if not failed:
+                own.replace(path)
+                return path
+            if count == 0:
+                raise failed[0]
+            kept = path.with_name(f"{path.stem}.partial{path.suffix}")
+            own.replace(kept)
+        finally:
+            own.unlink(missing_ok=True)
     raise UserError(f"{failed[0]}; the {count} episodes that were finished are in {kept}") from failed[0]
 
 

@@ -20,7 +20,15 @@ from lmrl.errors import UserError, in_one_line, unknown
 from lmrl.files import parse_json, replacing
 from lmrl.types import Episode
 
-__all__ = ["checked_suffix", "join_shards", "read_dataset", "read_episodes", "read_metadata", "write_episodes"]
+__all__ = [
+    "check_place",
+    "checked_suffix",
+    "join_shards",
+    "read_dataset",
+    "read_episodes",
+    "read_metadata",
+    "write_episodes",
+]
 
 _METADATA_KEY = b"lmrl"
 _HEADER = "lmrl_metadata"
@@ -97,6 +105,37 @@ def checked_suffix(path: Path) -> str:
     if path.suffix not in (".parquet", ".jsonl"):
         raise UserError(f"{path}: episodes are kept in .parquet or .jsonl files, got the suffix {path.suffix!r}")
     return path.suffix
+
+
+def check_place(path: Path, metadata: Mapping[str, Any], overwrite: bool) -> None:
+    """Make sure that a dataset may be written here: over nothing, the same one, or whatever there is if that is meant.
+
+    Args:
+        path: the file.
+        metadata: of what is to be written.
+        overwrite: it may take the place of another.
+
+    Raises:
+        UserError: another suffix; there is a file with other metadata, and which they are.
+    """
+    checked_suffix(path)
+    if overwrite or not path.is_file():
+        return
+    way_out = "name another file, or replace it (--overwrite)"
+    try:
+        found = read_metadata(path)
+    except UserError as error:
+        raise UserError(f"{path} is there, and no dataset: {way_out}") from error
+    asked = json.loads(json.dumps(metadata))
+    if found == asked:
+        return
+    names = [name for name in {**asked, **found} if found.get(name) != asked.get(name)]
+    told = [f"{name} {_told(found, name)}, not {_told(asked, name)}" for name in names]
+    raise UserError(f"{path} holds another dataset ({in_one_line('; '.join(told))}): {way_out}")
+
+
+def _told(metadata: Mapping[str, Any], name: str) -> str:
+    return f"{metadata[name]!s:.60}" if name in metadata else "none"
 
 
 def _played(path: Path) -> Path:
@@ -235,18 +274,21 @@ def read_dataset(path: str | os.PathLike[str], task_name: str | None = None) -> 
         raise UserError(f"{path}: holds no episodes")
 
 
-def join_shards(files: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> int:
+def join_shards(
+    files: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], *, overwrite: bool = False
+) -> int:
     """Put the parts that ``generate(shard=...)`` wrote together; the file is the one that a single machine writes.
 
     Args:
         files: all parts of one dataset, in any order.
         out: a ``.parquet`` or ``.jsonl`` file.
+        overwrite: it may take the place of another dataset than this one.
 
     Returns:
         The number of episodes.
 
     Raises:
-        UserError: a part is missing, comes twice, or belongs to another dataset.
+        UserError: a part is missing, comes twice, or belongs to another dataset; `out` is another one.
     """
     parts = {Path(file): read_metadata(file) for file in files}
     ordered = sorted(parts, key=lambda path: _number(path, parts[path]))
@@ -257,6 +299,7 @@ def join_shards(files: Sequence[str | os.PathLike[str]], out: str | os.PathLike[
     found, count = [parts[path]["shard"][0] for path in ordered], parts[ordered[0]]["shard"][1]
     if len(parts) != len(files) or found != list(range(count)):
         raise UserError(f"files must be all of the {count} parts, each once; got the parts {found}")
+    check_place(Path(out), whole, overwrite)
     return write_episodes(out, _all(ordered), whole)
 
 

@@ -18,7 +18,7 @@ from lmrl.evaluation.intervals import (
     stratified_interval,
 )
 from lmrl.evaluation.scores import DATA, Score
-from lmrl.report.tables import Table, play
+from lmrl.report.tables import Table, play, without_empty
 from lmrl.report.wording import MINUS, UNKNOWN, label, number, ordered, with_interval
 
 __all__ = ["differences", "offline_rl", "order"]
@@ -109,7 +109,7 @@ def differences(task: str, scores: Mapping[str, Score]) -> Table:
                 _reading(raw),
             )
         )
-    return Table(heads, rows, note_last=True)
+    return without_empty(Table(heads, rows, note_last=True), "published")
 
 
 def _intervals(ours: Score, base: Score, published: Scores) -> tuple[Interval, Interval]:

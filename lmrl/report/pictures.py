@@ -201,7 +201,7 @@ def _key(line: Line2D) -> Line2D:
 
 _STALE = (
     *("*_values_*.png", "losses_*.png", "learning_curves.png", "minutes.png", "samples.png", "improvement.png"),
-    *("returns.png", "lengths.png", "excess.png"),
+    *("scores.png", "returns.png", "lengths.png", "excess.png"),
 )
 
 
@@ -221,8 +221,10 @@ def draw(
 
 
 def _of_scores(scores: Mapping[str, Mapping[str, Score]], out: Path) -> Iterator[Path]:
-    plot_scores({task: _bars(task, players) for task, players in scores.items()}, out / "scores.png")
-    yield out / "scores.png"
+    scaled = {task: _bars(task, players) for task, players in scores.items() if registry.task(task).scores.any_scale}
+    if scaled:
+        plot_scores(scaled, out / "scores.png")
+        yield out / "scores.png"
     better = {task: improvements(players, ordered(_played(players))) for task, players in scores.items()}
     if any(better.values()):
         plot_improvements({task: of for task, of in better.items() if of}, out / "improvement.png")

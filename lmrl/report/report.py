@@ -18,7 +18,7 @@ from lmrl.files import locked, replacing
 from lmrl.report.order import differences, offline_rl, order
 from lmrl.report.pages import render_html, render_markdown
 from lmrl.report.pictures import draw
-from lmrl.report.tables import COLUMNS, follows, overview, play, task_words
+from lmrl.report.tables import columns, follows, overview, play, task_words
 from lmrl.report.wording import label, ordered
 
 __all__ = ["write_report", "write_table"]
@@ -36,7 +36,7 @@ def write_table(scores: Mapping[str, Mapping[str, Score]], out: Path, made: Mapp
     Args:
         scores: task to player to score.
         out: folder.
-        made: commands and versions.
+        made: commands, versions and the algorithms that were asked for.
     """
     rows = [
         _row(one)
@@ -45,7 +45,7 @@ def write_table(scores: Mapping[str, Mapping[str, Score]], out: Path, made: Mapp
         for one in (players[name], players[name].tuned)
         if one is not None
     ]
-    players = [name for name in COLUMNS if name != DATA]
+    players = [name for name in columns(scores, made["algorithms"]) if name != DATA]
     record = {
         **made,
         "constants": {task: _constants(task) for task in scores},
@@ -111,7 +111,6 @@ Found: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Result]]]
 
 _OFFLINE = ("bc", "filtered_bc", "mc", "ilql")
 _WORDS: dict[str, Any] = {
-    "title": "LMRL-Gym, reproduced",
     "captions": {
         "scores.png": "Scores on the published scale: dark as trained, light with tuned settings; thin lines are 95 % "
         "intervals over episodes, thick ones over training seeds, diamonds the published scores.",
@@ -130,7 +129,8 @@ _WORDS: dict[str, Any] = {
     },
     "notes": (
         "Normalised scores are 0 at the published minimum, 50 at the published average and 100 at the published "
-        "maximum, straight lines between; values outside of this range are not clipped. The average need not be that "
+        "maximum, straight lines between; values outside of this range are not clipped, and a task without published "
+        "constants has its mean return in their place. The average need not be that "
         "of the recorded episodes: what is said about a task's constants tells. A score over several training seeds is "
         "the mean of theirs.",
         "Our own scale is 0 at the return of the random player, 50 at that of the player who recorded the data and 100 "
@@ -208,7 +208,8 @@ def _write(
     expected = tuple(algorithms or made["algorithms"] or _OFFLINE)
     offline, offline_words = offline_rl(scores)
     over_all = {**overview(scores, expected), "offline_rl": offline, "offline_rl_words": offline_words}
-    words = {**_WORDS, **made, "overview": over_all, "tasks": _tasks(found, scores, expected)}
+    title = "LMRL-Gym, reproduced" if found.keys() & {row.name for row in registry.BENCHMARK} else "Results"
+    words = {**_WORDS, **made, "title": title, "overview": over_all, "tasks": _tasks(found, scores, expected)}
     for name, text in (("md", render_markdown(words, pictures)), ("html", render_html(words, pictures))):
         with replacing(out / f"report.{name}") as file:
             file.write(text.encode())

@@ -14,9 +14,9 @@ from lmrl.evaluation.aggregates import Aggregate, aggregates
 from lmrl.evaluation.intervals import Interval
 from lmrl.evaluation.results import Result
 from lmrl.evaluation.scores import DATA, Score
-from lmrl.report.wording import UNKNOWN, count, duration, label, number, ordered, percent, with_interval
+from lmrl.report.wording import UNKNOWN, count, duration, is_known, label, number, ordered, percent, with_interval
 
-__all__ = ["COLUMNS", "Table", "commands", "follows", "overview", "play", "task_words"]
+__all__ = ["Table", "columns", "commands", "follows", "overview", "play", "task_words", "without_empty"]
 
 
 def commands(result: Result) -> str:
@@ -49,6 +49,22 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
     note_last: bool = False
     """The last column holds sentences, not numbers."""
+
+
+def without_empty(table: Table, *heads: str) -> Table:
+    """The table without columns of dashes; without rows if nothing is left beside the first column.
+
+    Args:
+        table: any.
+        heads: only columns with such a head are left out; without any, all but the first may be.
+    """
+    kept = [
+        place
+        for place, head in enumerate(table.heads)
+        if place == 0 or (heads and head not in heads) or any(row[place] != UNKNOWN for row in table.rows)
+    ]
+    rows = [[row[place] for place in kept] for row in table.rows]
+    return table._replace(heads=[table.heads[place] for place in kept], rows=rows if len(kept) > 1 else [])
 
 
 def task_words(
@@ -115,7 +131,8 @@ def _results(scores: Mapping[str, Score], published: Scores) -> Table:
         "wall time",
     )
     both = ((scores[name], scores[name].tuned) for name in ordered(scores))
-    return Table(heads, [_result(one, published) for pair in both for one in pair if one is not None])
+    whole = Table(heads, [_result(one, published) for pair in both for one in pair if one is not None])
+    return without_empty(whole, "published", "own scale [95 %]")
 
 
 def _result(ours: Score, published: Scores) -> tuple[str, ...]:
@@ -179,6 +196,8 @@ def follows(name: str, published: Scores) -> bool:
 
 
 def _constants(published: Scores) -> str:
+    if not (published.any_scale or published.raw):
+        return f"The task has no published constants: its normalised scores are mean returns. {published.note}".strip()
     source = "Published numbers: Abdulhai et al., ICML 2025, Tables 2 (normalised), 4 (raw) and 5 (constants)."
     if published.average is None or published.maximum is None:
         return f"{source} {published.note}".strip()
@@ -189,8 +208,27 @@ def _constants(published: Scores) -> str:
     return f"{scale} {source} {published.note}".strip()
 
 
-COLUMNS = ("bc", "filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc", "ilql_to_ppo", DATA, "random", "optimal")
-"""Players of the table, those that others are compared with at the end."""
+_COLUMNS = ("bc", "filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc", "ilql_to_ppo", DATA, "random", "optimal")
+"""Players of the benchmark's table, those that others are compared with at the end."""
+_MOST = 14
+"""Players that tables over all tasks have room for."""
+
+
+def columns(scores: Mapping[str, Mapping[str, Score]], algorithms: Sequence[str] = ()) -> list[str]:
+    """Players that have a column of their own in tables over all tasks: those of the benchmark first, then the others.
+
+    All that have played. Where these are more than 14, of the others only those that were asked for, and those that
+    this package does not know by name.
+
+    Args:
+        scores: task to player to score.
+        algorithms: what was asked for.
+    """
+    played = {name for players in scores.values() for name in players}
+    others = [name for name in ordered(played) if name not in _COLUMNS]
+    if len(played) > _MOST:
+        others = [name for name in others if name in algorithms or not is_known(name)]
+    return [*(name for name in _COLUMNS if name in played), *others]
 
 
 def overview(scores: Mapping[str, Mapping[str, Score]], algorithms: Sequence[str] = ()) -> dict[str, Any]:
@@ -198,23 +236,41 @@ def overview(scores: Mapping[str, Mapping[str, Score]], algorithms: Sequence[str
 
     Args:
         scores: task to player to score.
-        algorithms: what was asked for; gets a column of its own beside the `COLUMNS`.
+        algorithms: what was asked for, as of `columns`.
     """
-    wanted = [*COLUMNS, *(name for name in algorithms if name not in COLUMNS)]
-    present = [name for name in wanted if any(name in players for players in scores.values())]
+    present = columns(scores, algorithms)
+    others = ordered({name for players in scores.values() for name in players} - {*present})
+    published = any(registry.task(task).scores.raw for task in scores)
     return {
         "table": _table(scores, [*present, *(name for name in ALGORITHMS[-1:] if name not in present)]),
+        "table_words": _table_words(list(scores)),
+        "others": f"In the tables of the tasks: {', '.join(map(label, others))}." if others else "",
         "own": _own(scores, present),
         "raw": _raw(scores, present),
+        "raw_words": "Mean undiscounted returns" + (", ours / those of the paper's Table 4." if published else "."),
         "aggregates": _aggregates(aggregates(scores, [name for name in ordered(present) if name != DATA])),
         "constants": _scale_constants(scores),
         "errors": _errors(list(scores)),
     }
 
 
+def _table_words(tasks: Sequence[str]) -> str:
+    unscaled = [task for task in tasks if not registry.task(task).scores.any_scale]
+    words = []
+    if len(unscaled) < len(tasks):
+        words.append(
+            "Scores on the published scale: ours as trained, ours with tuned settings / those of the paper's Table 2; "
+            "† marks those that do not follow from its own constants."
+        )
+    if unscaled:
+        of, have = f" of {', '.join(unscaled)}" if words else "", "task has" if len(unscaled) == 1 else "tasks have"
+        words.append(f"Mean returns{of}: the {have} no published constants.")
+    return " ".join(words)
+
+
 def _table(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Table:
     rows = [(task, *(_cell(task, name, players.get(name)) for name in names)) for task, players in scores.items()]
-    return Table(("task", *map(label, names)), rows)
+    return without_empty(Table(("task", *map(label, names)), rows))
 
 
 def _own(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Table:
@@ -223,7 +279,7 @@ def _own(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Tab
         for task, players in scores.items()
         if registry.task(task).own_scale is not None
     ]
-    return Table(("task", *map(label, names)), rows)
+    return without_empty(Table(("task", *map(label, names)), rows))
 
 
 def _cell(task: str, name: str, ours: Score | None) -> str:
@@ -275,14 +331,17 @@ def _interval(interval: Interval | None, decimals: int) -> str:
 
 
 def _scale_constants(scores: Mapping[str, Mapping[str, Score]]) -> Table:
+    """Beside our own means; empty if no task has constants."""
     heads = ("task", "published minimum (0)", "average (50)", "maximum (100)", "our data", "our optimal player")
     rows = []
     for task, players in scores.items():
         scale = registry.task(task).scores
         ours = [players[name].return_mean if name in players else None for name in (DATA, "optimal")]
-        shown = (scale.minimum, scale.average, scale.maximum, *ours)
+        minimum = None if scale.average is None else scale.minimum
+        shown = (minimum, scale.average, scale.maximum, *ours)
         rows.append((task, *(number(value, 2) for value in shown)))
-    return Table(heads, rows)
+    known = any(registry.task(task).scores.average is not None for task in scores)
+    return without_empty(Table(heads, rows if known else []))
 
 
 def _errors(tasks: Sequence[str]) -> Table:

@@ -2,7 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["MINUS", "UNKNOWN", "colour", "count", "duration", "label", "number", "ordered", "percent", "with_interval"]
+__all__ = [
+    "MINUS",
+    "UNKNOWN",
+    "colour",
+    "count",
+    "duration",
+    "is_known",
+    "label",
+    "number",
+    "ordered",
+    "percent",
+    "with_interval",
+]
 
 # Okabe and Ito's palette: distinct for all common kinds of colour vision.
 _PLAYERS: dict[str, tuple[str, str]] = {
@@ -47,6 +59,11 @@ _UNKNOWN = "#8A5A44"
 def label(name: str) -> str:
     """The name as people write it: ``filtered_bc`` is ``filtered BC``; an unknown one stays as it is."""
     return _PLAYERS.get(name, (name, _UNKNOWN))[0]
+
+
+def is_known(name: str) -> bool:
+    """Whether this package has a label for a player; one of somebody's own has none."""
+    return name in _PLAYERS
 
 
 def colour(name: str) -> str:

@@ -87,7 +87,7 @@ def reproduce(
         failed = run_cells(cells, RayCells(order, ray, jobs, launcher), progress)
     else:
         with Processes(jobs or 1, launcher or LMRL) as processes:
-            failed = run_cells(cells, Threads(order, processes, jobs or 1), progress)
+            failed = run_cells(cells, Threads(order, processes, jobs or 1, progress.say), progress)
     if records is None:
         page = write_report(order.runs, report, order.tasks, order.algorithms)
     else:

@@ -5,7 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -274,17 +274,23 @@ class Threads:
     """Cells on this machine, so many at once. Close it inside the ``with`` block of the processes.
 
     Its threads then end as soon as those are ended.
+
+    Args:
+        order: what the table is to hold.
+        processes: run the steps of cells.
+        jobs: how many cells at once.
+        say: is told what is moved out of the way.
     """
 
-    def __init__(self, order: Order, processes: Processes, jobs: int) -> None:
-        self._order, self._processes, self._jobs = order, processes, jobs
+    def __init__(self, order: Order, processes: Processes, jobs: int, say: Callable[[str], None] = print) -> None:
+        self._order, self._processes, self._jobs, self._say = order, processes, jobs, say
         self._executor = ThreadPoolExecutor(max_workers=jobs)
 
     def free(self, running: int) -> int | None:
         return self._jobs - running
 
     def start(self, cells: Sequence[Cell]) -> list[Running]:
-        return [self._executor.submit(run_cell, cell, self._order, self._processes) for cell in cells]
+        return [self._executor.submit(run_cell, cell, self._order, self._processes, self._say) for cell in cells]
 
     def ended(self, running: Sequence[Running]) -> list[Running]:
         return [*wait([one for one in running if isinstance(one, Future)], 1.0, FIRST_COMPLETED).done]
@@ -362,22 +368,33 @@ class _Run:
         self.progress.fail(cell, why)
 
 
-def run_cell(cell: Cell, order: Order, processes: Processes) -> dict[str, Any]:
+def run_cell(cell: Cell, order: Order, processes: Processes, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Do what is not done yet of a cell, and return its record.
+
+    Args:
+        cell: a cell of the plan.
+        order: what the table is to hold.
+        processes: run its steps.
+        say: as of `train`.
 
     Raises:
         CommandFailed: with the last lines of its output.
     """
     for step in cell.steps:
         if step.name == "fit":
-            train(cell, processes)
+            train(cell, processes, say)
         elif not (is_done(cell, step) or _is_needless(cell, step, order)):
             processes.run(step, cell.folder)
     return finish(cell, order)
 
 
-def train(cell: Cell, processes: Processes) -> None:
+def train(cell: Cell, processes: Processes, say: Callable[[str], None] = print) -> None:
     """Run the training of a cell from where it stands; other runs in its folder are moved out of the way.
+
+    Args:
+        cell: a cell with a training.
+        processes: run it.
+        say: is told what was moved, and where it is.
 
     Raises:
         CommandFailed: with the last lines of its output.
@@ -388,8 +405,15 @@ def train(cell: Cell, processes: Processes) -> None:
         processes.run(cell.fit, cell.folder, "--ckpt_path", (cell.folder / "last.ckpt").as_posix())
     elif found is Standing.FRESH:
         with locked(cell.folder, "run folder"):  # in which somebody may be training
-            set_aside(cell.folder)  # as `lmrl fit --overwrite` does
+            begun = _recipe(cell.folder) == cell.fit.recipe
+            if moved := set_aside(cell.folder):  # as `lmrl fit --overwrite` does
+                why = "was broken off before its first checkpoint" if begun else "was made with other settings"
+                say(f"{cell.folder.as_posix()} {why}: moved to {moved.as_posix()}")
         processes.run(cell.fit, cell.folder)
+
+
+def _recipe(folder: Path) -> Any:
+    return read_json(folder / "timing.json").get("fit", {}).get("recipe")
 
 
 def _is_needless(cell: Cell, step: Step, order: Order) -> bool:

@@ -133,6 +133,7 @@ MISTAKES = [
     ("data generate maze_fo --size 0 --out x.parquet", "size must be a whole number from 1, got 0"),
     ("data generate maze_fo --size 3 --out maze.csv", "maze.csv: episodes are kept in .parquet or .jsonl files"),
     ("data generate maze_fo --size 3 --behaviour nobody --out x.parquet", "one of random, behaviour, optimal"),
+    ("data generate maze_fo --size 3 --out /proc/x.parquet", "error: /proc/x.parquet: No such file or directory"),
     ("data stats junk.parquet", "junk.parquet: not a Parquet file"),
     ("data verify maze.parquet --env hole=3", "known: layout, max_steps"),
     ("data import maze_fo junk.parquet --out x.parquet", "junk.parquet, line 1: not valid JSON"),
@@ -264,6 +265,7 @@ def test_a_missing_package_is_named(
     [
         ("trian", "known: fit, evaluate"),
         ("evaluate maze_fo --policy clever --out x", "known: random, behaviour, optimal"),
+        ("data generate maze_fo --size 3 --out /proc/x.parquet", "error: /proc/x.parquet: No such file or directory"),
         ("data stats junk.parquet", "junk.parquet: not a Parquet file"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lmrl.cli import main
 from lmrl.data import dataset_path, generate, read_dataset, verify
 from lmrl.data.storage import read_metadata, write_episodes
 from lmrl.envs.twenty_questions.env import ScriptedOracle
@@ -37,10 +38,10 @@ def test_the_same_file_whatever_the_number_of_workers(tmp_path: Path) -> None:
 
 
 def test_another_seed_gives_other_episodes_and_a_longer_one_begins_alike(tmp_path: Path) -> None:
-    made = {
-        (size, seed): list(read_dataset(generate("maze_fo", size, seed, tmp_path / "e.jsonl", progress=False)))
-        for size, seed in ((20, 0), (30, 0), (20, 1))
-    }
+    made = {}
+    for size, seed in ((20, 0), (30, 0), (20, 1)):
+        path = generate("maze_fo", size, seed, tmp_path / f"{size}_{seed}.jsonl", progress=False)
+        made[size, seed] = list(read_dataset(path))
     assert made[20, 0] == made[30, 0][:20]
     assert made[20, 0] != made[20, 1]
 
@@ -168,6 +169,39 @@ def test_two_at_once_write_the_same_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "write_episodes", meanwhile)
     assert generate("maze_fo", 5, out=out, progress=False).read_bytes() == one
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.parquet", "one.parquet"]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_another_dataset_is_not_replaced_unless_that_is_meant(
+    tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / f"e{suffix}"
+    before = generate("maze_fo", 5, 1, out=out, progress=False).read_bytes()
+    words = ["data", "generate", "maze_fo", "--size", "5", "--out", str(out)]
+    for changed, told in (
+        (["--size", "3", "--seed", "1"], "size 5, not 3"),
+        (["--seed", "0"], "seed 1, not 0"),
+        (["--seed", "1", "--env", "max_steps=9"], "env {}, not {'max_steps': 9}"),
+        (["--seed", "1", "--behaviour", "optimal"], "behaviour behaviour, not optimal"),
+        (["--seed", "1", "--shard", "0/2"], "shard none, not [0, 2]"),
+    ):
+        assert main([*words, *changed]) == 2
+        way_out = "name another file, or replace it (--overwrite)"
+        assert capsys.readouterr().err == f"error: {out} holds another dataset ({told}): {way_out}\n"
+        assert out.read_bytes() == before
+    assert main([*words, "--seed", "1"]) == 0 and out.read_bytes() == before
+    assert main([*words, "--seed", "0", "--overwrite"]) == 0 and read_metadata(out)["seed"] == 0
+
+
+def test_a_file_that_is_no_dataset_is_not_replaced_either(tmp_path: Path) -> None:
+    out, plain = tmp_path / "notes.parquet", tmp_path / "plain.jsonl"
+    out.write_text("notes")
+    with pytest.raises(UserError, match=r"notes\.parquet is there, and no dataset: name another file"):
+        generate("maze_fo", 3, out=out, progress=False)
+    write_episodes(plain, read_dataset(generate("maze_fo", 3, out=tmp_path / "e.jsonl", progress=False)))
+    with pytest.raises(UserError, match=r"plain\.jsonl holds another dataset \(task none, not maze_fo; "):
+        generate("maze_fo", 3, out=plain, progress=False)
+    assert out.read_text() == "notes" and len(list(read_dataset(plain))) == 3
 
 
 def test_read_dataset_refuses_other_tasks_and_nothing(tmp_path: Path) -> None:

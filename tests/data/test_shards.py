@@ -55,6 +55,18 @@ def test_what_is_not_all_of_one_dataset_is_refused(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_parts_do_not_take_the_place_of_another_dataset(tmp_path: Path) -> None:
+    files, out = [str(path) for path in parts(tmp_path, 2, size=6)], tmp_path / "joined.parquet"
+    before = generate("maze_po", 6, 4, out, progress=False).read_bytes()
+    with pytest.raises(UserError, match=r"joined\.parquet holds another dataset \(seed 4, not 3\): name another file"):
+        join_shards(files, out)
+    with pytest.raises(UserError, match=r"0\.parquet holds another dataset \(shard \[0, 2\], not none\)"):
+        join_shards(files, files[0])
+    assert out.read_bytes() == before
+    assert main(["data", "join", *files, "--out", str(out), "--overwrite"]) == 0
+    assert main(["data", "join", *files, "--out", str(out)]) == 0 and read_metadata(out)["seed"] == 3
+
+
 @pytest.mark.parametrize("part", [(2, 2), (-1, 2), (0, 7)])
 def test_a_part_that_there_is_not(part: tuple[int, int], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="shard must be one of 0/n to n-1/n"):

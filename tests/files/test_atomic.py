@@ -65,6 +65,17 @@ def test_where_files_need_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert os.listdir(tmp_path) == ["file.bin"]
 
 
+def test_an_error_of_the_system_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError) as told, replacing(tmp_path / "folder") as file:
+        file.write(b"all")
+    assert (told.value.filename, told.value.filename2) == (str(tmp_path / "folder"), None)
+    assert os.listdir(tmp_path) == ["folder"]
+    with pytest.raises(FileNotFoundError) as told, replacing(tmp_path / "file.bin"):
+        (tmp_path / "another").open()
+    assert told.value.filename == str(tmp_path / "another")
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_process_leaves_the_old_file_and_no_half_one(tmp_path: Path, how: signal.Signals) -> None:
     path = tmp_path / "file.bin"

@@ -81,6 +81,24 @@ def test_scores_are_of_what_the_files_hold(here: Path, capsys: pytest.CaptureFix
     assert "zoo:maze_fo/bc" in capsys.readouterr().out
 
 
+def test_the_list_fits_80_columns(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "zoo:twenty_questions/online_filtered_bc"
+    whole = {**zoo_policy(NAME).scores, "success_rate": 1.0, "return_mean": -100.5}
+    scores = {**whole, "normalized": 115.1, "normalized_ci": [107.3, 122.7]}
+    folder = here / "maze_fo" / "bc"
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("lmrl.commands.zoo.zoo_policies", lambda task: [name])
+    monkeypatch.setattr(
+        "lmrl.commands.zoo.zoo_policy", lambda name: zoo.ZooPolicy("twenty_questions/x", folder, {}, scores)
+    )
+    assert main(["zoo", "list"]) == 0
+    head, row, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["policy", "return", "normalised", "wins", "MB"] and len(head) <= 80
+    assert row.split()[:-1] == [name, "-100.50", "115.1", "[107.3,", "122.7]", "100%"]
+
+
 def test_a_policy_that_plays_otherwise_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = {**zoo_policy(NAME).scores, "return_ci": [5.0, 6.0]}
     monkeypatch.setattr("lmrl.commands.zoo.zoo_policy", lambda name: zoo.ZooPolicy("maze_fo/bc", here, {}, far))

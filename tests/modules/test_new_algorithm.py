@@ -77,7 +77,7 @@ def test_fit_evaluate_and_reproduce_know_it(tmp_path: Path, monkeypatch: pytest.
     assert json.loads((tmp_path / "played" / "scores.json").read_text())["episodes"] == 2
     words = ["maze_fo", "--algorithms", "return_weighted_bc", "--smoke", "--episodes", "2", "--report", "report"]
     assert main(["reproduce", *words]) == 0
-    scores = tmp_path / "runs" / "maze_fo" / "return_weighted_bc" / "evaluation" / "scores.json"
-    assert json.loads(scores.read_text())["policy"] == "runs/maze_fo/return_weighted_bc"
+    scores = tmp_path / "runs" / "smoke" / "maze_fo" / "return_weighted_bc" / "evaluation" / "scores.json"
+    assert json.loads(scores.read_text())["policy"] == "runs/smoke/maze_fo/return_weighted_bc"
     told = (tmp_path / "report" / "report.md").read_text().replace("\\", "")  # which escapes Markdown
     assert "return_weighted_bc" in told

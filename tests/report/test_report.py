@@ -1,14 +1,19 @@
 import base64
 import csv
+import dataclasses
 import json
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
+from lmrl.envs import registry
+from lmrl.envs.task import Scores
 from lmrl.errors import UserError
 from lmrl.report.report import write_report
 from tests.helpers.browser import in_browser
@@ -71,13 +76,98 @@ def test_the_table_holds_all_tasks_and_players_beside_the_published(report: Path
     lines = (report / "report.md").read_text().splitlines()
     heads = next(line for line in lines if line.startswith("| task | BC")).strip("| ").split(" | ")
     assert (
-        heads == ["task", "BC", "ILQL", "GPT-4"]
-        and cells[3] == f"{DASH} / 78.2"
+        heads == ["task", "BC", "ILQL", r"evil&lt;b&gt;\|name", "GPT-4"]
+        and cells[4] == f"{DASH} / 78.2"
         and cells[2] == "100.0 / 99.9"
         and cells[1].endswith(" / 58.2 †")
     )
     section = (report / "report.md").read_text().split("### Published scores that do not follow")[1].split("###")[0]
     assert "| maze_fo | MC | \N{MINUS SIGN}48.10 | 75.0 | 72.9 |" in section
+
+
+@pytest.fixture(scope="module")
+def every(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[str]]]:
+    """The heads of the three tables over all tasks, and the line below the first, with players of these names."""
+    runs = tmp_path_factory.mktemp("every")
+
+    def heads(*names: str, algorithms: Sequence[str] = ()) -> list[list[str]]:
+        shutil.rmtree(runs / "maze_fo", ignore_errors=True)
+        for name in names:
+            shutil.copytree(report.parent / "runs/maze_fo/bc", runs / "maze_fo" / name)
+        page = write_report(runs, runs / "report", algorithms=algorithms or None).with_suffix(".md").read_text()
+        lines = [line for line in page.splitlines() if line.startswith("| task | BC")]
+        below = re.search(r"^In the tables of the tasks: .*", page, re.MULTILINE)
+        return [*(line.strip("| ").split(" | ") for line in lines), [below.group()] if below else []]
+
+    return heads
+
+
+def test_every_player_that_is_found_has_a_column(every: Callable[..., list[list[str]]]) -> None:
+    table, own, returns, below = every("smooth_bc", "bc", "behaviour", "optimal")
+    assert returns == own == ["task", "BC", "optimal", "behaviour", r"smooth_bc"]
+    assert table == [*returns, "GPT-4"] and below == []
+
+
+def test_where_there_are_too_many_those_of_the_benchmark_ones_own_and_those_asked_for_have(
+    every: Callable[..., list[list[str]]],
+) -> None:
+    more = ("awr", "archer", "grpo", "gigpo", "behaviour", "turn_ppo")
+    benchmark = ("bc", "filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc", "random", "optimal")
+    table, _, returns, _ = every(*benchmark, *more)
+    assert len(returns) == 15 and returns[-1] == "GiGPO"
+    table, _, returns, below = every(*benchmark, *more, "smooth_bc", algorithms=["bc", "grpo"])
+    assert returns[-4:] == ["random", "optimal", "GRPO", "smooth_bc"] and table == [*returns, "GPT-4"]
+    assert below == ["In the tables of the tasks: behaviour, AWR, ArCHer, PPO by turn, GiGPO."]
+
+
+@pytest.fixture
+def own_task() -> Iterator[str]:
+    """A maze of one's own, about which nothing was published."""
+    row = dataclasses.replace(
+        registry.task("maze_fo"), name="my_maze", env_id="lmrl/MyMaze-v0", scores=Scores(), own_scale=None
+    )
+    registry.register(row)
+    yield row.name
+    del registry._TASKS[row.name], gymnasium.registry[row.env_id]
+
+
+def test_of_a_task_without_published_numbers_no_empty_tables_are_shown(
+    tmp_path: Path, own_task: str, run_of: Callable[..., Path], player: Any
+) -> None:
+    for name in ("bc", "optimal"):
+        run_of(tmp_path / "runs", name, player(lambda request: "move down\n"), task=own_task, episodes=2)
+    page = write_report(tmp_path / "runs", tmp_path / "report").with_suffix(".md")
+    text = page.read_text().replace("\\", "")
+    assert text.startswith("# Results\n") and "<h1>Results</h1>" in page.with_suffix(".html").read_text()
+    assert "Mean returns: the task has no published constants.\n\n| task | BC | optimal |\n" in text
+    assert "Mean undiscounted returns.\n" in text
+    for words in (text, Page(page.with_suffix(".html").read_text()).words):
+        assert "The task has no published constants: its normalised scores are mean returns." in words
+        for absent in (
+            "GPT-4",
+            "The constants",
+            "do not follow\n",
+            "numbers, checked",
+            "the paper's Table",
+            "own scale [",
+        ):
+            assert absent not in words.partition("How to read this")[0]
+    heads = next(line for line in text.splitlines() if line.startswith("| player | play | normalised"))
+    assert "published" not in heads and not (page.parent / "scores.png").exists()
+
+
+def test_beside_tasks_of_the_benchmark_it_has_dashes(
+    tmp_path: Path, own_task: str, run_of: Callable[..., Path], player: Any
+) -> None:
+    for task in ("maze_fo", own_task):
+        run_of(tmp_path / "runs", "bc", player(lambda request: "move down\n"), task=task, episodes=2)
+    page = write_report(tmp_path / "runs", tmp_path / "report").with_suffix(".md")
+    text = page.read_text().replace("\\", "")
+    assert text.startswith("# LMRL-Gym, reproduced\n")
+    assert "constants. Mean returns of my_maze: the task has no published constants.\n" in text
+    section = text.split("### The constants")[1].split("###")[0]
+    assert f"| my_maze | {DASH} | {DASH} | {DASH} |" in section and "our data" not in section
+    assert "| my_maze | \N{MINUS SIGN}" in text.split("### Returns")[1] and (page.parent / "scores.png").is_file()
 
 
 def test_the_table_as_files(report: Path) -> None:

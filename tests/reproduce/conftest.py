@@ -109,7 +109,7 @@ def run(place: Path) -> Callable[..., dict[str, str]]:
         cells = [cell for cell in plan(given) if cell.fit]
         with Processes(jobs, (sys.executable, "launcher.py")) as processes, open("shown.txt", "w") as shown:
             progress = Progress(Console(file=shown), place / "log.txt", jobs)
-            return run_cells(cells, Threads(given, processes, jobs), progress)
+            return run_cells(cells, Threads(given, processes, jobs, progress.say), progress)
 
     return make
 

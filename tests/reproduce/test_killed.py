@@ -24,7 +24,7 @@ COMMAND = [
 def test_a_killed_table_goes_on_without_repeating_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("LMRL_DATA", str(tmp_path / "data"))
-    run = tmp_path / "runs/maze_fo/bc"
+    run = tmp_path / "runs/smoke/maze_fo/bc"
     with subprocess.Popen(COMMAND, cwd=tmp_path, stdout=subprocess.DEVNULL) as parent:
         while parent.poll() is None and not (run / "last.ckpt").is_file():
             time.sleep(0.01)
@@ -49,7 +49,7 @@ def test_a_killed_table_goes_on_without_repeating_a_cell(tmp_path: Path, monkeyp
     # Of all the attempts together; the log has two of the training and one of each evaluation.
     assert len(re.findall(r"^\$ lmrl fit ", (run / "log.txt").read_text(), re.MULTILINE)) == 2
     assert len(re.findall(r"^\$ lmrl evaluate ", (run / "log.txt").read_text(), re.MULTILINE)) == 2
-    assert (tmp_path / "report/table.csv").is_file()
+    assert (tmp_path / "report/smoke/table.csv").is_file()
 
 
 def _wait_until_quiet(path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from lmrl.cli import main
 from lmrl.errors import UserError
 from lmrl.reproduce import Order, reproduce
 
@@ -110,6 +111,26 @@ def test_unknown_names_are_told_before_anything_runs(place: Path, tasks: list[st
     with pytest.raises(UserError, match="known"):
         reproduce(Order(tasks, algorithms, Path("runs")))
     assert not (place / "runs").exists() and not (place / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "runs", "report"),
+    [
+        ("", "runs", "report"),
+        ("--smoke", "runs/smoke", "report/smoke"),
+        ("--smoke --preset gpu", "runs/gpu/smoke", "report/smoke"),
+        ("--smoke --runs mine --report page", "mine", "page"),
+    ],
+)
+def test_a_smoke_test_has_folders_of_its_own(
+    words: str, runs: str, report: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = list[tuple[Path, Path]]()
+    monkeypatch.setattr(
+        "lmrl.commands.reproduce.reproduce", lambda order, *, report, **more: found.append((order.runs, report))
+    )
+    assert main(["reproduce", "maze_fo", "--algorithms", "bc", *words.split()]) == 0
+    assert found == [(Path(runs), Path(report))]
 
 
 def test_wrong_counts(order: Callable[..., Order]) -> None:

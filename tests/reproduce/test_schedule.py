@@ -47,6 +47,21 @@ def test_a_changed_configuration_trains_it_and_its_heirs_again_and_keeps_the_old
     assert trained() == ["bc", "mc", "bc", "mc"]
     assert (place / "runs/maze_fo/.earlier/bc-1/last.ckpt").is_file()
     assert (place / "runs/maze_fo/.earlier/mc-1/evaluation/scores.json").is_file()
+    told = " ".join((place / "log.txt").read_text().split())
+    for name in ("bc", "mc"):
+        words = f"runs/maze_fo/{name} was made with other settings: moved to runs/maze_fo/.earlier/{name}-1"
+        assert told.count(words) == 1
+
+
+def test_a_training_without_a_checkpoint_begins_anew_and_that_is_told(place: Path, run: Run, order: Make) -> None:
+    run(order("bc"))
+    for name in ("last.ckpt", "cell.json"):
+        (place / "runs/maze_fo/bc" / name).unlink()
+    timing = place / "runs/maze_fo/bc/timing.json"
+    timing.write_text(json.dumps({"fit": {**read(timing)["fit"], "seconds": None}}).replace(', "seconds": null', ""))
+    run(order("bc"))
+    told = "runs/maze_fo/bc was broken off before its first checkpoint: moved to runs/maze_fo/.earlier/bc-1"
+    assert told in (place / "log.txt").read_text()
 
 
 def test_an_interrupted_evaluation_is_finished_without_training(
