@@ -150,14 +150,21 @@ def read_results(runs: Path, task: str) -> dict[str, Result]:
 
 
 def notes_on_weights(runs: Path, task: str) -> list[str]:
-    """A line for each evaluation that `read_results` leaves out, and one for those that do not say their weights."""
+    """A line for each evaluation that `read_results` leaves out, for those that do not say their weights, and for runs
+    that have weights and no evaluation."""
     lines, unknown = [], []
     for folder in _evaluated(runs, task):
         if _is_outdated(folder):
             lines.append(f"{folder / 'evaluation'} is of weights that the run no longer has: left out; play again")
         elif _weights(folder) and _played(folder) is None:
             unknown.append(folder.name)
-    return lines + ([f"{task}: scores of {', '.join(unknown)} do not say which weights played"] if unknown else [])
+    if unknown:
+        lines.append(f"{task}: scores of {', '.join(unknown)} do not say which weights played")
+    trained = sorted(path for path in runs.joinpath(task).glob("[!.]*") if _weights(path))
+    if idle := [folder for folder in trained if not (folder / "evaluation" / "scores.json").is_file()]:
+        names = ", ".join(folder.name for folder in idle)
+        lines.append(f"{task}: trained and not evaluated: {names}; lmrl evaluate --policy {idle[0]}")
+    return lines
 
 
 def _evaluated(runs: Path, task: str) -> list[Path]:

@@ -268,4 +268,11 @@ def test_scores_of_weights_that_a_run_no_longer_has_are_left_out(tmp_path: Path)
         assert [*read_results(tmp_path, "maze_fo")] == found and notes_on_weights(tmp_path, "maze_fo") == note
     write_evaluation(three(), run / "evaluation")
     assert [*read_results(tmp_path, "maze_fo")] == ["bc"]
-    assert notes_on_weights(tmp_path, "maze_fo") == ["maze_fo: scores of bc do not say which weights played"]
+    told = "maze_fo: scores of bc do not say which weights played"
+    assert notes_on_weights(tmp_path, "maze_fo") == [told]
+    for name in ("short", ".earlier"):
+        (tmp_path / "maze_fo" / name / "last").mkdir(parents=True)
+        (tmp_path / "maze_fo" / name / "last" / "lmrl.json").write_text('{"made_with": {"weights": "three"}}')
+    short = tmp_path / "maze_fo" / "short"
+    idle = f"maze_fo: trained and not evaluated: short; lmrl evaluate --policy {short}"
+    assert notes_on_weights(tmp_path, "maze_fo") == [told, idle]
