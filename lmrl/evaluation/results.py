@@ -150,8 +150,7 @@ def read_results(runs: Path, task: str) -> dict[str, Result]:
 
 
 def notes_on_weights(runs: Path, task: str) -> list[str]:
-    """A line for each evaluation that `read_results` leaves out, for those that do not say their weights, and for runs
-    that have weights and no evaluation."""
+    """Lines about evaluations that `read_results` leaves out, those without the hash of weights, and runs without any."""
     lines, unknown = [], []
     for folder in _evaluated(runs, task):
         if _is_outdated(folder):
