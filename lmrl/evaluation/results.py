@@ -150,7 +150,7 @@ def read_results(runs: Path, task: str) -> dict[str, Result]:
 
 
 def notes_on_weights(runs: Path, task: str) -> list[str]:
-    """Lines about evaluations that `read_results` leaves out, those without the hash of weights, and runs without any."""
+    """Lines on evaluations that `read_results` leaves out, on those without a hash of weights, on runs without any."""
     lines, unknown = [], []
     for folder in _evaluated(runs, task):
         if _is_outdated(folder):
