@@ -105,6 +105,19 @@ def test_a_policy_that_plays_otherwise_is_told(here: Path, monkeypatch: pytest.M
     assert main(["zoo", "evaluate", NAME, "--episodes", "25"]) == 1
 
 
+def test_commands_that_take_a_path_take_a_name_or_refuse_it_and_leave_nothing(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    games = Path(__file__).parents[2] / "docs" / "games" / "maze_fo.jsonl"
+    view = ["view", str(games), "--episodes", "1", "--out", "page.html"]
+    assert main([*view, "--run", NAME]) == 0
+    assert "1 episodes written" in capsys.readouterr().out
+    assert main(["tune", NAME, "--episodes", "2"]) == 2
+    assert "what is tuned is the folder of a run" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"page.html"}
+
+
 @pytest.mark.parametrize("name", ["zoo:maze_fo/mc", "zoo:../../etc", "zoo:", "zoo:maze_fo/bc/.."])
 def test_a_name_is_one_of_those_that_are_there(name: str, here: Path) -> None:
     with pytest.raises(UserError, match=r"unknown policy of the zoo .*known: zoo:maze_fo/bc"):
