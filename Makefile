@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart test verifiers agilerl vllm nightly lint format bench bench-peers notebooks docs clean
+.PHONY: help demo quickstart test test-all verifiers agilerl vllm nightly lint format bench bench-peers notebooks docs clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -35,7 +35,10 @@ quickstart: $(VENV)/.main  ## maze data, BC, filtered BC, MC and ILQL, evaluatio
 	$(BIN)/lmrl reproduce maze_fo --algorithms bc filtered_bc mc ilql $(ARGS)
 	@echo "Watch a trained policy and play with its advice, in the browser: make demo. All that are trained: $(BIN)/lmrl zoo list"
 
-test: $(VENV)/.dev  ## the tests
+test: $(VENV)/.dev  ## the tests, less those that train for long (on two cores: under ten minutes)
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+
+test-all: $(VENV)/.dev  ## all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 verifiers: | $(BIN)/python  ## the tests with verifiers, in an environment of its own: it does not go with the others

@@ -6,6 +6,7 @@
 import difflib
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,15 @@ def check_config(path: Path) -> None:
     """
     try:
         text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text file with YAML: {error}") from error
+    _check_text(path, text)
+
+
+# A whole table is planned from some eighty files that a thousand trainings share: each text is read once.
+@lru_cache(maxsize=256)
+def _check_text(path: Path, text: str) -> None:
+    try:
         size = _size(yaml.compose(text, yaml.SafeLoader), {})
         content = yaml.safe_load(text) if size <= _LARGEST else {}
     except RecursionError as error:
@@ -95,7 +105,7 @@ def check_config(path: Path) -> None:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UserError(f"{path}, line {line}: no YAML: {error.problem}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except yaml.YAMLError as error:
         raise UserError(f"{path} is no text file with YAML: {error}") from error
     if not isinstance(content, dict):
         got = "nothing" if content is None else type(content).__name__
@@ -182,7 +192,12 @@ def configuration(words: Sequence[str]) -> DictConfig:
 
 
 def _content(file: Path) -> dict[str, Any]:
-    return _plain(OmegaConf.load(file))
+    return _content_of(file.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=256)
+def _content_of(text: str) -> dict[str, Any]:
+    return _plain(OmegaConf.create(text))
 
 
 def _plain(config: Any) -> dict[str, Any]:
@@ -211,6 +226,7 @@ def full_key(key: str) -> str:
 
 
 def _merged(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    # Neither is changed, nor is what they hold: contents of files are kept.
     merged = dict(whole)
     for key, value in part.items():
         name, there = key.removesuffix("+"), merged.get(key.removesuffix("+"))

@@ -15,7 +15,7 @@ from lmrl.evaluation.community import method_scores, read_community
 from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
 from lmrl.report.order import offline_rl, order
 from lmrl.report.tables import Table, overview, play
-from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, percent, with_interval
+from lmrl.report.wording import UNKNOWN, count, duration, label, number, ordered, percent, with_interval
 from lmrl.reproduce import OFFLINE, ONLINE
 from tests.helpers.pages import PAGES, ROOT, rewrite
 
@@ -58,6 +58,7 @@ def of_task(task: str) -> str:
         "excess",
         "seeds",
         "time",
+        "tokens learned",
     ]
     rows, players = [], scores_of(task)
     published = registry.task(task).scores.normalized
@@ -69,7 +70,7 @@ def of_task(task: str) -> str:
                         *(label(name), play(one), with_interval(one.normalized, one.over_episodes)),
                         *(number(published.get(name)), number(one.own), percent(one.success_rate)),
                         *(percent(one.illegal_rate), number(one.excess, 3), str(len(one.seeds) or UNKNOWN)),
-                        duration(one.cpu_seconds or one.seconds) if one.tokens else "",
+                        *((duration(one.cpu_seconds or one.seconds), count(one.tokens)) if one.tokens else ("", "")),
                     ]
                 )
     return grid(heads, rows)
@@ -231,9 +232,9 @@ def of_slots() -> str:
     counts = [name.split()[1] for name in rows if name.startswith(tasks[0]) and name.endswith("slots")]
     heads = ["slots", *(head for task in tasks for head in (f"{task}, turns/s", "of the peak"))]
     lines = []
-    for count in counts:
-        names = [f"{task}, {count} slots" for task in tasks]
-        lines.append([count, *(it for at in names for it in (f"{rows[at]['value']:,.0f}", share_of(rows, at)))])
+    for slots in counts:
+        names = [f"{task}, {slots} slots" for task in tasks]
+        lines.append([slots, *(it for at in names for it in (f"{rows[at]['value']:,.0f}", share_of(rows, at)))])
     return grid(heads, lines)
 
 

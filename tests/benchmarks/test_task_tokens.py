@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks import task_tokens
 from benchmarks.startup import cpu_seconds
 
 
+@pytest.mark.slow
 def test_a_side_is_a_run_of_the_run_file_with_its_tokens(tmp_path: Path) -> None:
     data = tmp_path / "games.parquet"
     cpu_seconds(["data", "generate", "wordle", "--size", "300", "--out", str(data)], tmp_path)

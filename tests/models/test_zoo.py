@@ -150,6 +150,7 @@ def test_other_files_than_the_published_ones_are_refused(damage: str, here: Path
     assert zoo_policy(NAME).settings == {"temperature": 0.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_it_plays_as_published(name: str) -> None:
     """Other seeds, fewer games, of each start equally many: the intervals have to overlap."""
