@@ -13,7 +13,7 @@ import pytest
 from lmrl.envs import registry
 from lmrl.evaluation.community import method_scores, read_community
 from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
-from lmrl.report.order import offline_rl, order
+from lmrl.report.order import offline_rl, order, side_by_side
 from lmrl.report.tables import Table, overview, play
 from lmrl.report.wording import UNKNOWN, count, duration, label, number, ordered, percent, with_interval
 from lmrl.reproduce import OFFLINE, ONLINE
@@ -93,10 +93,13 @@ def of_quickstart(task: str) -> str:
 
 
 def of_order(task: str) -> str:
-    """What learned, the best first; of ``all``: offline RL beside filtered BC in each task."""
+    """What learned, the best first; of ``all``: offline RL beside filtered BC by task; of ``gigpo``: beside GRPO."""
+    found = {name: players for name in registry.tasks() if (players := scores_of(name))}
+    if task == "gigpo":
+        return of_table(side_by_side(found, ["gigpo"], "grpo"))
     if task != "all":
-        return of_table(order(task, scores_of(task)))
-    table, words = offline_rl({name: players for name in registry.tasks() if (players := scores_of(name))})
+        return of_table(order(task, found[task]))
+    table, words = offline_rl(found)
     return f"{of_table(table)}\n\n{words}"
 
 

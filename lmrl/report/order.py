@@ -1,6 +1,6 @@
 """Which method does better: all that learned in order, differences from BC, and offline RL beside filtered BC."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -21,7 +21,7 @@ from lmrl.evaluation.scores import DATA, Score
 from lmrl.report.tables import Table, play, without_empty
 from lmrl.report.wording import MINUS, UNKNOWN, label, number, ordered, with_interval
 
-__all__ = ["differences", "offline_rl", "order"]
+__all__ = ["differences", "offline_rl", "order", "side_by_side"]
 
 _BC, _FILTERED, _OFFLINE_RL, _PROMPTED = "bc", "filtered_bc", ("mc", "ilql"), "gpt4"
 _ROUNDING = 1e-9  # of means; a difference has to be larger
@@ -71,19 +71,35 @@ def offline_rl(scores: Mapping[str, Mapping[str, Score]]) -> tuple[Table, str]:
     Args:
         scores: task to player to score.
     """
-    heads = ("task", "offline RL", f"{MINUS} filtered BC, normalised [95 %, episodes]", "reading")
+    table = side_by_side(scores, _OFFLINE_RL, _FILTERED, head="offline RL")
+    where = f"{sum(row[-1] == 'higher' for row in table.rows)} of {len(table.rows)} tasks"
+    said = f"The better of MC and ILQL is above filtered BC, intervals apart from 0, in {where}."
+    return table, said if table.rows else ""
+
+
+def side_by_side(
+    scores: Mapping[str, Mapping[str, Score]], names: Sequence[str], base: str, head: str = "method"
+) -> Table:
+    """The best of some methods beside another one, task by task, each with the settings that were chosen for it.
+
+    Args:
+        scores: task to player to score.
+        names: methods, of which the best of each task is shown.
+        base: what it is compared with; tasks without both are left out.
+        head: of the column with the method's name.
+    """
+    heads = (head, f"{MINUS} {label(base)}, normalised [95 %, episodes]", "beats it, episodes [95 %]", "seeds [95 %]")
     rows = []
     for task, players in scores.items():
-        found = [name for name in _OFFLINE_RL if name in players]
-        if found and _FILTERED in players:
+        found = [name for name in names if name in players]
+        if found and base in players:
             best = max(found, key=lambda name: players[name].chosen.return_mean)
-            ours, base = players[best].chosen, players[_FILTERED].chosen
-            points, raw = _intervals(ours, base, registry.task(task).scores)
-            shown = with_interval(ours.normalized - base.normalized, points)
-            rows.append((task, label(best), shown, _reading(raw)))
-    higher = sum(row[-1] == "higher" for row in rows)
-    said = f"The better of MC and ILQL is above filtered BC, intervals apart from 0, in {higher} of {len(rows)} tasks."
-    return Table(heads, rows, note_last=True), said if rows else ""
+            ours, theirs = players[best].chosen, players[base].chosen
+            points, raw = _intervals(ours, theirs, registry.task(task).scores)
+            shown = with_interval(ours.normalized - theirs.normalized, points)
+            runs = f"{len(ours.seeds)}, {len(theirs.seeds)}"
+            rows.append((task, label(best), shown, *_beats(players, best, base), runs, _reading(raw)))
+    return Table(("task", *heads, "runs", "reading"), rows, note_last=True)
 
 
 def differences(task: str, scores: Mapping[str, Score]) -> Table:

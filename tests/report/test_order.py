@@ -6,7 +6,7 @@ import pytest
 
 from lmrl.evaluation.intervals import Interval
 from lmrl.evaluation.scores import Score
-from lmrl.report.order import differences, offline_rl, order
+from lmrl.report.order import differences, offline_rl, order, side_by_side
 
 SURE = Interval(0.0, 0.0)
 
@@ -68,12 +68,23 @@ def test_offline_rl_is_the_better_of_both_and_counts_where_it_is_surely_higher()
     better = of(played("filtered_bc", LOW), played("mc", LOW), played("ilql", HIGH))
     equal = of(played("filtered_bc", LOW), played("mc", LOW))
     table, words = offline_rl({"wordle": better, "chess": equal, "maze_fo": of(played("mc", LOW))})
-    assert [(row[0], row[1], row[3]) for row in table.rows] == [
+    assert [(row[0], row[1], row[-1]) for row in table.rows] == [
         ("wordle", "ILQL", "higher"),
         ("chess", "MC", "not told apart"),
     ]
     assert "in 1 of 2 tasks" in words
     assert offline_rl({"wordle": of(played("mc", LOW))})[1] == ""
+
+
+def test_methods_side_by_side_are_compared_over_episodes_and_runs() -> None:
+    several = of(played("grpo", LOW, LOW), played("gigpo", HIGH, LOW))
+    table = side_by_side({"wordle": several, "chess": of(played("gigpo", LOW))}, ["gigpo"], "grpo")
+    (row,) = table.rows  # chess has no GRPO
+    assert [*table.heads][2].endswith("GRPO, normalised [95 %, episodes]") and row[:2] == ("wordle", "GiGPO")
+    assert row[2].startswith("1.5 [") and row[4] == "0.75 [0.50, 1.00]" and row[5:] == ("2, 2", "higher")
+    one_run = of(played("grpo", LOW), played("gigpo", LOW, LOW))
+    (row,) = side_by_side({"wordle": one_run}, ["gigpo"], "grpo").rows
+    assert row[3].startswith("0.50 [") and row[4:] == ("\N{EN DASH}", "2, 1", "not told apart")
 
 
 def test_differences_from_bc_of_all_that_learned() -> None:
