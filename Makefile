@@ -35,7 +35,7 @@ quickstart: $(VENV)/.main  ## maze data, BC, filtered BC, MC and ILQL, evaluatio
 	$(BIN)/lmrl reproduce maze_fo --algorithms bc filtered_bc mc ilql $(ARGS)
 	@echo "Watch a trained policy and play with its advice, in the browser: make demo. All that are trained: $(BIN)/lmrl zoo list"
 
-test: $(VENV)/.dev  ## the tests, less those that train for long (on two cores: under ten minutes)
+test: $(VENV)/.dev  ## the tests, less those that train for long
 	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.dev  ## all tests
