@@ -128,6 +128,23 @@ def test_words_are_merged_in_their_order(folder: Path) -> None:
         configuration(["--model.init_args.lr=["])
 
 
+def test_a_file_is_as_it_is_now_and_as_nobody_left_it(folder: Path) -> None:
+    """Contents of files are kept: a change of the file is seen, one of a configuration stays with that one."""
+    file = folder / "run.yaml"
+    file.write_text("trainer: {max_steps: 3, logger+: [{class_path: MyLogger}]}\n")
+    first = configuration(["fit", "--config=run.yaml", "--trainer.max_steps=9"])
+    first.trainer.logger.append({"class_path": "Another"})
+    first.trainer.max_epochs = 7
+    second = configuration(["fit", "--config=run.yaml"])
+    assert (second.trainer.max_steps, len(second.trainer.logger)) == (3, 3)
+    assert second.trainer.get("max_epochs") != 7
+    file.write_text("trainer: {max_steps: 4}\n")
+    assert configuration(["fit", "--config=run.yaml"]).trainer.max_steps == 4
+    file.write_text("trainer: [\n")
+    with pytest.raises(UserError, match="line 2: no YAML"):
+        configuration(["fit", "--config=run.yaml"])
+
+
 def test_a_run_file_of_ones_own_needs_no_more_than_the_docs_show(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
