@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,12 @@ from torch import Tensor
 
 from lmrl.callbacks import KeepLast
 from lmrl.cli import main
-from lmrl.data.storage import write_episodes
+from lmrl.configuration import configuration, value_at
+from lmrl.data import generate
+from lmrl.data.storage import read_episodes, write_episodes
 from lmrl.datamodules import MazeDataModule, OfflineDataModule
+from lmrl.envs.maze.layouts import walked
+from lmrl.envs.maze.players import best_moves
 from lmrl.envs.registry import make
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
@@ -296,3 +301,20 @@ def ratio_of(module: QSFT, state: str, token: str) -> float:
         model(input_ids=ids).logits[:, -1].masked_fill(invalid, -math.inf) for model in (module.q_model, module.model)
     )
     return float(probability_ratio(p, base, module.support)[0, encoder.encode(token)[0]])
+
+
+@pytest.mark.parametrize("task", ["maze_fo", "maze_po"])
+def test_supports_of_the_mazes_let_every_right_move_count(task: str, tmp_path: Path) -> None:
+    """With a support above the share of a right move in the data no value comes from beyond its cell."""
+    layout = make(task).unwrapped.layout  # type: ignore[attr-defined]
+    said: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+    for episode in read_episodes(generate(task, 400, out=tmp_path / "data.parquet", progress=False)):
+        cells = walked(episode, layout)
+        assert cells is not None
+        for cell, action in zip(cells, episode.actions, strict=False):
+            said[cell][action] += 1
+    right = best_moves(layout, layout.goal)
+    shares = {cell: said[cell][move] / said[cell].total() for cell, move in right.items()}
+    assert len(shares) == 25 and min(shares.values()) < 0.12
+    support = value_at(configuration(["fit", f"--config=configs/{task}/qsft.yaml"]), "model.init_args.support")
+    assert support < 0.7 * min(shares.values())
