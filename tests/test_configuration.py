@@ -128,7 +128,7 @@ def test_words_are_merged_in_their_order(folder: Path) -> None:
         configuration(["--model.init_args.lr=["])
 
 
-def test_a_file_is_as_it_is_now_and_as_nobody_left_it(folder: Path) -> None:
+def test_kept_contents_follow_their_file_and_are_not_changed_by_use(folder: Path) -> None:
     """Contents of files are kept: a change of the file is seen, one of a configuration stays with that one."""
     file = folder / "run.yaml"
     file.write_text("trainer: {max_steps: 3, logger+: [{class_path: MyLogger}]}\n")
