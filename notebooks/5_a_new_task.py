@@ -30,7 +30,8 @@ from lmrl.data.storage import write_episodes
 from lmrl.datamodules import OfflineDataModule
 from lmrl.envs import TextEnv, check_env
 from lmrl.envs.registry import register
-from lmrl.envs.task import Scores, Task, turn_chance
+from lmrl.envs.scores import Scores
+from lmrl.envs.task import Task, turn_chance
 from lmrl.evaluation import evaluate
 from lmrl.modules import BC, FilteredBC
 from lmrl.rollout import in_order, rollout

@@ -12,7 +12,8 @@ from rich.table import Table
 from lmrl.data.storage import read_dataset, read_metadata
 from lmrl.envs.base import DialogueEnv, TextEnv
 from lmrl.envs.registry import make, recorded_arguments, task
-from lmrl.envs.task import PublishedData, Task
+from lmrl.envs.scores import PublishedData
+from lmrl.envs.task import Task
 from lmrl.errors import UserError
 from lmrl.types import Episode, PartnerRequest
 

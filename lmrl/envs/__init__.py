@@ -4,6 +4,7 @@ from lmrl.envs.base import TextEnv
 from lmrl.envs.checker import LawBroken, check_env
 from lmrl.envs.outside import make
 from lmrl.envs.registry import task, tasks
-from lmrl.envs.task import Scores, Task, normalize
+from lmrl.envs.scores import Scores, normalize
+from lmrl.envs.task import Task
 
 __all__ = ["LawBroken", "Scores", "Task", "TextEnv", "check_env", "make", "normalize", "task", "tasks"]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmrl.envs import registry
-from lmrl.envs.task import normalize
+from lmrl.envs.scores import normalize
 from lmrl.evaluation.intervals import (
     FloatArray,
     Interval,

@@ -14,7 +14,7 @@ from statistics import mean
 from typing import Any
 
 from lmrl.envs import registry
-from lmrl.envs.task import normalize
+from lmrl.envs.scores import normalize
 from lmrl.errors import UserError, in_one_line
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.intervals import Interval

@@ -11,7 +11,7 @@ import numpy as np
 
 from lmrl.distributed import map_over_ranks
 from lmrl.envs import registry
-from lmrl.envs.task import Scores, normalize
+from lmrl.envs.scores import Scores, normalize
 from lmrl.errors import UserError, check_range, counted
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.played import EpisodeTable
@@ -57,7 +57,7 @@ class Evaluation:
 
         ``return_mean`` is undiscounted; ``return_ci`` is its 95 % percentile bootstrap interval over episodes, each
         resampled among those of its start where ``starts`` were taken in turn, and ``normalized_ci`` the same interval
-        on the normalised scale. ``own`` is the mean return on the task's own scale (`lmrl.envs.task.OwnScale`), with
+        on the normalised scale. ``own`` is the mean return on the task's own scale (`lmrl.envs.scores.OwnScale`), with
         ``own_ci``; None of a task that has none, and where arguments have changed the environment. ``success_ci`` is
         Wilson's, as if starts were drawn too. ``illegal_rate`` is the share of actions that the rules did not know.
         ``warnings`` names values outside of the task's constants (nothing is clipped) or says that there are none, and

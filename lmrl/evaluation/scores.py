@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lmrl.envs import registry
-from lmrl.envs.task import OwnScale, Scores, normalize
+from lmrl.envs.scores import OwnScale, Scores, normalize
 from lmrl.errors import UserError, in_one_line
 from lmrl.evaluation.intervals import (
     FloatArray,
@@ -110,7 +110,7 @@ class Score:
     starts: int = 0
     """How many starts the episodes of each seed took in turn; 0: seeds decided how they begin."""
     own: float | None = None
-    """`normalized` on the task's own scale (`lmrl.envs.task.OwnScale`); None of a task without."""
+    """`normalized` on the task's own scale (`lmrl.envs.scores.OwnScale`); None of a task without."""
     own_over_episodes: Interval | None = None
     own_by_seed: tuple[float, ...] = ()
     excess: float | None = None

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from lmrl.envs import registry
-from lmrl.envs.task import Scores, normalize
+from lmrl.envs.scores import Scores, normalize
 from lmrl.evaluation.aggregates import improvements
 from lmrl.evaluation.intervals import (
     FloatArray,

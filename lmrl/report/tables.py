@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from lmrl.configuration import check_config, value_at
 from lmrl.envs import registry
-from lmrl.envs.task import ALGORITHMS, Scores, normalize
+from lmrl.envs.scores import ALGORITHMS, Scores, normalize
 from lmrl.errors import counted
 from lmrl.evaluation.aggregates import Aggregate, aggregates
 from lmrl.evaluation.intervals import Interval

@@ -10,7 +10,7 @@ from lmrl.cli import main
 from lmrl.data import dataset_stats, stats_table
 from lmrl.data.storage import write_episodes
 from lmrl.envs import registry
-from lmrl.envs.task import PublishedData
+from lmrl.envs.scores import PublishedData
 from lmrl.errors import UserError
 from lmrl.types import Episode
 

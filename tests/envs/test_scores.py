@@ -1,7 +1,7 @@
 import pytest
 
 from lmrl.envs.registry import BENCHMARK
-from lmrl.envs.task import ALGORITHMS, normalize
+from lmrl.envs.scores import ALGORITHMS, normalize
 
 PUBLISHED = {row.name: row.scores for row in BENCHMARK}
 # What the constants make of the raw scores, worked out by hand.

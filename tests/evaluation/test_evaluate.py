@@ -9,7 +9,7 @@ import pytest
 
 from lmrl.data.storage import read_episodes
 from lmrl.envs.registry import make_policy, task
-from lmrl.envs.task import normalize
+from lmrl.envs.scores import normalize
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.evaluation.intervals import bootstrap_mean, wilson

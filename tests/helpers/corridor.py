@@ -8,7 +8,8 @@ import gymnasium
 
 from lmrl.envs import registry
 from lmrl.envs.base import TextEnv, Turn
-from lmrl.envs.task import Scores, Task
+from lmrl.envs.scores import Scores
+from lmrl.envs.task import Task
 
 GOAL = 3
 STARTS = tuple({"square": square} for square in range(GOAL))

@@ -13,7 +13,7 @@ import gymnasium
 import pytest
 
 from lmrl.envs import registry
-from lmrl.envs.task import Scores
+from lmrl.envs.scores import Scores
 from lmrl.errors import UserError
 from lmrl.report.report import write_report
 from tests.helpers.browser import in_browser

@@ -1,6 +1,7 @@
 """Car Dealer."""
 
-from lmrl.envs.task import OwnScale, PublishedData, Scores, Task, by_algorithm
+from lmrl.envs.scores import OwnScale, PublishedData, Scores, by_algorithm
+from lmrl.envs.task import Task
 
 __all__ = ["TASKS"]
 

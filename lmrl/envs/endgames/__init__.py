@@ -1,6 +1,7 @@
 """Endgames of chess."""
 
-from lmrl.envs.task import OwnScale, PublishedData, Scores, Task, by_algorithm
+from lmrl.envs.scores import OwnScale, PublishedData, Scores, by_algorithm
+from lmrl.envs.task import Task
 
 __all__ = ["TASKS"]
 

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from lmrl.envs.maze.layouts import LAYOUTS, MOVES
-from lmrl.envs.task import OwnScale, PublishedData, Scores, Task, by_algorithm
+from lmrl.envs.scores import OwnScale, PublishedData, Scores, by_algorithm
+from lmrl.envs.task import Task
 
 __all__ = ["TASKS"]
 

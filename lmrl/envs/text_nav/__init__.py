@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from lmrl.envs.task import OwnScale, PublishedData, Scores, Task, by_algorithm
+from lmrl.envs.scores import OwnScale, PublishedData, Scores, by_algorithm
+from lmrl.envs.task import Task
 
 __all__ = ["TASKS"]
 

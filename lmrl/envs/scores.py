@@ -1,0 +1,84 @@
+"""The published numbers, and the scale that makes tasks comparable: 0 worst, 50 the published average, 100 best.
+
+Source: Abdulhai et al., "LMRL Gym: Benchmarks for Multi-Turn Reinforcement Learning with Language Models", ICML 2025.
+Constants of the scale are its Table 5, raw scores Table 4, normalised scores Table 2, dataset statistics Table 1. The
+printed normalised scores do not all follow from the printed raw scores and constants; `Scores.note` says where.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["ALGORITHMS", "OwnScale", "PublishedData", "Scores", "by_algorithm", "normalize"]
+
+ALGORITHMS = ("bc", "filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc", "gpt4")
+"""Keys of `Scores.raw` and `Scores.normalized`, in the order of the paper's columns (more in `Scores.normalized`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedData:
+    """Statistics of the published dataset: lengths in actions, undiscounted returns."""
+
+    size: int
+    length_mean: float
+    length_std: float
+    success: float
+    return_mean: float
+    return_std: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What was published about one task; without arguments: nothing."""
+
+    minimum: float = 0.0
+    average: float | None = None
+    """None, like `maximum`, where no constants were published: the raw score is the normalised one."""
+    maximum: float | None = None
+    raw: Mapping[str, float] = field(default_factory=dict)
+    """Mean return by algorithm."""
+    normalized: Mapping[str, float] = field(default_factory=dict)
+    """The printed normalised score by algorithm."""
+    data: PublishedData | None = None
+    """None where no dataset was published."""
+    note: str = ""
+    """What is wrong with the numbers above."""
+
+    @property
+    def any_scale(self) -> bool:
+        """Whether a normalised score says more than the return: constants, or scores that count as normalised."""
+        return self.average is not None or bool(self.normalized)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnScale:
+    """Mean returns by which a task is scaled as it is played here, of scripted players that play whole episodes.
+
+    The published constants belong to the paper's second speakers, opponents and data.
+    """
+
+    random: float
+    """0: acts at random."""
+    recorder: float
+    """50: has recorded the dataset."""
+    best: float
+    """100: is the best that there is."""
+
+
+def normalize(raw: float, scores: Scores | OwnScale) -> float:
+    """Linear from ``minimum`` (0) to ``average`` (50) and from there to ``maximum`` (100); not clipped.
+
+    The formula of the paper's appendix E; of an `OwnScale` the same with its own three. A task without constants
+    keeps its raw score.
+    """
+    if isinstance(scores, OwnScale):
+        scores = Scores(scores.random, scores.recorder, scores.best)
+    if scores.average is None or scores.maximum is None:
+        return raw
+    if raw < scores.average:
+        return 50 * (raw - scores.minimum) / (scores.average - scores.minimum)
+    return 50 + 50 * (raw - scores.average) / (scores.maximum - scores.average)
+
+
+def by_algorithm(*values: float) -> Mapping[str, float]:
+    """A number for each of `ALGORITHMS`, in their order."""
+    return dict(zip(ALGORITHMS, values, strict=True))
