@@ -11,10 +11,11 @@ from lmrl.errors import UserError
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.report.report import write_report
 from lmrl.reproduce.plan import Order, plan
+from lmrl.reproduce.processes import LMRL, Processes
 from lmrl.reproduce.progress import Progress, summary
 from lmrl.reproduce.ray_cells import RayCells
 from lmrl.reproduce.records import keep
-from lmrl.reproduce.schedule import LMRL, Processes, Threads, run_cells
+from lmrl.reproduce.schedule import Threads, run_cells
 from lmrl.reproduce.slurm import SlurmJobs
 
 __all__ = ["OFFLINE", "ONLINE", "Order", "reproduce", "shortened"]

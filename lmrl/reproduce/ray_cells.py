@@ -8,7 +8,8 @@ from typing import Any
 from lmrl.cluster import Cluster
 from lmrl.errors import UserError, in_one_line
 from lmrl.reproduce.plan import Cell, Order
-from lmrl.reproduce.schedule import LMRL, CommandFailed, Processes, Running, run_cell
+from lmrl.reproduce.processes import LMRL, CommandFailed, Processes
+from lmrl.reproduce.schedule import Running, run_cell
 
 __all__ = ["RayCells"]
 

@@ -1,18 +1,11 @@
 """Running the cells of a plan: several processes side by side, each cell after the one it starts from."""
 
-import os
-import shlex
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock, current_thread, main_thread
-from time import monotonic, time
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,12 +16,10 @@ from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.files import locked
 from lmrl.models.checkpoints import set_aside
 from lmrl.reproduce.plan import DATA, Cell, Order, Standing, Step, dataset_of, is_done, is_finished, reached, standing
+from lmrl.reproduce.processes import CommandFailed, Processes
 from lmrl.reproduce.progress import Progress
 
 __all__ = [
-    "LMRL",
-    "CommandFailed",
-    "Processes",
     "Runner",
     "Running",
     "Threads",
@@ -101,141 +92,6 @@ def _quantiles(values: Iterable[float]) -> list[float]:
     """From the lowest to the highest, each per cent."""
     found: list[float] = np.quantile(np.fromiter(values, float), np.linspace(0, 1, _QUANTILES)).tolist()
     return found
-
-
-LMRL = (sys.executable, "-m", "lmrl.tied")
-"""The command in front of the words of a step."""
-
-
-class CommandFailed(Exception):
-    """A command ended with another exit code than 0; the text is the end of its log."""
-
-
-class Processes:
-    """Runs steps, from several threads if need be; at the end of the ``with`` block it ends what still runs.
-
-    Args:
-        jobs: how many commands run side by side; each gets the same number of threads, at least one.
-        launcher: words before those of a step.
-        threads: of each command; None: its share of the cores.
-    """
-
-    def __init__(self, jobs: int, launcher: Sequence[str] = LMRL, threads: int | None = None) -> None:
-        self.threads = max(1, _cores() // jobs) if threads is None else threads
-        self._launcher = tuple(launcher)
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = Lock()
-        self._closed = False
-        self._before: Any = None
-
-    def __enter__(self) -> "Processes":
-        # Python would die of a SIGTERM without leaving the block, and the trainings would go on alone.
-        if current_thread() is main_thread():
-            self._before = signal.signal(signal.SIGTERM, _interrupted)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-        with self._lock:
-            self._closed = True
-            for process in self._running:
-                process.terminate()
-
-    def run(self, step: Step, folder: Path, *more: str) -> None:
-        """Run a step, its output appended to ``log.txt``, and note command, recipe and seconds in ``timing.json``.
-
-        Args:
-            step: what to run.
-            folder: of the cell.
-            more: further words, which are no part of the recipe.
-
-        Raises:
-            CommandFailed: with the last lines of its output.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        command, started = shlex.join(("lmrl", *step.words)), monotonic()
-        spent = _seconds_before(folder, step)
-        record = {"command": command, "threads": self.threads, "recipe": step.recipe, "before": spent}
-        # Noted before it begins: without `seconds` it was killed, and the recipe says what it was.
-        _note(folder, step, {**record, "began": time()})
-        with (folder / "log.txt").open("ab") as log:
-            log.write(f"$ {command}\n".encode())
-            log.flush()
-            begin, (code, cpu) = log.tell(), self._call((*step.words, *more), log.fileno())
-        if code != 0:
-            raise CommandFailed(f"{command}\nended with exit code {code}:\n{_tail(folder / 'log.txt', begin)}")
-        took = {"seconds": round(spent + monotonic() - started, 1)}
-        if cpu is not None:
-            took["cpu_seconds"] = round(spent + cpu, 1)
-        _note(folder, step, {**record, **took})
-
-    def _call(self, words: Sequence[str], output: int) -> tuple[int, float | None]:
-        """Exit code and, where it is known, CPU seconds: wall time depends on what else the machine does."""
-        threads = str(self.threads)
-        # OMP_NUM_THREADS is what torch goes by; logs are files, so no colours and no waiting for a full buffer.
-        given = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
-        with self._lock:
-            if self._closed:
-                raise CommandFailed("not started: interrupted")
-            process = subprocess.Popen(
-                [*self._launcher, *words],
-                stdin=subprocess.PIPE,  # it closes when this process ends, however that comes about: see `lmrl.tied`
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **given},
-            )
-            self._running.add(process)
-        try:
-            return _wait(process)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            with self._lock:
-                self._running.discard(process)
-
-
-def _wait(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
-    if sys.platform == "win32":
-        return process.wait(), None
-    try:
-        _, status, used = os.wait4(process.pid, 0)
-    except ChildProcessError:  # `terminate` has found it ended
-        return process.wait(), None
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, used.ru_utime + used.ru_stime
-
-
-def _note(folder: Path, step: Step, record: dict[str, Any]) -> None:
-    write_json({**read_json(folder / "timing.json"), step.name: record}, folder / "timing.json")
-
-
-def _seconds_before(folder: Path, step: Step) -> float:
-    """What earlier attempts at this step took: until its log was last written to."""
-    record = read_json(folder / "timing.json").get(step.name, {})
-    log = folder / "log.txt"
-    if record.get("recipe") != step.recipe or "began" not in record or not log.is_file():
-        return 0.0
-    return float(record["before"]) + max(0.0, log.stat().st_mtime - float(record["began"]))
-
-
-def _interrupted(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def _cores() -> int:
-    """Cores that this process may use, which in a container can be fewer than the machine has."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-
-
-def _tail(path: Path, begin: int, lines: int = 15) -> str:
-    with path.open("rb") as log:
-        log.seek(max(begin, path.stat().st_size - 20_000))
-        text = log.read().decode(errors="replace")
-    # A progress bar rewrites its line with carriage returns; only what it showed last counts.
-    shown = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
-    return "\n".join([line for line in shown if line.strip()][-lines:])
 
 
 class Running(Protocol):

@@ -11,7 +11,8 @@ from typing import Any
 from lmrl.errors import UserError, in_one_line, unknown
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.reproduce.plan import Cell, Order
-from lmrl.reproduce.schedule import LMRL, CommandFailed, Processes, Running, run_cell
+from lmrl.reproduce.processes import LMRL, CommandFailed, Processes
+from lmrl.reproduce.schedule import Running, run_cell
 
 __all__ = ["OPTIONS", "SlurmJobs", "slurm_parameters"]
 

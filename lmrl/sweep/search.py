@@ -12,7 +12,7 @@ from rich.console import Console
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.files import locked
 from lmrl.reproduce.plan import Step
-from lmrl.reproduce.schedule import LMRL, CommandFailed, Processes
+from lmrl.reproduce.processes import LMRL, CommandFailed, Processes
 from lmrl.rollout import episode_seed
 from lmrl.sweep.space import Choices, Value, as_words, first_values
 from lmrl.sweep.trials import SAMPLERS, Sweep, Trial, best_of, cell_of, run_trial

@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 from lmrl.configuration import configuration, max_steps_of, value_at
 from lmrl.evaluation.result_files import read_json
 from lmrl.reproduce.plan import Cell, Step, digest, env_words, is_done
-from lmrl.reproduce.schedule import Processes, train
+from lmrl.reproduce.processes import Processes
+from lmrl.reproduce.schedule import train
 from lmrl.sweep.space import Space, Value, as_words
 
 __all__ = ["SAMPLERS", "Sweep", "Trial", "best_of", "cell_of", "run_trial"]

@@ -15,8 +15,9 @@ from lmrl.envs.registry import make_policy
 from lmrl.evaluation.results import record_evaluation
 from lmrl.reproduce import Order
 from lmrl.reproduce.plan import plan
+from lmrl.reproduce.processes import Processes
 from lmrl.reproduce.progress import Progress
-from lmrl.reproduce.schedule import Processes, Threads, run_cells
+from lmrl.reproduce.schedule import Threads, run_cells
 
 # "Training" writes its arguments into the run folder and copies a checkpoint; "evaluation" and "data" copy what was
 # made before. `break-mc` makes MC fail, `stop-mc` makes it wait in mid-training for the end of the one who started it,

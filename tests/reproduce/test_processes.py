@@ -10,13 +10,13 @@ import pytest
 
 from lmrl.reproduce import Order
 from lmrl.reproduce.plan import is_done, plan
-from lmrl.reproduce.schedule import CommandFailed, Processes
+from lmrl.reproduce.processes import CommandFailed, Processes
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmrl.reproduce.schedule._cores", lambda: 8)
+    monkeypatch.setattr("lmrl.reproduce.processes._cores", lambda: 8)
     assert [Processes(jobs).threads for jobs in (1, 3, 8, 20)] == [8, 2, 1, 1]
 
 

@@ -12,7 +12,8 @@ from lmrl.errors import UserError
 from lmrl.files import locked
 from lmrl.reproduce import Order
 from lmrl.reproduce.plan import DATA, Step, dataset_of, plan
-from lmrl.reproduce.schedule import Processes, finish
+from lmrl.reproduce.processes import Processes
+from lmrl.reproduce.schedule import finish
 
 Run = Callable[..., dict[str, str]]
 Trained = Callable[[], list[str]]
