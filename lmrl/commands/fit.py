@@ -1,15 +1,13 @@
-"""``lmrl fit``: LightningCLI over any LightningModule and LightningDataModule, and the folder of its run."""
+"""``lmrl fit``: LightningCLI over any LightningModule and LightningDataModule."""
 
-import csv
 import re
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from glob import escape
 from importlib import import_module
-from io import StringIO
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -18,8 +16,6 @@ from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf.errors import OmegaConfBaseException
@@ -27,133 +23,15 @@ from omegaconf.errors import OmegaConfBaseException
 from lmrl.callbacks import InteractiveEvaluation, TrainingProgress
 from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
+from lmrl.commands.run_folder import check_run_folder, run_folder
 from lmrl.configuration import config_file, configuration, defaults_file, value_at, with_config_files
 from lmrl.errors import UserError, check_range, user_error_in
-from lmrl.files import locked, replacing
-from lmrl.models.checkpoints import check_checkpoint, has_run, is_checkpoint, set_aside, steps_of, unreadable
-from lmrl.models.export import read_manifest
+from lmrl.models.checkpoints import check_checkpoint, is_checkpoint, unreadable
 from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import LanguageModule
 from lmrl.modules.load import variables_before
 
-__all__ = ["MetricsFile", "RunConfig", "TrainingCLI", "check_run_folder", "fit", "run_folder"]
-
-
-def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> None:
-    """Refuse a training that would write over a run: only that run itself goes on in its folder.
-
-    Args:
-        folder: ``trainer.default_root_dir``.
-        checkpoint: from which the training goes on.
-        overwrite: the run there, if there is one, is moved away.
-
-    Raises:
-        UserError: there is a run; the message names the ways out.
-    """
-    own = checkpoint is not None and checkpoint.resolve().is_relative_to(folder.resolve())
-    if overwrite and own:
-        raise UserError(f"overwrite moves {folder} away, and ckpt_path goes on from {checkpoint} in it: leave out one")
-    if overwrite or own or not has_run(folder):
-        return
-    steps = read_manifest(folder / "last").get("made_with", {}).get("steps")
-    last, reached = folder / "last.ckpt", "" if steps is None else f" of {steps} steps"
-    go_on = f"go on with --ckpt_path {last}, or " if is_checkpoint(last) else "it has no checkpoint to go on from: "
-    raise UserError(
-        f"{folder} holds a run{reached}: {go_on}begin anew with --overwrite (what is there is moved to "
-        f"{folder.parent / '.earlier'}), or name another folder with --trainer.default_root_dir"
-    )
-
-
-@contextmanager
-def run_folder(trainer: Trainer, checkpoint: Path | None, overwrite: bool, allow_pickle: bool) -> Iterator[None]:
-    """Hold the folder of a run while it is trained. The first process does it for all that train together.
-
-    Metrics that were logged after the checkpoint are dropped, as they are about to be logged again.
-
-    Args:
-        trainer: of the run.
-        checkpoint: from which the training goes on.
-        overwrite: move the run that is there to ``.earlier/NAME-1`` (2, 3, ...) beside it.
-        allow_pickle: as of `lmrl.models.checkpoints.read_checkpoint`.
-
-    Raises:
-        UserError: as `check_run_folder`, or another training is under way in the folder.
-    """
-    if not trainer.is_global_zero:
-        yield
-        return
-    folder = Path(trainer.default_root_dir)
-    with locked(folder, "run folder"):
-        check_run_folder(folder, checkpoint, overwrite)
-        if overwrite and (moved := set_aside(folder)):
-            print(f"the run that was in {folder} is now in {moved}")
-        step = None if checkpoint is None else steps_of(checkpoint, allow_pickle)
-        for logger in trainer.loggers:
-            if isinstance(logger, CSVLogger):
-                logger._experiment = MetricsFile(logger.log_dir, step)  # which Lightning would make without the rows
-            elif isinstance(logger, TensorBoardLogger) and step is not None:
-                logger._kwargs.setdefault("purge_step", step + 1)
-        yield
-
-
-class MetricsFile(ExperimentWriter):
-    """``metrics.csv`` of a `CSVLogger`, which Lightning would delete where a run goes on.
-
-    A new column has the file written anew, in one step; else rows are appended.
-
-    Args:
-        log_dir: where it is.
-        step: optimizer steps of the checkpoint that the run goes on from; None for a new run.
-    """
-
-    def __init__(self, log_dir: str, step: int | None = None) -> None:
-        super().__init__(log_dir)
-        kept = _until(self._rows(), step)
-        self.metrics_keys = sorted({name for row in kept for name in row})
-        if kept:
-            self._write(kept)
-        else:
-            Path(self.metrics_file_path).unlink(missing_ok=True)
-
-    def _check_log_dir_exists(self) -> None:
-        """Lightning deletes an earlier file here."""
-
-    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
-        self._write(self._rows())
-
-    def _rows(self) -> list[dict[str, str]]:
-        """The complete rows of the file; the last may be a half one, if the process was killed while it wrote."""
-        path = Path(self.metrics_file_path)
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        return list(csv.DictReader(StringIO(text[: text.rfind("\n") + 1])))
-
-    def _write(self, rows: list[dict[str, str]]) -> None:
-        text = StringIO(newline="")
-        writer = csv.DictWriter(text, self.metrics_keys, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
-        with replacing(self.metrics_file_path) as file:
-            file.write(text.getvalue().encode())
-
-
-def _until(rows: list[dict[str, str]], step: int | None) -> list[dict[str, str]]:
-    """The rows that were logged before a checkpoint of so many steps became ``last.ckpt``; they are in that order."""
-    for index, row in enumerate(rows):
-        if step is None or _is_after(row, step):
-            return rows[:index]
-    return rows
-
-
-def _is_after(row: Mapping[str, str], step: int) -> bool:
-    """Whether a run that goes on after so many optimizer steps logs a row again.
-
-    Lightning logs the batch that makes step ``s`` under ``s - 1``, with its epoch; `lmrl.training.rounds.log_now` logs
-    under the number of steps so far: evaluations after a batch, and rounds before the next one.
-    """
-    logged = int(row["step"])
-    if row.get("epoch"):
-        return logged >= step
-    return logged > step or (logged == step and any(v for name, v in row.items() if name.startswith("rollout/")))
+__all__ = ["RunConfig", "TrainingCLI", "fit"]
 
 
 _INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM

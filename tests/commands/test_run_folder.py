@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from lmrl.cli import main
-from lmrl.commands.fit import MetricsFile
+from lmrl.commands.run_folder import MetricsFile
 from lmrl.data import generate
 from lmrl.files import locked
 from lmrl.models.checkpoints import weights_of
