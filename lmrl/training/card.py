@@ -1,0 +1,110 @@
+"""The model card of a model folder: what made it, what it scores, and how it is played."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from huggingface_hub import ModelCardData
+
+from lmrl.envs import registry
+
+__all__ = ["model_card"]
+
+_PLAIN = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+inputs = tokenizer(text, return_tensors="pt", add_special_tokens=False)
+print(tokenizer.decode(model.generate(**inputs)[0, inputs.input_ids.shape[1] :]))
+```"""
+
+_GUIDED = """```python
+from lmrl.policies import ValueGuidedLogitsProcessor
+
+processor = ValueGuidedLogitsProcessor.from_pretrained(folder)
+print(tokenizer.decode(model.generate(**inputs, logits_processor=[processor])[0, inputs.input_ids.shape[1] :]))
+```"""
+
+
+def model_card(facts: Mapping[str, Any], scores: Mapping[str, Any] | None, guided: bool, ratios: bool = False) -> str:
+    """The card as Markdown with its metadata.
+
+    Args:
+        facts: what it was made with, JSON-like: ``algorithm``, ``task``, ``data``, ``seed``, ``steps`` and settings.
+        scores: content of ``scores.json``; None if it was not evaluated.
+        guided: whether Q heads lie beside the model.
+        ratios: whether a second language model does, whose probabilities are values.
+    """
+    head = ModelCardData(library_name="transformers", pipeline_tag="text-generation", tags=["lmrl", *_tags(facts)])
+    title = f"{facts.get('algorithm', 'a language model')} on {facts.get('task', 'an unknown task')}"
+    parts = [
+        f"---\n{head.to_yaml()}\n---\n\n# {title}\n",
+        "A policy for a text game, trained with `lmrl`. It reads the game's texts, one after the other, and says an "
+        "action that ends in a line break.\n",
+        f"## Made with\n\n{_table(facts)}\n",
+        f"## Scores\n\n{_scores(scores)}\n",
+        f"## How to play it\n\n{_how(facts, guided, ratios)}\n",
+    ]
+    return "\n".join(parts)
+
+
+def _tags(facts: Mapping[str, Any]) -> list[str]:
+    return [str(facts[name]) for name in ("algorithm", "task") if name in facts]
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    lines = [f"| {name} | `{json.dumps(value)}` |" for name, value in rows.items() if value is not None]
+    return "\n".join(["| what | value |", "|---|---|", *lines])
+
+
+def _scores(scores: Mapping[str, Any] | None) -> str:
+    if scores is None:
+        return "Not evaluated yet."
+    lines = [
+        f"| {words} | {scores[name]:.4g} | {scores[interval][0]:.4g} to {scores[interval][1]:.4g} |"
+        for words, name, interval in (
+            ("return", "return_mean", "return_ci"),
+            ("normalised return", "normalized", "normalized_ci"),
+            ("success rate", "success_rate", "success_ci"),
+        )
+        if name != "normalized" or _any_scale(scores["task"])
+    ]
+    made = json.dumps(scores.get("provenance", {}))
+    return "\n".join(
+        [
+            f"{scores['episodes']} episodes of `{scores['task']}`, seed {scores['seed']}; 95 % intervals over them.",
+            "",
+            "| score | mean | interval |",
+            "|---|---|---|",
+            *lines,
+            "",
+            f"Mean length {scores['length_mean']:.1f} actions, {scores['illegal_rate']:.1%} of them illegal. "
+            f"Played with `{made}`.",
+        ]
+    )
+
+
+def _any_scale(task: str) -> bool:
+    """Whether scores of the task are normalised; of one that is not known here they may be."""
+    return task not in registry.tasks() or registry.task(task).scores.any_scale
+
+
+def _how(facts: Mapping[str, Any], guided: bool, ratios: bool) -> str:
+    reads = "all texts so far" if facts.get("reads_texts") is None else f"the last {facts['reads_texts']} texts"
+    prompt = f"`text` holds {reads}, joined without anything between them."
+    if facts.get("rendering") == "chat":
+        prompt = f"`text` holds {reads} as `apply_chat_template` renders them, with a generation prompt."
+    if "told" in facts:
+        which = "the first text" if facts.get("reads_texts") is None else "every text of the game"
+        prompt += f" In front of {which} stands `{json.dumps(facts['told'])}`."
+    if not (guided or ratios):
+        return f"{prompt} Generation ends with the action.\n\n{_PLAIN}"
+    with_values = (
+        "`lmrl.load_policy(folder)` plays with the learned values, `log pi + beta * p / pi`."
+        if ratios
+        else f"With the learned values, `log pi + beta * min Q`:\n\n{_GUIDED}"
+    )
+    return (
+        f"{prompt} Plain `generate` plays the policy that the values were learned beside (behavioural cloning), "
+        f"**not** the one that was trained:\n\n{_PLAIN}\n\n{with_values}"
+    )
