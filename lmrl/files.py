@@ -160,7 +160,7 @@ def locked(folder: str | os.PathLike[str], what: str = "folder", kind: str = "",
         folder: that is written.
         what: what the folder is, for the message.
         kind: of several locks of a folder; those of other kinds do not matter to this one.
-        wait: seconds to wait for a process that holds it.
+        wait: seconds to wait for a process that holds it; negative: until it ends.
 
     Raises:
         UserError: another process holds it; the message names that process, its machine, command and beginning.

@@ -158,6 +158,8 @@ class Threads:
 def run_cells(cells: Sequence[Cell], runner: Runner, progress: Progress) -> dict[str, str]:
     """Run every cell that is not finished; a failed one stops nothing but those that come after it.
 
+    A dataset that another process records is waited for: commands for several seeds of a task can begin together.
+
     Args:
         cells: in an order in which each comes after the one it starts from.
         runner: starts them; it is closed at the end.
@@ -167,15 +169,29 @@ def run_cells(cells: Sequence[Cell], runner: Runner, progress: Progress) -> dict
         Why cells failed, by their name; empty if none did.
 
     Raises:
-        UserError: another process works on one of the cells; nothing was begun.
+        UserError: another process trains, or plays for, one of the cells; nothing was begun.
     """
-    with ExitStack() as locks:
-        for cell in cells:
-            if not is_finished(cell):
-                locks.enter_context(locked(cell.folder, "cell", "cell"))
+    with ExitStack() as held:
+        locks: dict[str, ExitStack] = {}
+        # Sorted, so that no two processes wait for a dataset of each other.
+        for cell in sorted((cell for cell in cells if not is_finished(cell)), key=lambda cell: cell.name):
+            locks[cell.name] = held.enter_context(ExitStack())
+            _lock(cell, locks[cell.name], progress)
         waiting = [cell for cell in cells if not is_finished(cell)]  # another process may just have ended
+        for name in locks.keys() - {cell.name for cell in waiting}:
+            locks.pop(name).close()
         progress.begin(cells, waiting)
-        return _Run(runner, progress, waiting).run()
+        return _Run(runner, progress, waiting, locks).run()
+
+
+def _lock(cell: Cell, lock: ExitStack, progress: Progress) -> None:
+    try:
+        lock.enter_context(locked(cell.folder, "cell", "cell"))
+    except UserError as busy:
+        if cell.algorithm != DATA:
+            raise
+        progress.say(f"{cell.name}: waiting: {busy}")
+        lock.enter_context(locked(cell.folder, "cell", "cell", wait=-1.0))
 
 
 @dataclass(slots=True)
@@ -183,6 +199,7 @@ class _Run:
     runner: Runner
     progress: Progress
     waiting: list[Cell]
+    locks: Mapping[str, ExitStack]
     running: dict[Running, Cell] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -212,6 +229,7 @@ class _Run:
 
     def _end(self, cell: Cell, ended: Running) -> None:
         error = ended.exception()
+        self.locks[cell.name].close()
         if error is None:
             self.progress.end(cell, ended.result())
         elif isinstance(error, (CommandFailed, OSError, UserError)):

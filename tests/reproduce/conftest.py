@@ -14,16 +14,16 @@ from lmrl.data import generate
 from lmrl.envs.registry import make_policy
 from lmrl.evaluation.results import record_evaluation
 from lmrl.reproduce import Order
-from lmrl.reproduce.plan import plan
+from lmrl.reproduce.plan import Cell, plan
 from lmrl.reproduce.processes import Processes
 from lmrl.reproduce.progress import Progress
 from lmrl.reproduce.schedule import Threads, run_cells
 
 # "Training" writes its arguments into the run folder and copies a checkpoint; "evaluation" and "data" copy what was
 # made before. `break-mc` makes MC fail, `stop-mc` makes it wait in mid-training for the end of the one who started it,
-# and `need-mc` holds the name of what must have been trained before.
+# `hold-mc` makes it wait until that file is gone, and `need-mc` holds the name of what must have been trained before.
 LAUNCHER = """
-import json, os, shutil, sys
+import json, os, shutil, sys, time
 from pathlib import Path
 
 verb, words = sys.argv[1], sys.argv[2:]
@@ -40,6 +40,10 @@ elif verb == "fit":
     if Path(f"break-{name}").exists():
         print("progress 1 %\\rprogress 2 %\\rout of luck", flush=True)
         sys.exit(3)
+    if Path(f"hold-{name}").exists():
+        (folder / "held").touch()
+        while Path(f"hold-{name}").exists():
+            time.sleep(0.01)
     if Path(f"need-{name}").exists():
         assert Path("runs", task, Path(f"need-{name}").read_text(), "last.ckpt").is_file()
     (folder / "metrics.csv").write_text("epoch,step,train/loss\\n0,5,1.5\\n")
@@ -105,9 +109,18 @@ def order() -> Callable[..., Order]:
 @pytest.fixture
 def run(place: Path) -> Callable[..., dict[str, str]]:
     """Only the trainings and their evaluations: what failed and why."""
+    return _runner(place, lambda cell: cell.fit is not None)
 
+
+@pytest.fixture
+def run_all(place: Path) -> Callable[..., dict[str, str]]:
+    """Every cell, the dataset among them."""
+    return _runner(place, lambda cell: True)
+
+
+def _runner(place: Path, wanted: Callable[[Cell], bool]) -> Callable[..., dict[str, str]]:
     def make(given: Order, jobs: int = 1) -> dict[str, str]:
-        cells = [cell for cell in plan(given) if cell.fit]
+        cells = [cell for cell in plan(given) if wanted(cell)]
         with Processes(jobs, (sys.executable, "launcher.py")) as processes, open("shown.txt", "w") as shown:
             progress = Progress(Console(file=shown), place / "log.txt", jobs)
             return run_cells(cells, Threads(given, processes, jobs, progress.say), progress)

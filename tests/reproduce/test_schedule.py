@@ -3,6 +3,8 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
+from time import sleep
 from typing import Any
 
 import pytest
@@ -161,6 +163,37 @@ def test_a_cell_that_somebody_works_on_is_not_begun(place: Path, run: Run, order
         (place / "runs/maze_fo/bc").mkdir()
         (place / "runs/maze_fo/bc/metrics.csv").touch()
         assert "run folder runs/maze_fo/bc is in use by process" in run(order("bc"))["maze_fo/bc"]
+
+
+def test_a_dataset_that_another_process_records_is_waited_for(
+    place: Path, order: Make, run_all: Run, trained: Trained
+) -> None:
+    done: list[dict[str, str]] = []
+    other = Thread(target=lambda: done.append(run_all(order("bc"))))
+    with locked(place / "runs/maze_fo/data", kind="cell"):
+        other.start()
+        said = place / "log.txt"
+        while not (said.is_file() and "maze_fo/data: waiting: the cell" in said.read_text()):
+            sleep(0.01)
+        sleep(0.2)
+        assert trained() == []
+    other.join()
+    assert done == [{}] and trained() == ["bc"]
+
+
+def test_a_cell_is_free_when_it_has_ended_and_not_when_the_table_has(
+    place: Path, order: Make, run_all: Run, trained: Trained
+) -> None:
+    (place / "hold-bc").touch()
+    other = Thread(target=run_all, args=(order("bc"),))
+    other.start()
+    while not (place / "runs/maze_fo/bc/held").exists():
+        sleep(0.01)
+    with locked(place / "runs/maze_fo/data", kind="cell"), pytest.raises(UserError, match="maze_fo/bc is in use"):
+        run_all(order("bc"))
+    (place / "hold-bc").unlink()
+    other.join()
+    assert trained() == ["bc"]
 
 
 def test_a_dataset_that_was_finished_before_it_was_noted_counts(place: Path, order: Make) -> None:
