@@ -173,8 +173,9 @@ def run_cells(cells: Sequence[Cell], runner: Runner, progress: Progress) -> dict
     """
     with ExitStack() as held:
         locks: dict[str, ExitStack] = {}
-        # Sorted, so that no two processes wait for a dataset of each other.
-        for cell in sorted((cell for cell in cells if not is_finished(cell)), key=lambda cell: cell.name):
+        # Datasets last, so that nobody waits only to be refused, and sorted, so that no two wait for each other.
+        unfinished = [cell for cell in cells if not is_finished(cell)]
+        for cell in sorted(unfinished, key=lambda cell: (cell.algorithm == DATA, cell.name)):
             locks[cell.name] = held.enter_context(ExitStack())
             _lock(cell, locks[cell.name], progress)
         waiting = [cell for cell in cells if not is_finished(cell)]  # another process may just have ended
