@@ -1,0 +1,82 @@
+"""What the values of MC and ILQL add to filtered BC: their runs, played with its language model in place of BC's.
+
+If offline RL is below filtered BC because it plays a worse policy, some beta above 0 is better than 0 here. If none is,
+the values are what it lacks. Needs finished runs: ``lmrl reproduce TASK --algorithms filtered_bc mc ilql``.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.row import Row
+from lmrl.envs import registry
+from lmrl.errors import UserError
+from lmrl.evaluation.evaluate import evaluate
+from lmrl.evaluation.intervals import bootstrap_mean
+from lmrl.modules import LanguageModule
+from lmrl.modules.load import load_module
+from lmrl.modules.values import ValueModule
+
+__all__ = ["Played", "played", "run"]
+
+RUNS, GAMES = Path("runs"), 256
+TEMPERATURES, BETAS = (1.0, 0.5, 0.25), (0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+class Played(NamedTuple):
+    """A setting and what each game returned."""
+
+    temperature: float
+    beta: float
+    returns: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Over the games."""
+        return sum(self.returns) / len(self.returns)
+
+
+def played(task: str, values: ValueModule, policy: LanguageModule, games: int = GAMES) -> tuple[Played, Played]:
+    """The best setting without values and the best with them; all play the same games, those for choosing.
+
+    Args:
+        task: what is played.
+        values: of MC or ILQL; its language model is replaced in place.
+        policy: whose language model plays.
+        games: for each setting.
+    """
+    values.model.load_state_dict(policy.model.state_dict())
+    found = []
+    for beta, temperature in product((0.0, *BETAS), TEMPERATURES):
+        player = values.policy(beta=beta, temperature=temperature, max_new_tokens=registry.task(task).max_action_tokens)
+        episodes = evaluate(player, task, games, slots=64, selection=True).episodes
+        found.append(Played(temperature, beta, tuple(episode.total_reward for episode in episodes)))
+    without = [one for one in found if one.beta == 0.0]
+    return max(without, key=lambda one: one.mean), max(found[len(without) :], key=lambda one: one.mean)
+
+
+def run() -> Iterator[Row]:
+    """Rows for `python -m benchmarks value_base`."""
+    there = [
+        (task, name)
+        for task in registry.tasks()
+        for name in ("mc", "ilql")
+        if all((RUNS / task / run / "best").is_dir() for run in ("filtered_bc", name))
+    ]
+    if not there:
+        raise UserError("value_base needs runs: lmrl reproduce TASK --algorithms filtered_bc mc ilql")
+    for task, name in there:
+        values, policy = load_module(RUNS / task / name), load_module(RUNS / task / "filtered_bc")
+        assert isinstance(values, ValueModule)
+        without, with_values = played(task, values, policy)
+        pairs = zip(with_values.returns, without.returns, strict=True)
+        low, high = bootstrap_mean([one - other for one, other in pairs])
+        added = with_values.mean - without.mean
+        yield Row(
+            f"{task}: return that values of {name} add to filtered BC, the best beta above 0",
+            added,
+            digits=2,
+            shown=f"{added:+.2f} [{low:+.2f}, {high:+.2f}] with beta {with_values.beta:g} and temperature "
+            f"{with_values.temperature:g}; {without.mean:.2f} without, temperature {without.temperature:g}",
+        )
