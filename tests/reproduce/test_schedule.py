@@ -173,7 +173,7 @@ def test_a_dataset_that_another_process_records_is_waited_for(
     with locked(place / "runs/maze_fo/data", kind="cell"):
         other.start()
         said = place / "log.txt"
-        while not (said.is_file() and "maze_fo/data: waiting: the cell" in said.read_text()):
+        while other.is_alive() and not (said.is_file() and "maze_fo/data: waiting: the cell" in said.read_text()):
             sleep(0.01)
         sleep(0.2)
         assert trained() == []
@@ -187,7 +187,7 @@ def test_a_cell_is_free_when_it_has_ended_and_not_when_the_table_has(
     (place / "hold-bc").touch()
     other = Thread(target=run_all, args=(order("bc"),))
     other.start()
-    while not (place / "runs/maze_fo/bc/held").exists():
+    while other.is_alive() and not (place / "runs/maze_fo/bc/held").exists():
         sleep(0.01)
     with locked(place / "runs/maze_fo/data", kind="cell"), pytest.raises(UserError, match="maze_fo/bc is in use"):
         run_all(order("bc"))
