@@ -73,7 +73,7 @@ VERBS = {
     "fit": Verb("commands.fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True, page=_FIT),
     "evaluate": Verb("commands.evaluate:evaluate_command", "let a policy play and write its episodes and scores"),
     "compare": Verb("commands.compare:compare_command", "evaluations of a task in one table, and whether they differ"),
-    "tune": Verb("commands.models:tune_command", "choose the temperature and beta with which a run plays"),
+    "tune": Verb("commands.models:tune_command", "choose the temperature, top_p and beta with which a run plays"),
     "sweep": Verb("commands.sweep:sweep_command", "search the options of a run file for what plays best"),
     "export": Verb("commands.models:export_command", "write a run's model as a folder for transformers"),
     "reproduce": Verb("commands.reproduce:reproduce_command", "data, training, evaluation and report for whole tasks"),

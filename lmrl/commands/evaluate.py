@@ -71,7 +71,7 @@ def evaluate_command(
         top_k: sample among the k most probable tokens only.
         top_p: sample among the most probable tokens with this total probability only.
         beta: weight of the learned values (MC, ILQL, Q-SFT).
-        tuned: with the temperature and beta that lmrl tune has chosen for a run.
+        tuned: with the temperature, top_p and beta that lmrl tune has chosen for a run.
         rerank: score the task's actions as wholes and say the best; makes illegal actions impossible.
         selection: play games by which settings are chosen: starts that a task keeps for it, and seeds that no reported
             score uses.
@@ -131,7 +131,7 @@ def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _tuned(policy: str, chosen: Mapping[str, Any], tuned: bool) -> dict[str, float]:
     if not tuned:
         return {}
-    given = [name for name in ("temperature", "beta") if chosen[name] is not None]
+    given = [name for name in ("temperature", "top_p", "beta") if chosen[name] is not None]
     if given:
         raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
     return own_settings(policy) if is_zoo(policy) else tuned_settings(Path(policy))

@@ -93,6 +93,7 @@ def tune_command(
     run: Path,
     *,
     temperatures: list[float] | None = None,
+    top_ps: list[float] | None = None,
     betas: list[float] | None = None,
     episodes: int = 256,
     seed: int = 0,
@@ -100,11 +101,12 @@ def tune_command(
     device: str | None = None,
     slots: int = 32,
 ) -> None:
-    """Choose how a run plays, temperature and beta, by games that no score counts; lmrl evaluate --tuned then does so.
+    """Choose how a run samples, and beta, by games that no score counts; lmrl evaluate --tuned then plays so.
 
     Args:
         run: a run folder; the choice is left there in tuned.json.
         temperatures: to try, 0 is greedy (default: 1, 0.5, 0.25).
+        top_ps: nucleus sampling to try at temperature 1 (default: that of the task, mostly none).
         betas: weights of the learned values to try, of MC and ILQL (default: 1, 2, 4, 8, 16, and that of the
             configuration).
         episodes: games for each pair.
@@ -113,16 +115,16 @@ def tune_command(
         device: where the policy computes, e.g. cuda (default: the CPU).
         slots: games side by side.
     """
-    table = Table("temperature", "beta", "return", "95 % interval", title=str(run))
+    table = Table("temperature", "top_p", "beta", "return", "95 % interval", title=str(run))
 
     def show(tried: Tried) -> None:
         low, high = tried.return_ci
-        numbers = [str(tried.settings.get(name, "-")) for name in ("temperature", "beta")]
+        numbers = [str(tried.settings.get(name, "-")) for name in ("temperature", "top_p", "beta")]
         table.add_row(*numbers, f"{tried.return_mean:.3f}", f"{low:.3f} to {high:.3f}")
 
     # A lock lies beside its folder, and would make the folders above of a name that is no run.
     with locked(run, "run folder") if run.is_dir() else nullcontext():
-        tried = (temperatures or TEMPERATURES, betas or None)
+        tried = (temperatures or TEMPERATURES, top_ps or None, betas or None)
         best, *_ = tune(run, *tried, episodes, seed, env_arguments(env), on_tried=show, device=device, slots=slots)
     Console().print(table)
     chosen = " ".join(f"--{name} {value:g}" for name, value in best.settings.items())

@@ -328,6 +328,9 @@ class Task:
     """The scale by which what is trained here is compared."""
     last_texts: int | None = None
     """How many of the newest texts (observations and actions) a policy reads; None: all."""
+    top_ps: tuple[float, ...] = ()
+    """Nucleus sampling that `lmrl.evaluation.tuning.tune` tries at temperature 1, beside the lower temperatures, which
+    say an illegal action that changes nothing again and again."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the environment that make it this task."""
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

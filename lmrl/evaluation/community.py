@@ -43,6 +43,8 @@ class CommunityRow:
     evaluation_seed: int
     temperature: float | None
     """With which it played; None (an empty cell): as it was trained, or it has none."""
+    top_p: float | None
+    """Likewise nucleus sampling; None: none."""
     beta: float | None
     """Likewise the weight of its values."""
     return_mean: float
@@ -105,7 +107,7 @@ def row_of(scores: Mapping[str, Any], path: Path, **said: object) -> CommunityRo
     low, high = scores["return_ci"]
     decoding = provenance.get("decoding", {})
     found = {
-        **{name: decoding.get(name, "") for name in ("temperature", "beta")},
+        **{name: decoding.get(name, "") for name in ("temperature", "top_p", "beta")},
         **{name: scores[name] for name in ("task", "episodes", "return_mean", "success_rate", "illegal_rate")},
         **{"evaluation_seed": scores["seed"], "return_low": low, "return_high": high},
         **{"lmrl": provenance.get("versions", {}).get("lmrl", ""), "weights": provenance.get("weights") or ""},
@@ -183,7 +185,7 @@ def _summed(rows: Sequence[CommunityRow]) -> MethodScore:
 
 
 def _settings(row: CommunityRow) -> str:
-    given = {"temperature": row.temperature, "beta": row.beta}
+    given = {"temperature": row.temperature, "top_p": row.top_p, "beta": row.beta}
     told = settings_told({name: value for name, value in given.items() if value is not None})
     return told or ("as trained" if row.weights else "")
 
@@ -202,6 +204,7 @@ def _row(texts: Mapping[str, str], where: str) -> CommunityRow:
         "success_rate": (0 <= row.success_rate <= 1, "in [0, 1]"),
         "illegal_rate": (0 <= row.illegal_rate <= 1, "in [0, 1]"),
         "temperature": ((row.temperature or 0) >= 0, "at least 0"),
+        "top_p": (row.top_p is None or 0 < row.top_p <= 1, "above 0 and at most 1"),
         "minutes": (row.minutes >= 0, "at least 0"),
         "weights": (not row.weights or _HASH.fullmatch(row.weights), "the 32 hexadecimal digits of scores.json"),
         "lmrl": (_VERSION.fullmatch(row.lmrl), "a version such as 0.1.0"),

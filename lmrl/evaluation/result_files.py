@@ -90,7 +90,7 @@ def _all_of(names: list[str], rule: Rule) -> Rule:
     return check
 
 
-_made_with = _object(versions=_object(_text), decoding=_object(temperature=_number, beta=_number))
+_made_with = _object(versions=_object(_text), decoding=_object(temperature=_number, top_p=_number, beta=_number))
 _scores = _object(
     task=_text,
     policy=_text,

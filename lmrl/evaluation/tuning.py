@@ -1,4 +1,4 @@
-"""How a trained policy plays best: temperature and, where it has values, beta, chosen by games that no score counts."""
+"""How a trained policy plays best: temperature, top-p and beta of values, chosen by games that no score counts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -30,6 +30,7 @@ class Tried(NamedTuple):
 def tune(
     run: Path,
     temperatures: Sequence[float] = TEMPERATURES,
+    top_ps: Sequence[float] | None = None,
     betas: Sequence[float] | None = None,
     episodes: int = 256,
     seed: int = 0,
@@ -40,12 +41,14 @@ def tune(
 ) -> list[Tried]:
     """Play a run with every pair of settings and leave the best, by mean return, in its folder.
 
-    All pairs play the same games: starts that the task keeps for choosing (`lmrl.envs.task.Task.selection`), and seeds
-    that no other evaluation has. The best of many is optimistic about itself, so its score is for `lmrl evaluate`.
+    A pair is a way to sample, a temperature or a top-p at temperature 1, and a beta where the run has values. All play
+    the same games: starts that the task keeps for choosing (`lmrl.envs.task.Task.selection`), and seeds that no other
+    evaluation has. The best of many is optimistic about itself, so its score is for `lmrl evaluate`.
 
     Args:
         run: a run folder.
         temperatures: to try.
+        top_ps: nucleus sampling to try at temperature 1; None: `lmrl.envs.task.Task.top_ps`.
         betas: to try, of a run with values; None: `BETAS`, and the one that it was trained with.
         episodes: games for each pair.
         seed: of the games.
@@ -66,12 +69,15 @@ def tune(
         raise UserError("temperatures and betas need at least one value each")
     check_range("[0, inf)", **{f"temperature {value}": value for value in temperatures})
     check_range("[0, inf)", **{f"beta {value}": value for value in betas or ()})
+    check_range("(0, 1]", **{f"top_p {value}": value for value in top_ps or ()})
     task = registry.task(played_task(None, str(run)).name)
     trained = named_policy(str(run), task, env)
     own = trained.beta if isinstance(trained, ValueGuidedPolicy) else None
+    sampling: list[dict[str, Any]] = [{"temperature": value} for value in temperatures]
+    sampling += [{"temperature": 1.0, "top_p": value} for value in (task.top_ps if top_ps is None else top_ps)]
     found = []
-    for temperature, beta in product(temperatures, (None,) if own is None else betas or sorted({*BETAS, own})):
-        settings: dict[str, Any] = {"temperature": temperature} | ({} if beta is None else {"beta": beta})
+    for sampled, beta in product(sampling, (None,) if own is None else betas or sorted({*BETAS, own})):
+        settings = sampled if beta is None else sampled | {"beta": beta}
         player = named_policy(str(run), task, env, **settings | ({} if device is None else {"device": device}))
         scores = evaluate(player, task.name, episodes, seed, slots=slots, env=env, selection=True).scores()
         low, high = scores["return_ci"]

@@ -23,7 +23,7 @@ __all__ = ["ZOO_FILE", "ZooPolicy", "file_hashes", "is_zoo", "own_settings", "zo
 PREFIX = "zoo:"
 ZOO_FILE = "zoo.json"
 _NAME = re.compile(r"[a-z0-9_]+/[a-z0-9_]+")
-_SETTINGS = {"temperature", "beta"}
+_SETTINGS = {"temperature", "top_p", "beta"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ZooPolicy:
     """``TASK/ALGORITHM``, as after ``zoo:``."""
     folder: Path
     settings: Mapping[str, float]
-    """``temperature`` and ``beta`` with which it plays unless others are given, and with which it was scored."""
+    """``temperature``, ``top_p`` and ``beta`` with which it plays unless others are given, and was scored."""
     scores: Mapping[str, Any]
     """As in ``scores.json`` of an evaluation."""
 

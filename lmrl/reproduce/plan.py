@@ -360,14 +360,16 @@ class _Training:
         if self.order.preset.device is not None:
             device = ["--device", self.order.preset.device, "--slots", str(_SLOTS_ON_DEVICE)]
 
-        def step(policy: Path, out: str, *more: str) -> Step:
+        def step(policy: Path, out: str, *more: str, of: str = recipe) -> Step:
             given = (*device, *more)
-            return _evaluation(self.order, self.task, self.seed, policy.as_posix(), folder / out, recipe, *given)
+            return _evaluation(self.order, self.task, self.seed, policy.as_posix(), folder / out, of, *given)
 
         games = min(_TUNING_EPISODES, self.order.episodes or _TUNING_EPISODES)
         words = ["tune", folder.as_posix(), "--episodes", str(games), *env_words(self.order.env), *device]
+        if top_ps := registry.task(self.task).top_ps:
+            words += ["--top_ps", *map(str, top_ps)]
         tuning = Step("tune", tuple(words), digest(recipe, words))
-        tuned = step(folder, "evaluation_tuned", "--tuned")
+        tuned = step(folder, "evaluation_tuned", "--tuned", of=tuning.recipe)
         return step(folder, "evaluation"), step(folder / "last.ckpt", "evaluation_last"), tuning, tuned
 
 

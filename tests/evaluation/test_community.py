@@ -68,6 +68,7 @@ def test_an_evaluation_comes_back_as_it_was(tmp_path: Path) -> None:
         ("success_rate", "1.01", r"in \[0, 1\]"),
         ("illegal_rate", "-0.1", r"in \[0, 1\]"),
         ("temperature", "-0.1", "temperature must be at least 0"),
+        ("top_p", "0", "top_p must be above 0 and at most 1"),
         ("temperature", "cold", "temperature must be a finite number"),
         ("beta", "inf", "beta must be a finite number"),
         ("minutes", "-1", "at least 0"),

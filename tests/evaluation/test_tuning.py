@@ -1,11 +1,14 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lmrl.cli import main
+from lmrl.envs import registry
+from lmrl.envs.task import Task
 from lmrl.errors import UserError
 from lmrl.evaluation import tuning
 from lmrl.evaluation.results import TUNED, tuned_settings
@@ -84,6 +87,32 @@ def test_it_plays_on_the_device_that_is_named(run: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(tuning, "named_policy", spying)
     tune(run, temperatures=(1.0,), episodes=2, device="cuda:3")
     assert asked[-1] == "cuda:3"
+
+
+def test_a_task_says_which_top_ps_are_tried_and_they_are_so_at_temperature_1(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = replace(registry.task("maze_fo"), top_ps=(0.9, 0.5))
+    monkeypatch.setattr(registry, "task", lambda name: task)
+    returns = {0.9: 2.0, 0.5: 3.0, None: 1.0}
+    played: list[dict[str, Any]] = []
+
+    class Played:
+        def scores(self) -> dict[str, object]:
+            return {"return_mean": returns[played[-1].get("top_p")], "return_ci": [0.0, 4.0]}
+
+    def spying(name: str, task: Task, env: object, **settings: Any) -> Policy:
+        played.append(settings)
+        return named_policy(name, task, None, **settings)
+
+    monkeypatch.setattr(tuning, "named_policy", spying)
+    monkeypatch.setattr(tuning, "evaluate", lambda *given, **more: Played())
+    tune(run, temperatures=(0.5,))
+    assert played[1:] == [{"temperature": 0.5}, *({"temperature": 1.0, "top_p": value} for value in (0.9, 0.5))]
+    assert tuned_settings(run) == {"temperature": 1.0, "top_p": 0.5}
+    assert [tried.settings for tried in tune(run, temperatures=(0.5,), top_ps=())] == [{"temperature": 0.5}]
+    with pytest.raises(UserError, match=r"top_p 1\.5"):
+        tune(run, top_ps=(1.5,))
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]), ((3.0,), [3.0])])

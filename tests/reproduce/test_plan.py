@@ -1,16 +1,18 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lmrl.cli import main
 from lmrl.configuration import configuration, value_at
+from lmrl.envs import registry
 from lmrl.envs.registry import tasks
 from lmrl.errors import UserError
 from lmrl.evaluation import default_episodes
 from lmrl.reproduce import OFFLINE, ONLINE, Order, shortened
-from lmrl.reproduce.plan import PRESETS, Cell, plan
+from lmrl.reproduce.plan import PRESETS, Cell, Step, plan
 
 Make = Callable[..., Order]
 
@@ -122,6 +124,20 @@ def test_the_whole_table_is_planned_at_both_sizes() -> None:
             seen.add(cell.name)
         assert len(seen) == len(cells) and sum(cell.fit is not None for cell in cells) == 10 * 7 * 3
         assert all(cell.max_steps for cell in cells if cell.fit), name
+
+
+def test_a_choice_of_settings_is_played_anew_where_others_are_tried(
+    order: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def last_two() -> tuple[Step, ...]:
+        return trainings(order("bc"))[0].steps[-2:]
+
+    plain, nucleus = last_two(), (0.9, 0.8)
+    task = replace(registry.task("maze_fo"), top_ps=nucleus)
+    monkeypatch.setattr(registry, "task", lambda name: task)
+    tuning, tuned = last_two()
+    assert "--top_ps" not in plain[0].words and tuning.words[-3:] == ("--top_ps", "0.9", "0.8")
+    assert tuning.recipe != plain[0].recipe and tuned.recipe != plain[1].recipe
 
 
 def test_the_large_preset(order: Make) -> None:
