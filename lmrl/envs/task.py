@@ -28,6 +28,7 @@ __all__ = [
     "Task",
     "TaskTokens",
     "TokensOf",
+    "Tuning",
     "decided_by",
     "least_of",
     "recording_seed",
@@ -300,6 +301,18 @@ def least_of(
     return min(chance.choices(population, cum_weights=cum_weights, k=k), key=key)
 
 
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How it is chosen how a trained policy plays a task best (`lmrl.evaluation.tuning.tune`)."""
+
+    top_ps: tuple[float, ...] = ()
+    """Nucleus sampling that is tried at temperature 1, beside the lower temperatures, which say an illegal action that
+    changes nothing again and again."""
+    episodes: int = 128
+    """Games for each setting in `lmrl reproduce`: settings need to be told apart, not known. More where a few games
+    decide the mean."""
+
+
 @dataclass(frozen=True)
 class Task:
     """A row of the benchmark, or a task of another package.
@@ -328,9 +341,8 @@ class Task:
     """The scale by which what is trained here is compared."""
     last_texts: int | None = None
     """How many of the newest texts (observations and actions) a policy reads; None: all."""
-    top_ps: tuple[float, ...] = ()
-    """Nucleus sampling that `lmrl.evaluation.tuning.tune` tries at temperature 1, beside the lower temperatures, which
-    say an illegal action that changes nothing again and again."""
+    tuning: Tuning = Tuning()
+    """How it is chosen how it is played best."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the environment that make it this task."""
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

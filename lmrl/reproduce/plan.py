@@ -226,8 +226,6 @@ PLAYERS = ("random", "behaviour", "optimal")
 _FEW_STEPS = 60
 _SLOTS_ON_DEVICE = 256
 """Games side by side where a trained policy does not play on the CPU: a GPU reads many tokens as fast as few."""
-_TUNING_EPISODES = 128
-"""Games by which temperature and beta are chosen, for each pair: they need to be told apart, not known."""
 _ROUNDS = "lmrl.callbacks.RolloutCollection"
 
 
@@ -364,10 +362,11 @@ class _Training:
             given = (*device, *more)
             return _evaluation(self.order, self.task, self.seed, policy.as_posix(), folder / out, of, *given)
 
-        games = min(_TUNING_EPISODES, self.order.episodes or _TUNING_EPISODES)
+        tried = registry.task(self.task).tuning
+        games = min(tried.episodes, self.order.episodes or tried.episodes)
         words = ["tune", folder.as_posix(), "--episodes", str(games), *env_words(self.order.env), *device]
-        if top_ps := registry.task(self.task).top_ps:
-            words += ["--top_ps", *map(str, top_ps)]
+        if tried.top_ps:
+            words += ["--top_ps", *map(str, tried.top_ps)]
         tuning = Step("tune", tuple(words), digest(recipe, words))
         tuned = step(folder, "evaluation_tuned", "--tuned", of=tuning.recipe)
         return step(folder, "evaluation"), step(folder / "last.ckpt", "evaluation_last"), tuning, tuned

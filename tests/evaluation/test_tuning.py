@@ -8,7 +8,7 @@ import pytest
 
 from lmrl.cli import main
 from lmrl.envs import registry
-from lmrl.envs.task import Task
+from lmrl.envs.task import Task, Tuning
 from lmrl.errors import UserError
 from lmrl.evaluation import tuning
 from lmrl.evaluation.results import TUNED, tuned_settings
@@ -92,7 +92,7 @@ def test_it_plays_on_the_device_that_is_named(run: Path, monkeypatch: pytest.Mon
 def test_a_task_says_which_top_ps_are_tried_and_they_are_so_at_temperature_1(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = replace(registry.task("maze_fo"), top_ps=(0.9, 0.5))
+    task = replace(registry.task("maze_fo"), tuning=Tuning(top_ps=(0.9, 0.5)))
     monkeypatch.setattr(registry, "task", lambda name: task)
     returns = {0.9: 2.0, 0.5: 3.0, None: 1.0}
     played: list[dict[str, Any]] = []

@@ -9,6 +9,7 @@ from lmrl.cli import main
 from lmrl.configuration import configuration, value_at
 from lmrl.envs import registry
 from lmrl.envs.registry import tasks
+from lmrl.envs.task import Tuning
 from lmrl.errors import UserError
 from lmrl.evaluation import default_episodes
 from lmrl.reproduce import OFFLINE, ONLINE, Order, shortened
@@ -130,13 +131,14 @@ def test_a_choice_of_settings_is_played_anew_where_others_are_tried(
     order: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def last_two() -> tuple[Step, ...]:
-        return trainings(order("bc"))[0].steps[-2:]
+        return trainings(replace(order("bc"), episodes=None))[0].steps[-2:]
 
-    plain, nucleus = last_two(), (0.9, 0.8)
-    task = replace(registry.task("maze_fo"), top_ps=nucleus)
+    plain = last_two()
+    task = replace(registry.task("maze_fo"), tuning=Tuning(top_ps=(0.9, 0.8), episodes=512))
     monkeypatch.setattr(registry, "task", lambda name: task)
     tuning, tuned = last_two()
-    assert "--top_ps" not in plain[0].words and tuning.words[-3:] == ("--top_ps", "0.9", "0.8")
+    assert plain[0].words[-2:] == ("--episodes", "128")
+    assert tuning.words[-5:] == ("--episodes", "512", "--top_ps", "0.9", "0.8")
     assert tuning.recipe != plain[0].recipe and tuned.recipe != plain[1].recipe
 
 

@@ -17,7 +17,7 @@ TASKS = (
         choices={"opponent": _OPPONENTS},
         last_texts=1,
         max_action_tokens=12,
-        dataset_size=10_000,
+        dataset_size=30_000,
         dataset_version=2,
         paper_filter="success",
         own_scale=OwnScale(random=-0.913, recorder=0.507, best=0.98),
