@@ -21,7 +21,7 @@ TASKS = (
         dataset_size=300_000,
         paper_filter="success",
         starts=tuple({"test": number} for number in range(645)),
-        selection=tuple({"selection": number} for number in range(128)),
+        selection=tuple({"selection": number} for number in range(512)),
         own_scale=OwnScale(random=0.005, recorder=0.558, best=1.0),
         entropy=2.303,
         scores=Scores(

@@ -89,7 +89,7 @@ def held_out_positions() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def selection_positions() -> tuple[str, ...]:
-    """128 more, on which checkpoints are chosen in training: the next ones of `choose_held_out`."""
+    """512 more, by which checkpoints and settings of play are chosen: the next ones of `choose_held_out`."""
     return _read("selection.txt")
 
 

@@ -62,7 +62,7 @@ def test_a_drawn_position_is_not_held_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_held_out_sets_are_what_their_recipe_gives() -> None:
-    assert [*held_out_positions(), *selection_positions()] == choose_held_out(645 + 128)
+    assert [*held_out_positions(), *selection_positions()] == choose_held_out(645 + 512)
     text = (files("lmrl.envs.endgames") / "positions.txt").read_text(encoding="utf-8")
     assert text.count("\n") == 645 and text.endswith("0 1\n")
 
@@ -84,8 +84,8 @@ def test_checkpoints_are_chosen_on_positions_that_are_not_reported() -> None:
     """Nor on mirror images of them; and they are as hard."""
     reported, chosen = ([chess.Board(fen) for fen in fens] for fens in (held_out_positions(), selection_positions()))
     names, others = ({frozenset(mirrored(board)) for board in boards} for boards in (reported, chosen))
-    assert (len(names), len(others), len(names | others)) == (645, 128, 773)
-    assert Counter(pieces(board.fen()) for board in chosen) == dict.fromkeys(PIECE_SETS, 32)
+    assert (len(names), len(others), len(names | others)) == (645, 512, 1_157)
+    assert Counter(pieces(board.fen()) for board in chosen) == dict.fromkeys(PIECE_SETS, 128)
     played = {
         selection: [
             e.info["task_id"]
@@ -96,7 +96,7 @@ def test_checkpoints_are_chosen_on_positions_that_are_not_reported() -> None:
         for selection in (False, True)
     }
     assert played[False] == list(held_out_positions()[:130])
-    assert played[True] == [*selection_positions(), *selection_positions()[:2]]
+    assert played[True] == list(selection_positions()[:130])
 
 
 def mirrored(board: chess.Board) -> list[str]:
@@ -186,7 +186,7 @@ def test_wrong_piece_sets(sets: str, message: str) -> None:
         ({"test": 1.0}, "0 to 644, got 1.0"),
         ({"test": 0, "fen": FARTHEST}, "test and fen both name a position"),
         ({"test": 0, "selection": 0}, "test and selection both name a position"),
-        ({"selection": 128}, "selection must be the index of a held-out position, 0 to 127, got 128"),
+        ({"selection": 512}, "selection must be the index of a held-out position, 0 to 511, got 512"),
         ({"fen": "no position"}, "fen must be a position in FEN, got 'no position'"),
         ({"fen": FARTHEST.replace(" w ", " b ")}, "fen must be a legal position with White to move"),
         ({"fen": "8/8/8/8/8/8/1k6/K7 w - - 0 1"}, "fen must be a legal position with White to move"),
