@@ -16,7 +16,7 @@ from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range, counted
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.playing import RayWorkers
-from lmrl.evaluation.results import record_evaluation, tuned_settings
+from lmrl.evaluation.results import CHOSEN, record_evaluation, tuned_settings
 from lmrl.evaluation.scores import ALIKE, settings_told
 from lmrl.files import locked
 from lmrl.models.zoo import is_zoo, own_settings
@@ -131,7 +131,7 @@ def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _tuned(policy: str, chosen: Mapping[str, Any], tuned: bool) -> dict[str, float]:
     if not tuned:
         return {}
-    given = [name for name in ("temperature", "top_p", "beta") if chosen[name] is not None]
+    given = [name for name in CHOSEN if chosen[name] is not None]
     if given:
         raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
     return own_settings(policy) if is_zoo(policy) else tuned_settings(Path(policy))

@@ -13,7 +13,7 @@ from lmrl.configuration import env_arguments
 from lmrl.errors import UserError
 from lmrl.evaluation.agreement import partner_agreement
 from lmrl.evaluation.result_files import read_json
-from lmrl.evaluation.results import TUNED
+from lmrl.evaluation.results import CHOSEN, TUNED
 from lmrl.evaluation.tuning import TEMPERATURES, Tried, tune
 from lmrl.files import locked
 from lmrl.models.export import check_replaceable
@@ -115,11 +115,11 @@ def tune_command(
         device: where the policy computes, e.g. cuda (default: the CPU).
         slots: games side by side.
     """
-    table = Table("temperature", "top_p", "beta", "return", "95 % interval", title=str(run))
+    table = Table(*CHOSEN, "return", "95 % interval", title=str(run))
 
     def show(tried: Tried) -> None:
         low, high = tried.return_ci
-        numbers = [str(tried.settings.get(name, "-")) for name in ("temperature", "top_p", "beta")]
+        numbers = [str(tried.settings.get(name, "-")) for name in CHOSEN]
         table.add_row(*numbers, f"{tried.return_mean:.3f}", f"{low:.3f} to {high:.3f}")
 
     # A lock lies beside its folder, and would make the folders above of a name that is no run.

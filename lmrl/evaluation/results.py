@@ -33,6 +33,7 @@ from lmrl.files import replacing, replacing_folder
 from lmrl.types import Episode, Policy
 
 __all__ = [
+    "CHOSEN",
     "TUNED",
     "Result",
     "check_evaluation_folder",
@@ -43,7 +44,7 @@ __all__ = [
     "write_evaluation",
 ]
 
-CHOSEN = {"temperature", "top_p", "beta"}
+CHOSEN = ("temperature", "top_p", "beta")
 """Decoding settings that `lmrl.evaluation.tuning.tune` chooses."""
 TUNED = "tuned.json"
 """File in a run's folder: how it plays best, see `lmrl.evaluation.tuning.tune`."""
@@ -301,7 +302,7 @@ def tuned_settings(run: Path) -> dict[str, float]:
         UserError: it was not tuned, or the file holds something else.
     """
     settings = read_json(run / TUNED).get("settings")
-    if not isinstance(settings, dict) or not settings or not set(settings) <= CHOSEN:
+    if not isinstance(settings, dict) or not settings or not set(settings) <= set(CHOSEN):
         raise UserError(f"{run} has no {TUNED}; make it with: lmrl tune {run}")
     numbers = {name: value for name, value in settings.items() if isinstance(value, int | float)}
     if len(numbers) != len(settings):
