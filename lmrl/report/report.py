@@ -137,7 +137,7 @@ _WORDS: dict[str, Any] = {
         "at that of the best scripted player, each over whole episodes with our second speakers and opponents. All "
         "statements over several tasks use it.",
         "A policy plays as trained (sampling at temperature 1, values with the beta of their configuration), and with "
-        "the temperature and beta that return most in games that no score counts: tuned.",
+        "the temperature, top-p and beta that return most in games that no score counts: tuned.",
         "Excess is how many nats an action the held-out loss of BC ends above the entropy of the player who recorded "
         "the data, which no clone can be below.",
         "Two kinds of interval, never mixed. Over episodes: the training runs are given, and so are the starts where a "
