@@ -49,6 +49,7 @@ def tune(
         run: a run folder.
         temperatures: to try.
         top_ps: nucleus sampling to try at temperature 1; None: those of `lmrl.envs.task.Task.tuning`.
+            1 cuts nothing off and is not tried.
         betas: to try, of a run with values; None: `BETAS`, and the one that it was trained with.
         episodes: games for each pair.
         seed: of the games.
@@ -74,7 +75,8 @@ def tune(
     trained = named_policy(str(run), task, env)
     own = trained.beta if isinstance(trained, ValueGuidedPolicy) else None
     sampling: list[dict[str, Any]] = [{"temperature": value} for value in temperatures]
-    sampling += [{"temperature": 1.0, "top_p": value} for value in (task.tuning.top_ps if top_ps is None else top_ps)]
+    cut = task.tuning.top_ps if top_ps is None else top_ps
+    sampling += [{"temperature": 1.0, "top_p": value} for value in cut if value < 1]
     found = []
     for sampled, beta in product(sampling, (None,) if own is None else betas or sorted({*BETAS, own})):
         settings = sampled if beta is None else sampled | {"beta": beta}

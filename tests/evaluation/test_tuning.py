@@ -110,7 +110,8 @@ def test_a_task_says_which_top_ps_are_tried_and_they_are_so_at_temperature_1(
     tune(run, temperatures=(0.5,))
     assert played[1:] == [{"temperature": 0.5}, *({"temperature": 1.0, "top_p": value} for value in (0.9, 0.5))]
     assert tuned_settings(run) == {"temperature": 1.0, "top_p": 0.5}
-    assert [tried.settings for tried in tune(run, temperatures=(0.5,), top_ps=())] == [{"temperature": 0.5}]
+    for none in ((), (1.0,)):
+        assert [tried.settings for tried in tune(run, temperatures=(0.5,), top_ps=none)] == [{"temperature": 0.5}]
     with pytest.raises(UserError, match=r"top_p 1\.5"):
         tune(run, top_ps=(1.5,))
 
