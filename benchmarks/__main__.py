@@ -18,7 +18,15 @@ from lmrl.errors import UserError
 #: What needs a GPU: together ``gpu``, and part of all where there is one.
 GPU = ("gpu_training", "gpu_decoding")
 #: What takes many minutes: run only where it is named.
-ON_REQUEST: tuple[str, ...] = ("hostile", "mutations", "ray_workers", "robustness", "task_tokens", "value_base")
+ON_REQUEST: tuple[str, ...] = (
+    "hostile",
+    "illegal_moves",
+    "mutations",
+    "ray_workers",
+    "robustness",
+    "task_tokens",
+    "value_base",
+)
 RESULTS = Path(__file__).parent / "results"
 
 

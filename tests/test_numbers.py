@@ -27,6 +27,7 @@ EXPECTED = re.compile(r"(<!-- expected of (\w+): ([\w ]+) -->\n).*?(<!-- end of 
 OURS = re.compile(r"(<!-- ours of (\w+) -->\n)(.*?)(<!-- end of ours -->)", re.DOTALL)
 PEERS = re.compile(r"(<!-- peers of (\w+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
 ANCHORS = re.compile(r"(<!-- anchors -->\n).*?(<!-- end of anchors -->)", re.DOTALL)
+ILLEGAL = re.compile(r"(<!-- illegal moves of (\w+) -->\n).*?(<!-- end of illegal moves -->)", re.DOTALL)
 QUICKSTART = re.compile(r"(<!-- quickstart of (\w+) -->\n).*?(<!-- end of quickstart -->)", re.DOTALL)
 FIRST = re.compile(r"(<!-- first game -->\n).*?(<!-- end of first game -->)", re.DOTALL)
 ORDER = re.compile(r"(<!-- order of (\w+) -->\n).*?(<!-- end of order -->)", re.DOTALL)
@@ -212,6 +213,18 @@ def of_anchors() -> str:
     return grid(["task", "newest observation", "all that was said"], [[task, *shown] for task, shown in rows.items()])
 
 
+def of_illegal_moves(task: str) -> str:
+    """First tries in a position that are illegal, and of which kinds, a row per player."""
+    (path,) = BENCHMARKS.glob("illegal_moves-*.json")
+    rows: dict[str, dict[str, str]] = {}
+    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        player, _, what = row["name"].removeprefix(f"{task}, ").partition(": ")
+        if row["name"].startswith(f"{task}, "):
+            rows.setdefault(player, {})[what] = row["shown"].partition(" of ")[0].replace("%", " %")
+    heads = [what.removeprefix("illegal: ") for what in next(iter(rows.values()))]
+    return grid(["player", *heads], [[label(name), *rows[name].values()] for name in ordered(rows)])
+
+
 def of_costs() -> str:
     """A row per task: how long the cells of the first training seed took, one after the other."""
     rows = []
@@ -293,6 +306,7 @@ def renewed(text: str) -> str:
     text = EXPECTED.sub(lambda block: f"{block[1]}\n{expected(block[2], block[3].split())}\n\n{block[4]}", text)
     text = FIRST.sub(lambda block: f"{block[1]}\n{of_first_game()}\n\n{block[2]}", text)
     text = ANCHORS.sub(lambda block: f"{block[1]}\n{of_anchors()}\n\n{block[2]}", text)
+    text = ILLEGAL.sub(lambda block: f"{block[1]}\n{of_illegal_moves(block[2])}\n\n{block[3]}", text)
     text = QUICKSTART.sub(lambda block: f"{block[1]}\n{of_quickstart(block[2])}\n\n{block[3]}", text)
     text = ORDER.sub(lambda block: f"{block[1]}\n{of_order(block[2])}\n\n{block[3]}", text)
     return BLOCK.sub(made, text)

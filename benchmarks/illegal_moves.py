@@ -1,0 +1,122 @@
+"""Which illegal moves agents say on a chess board: the first in a position, apart from those that repeat it.
+
+An illegal move leaves the position as it is, so that an agent which reads the position alone says it again, and a share
+of all tries counts a few positions many times. Needs played runs: ``lmrl reproduce chess endgames``.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import chess
+import numpy as np
+
+from benchmarks.row import Row
+from lmrl.data.storage import read_episodes
+from lmrl.envs.chess.env import plain_fen, plain_san
+from lmrl.errors import UserError
+from lmrl.evaluation.intervals import Interval, percentiles
+from lmrl.types import Episode
+
+__all__ = ["FirstTries", "first_tries", "kind", "run"]
+
+RUNS, TASKS = Path("runs"), ("chess", "endgames")
+KINDS = ("where the piece cannot go", "king into an attack", "to an own man's square", "leaves a check")
+"""Those that are reported, as shares of all illegal first tries."""
+
+
+class FirstTries(NamedTuple):
+    """The first tries of an agent in the positions of its games; one number per game."""
+
+    turns: tuple[int, ...]
+    """All tries."""
+    tries: tuple[int, ...]
+    illegal: tuple[int, ...]
+    kinds: Counter[str]
+    """How many of the illegal ones are of which kind."""
+
+    @property
+    def share(self) -> float:
+        """Of illegal ones."""
+        return sum(self.illegal) / sum(self.tries)
+
+    def interval(self, resamples: int = 2_000) -> Interval:
+        """Bootstrap interval of the share over games: the tries of one game depend on each other."""
+        games = np.random.default_rng(0).integers(len(self.tries), size=(resamples, len(self.tries)))
+        return percentiles(np.asarray(self.illegal)[games].sum(1) / np.asarray(self.tries)[games].sum(1), 0.95)
+
+
+def kind(board: chess.Board, said: str) -> str | None:
+    """Why a move in SAN is illegal here, or None where it is not."""
+    try:
+        return None if board.parse_san(said) else "no move"  # a null move is false
+    except chess.AmbiguousMoveError:
+        return "two men could go there"
+    except ValueError:
+        pass
+    move = chess.SAN_REGEX.match(said)
+    if move is None:
+        return "castles" if said.startswith("O-O") else "no move"
+    to = chess.parse_square(move[4])
+    if board.color_at(to) is board.turn:
+        return "to an own man's square"
+    piece = chess.PIECE_SYMBOLS.index(move[1].lower()) if move[1] else chess.PAWN
+    rows, files = (range(8) if not move[3] else [int(move[3]) - 1]), (move[2] or chess.FILE_NAMES)
+    ways = [
+        way
+        for way in board.pseudo_legal_moves
+        if (way.to_square, board.piece_type_at(way.from_square)) == (to, piece)
+        and chess.square_rank(way.from_square) in rows
+        and chess.FILE_NAMES[chess.square_file(way.from_square)] in files
+    ]
+    if any(map(board.is_legal, ways)):
+        return "spelled wrongly"
+    if not ways:
+        return "where the piece cannot go" if board.pieces(piece, board.turn) else "a piece that is not there"
+    if piece == chess.KING:
+        return "king into an attack"
+    return "leaves a check" if board.is_check() else "opens a line to the king"
+
+
+def first_tries(episodes: Sequence[Episode]) -> FirstTries:
+    """Count the tries that follow a change of the position, and of these the illegal ones."""
+    turns, tries, illegal, kinds = [], [], [], Counter[str]()
+    for episode in episodes:
+        before = ("", *episode.observations)
+        first = [
+            (text, action)
+            for last, text, action in zip(before, episode.observations, episode.actions, strict=False)
+            if text != last
+        ]
+        found = [kind(chess.Board(plain_fen(text)), plain_san(action)) for text, action in first]
+        wrong = [why for why in found if why is not None]
+        turns.append(len(episode.actions))
+        tries.append(len(first))
+        illegal.append(len(wrong))
+        kinds.update(wrong)
+    return FirstTries(tuple(turns), tuple(tries), tuple(illegal), kinds)
+
+
+def run() -> Iterator[Row]:
+    """Rows for `python -m benchmarks illegal_moves`."""
+    there = sorted(path for task in TASKS for path in (RUNS / task).glob("*/evaluation/episodes.parquet"))
+    if not there:
+        raise UserError("illegal_moves needs played runs: lmrl reproduce chess endgames")
+    for path in there:
+        episodes = list(read_episodes(path))
+        found, name = first_tries(episodes), f"{path.parts[-4]}, {path.parts[-3]}"
+        low, high = found.interval()
+        wrong = sum(found.illegal)
+        shares = {f"illegal: {why}": found.kinds[why] / max(1, wrong) for why in KINDS}
+        yield Row(
+            f"{name}: first tries illegal",
+            100 * found.share,
+            unit="%",
+            better="lower",
+            shown=f"{found.share:.1%} [{low:.1%}, {high:.1%}] of {sum(found.tries):,}",
+        )
+        for what, share in {**shares, "turns that repeat a position": 1 - sum(found.tries) / sum(found.turns)}.items():
+            yield Row(f"{name}: {what}", 100 * share, unit="%")
+        yield Row(f"{name}: median return", median(episode.total_reward for episode in episodes), digits=1)
