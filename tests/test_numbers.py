@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lmrl.envs import registry
 from lmrl.evaluation.community import method_scores, read_community
@@ -31,6 +32,8 @@ ILLEGAL = re.compile(r"(<!-- illegal moves of (\w+) -->\n).*?(<!-- end of illega
 QUICKSTART = re.compile(r"(<!-- quickstart of (\w+) -->\n).*?(<!-- end of quickstart -->)", re.DOTALL)
 FIRST = re.compile(r"(<!-- first game -->\n).*?(<!-- end of first game -->)", re.DOTALL)
 ORDER = re.compile(r"(<!-- order of (\w+) -->\n).*?(<!-- end of order -->)", re.DOTALL)
+BESIDE = {"archer": "filtered_bc", "gigpo": "grpo", "turn_ppo": "ppo"}
+"""Methods that a page holds beside another one, task by task."""
 BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -78,8 +81,22 @@ def of_task(task: str) -> str:
 
 
 def of_all() -> str:
-    """The report's table: a row per task that has records, as trained, tuned, published."""
-    return of_table(overview({task: players for task in registry.tasks() if (players := scores_of(task))})["table"])
+    """The report's table: a row per task that has records, as trained, tuned, published; and what begins from what."""
+    found = {task: players for task in registry.tasks() if (players := scores_of(task))}
+    return f"{of_table(overview(found)['table'])}\n\n{starts(found)}"
+
+
+def starts(found: Mapping[str, Mapping[str, Score]]) -> str:
+    """From which run the others of a task go on, by their recorded configurations."""
+    others: dict[tuple[str, str], list[str]] = {}
+    for task, players in found.items():
+        for name in (name for name, one in players.items() if one.tokens and name not in ("bc", "ilql_to_ppo")):
+            first, *_ = sorted(RECORDS.glob(f"**/{task}/{name}/config.yaml"))
+            configured = yaml.safe_load(first.read_text(encoding="utf-8"))
+            if (start := configured["model"]["init_args"]["pretrained"].rpartition("/")[2]) != "bc":
+                others.setdefault((name, start), []).append(task)
+    but = [f"{label(name)} from {label(start)} in {' and '.join(tasks)}" for (name, start), tasks in others.items()]
+    return "What is trained further goes on from the BC run" + (f", but {'; '.join(but)}." if but else ".")
 
 
 def of_quickstart(task: str) -> str:
@@ -94,10 +111,10 @@ def of_quickstart(task: str) -> str:
 
 
 def of_order(task: str) -> str:
-    """What learned, the best first; of ``all``: offline RL beside filtered BC by task; of ``gigpo``: beside GRPO."""
+    """What learned, the best first; of ``all``: offline RL beside filtered BC by task; of a method: see `BESIDE`."""
     found = {name: players for name in registry.tasks() if (players := scores_of(name))}
-    if task == "gigpo":
-        return of_table(side_by_side(found, ["gigpo"], "grpo"))
+    if task in BESIDE:
+        return of_table(side_by_side(found, [task], BESIDE[task]))
     if task != "all":
         return of_table(order(task, found[task]))
     table, words = offline_rl(found)
