@@ -81,9 +81,18 @@ def of_task(task: str) -> str:
 
 
 def of_all() -> str:
-    """The report's table: a row per task that has records, as trained, tuned, published; and what begins from what."""
-    found = {task: players for task in registry.tasks() if (players := scores_of(task))}
-    return f"{of_table(overview(found)['table'])}\n\n{starts(found)}"
+    """The report's table: a row per task that has records, as trained, tuned, published."""
+    return of_table(overview(all_scores())["table"])
+
+
+def of_all_with_starts() -> str:
+    """The same, and what goes on from what."""
+    return f"{of_all()}\n\n{starts(all_scores())}"
+
+
+def all_scores() -> dict[str, dict[str, Score]]:
+    """Of the tasks that have records."""
+    return {task: players for task in registry.tasks() if (players := scores_of(task))}
 
 
 def starts(found: Mapping[str, Mapping[str, Score]]) -> str:
@@ -112,7 +121,7 @@ def of_quickstart(task: str) -> str:
 
 def of_order(task: str) -> str:
     """What learned, the best first; of ``all``: offline RL beside filtered BC by task; of a method: see `BESIDE`."""
-    found = {name: players for name in registry.tasks() if (players := scores_of(name))}
+    found = all_scores()
     if task in BESIDE:
         return of_table(side_by_side(found, [task], BESIDE[task]))
     if task != "all":
@@ -132,7 +141,7 @@ def best(one: Score) -> str:
 
 def of_algorithms() -> str:
     """A row per algorithm that has records, a column per task: the better of both ways of playing."""
-    found = {task: players for task in registry.tasks() if (players := scores_of(task))}
+    found = all_scores()
     names = ordered({name for players in found.values() for name, one in players.items() if one.tokens})
     rows = [[label(name), *(best(of[name]) if name in of else UNKNOWN for of in found.values())] for name in names]
     return grid(["algorithm", *found], rows)
@@ -301,7 +310,7 @@ def expected(task: str, names: Sequence[str]) -> str:
 
 
 WHOLE = {
-    "all": of_all,
+    "all": of_all_with_starts,
     "algorithms": of_algorithms,
     "community": of_community,
     "costs": of_costs,
