@@ -107,8 +107,8 @@ def tune_command(
         run: a run folder; the choice is left there in tuned.json.
         temperatures: to try, 0 is greedy (default: 1, 0.5, 0.25).
         top_ps: nucleus sampling to try at temperature 1 (default: that of the task, mostly none); 1 for none.
-        betas: weights of the learned values to try, of MC and ILQL (default: 1, 2, 4, 8, 16, and that of the
-            configuration).
+        betas: weights of the learned values to try, of MC and ILQL (default: 0.25, 0.5, 1, 2, 4, 8, 16, and
+            that of the configuration).
         episodes: games for each pair.
         seed: of the games, which differ from those of evaluations and of the choice of checkpoints.
         env: arguments of the environment.

@@ -16,7 +16,7 @@ from lmrl.policies.value_guided import ValueGuidedPolicy
 __all__ = ["BETAS", "TEMPERATURES", "Tried", "tune"]
 
 TEMPERATURES = (1.0, 0.5, 0.25)
-BETAS = (1.0, 2.0, 4.0, 8.0, 16.0)
+BETAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class Tried(NamedTuple):

@@ -116,7 +116,7 @@ def test_a_task_says_which_top_ps_are_tried_and_they_are_so_at_temperature_1(
         tune(run, top_ps=(1.5,))
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]), ((3.0,), [3.0])])
+@pytest.mark.parametrize(("given", "expected"), [(None, [0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 8.0, 16.0]), ((3.0,), [3.0])])
 def test_the_beta_that_a_run_was_trained_with_is_tried(
     run: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[float, ...] | None, expected: list[float]
 ) -> None:
@@ -124,7 +124,7 @@ def test_the_beta_that_a_run_was_trained_with_is_tried(
         def scores(self) -> dict[str, object]:
             return {"return_mean": 1.0, "return_ci": [0.0, 4.0]}
 
-    module = MC(pretrained=str(run), beta=0.5)
+    module = MC(pretrained=str(run), beta=0.75)
     module.window = Window(tokens=64)
     trained = module.policy(max_new_tokens=8)
     monkeypatch.setattr("lmrl.evaluation.tuning.named_policy", lambda *given, **more: trained)
