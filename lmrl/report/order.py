@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 
@@ -46,7 +47,7 @@ def order(task: str, scores: Mapping[str, Score]) -> Table:
     names = sorted(_learned(task, scores), key=lambda name: -scores[name].chosen.return_mean)
     heads = ("player", "play", "normalised [95 %, episodes]", "beats the next, episodes [95 %]", "seeds [95 %]", "runs")
     rows = []
-    for name, following in zip(names, [*names[1:], None], strict=True):
+    for name, following in zip_longest(names, names[1:]):
         one = scores[name].chosen
         shown = label(name), play(one), with_interval(one.normalized, one.over_episodes)
         rows.append((*shown, *_beats(scores, name, following), str(len(one.seeds))))

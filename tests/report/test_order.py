@@ -98,3 +98,7 @@ def test_differences_from_bc_of_all_that_learned() -> None:
 @pytest.mark.parametrize("wrong", ["data", "gpt4", "optimal"])
 def test_who_never_learned_has_no_rank(wrong: str) -> None:
     assert [row[0] for row in order("wordle", of(played("bc", LOW), played(wrong, HIGH))).rows] == ["BC"]
+
+
+def test_where_nobody_learned_the_table_is_empty() -> None:
+    assert order("wordle", of(played("random", LOW))).rows == []
