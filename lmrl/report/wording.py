@@ -81,8 +81,11 @@ MINUS, UNKNOWN = "\N{MINUS SIGN}", "\N{EN DASH}"
 
 
 def number(value: float | None, decimals: int = 1) -> str:
-    """A number with a real minus sign; a dash for what is not known."""
-    return UNKNOWN if value is None else f"{value:.{decimals}f}".replace("-", MINUS)
+    """A number with a real minus sign, which zero has not; a dash for what is not known."""
+    if value is None:
+        return UNKNOWN
+    rounded = f"{value:.{decimals}f}"
+    return rounded.replace("-", MINUS if float(rounded) else "")
 
 
 def count(value: float | None) -> str:

@@ -3,7 +3,9 @@
 from itertools import combinations
 from pathlib import Path
 
-from lmrl.report.wording import colour, is_known
+import pytest
+
+from lmrl.report.wording import colour, is_known, number
 
 ALGORITHMS = sorted(path.stem for path in Path("configs/maze_fo").glob("*.yaml"))
 
@@ -16,3 +18,10 @@ def test_lines_of_two_algorithms_in_one_panel_can_be_told_apart() -> None:
         for a, b in combinations(shades, 2)
     }
     assert {pair: distance for pair, distance in apart.items() if distance < 40} == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(-0.04, "0.0"), (-0.06, "\N{MINUS SIGN}0.1"), (0.0, "0.0"), (None, "\N{EN DASH}")]
+)
+def test_zero_has_no_sign(value: float | None, shown: str) -> None:
+    assert number(value) == shown
