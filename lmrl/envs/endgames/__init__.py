@@ -16,7 +16,7 @@ TASKS = (
         entry_point="lmrl.envs.endgames.env:Endgames",
         choices={"opponent": _OPPONENTS, "piece_sets": ("kQK", "kRK", "kQRK", "kRRK")},
         last_texts=1,
-        tuning=Tuning(top_ps=(0.95, 0.9, 0.8), episodes=512),
+        tuning=Tuning(top_ps=(0.95, 0.9), episodes=512),
         max_action_tokens=12,
         dataset_size=300_000,
         paper_filter="success",
