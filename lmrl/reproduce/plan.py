@@ -18,6 +18,7 @@ from lmrl.errors import UserError, unknown
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.result_files import read_json
 from lmrl.evaluation.scores import seed_folder
+from lmrl.evaluation.tuning import BETAS, TEMPERATURES
 from lmrl.models.checkpoints import read_checkpoint, weights_of
 
 __all__ = [
@@ -367,7 +368,7 @@ class _Training:
         words = ["tune", folder.as_posix(), "--episodes", str(games), *env_words(self.order.env), *device]
         if tried.top_ps:
             words += ["--top_ps", *map(str, tried.top_ps)]
-        tuning = Step("tune", tuple(words), digest(recipe, words))
+        tuning = Step("tune", tuple(words), digest(recipe, words, TEMPERATURES, BETAS))
         tuned = step(folder, "evaluation_tuned", "--tuned", of=tuning.recipe)
         return step(folder, "evaluation"), step(folder / "last.ckpt", "evaluation_last"), tuning, tuned
 
