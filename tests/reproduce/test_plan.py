@@ -135,10 +135,12 @@ def test_a_choice_of_settings_is_played_anew_where_others_are_tried(
         return trainings(replace(order("bc"), episodes=None))[0].steps[-2:]
 
     plain = last_two()
-    with monkeypatch.context() as fewer:
-        fewer.setitem(vars(sys.modules["lmrl.reproduce.plan"]), "BETAS", (1.0, 2.0))
-        tuning, tuned = last_two()
-    assert tuning.words == plain[0].words and tuning.recipe != plain[0].recipe and tuned.recipe != plain[1].recipe
+    for grid in ("TEMPERATURES", "BETAS"):
+        with monkeypatch.context() as fewer:
+            fewer.setitem(vars(sys.modules["lmrl.reproduce.plan"]), grid, (1.0, 2.0))
+            tuning, tuned = last_two()
+        assert tuning.words == plain[0].words, grid
+        assert tuning.recipe != plain[0].recipe and tuned.recipe != plain[1].recipe, grid
     task = replace(registry.task("maze_fo"), tuning=Tuning(top_ps=(0.9, 0.8), episodes=512))
     monkeypatch.setattr(registry, "task", lambda name: task)
     tuning, tuned = last_two()
