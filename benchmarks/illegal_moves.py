@@ -1,11 +1,14 @@
 """Which illegal moves agents say on a chess board: the first in a position, apart from those that repeat it.
 
 An illegal move leaves the position as it is, so that an agent which reads the position alone says it again, and a share
-of all tries counts a few positions many times. Needs played runs: ``lmrl reproduce chess endgames``.
+of all tries counts a few positions many times. Needs played runs: ``lmrl reproduce chess endgames``; those of every
+training seed that is there are read.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -25,6 +28,8 @@ __all__ = ["FirstTries", "first_tries", "kind", "run"]
 RUNS, TASKS = Path("runs"), ("chess", "endgames")
 KINDS = ("where the piece cannot go", "king into an attack", "to an own man's square", "leaves a check")
 """Those that are reported, as shares of all illegal first tries."""
+STUCK = 10
+"""From so many illegal tries on, one after the other, an agent is said to be stuck in a position."""
 
 
 class FirstTries(NamedTuple):
@@ -36,6 +41,8 @@ class FirstTries(NamedTuple):
     illegal: tuple[int, ...]
     kinds: Counter[str]
     """How many of the illegal ones are of which kind."""
+    same: tuple[int, ...]
+    """Illegal tries, repeated ones too; one number per position of any game."""
 
     @property
     def share(self) -> float:
@@ -82,31 +89,33 @@ def kind(board: chess.Board, said: str) -> str | None:
 
 def first_tries(episodes: Sequence[Episode]) -> FirstTries:
     """Count the tries that follow a change of the position, and of these the illegal ones."""
-    turns, tries, illegal, kinds = [], [], [], Counter[str]()
+    turns, tries, illegal, kinds, same = [], [], [], Counter[str](), list[int]()
     for episode in episodes:
-        before = ("", *episode.observations)
-        first = [
-            (text, action)
-            for last, text, action in zip(before, episode.observations, episode.actions, strict=False)
-            if text != last
-        ]
-        found = [kind(chess.Board(plain_fen(text)), plain_san(action)) for text, action in first]
+        read = zip(episode.observations, episode.actions, strict=False)
+        positions = [(text, [action for _, action in there]) for text, there in groupby(read, key=itemgetter(0))]
+        found = [kind(chess.Board(plain_fen(text)), plain_san(actions[0])) for text, actions in positions]
         wrong = [why for why in found if why is not None]
         turns.append(len(episode.actions))
-        tries.append(len(first))
+        tries.append(len(positions))
         illegal.append(len(wrong))
         kinds.update(wrong)
-    return FirstTries(tuple(turns), tuple(tries), tuple(illegal), kinds)
+        for text, actions in positions:  # what is followed by a try in the same position was illegal
+            legal = kind(chess.Board(plain_fen(text)), plain_san(actions[-1])) is None
+            same.append(len(actions) - legal)
+    return FirstTries(tuple(turns), tuple(tries), tuple(illegal), kinds, tuple(same))
 
 
 def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks illegal_moves`."""
-    there = sorted(path for task in TASKS for path in (RUNS / task).glob("*/evaluation/episodes.parquet"))
+    folders = [folder for task in TASKS for folder in (RUNS / task, *sorted(RUNS.glob(f"seed_*/{task}")))]
+    there = [path for folder in folders for path in sorted(folder.glob("*/evaluation/episodes.parquet"))]
     if not there:
         raise UserError("illegal_moves needs played runs: lmrl reproduce chess endgames")
     for path in there:
         episodes = list(read_episodes(path))
-        found, name = first_tries(episodes), f"{path.parts[-4]}, {path.parts[-3]}"
+        *_, above, task, player, _, _ = path.parts
+        seed = f"{above.replace('_', ' ')}, " if above.startswith("seed_") else ""
+        found, name = first_tries(episodes), f"{task}, {seed}{player}"
         low, high = found.interval()
         wrong = sum(found.illegal)
         shares = {f"illegal: {why}": found.kinds[why] / max(1, wrong) for why in KINDS}
@@ -116,6 +125,13 @@ def run() -> Iterator[Row]:
             unit="%",
             better="lower",
             shown=f"{found.share:.1%} [{low:.1%}, {high:.1%}] of {sum(found.tries):,}",
+        )
+        stuck = [count for count in found.same if count >= STUCK]
+        yield Row(
+            f"{name}: of all illegal tries, in positions with {STUCK} or more",
+            100 * sum(stuck) / max(1, sum(found.same)),
+            unit="%",
+            shown=f"{sum(stuck) / max(1, sum(found.same)):.0%}, in {len(stuck) / len(found.same):.2%} of the positions",
         )
         for what, share in {**shares, "turns that repeat a position": 1 - sum(found.tries) / sum(found.turns)}.items():
             yield Row(f"{name}: {what}", 100 * share, unit="%")

@@ -240,12 +240,12 @@ def of_anchors() -> str:
 
 
 def of_illegal_moves(task: str) -> str:
-    """First tries in a position that are illegal, and of which kinds, a row per player."""
+    """First tries in a position that are illegal, and of which kinds, a row per player of the first training seed."""
     (path,) = BENCHMARKS.glob("illegal_moves-*.json")
     rows: dict[str, dict[str, str]] = {}
     for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
         player, _, what = row["name"].removeprefix(f"{task}, ").partition(": ")
-        if row["name"].startswith(f"{task}, "):
+        if row["name"].startswith(f"{task}, ") and not player.startswith("seed "):
             rows.setdefault(player, {})[what] = row["shown"].partition(" of ")[0].replace("%", " %")
     heads = [what.removeprefix("illegal: ") for what in next(iter(rows.values()))]
     return grid(["player", *heads], [[label(name), *rows[name].values()] for name in ordered(rows)])

@@ -58,6 +58,7 @@ def test_an_illegal_move_that_is_said_again_counts_once() -> None:
     found = first_tries([_game("e5", "e5", "e5", "e4", "Ke3"), _game("d4")])
     assert (found.turns, found.tries, found.illegal) == ((5, 1), (2, 1), (2, 0))
     assert found.kinds == {"where the piece cannot go": 2} and found.share == 2 / 3
+    assert found.same == (3, 1, 0)
     low, high = found.interval()
     assert (low, high) == (0.0, 1.0)
 
@@ -66,10 +67,14 @@ def test_rows_of_the_runs_that_are_there(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(illegal_moves, "RUNS", tmp_path)
     with pytest.raises(UserError, match="lmrl reproduce chess endgames"):
         next(illegal_moves.run())
-    (tmp_path / "chess" / "bc" / "evaluation").mkdir(parents=True)
-    write_episodes(tmp_path / "chess" / "bc" / "evaluation" / "episodes.parquet", [_game("e5", "e5", "e4")])
-    assert [str(row) for row in illegal_moves.run()] == [
+    games = {"chess": _game("e5", "e5", "e4"), "seed_1/chess": _game(*["e5"] * 10, "e4", "Ke3")}
+    for folder, game in games.items():
+        (tmp_path / folder / "bc" / "evaluation").mkdir(parents=True)
+        write_episodes(tmp_path / folder / "bc" / "evaluation" / "episodes.parquet", [game])
+    rows = [str(row) for row in illegal_moves.run()]
+    assert rows[:8] == [
         "chess, bc: first tries illegal | 100.0% [100.0%, 100.0%] of 1 | ",
+        "chess, bc: of all illegal tries, in positions with 10 or more | 0%, in 0.00% of the positions | ",
         "chess, bc: illegal: where the piece cannot go | 100% | ",
         "chess, bc: illegal: king into an attack | 0% | ",
         "chess, bc: illegal: to an own man's square | 0% | ",
@@ -77,3 +82,5 @@ def test_rows_of_the_runs_that_are_there(tmp_path: Path, monkeypatch: pytest.Mon
         "chess, bc: turns that repeat a position | 67% | ",
         "chess, bc: median return | -2.0 | ",
     ]
+    stuck = "chess, seed 1, bc: of all illegal tries, in positions with 10 or more | 91%, in 50.00% of the positions | "
+    assert len(rows) == 16 and rows[9] == stuck
