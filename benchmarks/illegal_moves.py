@@ -99,9 +99,10 @@ def first_tries(episodes: Sequence[Episode]) -> FirstTries:
         tries.append(len(positions))
         illegal.append(len(wrong))
         kinds.update(wrong)
-        for text, actions in positions:  # what is followed by a try in the same position was illegal
-            legal = kind(chess.Board(plain_fen(text)), plain_san(actions[-1])) is None
-            same.append(len(actions) - legal)
+        for (text, actions), why in zip(positions, found, strict=True):
+            # What is followed by a try in the same position was illegal; the last one may be legal.
+            last = why if len(actions) == 1 else kind(chess.Board(plain_fen(text)), plain_san(actions[-1]))
+            same.append(len(actions) - (last is None))
     return FirstTries(tuple(turns), tuple(tries), tuple(illegal), kinds, tuple(same))
 
 
