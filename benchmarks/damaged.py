@@ -34,8 +34,9 @@ from lmrl.envs.maze.probe import probe_maze
 from lmrl.envs.registry import make_policy
 from lmrl.errors import UserError, system_error
 from lmrl.evaluation.evaluate import evaluate
+from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.evaluation.result_files import write_json
-from lmrl.evaluation.results import read_results, write_evaluation
+from lmrl.evaluation.results import write_evaluation
 from lmrl.evaluation.scores import data_score, score
 from lmrl.models.export import load_values
 from lmrl.modules import BC, ILQL, load_module
@@ -279,8 +280,9 @@ def _results(folder: Path) -> Iterator[Kind]:
 
 
 def _report(root: Path) -> Any:
-    result = read_results(root, "maze_fo")["mine"]
-    held = (result.scores, result.timing, result.curves, result.probe, result.cell)
+    result = read_records(root, "maze_fo")["mine"][0]
+    curves = read_record_curves(root, "maze_fo")
+    held = (result.scores, result.timing, curves, result.probe, result.cell)
     return held, score("maze_fo", "mine", {0: result}), data_score(root, "maze_fo")
 
 

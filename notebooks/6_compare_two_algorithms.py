@@ -36,12 +36,13 @@ from lmrl.evaluation.intervals import (
     stratified_interval,
     student_mean,
 )
-from lmrl.evaluation.scores import read_seeds, score
+from lmrl.evaluation.records import read_records
+from lmrl.evaluation.scores import score
 
 COLOURS = {True: "#0072B2", False: "#D55E00"}
 places = [Path.cwd(), *Path.cwd().parents, Path(lmrl.__file__).parents[1]]
-records = next(place / "results/cpu" for place in places if (place / "results/cpu/maze_fo").is_dir())
-by_seed = {name: score("maze_fo", name, results) for name, results in read_seeds(records, "maze_fo").items()}
+records = next(place / "results/cpu" for place in places if (place / "results/cpu/maze_fo.jsonl").is_file())
+by_seed = {name: score("maze_fo", name, results) for name, results in read_records(records, "maze_fo").items()}
 several = sorted(name for name, one in by_seed.items() if len(one.seeds) == 3)
 print("three seeds of:", ", ".join(several))
 

@@ -4,9 +4,8 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -27,29 +26,6 @@ def test_the_reference_has_the_arguments_that_the_parser_has(name: str, capsys: 
     assert rows and not [line for line in rows if line.endswith("|  |")], "every argument is explained"
 
 
-@pytest.fixture(scope="module")
-def hooks() -> ModuleType:
-    if MISSING:
-        pytest.skip(f"the site needs {', '.join(MISSING)}: pip install 'lmrl[docs]'")
-    spec = spec_from_file_location("hooks", ROOT / "docs" / "_site" / "hooks.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("written", "on_the_site"),
-    [
-        ("![a](../results/cpu/scores.png)", "![a](results/scores.png)"),  # docs/page.md
-        ("![a](../../results/cpu/scores.png)", "![a](../results/scores.png)"),  # docs/folder/page.md
-        ("![a](images/game.gif)", "![a](images/game.gif)"),
-    ],
-)
-def test_pictures_of_records_are_found_from_folders(hooks: ModuleType, written: str, on_the_site: str) -> None:
-    assert hooks.on_page_markdown(written, None, None, None) == on_the_site
-
-
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     if MISSING:
@@ -64,7 +40,8 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     ilql = (tmp_path / "site" / "algorithms" / "ilql" / "index.html").read_text(encoding="utf-8")
     assert ilql.count('display="block"') == 4 and "<mfrac>" in ilql and "arithmatex" not in ilql
     assert "https://cdn" not in ilql
-    assert 'src="../../results/losses_maze_fo.png"' in ilql and (tmp_path / "site/results/losses_maze_fo.png").is_file()
+    assert 'src="../../pictures/losses_maze_fo.png"' in ilql
+    assert (tmp_path / "site" / "pictures" / "losses_maze_fo.png").is_file()
     assert {"tasks", "algorithms"} <= {path.name for path in (tmp_path / "site").iterdir()}
     notebook = (tmp_path / "site" / "notebooks" / "1_tasks_and_data" / "index.html").read_text(encoding="utf-8")
     assert "Every task and its data" in notebook and "1_tasks_and_data_0.png" in notebook

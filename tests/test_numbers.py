@@ -1,6 +1,5 @@
 """Tables of results in README and docs follow from committed records: ``python -m tests.test_numbers`` makes them."""
 
-import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -9,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from lmrl.envs import registry
 from lmrl.evaluation.community import method_scores, read_community
-from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
+from lmrl.evaluation.records import DATA, read_records
+from lmrl.evaluation.scores import Score, data_score, score
 from lmrl.report.order import offline_rl, order, side_by_side
 from lmrl.report.tables import Table, overview, play
 from lmrl.report.wording import UNKNOWN, count, duration, label, number, ordered, percent, with_interval
@@ -39,7 +38,7 @@ BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)",
 
 @cache
 def scores_of(task: str) -> dict[str, Score]:
-    found = {name: score(task, name, results) for name, results in read_seeds(RECORDS, task).items()}
+    found = {name: score(task, name, results) for name, results in read_records(RECORDS, task).items()}
     data = data_score(RECORDS, task)
     return found if data is None else {**found, DATA: data}
 
@@ -99,10 +98,11 @@ def starts(found: Mapping[str, Mapping[str, Score]]) -> str:
     """From which run the others of a task go on, by their recorded configurations."""
     others: dict[tuple[str, str], list[str]] = {}
     for task, players in found.items():
+        records = read_records(RECORDS, task)
         for name in (name for name, one in players.items() if one.tokens and name not in ("bc", "ilql_to_ppo")):
-            first, *_ = sorted(RECORDS.glob(f"**/{task}/{name}/config.yaml"))
-            configured = yaml.safe_load(first.read_text(encoding="utf-8"))
-            if (start := configured["model"]["init_args"]["pretrained"].rpartition("/")[2]) != "bc":
+            first = records[name][min(records[name])]
+            start = first.config["model"]["init_args"]["pretrained"].rpartition("/")[2]
+            if start != "bc":
                 others.setdefault((name, start), []).append(task)
     but = [f"{label(name)} from {label(start)} in {' and '.join(tasks)}" for (name, start), tasks in others.items()]
     return "What is trained further goes on from the BC run" + (f", but {'; '.join(but)}." if but else ".")
@@ -110,7 +110,7 @@ def starts(found: Mapping[str, Mapping[str, Score]]) -> str:
 
 def of_quickstart(task: str) -> str:
     """What ``make quickstart`` ends with: the offline algorithms of the first training seed, as trained."""
-    runs, published, rows = read_seeds(RECORDS, task), registry.task(task).scores, []
+    runs, published, rows = read_records(RECORDS, task), registry.task(task).scores, []
     for name in OFFLINE:
         one = score(task, name, {0: runs[name][0]})
         normalized = with_interval(one.normalized, one.over_episodes), number(published.normalized[name])
@@ -151,19 +151,14 @@ def of_floor() -> str:
     """How far BC came towards the floor at each quarter of its training, and whether it knows its own data better."""
     rows = []
     for task in registry.tasks():
-        file = RECORDS / task / "bc" / "metrics.csv"
-        if not file.is_file():
-            continue
-        with file.open(encoding="utf-8", newline="") as lines:
-            logged = list(csv.DictReader(lines))
-        excess, train, held_out = (
-            {int(row["step"]) + 1: float(row[key]) for row in logged if row.get(key)}
-            for key in ("val/bc/excess", "train/loss", "val/loss")
-        )
-        steps = max(train)
-        quarters = [max((step for step in excess if step <= steps * part / 4), default=None) for part in (2, 3, 4)]
-        shown = [UNKNOWN if at is None else number(excess[at], 3) for at in quarters]
-        rows.append([task, f"{steps:,}", *shown, number(train[steps], 2), number(held_out[max(held_out)], 2)])
+        curves = read_records(RECORDS, task)["bc"][0].curve_values
+        excess = curves["val/bc/excess"]
+        at_steps = {step + 1: value for step, value in zip(excess.steps, excess.values, strict=True)}
+        steps = curves["train/loss"].steps[-1] + 1
+        quarters = [max((step for step in at_steps if step <= steps * part / 4), default=None) for part in (2, 3, 4)]
+        shown = [UNKNOWN if at is None else number(at_steps[at], 3) for at in quarters]
+        losses = [number(curves[name].values[-1], 2) for name in ("train/loss", "val/loss")]
+        rows.append([task, f"{steps:,}", *shown, *losses])
     heads = ["task", "steps", "half way", "three quarters", "at the end", "last training loss", "last held-out loss"]
     return grid(heads, rows)
 
@@ -256,10 +251,10 @@ def of_costs() -> str:
     rows = []
     for task in registry.tasks():
         took = {}
-        for path in sorted((RECORDS / task).glob("*/cell.json")):
-            cell = json.loads(path.read_text(encoding="utf-8"))
-            if cell["algorithm"] in (*OFFLINE, *ONLINE):
-                took[cell["algorithm"]] = (cell.get("cpu_seconds") or cell["seconds"])["total"]
+        for name, by_seed in read_records(RECORDS, task).items():
+            if name in (*OFFLINE, *ONLINE) and 0 in by_seed:
+                cell = by_seed[0].cell
+                took[name] = (cell.get("cpu_seconds") or cell["seconds"])["total"]
         longest = max(took, key=lambda name: took[name])
         told = f"{len(took)} of {len((*OFFLINE, *ONLINE))}", duration(sum(took.values()))
         rows.append([task, *told, f"{label(longest)}, {duration(took[longest])}"])
@@ -353,8 +348,8 @@ def test_a_paper_has_the_scores_of_the_algorithms_that_it_names() -> None:
 
 def test_there_are_such_tables() -> None:
     shown = {task for page in PAGES for _, task, _ in BLOCK.findall(page.read_text(encoding="utf-8"))}
-    made = {path.parent.parent.name for path in RECORDS.glob("*/*/cell.json")}
-    assert "all" in shown and made - {"symbolic_maze"} <= shown
+    made = {path.stem for path in RECORDS.glob("*.jsonl")}
+    assert made and {"all", *made} <= shown
 
 
 if __name__ == "__main__":

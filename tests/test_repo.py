@@ -140,8 +140,9 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = [target for target in _LINK.findall(_shown(page)) if "://" not in target]
-    assert not [target for target in targets if not (page.parent / target).exists()]
+    drawn = ROOT / "docs" / "pictures"  # when the site is built, which refuses links to pictures that are not there
+    targets = [(page.parent / target).resolve() for target in _LINK.findall(_shown(page)) if "://" not in target]
+    assert not [target for target in targets if not target.exists() and target.parent != drawn]
 
 
 def test_links_of_the_readme_lead_somewhere_from_a_package_index_too() -> None:

@@ -1,4 +1,4 @@
-"""What the site needs beside the pages: their order, the command line, notebooks and games as pages, and equations."""
+"""Add to the site what is not written by hand: navigation, command line, notebooks, games, pictures and equations."""
 
 import html
 import json
@@ -16,16 +16,17 @@ from mkdocs.utils import get_relative_url
 
 from lmrl.cli import VERBS
 from lmrl.commands.arguments import command_reference
+from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.play.viewer import write_view
+from lmrl.report.pictures import draw_curves, draw_probes
 
 _FIRST = ("index.md", "models.md", "view.md", "chat.md", "partners.md", "study.md")
 _LAST = ("extending.md", "design.md", "errata.md", "logged_keys.md", "cli.md", "api.md")
 _FOLDERS = {"tasks": "Tasks", "algorithms": "Algorithms"}
 _NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-# On the repository's pages links lead to the notebooks themselves, here to the pages made of them.
-_PICTURE_LINK = re.compile(r"\]\(((?:\.\./)*)\.\./results/cpu/(\w+\.png)\)")  # from a page in docs/ or a folder of it
 _RECORDS = Path(__file__).parents[2] / "results" / "cpu"
 _GAMES_LINK = re.compile(r"\]\(\.\./games/(\w+)\.jsonl\)")
+# On the repository's pages links lead to the notebooks themselves, here to the pages made of them.
 _NOTEBOOK_LINK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
 # A picture that is a link, of which the page keeps the link: nothing is loaded from elsewhere.
 _BADGE = re.compile(r"\[!\[([^\]]*)\]\([^)]*\)\]\(([^)]*)\)")
@@ -55,15 +56,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
         for name, picture in pictures.items():
             files.append(File.generated(config, f"notebooks/{name}", content=picture))
-    for path in sorted(_RECORDS.glob("*.png")):
-        files.append(File.generated(config, f"results/{path.name}", abs_src_path=str(path)))
+    for name, picture in _pictures().items():
+        files.append(File.generated(config, f"pictures/{name}", content=picture))
     for path in sorted((Path(config.docs_dir) / "games").glob("*.jsonl")):
         files.append(File.generated(config, f"games/{path.stem}.html", content=_games_page(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to notebooks and pictures lead to those of the site; games too, of which the first is shown in the page."""
+    """Lead links to notebooks and games to the pages of the site, and show the first game of a page in it."""
     games = _GAMES_LINK.findall(markdown)
     markdown = _GAMES_LINK.sub(r"](../games/\1.html)", markdown)
     if games:
@@ -72,7 +73,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         source = get_relative_url(f"games/{games[0]}.html", page.url)
         frame = f'<iframe src="{source}" title="Games of {games[0]}" width="100%" height="640" loading="lazy"></iframe>'
         markdown = f"{before}{heading}{shown}\n{frame}\n\n## {rest}"
-    return _NOTEBOOK_LINK.sub(r"](notebooks/\1.md)", _PICTURE_LINK.sub(r"](\1results/\2)", markdown))
+    return _NOTEBOOK_LINK.sub(r"](notebooks/\1.md)", markdown)
+
+
+def _pictures() -> dict[str, bytes]:
+    """Draw the learning curves and probes of the records; PNG by file name."""
+    tasks = [path.stem for path in sorted(_RECORDS.glob("*.jsonl"))]
+    records = {task: read_records(_RECORDS, task) for task in tasks}
+    curves = {task: read_record_curves(_RECORDS, task) for task in tasks}
+    with TemporaryDirectory() as folder:
+        drawn = [*draw_curves(curves, Path(folder)), *draw_probes(records, Path(folder))]
+        return {path.name: path.read_bytes() for path in drawn}
 
 
 def _games_page(path: Path) -> str:

@@ -10,12 +10,11 @@ from typing import Any
 from lmrl.configuration import config_file, env_arguments, named_values
 from lmrl.envs import registry
 from lmrl.errors import UserError
+from lmrl.evaluation.records import seed_folders, write_records
 from lmrl.evaluation.results import notes_on_weights
-from lmrl.evaluation.scores import seed_folders
 from lmrl.report.report import write_report
 from lmrl.reproduce import OFFLINE, ONLINE, Order, reproduce, shortened
 from lmrl.reproduce.plan import preset_of
-from lmrl.reproduce.records import keep
 
 __all__ = ["report_command", "reproduce_command"]
 
@@ -127,12 +126,12 @@ def report_command(
     Args:
         tasks: names of tasks (default: all with results).
         algorithms: which ones the report expects (default: those of the last lmrl reproduce).
-        runs: folder with <task>/<algorithm>/evaluation/scores.json.
+        runs: folder with <task>/<algorithm>/evaluation/scores.json, or a folder of records.
         out: folder for the report.
-        records: keep small records of finished cells in this folder first, and report on all that are there.
+        records: add finished cells to this folder of records first, and report on all that are there.
     """
     if records is not None:
-        keep(runs, records)
+        write_records(runs, records)
     page = write_report(runs if records is None else records, out, tasks, algorithms)
     for task in tasks or registry.tasks():
         for folder in seed_folders(runs).values():

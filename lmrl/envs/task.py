@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
@@ -239,10 +238,10 @@ class Probe:
 
     run: Callable[[Policy, str, Mapping[str, Any]], Any]
     """From a greedy policy, the name of the task and the arguments of the environment to what was found."""
-    write: Callable[[Any, Path], None]
-    """Write what was found as JSON."""
-    read: Callable[[Path], Any]
-    """Read it; a `UserError` that names the file, if it holds something else."""
+    to_json: Callable[[Any], dict[str, Any]]
+    """Turn what was found into a JSON object."""
+    from_json: Callable[[Mapping[str, Any], str], Any]
+    """Turn it back; the text names the file for the `UserError` that is raised if the object is something else."""
 
 
 @dataclass(frozen=True, slots=True)

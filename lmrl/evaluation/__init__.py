@@ -2,17 +2,18 @@
 
 from lmrl.evaluation.evaluate import Evaluation, default_episodes, evaluate
 from lmrl.evaluation.intervals import Interval, bootstrap_difference, bootstrap_mean, wilson
-from lmrl.evaluation.results import Result, read_results, write_evaluation
+from lmrl.evaluation.records import Record, read_records
+from lmrl.evaluation.results import write_evaluation
 
 __all__ = [
     "Evaluation",
     "Interval",
-    "Result",
+    "Record",
     "bootstrap_difference",
     "bootstrap_mean",
     "default_episodes",
     "evaluate",
-    "read_results",
+    "read_records",
     "wilson",
     "write_evaluation",
 ]

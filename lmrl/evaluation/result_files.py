@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from lmrl.errors import UserError, in_one_line
 from lmrl.files import json_of_file, replacing
 
-__all__ = ["SCORE_KEYS", "check_result_file", "read_json", "write_json"]
+__all__ = ["SCORE_KEYS", "check_record", "check_result_file", "read_json", "write_json"]
 
 Rule: TypeAlias = Callable[[Any, str], None]
 """Raises a `UserError` for a value that is of another kind; the second argument names the place."""
@@ -129,12 +129,44 @@ _cell = _object(
     file=_text,
     returns=_list(_number),
 )
+_timing = _object(_step)
+_dataset_record = _all_of(
+    ["task", "algorithm", "seed", "cell", "timing"],
+    _object(task=_text, algorithm=_text, seed=_whole, cell=_cell, timing=_timing),
+)
+_record = _all_of(
+    ["config", "tuning", "scores", "scores_tuned", "curve_values", "probe", "transcript"],
+    _object(
+        config=_object(),
+        tuning=_object(),
+        scores=_full_scores,
+        scores_tuned=_scores,
+        curve_values=_object(_list(_interval)),
+        probe=_object(),
+        transcript=_text,
+    ),
+)
 _FILES: Mapping[str, Rule] = {
     "scores.json": _scores,
-    "timing.json": _object(_step),
+    "timing.json": _timing,
     "cell.json": _cell,
     "reproduce.json": _object(commands=_list(_text), algorithms=_list(_text)),
 }
+
+
+def check_record(line: Any, where: str) -> None:
+    """Check a line of a file of records (`lmrl.evaluation.records`).
+
+    Args:
+        line: the JSON value.
+        where: file and line, for the message.
+
+    Raises:
+        UserError: naming the place and the key, for a value that is missing or of another kind.
+    """
+    _dataset_record(line, f"{where}: ")
+    if line["algorithm"] != "data":
+        _record(line, f"{where}: ")
 
 
 def write_json(record: Mapping[str, Any], path: Path) -> None:

@@ -16,17 +16,15 @@ A run lives in ``runs/<task>/<name>``::
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lmrl.data.storage import write_episodes
 from lmrl.envs import registry
-from lmrl.envs.registry import probe, tasks
+from lmrl.envs.registry import probe
 from lmrl.errors import UserError
-from lmrl.evaluation.curves import Curves, find_metrics, read_curves
 from lmrl.evaluation.evaluate import Evaluation, evaluate
-from lmrl.evaluation.played import EpisodeTable, read_table, transcript, write_table
+from lmrl.evaluation.played import EpisodeTable, transcript, write_table
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.result_files import SCORE_KEYS, read_json, write_json
 from lmrl.files import replacing, replacing_folder
@@ -35,10 +33,11 @@ from lmrl.types import Episode, Policy
 __all__ = [
     "CHOSEN",
     "TUNED",
-    "Result",
     "check_evaluation_folder",
+    "current_evaluations",
     "notes_on_weights",
-    "read_results",
+    "read_scores",
+    "read_transcript",
     "record_evaluation",
     "tuned_settings",
     "write_evaluation",
@@ -56,49 +55,6 @@ _EVALUATION = (
     *(_TABLE, _TRANSCRIPT),
 )
 """Files of an evaluation; ``episodes.html`` is the page of `lmrl view`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One finished run as it lies on disk."""
-
-    name: str
-    """Of its folder: ``ilql``, ``random``."""
-    folder: Path
-    scores: Mapping[str, Any]
-    """Content of ``scores.json``."""
-    timing: Mapping[str, Any]
-    """Content of ``timing.json``; empty where nobody measured."""
-    curves: Curves
-    """Empty for players that were not trained."""
-    probe: Any
-    """What the task's probe found (`lmrl.envs.task.Probe`); None where there was none."""
-    cell: Mapping[str, Any]
-    """Content of ``cell.json``; empty for runs that no table was made of."""
-
-    evaluation: str = "evaluation"
-    """The folder's part that holds the scores."""
-    tuned: "Result | None" = None
-    """The same run as it plays best, where that was looked for."""
-
-    def __repr__(self) -> str:
-        """One line: where it lies, and its mean return."""
-        return (
-            f"<Result of {self.name} in {self.folder}: mean return {self.scores.get('return_mean', float('nan')):.2f}>"
-        )
-
-    def played(self) -> EpisodeTable:
-        """What is counted of the episodes that were played, in order.
-
-        Raises:
-            UserError: naming the file, if it is missing or broken.
-        """
-        return read_table(self.folder / self.evaluation / _TABLE)
-
-    def transcript(self) -> str:
-        """The first episode, to read; empty if it was not kept."""
-        path = self.folder / self.evaluation / _TRANSCRIPT
-        return path.read_text(encoding="utf-8", errors="replace").rstrip("\n") if path.is_file() else ""
 
 
 def write_evaluation(evaluation: Evaluation, directory: Path | str, probed: Any = None) -> dict[str, Any]:
@@ -119,7 +75,7 @@ def write_evaluation(evaluation: Evaluation, directory: Path | str, probed: Any 
         with replacing(new / _TRANSCRIPT) as file:
             file.write(f"{transcript(evaluation.episodes[0])}\n".encode())
         if probed is not None and hook is not None:
-            hook.write(probed, new / "probe.json")
+            write_json(hook.to_json(probed), new / "probe.json")
         write_json(scores, new / "scores.json")
     return scores
 
@@ -143,17 +99,37 @@ def check_evaluation_folder(directory: Path | str) -> None:
         )
 
 
-def read_results(runs: Path, task: str) -> dict[str, Result]:
-    """All finished evaluations of a task, by the name of their folder; none of weights that the run no longer has.
+def current_evaluations(runs: Path, task: str) -> list[Path]:
+    """Return the run folders of a task that hold an evaluation of the weights that they have now, sorted by name."""
+    return [folder for folder in _evaluated(runs, task) if not _is_outdated(folder)]
+
+
+def read_scores(evaluation: Path, task: str) -> dict[str, Any]:
+    """Read ``scores.json`` of an evaluation folder.
 
     Raises:
-        UserError: naming the file, if one is broken.
+        UserError: naming the file, if it is broken, lacks a key, or is of another task.
     """
-    return {folder.name: _read(folder, task) for folder in _evaluated(runs, task) if not _is_outdated(folder)}
+    path = evaluation / "scores.json"
+    scores = read_json(path)
+    lacking = [key for key in SCORE_KEYS if key not in scores]
+    if lacking:
+        raise UserError(f"{path}: lacks {', '.join(lacking)}")
+    if scores["task"] != task:
+        raise UserError(f"{path}: scores of task {scores['task']!r} lie in the folder of {task!r}")
+    return scores
+
+
+def read_transcript(evaluation: Path) -> str:
+    """Read the first episode of an evaluation folder as text; empty if it was not kept."""
+    path = evaluation / _TRANSCRIPT
+    if not path.is_file():
+        return ""
+    return path.read_text(encoding="utf-8", errors="replace").rstrip("\n")
 
 
 def notes_on_weights(runs: Path, task: str) -> list[str]:
-    """Lines on evaluations that `read_results` leaves out, on those without a hash of weights, on runs without any."""
+    """Describe evaluations of weights that are gone, evaluations that name no weights, and runs without evaluation."""
     lines, unknown = [], []
     for folder in _evaluated(runs, task):
         if _is_outdated(folder):
@@ -189,40 +165,6 @@ def _played(run: Path) -> str | None:
 def _is_outdated(run: Path) -> bool:
     played, there = _played(run), _weights(run)
     return bool(played and there) and played not in there
-
-
-def _read(folder: Path, task: str) -> Result:
-    plain, part = _as_trained(folder, task), "evaluation_tuned"
-    if not (folder / part / "scores.json").is_file():
-        return plain
-    scores = _scores(folder / part / "scores.json", task)
-    weights = [of.get("provenance", {}).get("weights") for of in (scores, plain.scores)]
-    same = weights[0] == weights[1]  # else another training has taken the place of the one that was tuned
-    return replace(plain, tuned=replace(plain, scores=scores, evaluation=part)) if same else plain
-
-
-def _scores(path: Path, task: str) -> dict[str, Any]:
-    scores = read_json(path)
-    if lacking := [key for key in SCORE_KEYS if key not in scores]:
-        raise UserError(f"{path}: lacks {', '.join(lacking)}")
-    if scores["task"] != task:
-        raise UserError(f"{path}: scores of task {scores['task']!r} lie in the folder of {task!r}")
-    return scores
-
-
-def _as_trained(folder: Path, task: str) -> Result:
-    path = folder / "evaluation" / "scores.json"
-    metrics, probed = find_metrics(folder), path.with_name("probe.json")
-    hook = probe(task) if task in tasks() else None
-    return Result(
-        name=folder.name,
-        folder=folder,
-        scores=_scores(path, task),
-        timing=read_json(folder / "timing.json"),
-        curves={} if metrics is None else read_curves(metrics),
-        probe=hook.read(probed) if hook is not None and probed.is_file() else None,
-        cell=read_json(folder / "cell.json"),
-    )
 
 
 def record_evaluation(

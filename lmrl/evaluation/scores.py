@@ -1,6 +1,5 @@
 """One player on one task over all its training seeds, and aggregates over tasks."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +11,7 @@ import numpy as np
 
 from lmrl.envs import registry
 from lmrl.envs.scores import OwnScale, Scores, normalize
-from lmrl.errors import UserError, in_one_line
+from lmrl.errors import in_one_line
 from lmrl.evaluation.intervals import (
     FloatArray,
     Interval,
@@ -24,48 +23,15 @@ from lmrl.evaluation.intervals import (
     student_mean,
     wilson,
 )
-from lmrl.evaluation.result_files import read_json
-from lmrl.evaluation.results import Result, read_results
+from lmrl.evaluation.records import DATA, Record, read_data
 
 __all__ = [
     "ALIKE",
-    "DATA",
     "Score",
     "data_score",
-    "read_seeds",
     "score",
-    "seed_folder",
-    "seed_folders",
     "settings_told",
 ]
-
-
-def seed_folder(runs: Path, seed: int) -> Path:
-    """``runs`` for seed 0, which is that of the configuration files; ``runs/seed_1`` for seed 1."""
-    return runs if seed == 0 else runs / f"seed_{seed}"
-
-
-def seed_folders(runs: Path) -> dict[int, Path]:
-    """Every seed of which there is a folder, and seed 0."""
-    found = {int(path.name[5:]): path for path in runs.glob("seed_*") if re.fullmatch(r"seed_[1-9]\d*", path.name)}
-    return {0: runs, **dict(sorted(found.items()))}
-
-
-def read_seeds(runs: Path, task: str) -> dict[str, dict[int, Result]]:
-    """The finished evaluations of a task: player to training seed to result.
-
-    Raises:
-        UserError: naming the file, if one is broken.
-    """
-    players: dict[str, dict[int, Result]] = {}
-    for seed, folder in seed_folders(runs).items():
-        for name, result in read_results(folder, task).items():
-            players.setdefault(name, {})[seed] = result
-    return players
-
-
-DATA = "data"
-"""Stands among the players for the dataset and its own returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +102,19 @@ class Score:
         return [Sample(values, self.starts) for values in self.returns]
 
 
-def score(task: str, name: str, results: Mapping[int, Result]) -> Score:
+def score(task: str, name: str, results: Mapping[int, Record]) -> Score:
     """Sum up the results of one player, by training seed; with `Score.tuned` if all of them were tuned."""
     tuned = {seed: result.tuned for seed, result in results.items() if result.tuned is not None}
     whole = _score(task, name, results)
     return whole if len(tuned) < len(results) else replace(whole, tuned=_score(task, name, tuned))
 
 
-def _score(task: str, name: str, results: Mapping[int, Result]) -> Score:
+def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
     row, runs = registry.task(task), [results[seed] for seed in sorted(results)]
     published, own = row.scores, row.own_scale
     if any(run.scores.get("own") is None for run in runs):  # played with other settings of the environment
         own = None
-    played = [run.played() for run in runs]
+    played = [run.episodes for run in runs]
     returns: list[list[float]] = [table.returns.tolist() for table in played]
     count = sum(map(len, returns))
     by_seed = [normalize(mean(values), published) for values in returns]
@@ -195,13 +161,15 @@ def _score(task: str, name: str, results: Mapping[int, Result]) -> Score:
 
 
 def data_score(runs: Path, task: str) -> Score | None:
-    """The dataset's own returns, from ``runs/<task>/data/cell.json``; None if nobody looked at them."""
-    path = runs / task / DATA / "cell.json"
-    record = read_json(path)
+    """Return the score of the dataset's own returns; None without a record of them.
+
+    Args:
+        runs: folder of runs or of records, as of `lmrl.evaluation.records.read_records`.
+        task: name of the task.
+    """
+    record = read_data(runs, task)
     if not record:
         return None
-    if lacking := [name for name in ("scores", "returns") if not record.get(name)]:
-        raise UserError(f"{path}: lacks {', '.join(lacking)}")
     scores, quantiles = record["scores"], record["returns"]
     interval, published = Interval(*scores["normalized_ci"]), registry.task(task).scores
     middle = normalize(float(interquartile_mean(quantiles)), published)
@@ -246,19 +214,19 @@ def _normalized_iqm(parts: list[Resampled], published: Scores) -> FloatArray:
     return _normalized(pooled_interquartile_mean(parts), published)
 
 
-def _seconds(run: Result, kind: str) -> float | None:
+def _seconds(run: Record, kind: str) -> float | None:
     """Training and evaluation together, if every step that has ended was measured so."""
     found = [step.get(kind) for step in run.timing.values() if isinstance(step, dict) and "seconds" in step]
     measured = [value for value in found if value is not None]
     return sum(measured) if measured and len(measured) == len(found) else None
 
 
-def _excess(run: Result) -> float | None:
-    curve = run.curves.get("val/bc/excess")
+def _excess(run: Record) -> float | None:
+    curve = run.curve_values.get("val/bc/excess")
     return None if curve is None else curve.values[-1]
 
 
-def _settings(run: Result) -> str:
+def _settings(run: Record) -> str:
     return settings_told(run.scores.get("provenance", {}).get("decoding", {}))
 
 

@@ -18,7 +18,8 @@ from lmrl.evaluation.intervals import (
     improvement_interval,
     stratified_interval,
 )
-from lmrl.evaluation.scores import DATA, Score
+from lmrl.evaluation.records import DATA
+from lmrl.evaluation.scores import Score
 from lmrl.report.tables import Table, play, without_empty
 from lmrl.report.wording import MINUS, UNKNOWN, label, number, ordered, with_interval
 

@@ -15,12 +15,21 @@ from lmrl.envs import registry
 from lmrl.envs.task import ProbePlot
 from lmrl.evaluation.aggregates import improvements
 from lmrl.evaluation.curves import Curve, Curves, values_at
-from lmrl.evaluation.results import Result
+from lmrl.evaluation.records import Record
 from lmrl.evaluation.scores import Score
 from lmrl.report.plots import STYLE, Bar, plot_improvements, plot_lengths, plot_returns_beside_data, plot_scores
 from lmrl.report.wording import colour, label, ordered
 
-__all__ = ["draw", "plot_excess", "plot_losses", "plot_probes", "plot_returns"]
+__all__ = [
+    "draw",
+    "draw_curves",
+    "draw_probes",
+    "draw_scores",
+    "plot_excess",
+    "plot_losses",
+    "plot_probes",
+    "plot_returns",
+]
 
 _STEPS = "optimizer step"
 _EXCESS = "val/bc/excess"
@@ -206,24 +215,39 @@ _STALE = (
 
 
 def draw(
-    found: Mapping[str, Mapping[str, Mapping[int, Result]]], scores: Mapping[str, Mapping[str, Score]], out: Path
+    found: Mapping[str, Mapping[str, Mapping[int, Record]]],
+    curves: Mapping[str, Mapping[str, Mapping[int, Curves]]],
+    scores: Mapping[str, Mapping[str, Score]],
+    out: Path,
 ) -> list[Path]:
     """Draw what there is something to draw of; pictures of an earlier report are removed.
 
     Args:
-        found: task to player to training seed to result.
+        found: task to player to training seed to record.
+        curves: task to player to training seed to learning curves.
         scores: task to player to score, the data among the players.
         out: folder for the pictures.
     """
     for stale in chain.from_iterable(map(out.glob, _STALE)):
         stale.unlink()
-    return [*_of_scores(scores, out), *_of_curves(found, out), *_of_probes(found, out)]
+    return [*_of_scores(scores, out), *draw_curves(curves, out), *draw_probes(found, out)]
+
+
+def draw_scores(scores: Mapping[str, Mapping[str, Score]], path: Path) -> bool:
+    """Draw the normalised scores of all tasks that have a scale; return whether there is one.
+
+    Args:
+        scores: task to player to score.
+        path: where the picture goes.
+    """
+    scaled = {task: _bars(task, players) for task, players in scores.items() if registry.task(task).scores.any_scale}
+    if scaled:
+        plot_scores(scaled, path)
+    return bool(scaled)
 
 
 def _of_scores(scores: Mapping[str, Mapping[str, Score]], out: Path) -> Iterator[Path]:
-    scaled = {task: _bars(task, players) for task, players in scores.items() if registry.task(task).scores.any_scale}
-    if scaled:
-        plot_scores(scaled, out / "scores.png")
+    if draw_scores(scores, out / "scores.png"):
         yield out / "scores.png"
     better = {task: improvements(players, ordered(_played(players))) for task, players in scores.items()}
     if any(better.values()):
@@ -235,16 +259,20 @@ def _of_scores(scores: Mapping[str, Mapping[str, Score]], out: Path) -> Iterator
     yield out / "lengths.png"
 
 
-def _of_curves(found: Mapping[str, Mapping[str, Mapping[int, Result]]], out: Path) -> Iterator[Path]:
-    curves = {
-        task: {
-            name: kept
-            for name in ordered(players)
-            if (kept := [run.curves for run in players[name].values() if run.curves])
-        }
-        for task, players in found.items()
-    }
-    trained = {task: runs for task, runs in curves.items() if runs}
+def draw_curves(curves: Mapping[str, Mapping[str, Mapping[int, Curves]]], out: Path) -> Iterator[Path]:
+    """Draw returns over steps, minutes and episodes, the excess of BC, and the loss terms of each task.
+
+    Args:
+        curves: task to player to training seed to learning curves.
+        out: folder for the pictures.
+
+    Yields:
+        The path of each picture, when it is drawn.
+    """
+    trained: dict[str, dict[str, list[Curves]]] = {}
+    for task, players in curves.items():
+        for name in ordered(players):
+            trained.setdefault(task, {})[name] = list(players[name].values())
     if trained:
         plot_returns(trained, out / "learning_curves.png")
         yield out / "learning_curves.png"
@@ -266,7 +294,16 @@ def _of_curves(found: Mapping[str, Mapping[str, Mapping[int, Result]]], out: Pat
         yield out / f"losses_{task}.png"
 
 
-def _of_probes(found: Mapping[str, Mapping[str, Mapping[int, Result]]], out: Path) -> Iterator[Path]:
+def draw_probes(found: Mapping[str, Mapping[str, Mapping[int, Record]]], out: Path) -> Iterator[Path]:
+    """Draw what the probe of each task found, of the first training seed of each player.
+
+    Args:
+        found: task to player to training seed to record.
+        out: folder for the pictures.
+
+    Yields:
+        The path of each picture, when it is drawn.
+    """
     for task, players in found.items():
         first = {name: next(iter(players[name].values())).probe for name in ordered(players)}
         probes = {name: probe for name, probe in first.items() if probe is not None}

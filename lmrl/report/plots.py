@@ -12,7 +12,8 @@ from matplotlib.lines import Line2D
 
 from lmrl.evaluation.aggregates import Improvement
 from lmrl.evaluation.intervals import Interval
-from lmrl.evaluation.scores import DATA, Score
+from lmrl.evaluation.records import DATA
+from lmrl.evaluation.scores import Score
 from lmrl.report.wording import colour, label, number, ordered, with_interval
 
 __all__ = ["STYLE", "Bar", "plot_improvements", "plot_lengths", "plot_returns_beside_data", "plot_scores"]

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 from lmrl.envs import registry
 from lmrl.errors import UserError
 from lmrl.evaluation.aggregates import aggregates, improvements
+from lmrl.evaluation.records import DATA, Record, read_record_curves, read_records
 from lmrl.evaluation.result_files import read_json, write_json
-from lmrl.evaluation.results import Result
-from lmrl.evaluation.scores import DATA, Score, data_score, read_seeds, score
+from lmrl.evaluation.scores import Score, data_score, score
 from lmrl.files import locked, replacing
 from lmrl.report.order import differences, offline_rl, order
 from lmrl.report.pages import render_html, render_markdown
@@ -106,8 +106,8 @@ def _flat(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-Found: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Result]]]
-"""Task to player to training seed to result."""
+Found: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Record]]]
+"""Task to player to training seed to record."""
 
 _OFFLINE = ("bc", "filtered_bc", "mc", "ilql")
 _WORDS: dict[str, Any] = {
@@ -173,7 +173,7 @@ def write_report(
     """Write ``report.md``, ``report.html``, ``table.csv``, ``table.json``, pictures, and ``log.txt`` of the making.
 
     Args:
-        runs: folder with ``<task>/<name>/evaluation/scores.json``, and with more seeds in ``seed_1`` and so on.
+        runs: folder of runs or of records, as of `lmrl.evaluation.records.read_records`.
         out: folder for the report; files of an earlier one are replaced.
         tasks: which tasks; all that have results if left out.
         algorithms: which ones to expect: the report says of each whether it is missing. Those of the last
@@ -203,7 +203,8 @@ def _write(
     algorithms: Sequence[str] | None,
 ) -> Path:
     out.mkdir(parents=True, exist_ok=True)
-    pictures = draw(found, scores, out)
+    curves = {task: read_record_curves(runs, task) for task in found}
+    pictures = draw(found, curves, scores, out)
     write_table(scores, out, made)
     expected = tuple(algorithms or made["algorithms"] or _OFFLINE)
     offline, offline_words = offline_rl(scores)
@@ -220,13 +221,13 @@ def _write(
 
 def _found(runs: Path, tasks: Sequence[str] | None) -> Found:
     chosen = [registry.task(task).name for task in tasks] if tasks is not None else list(registry.tasks())
-    found = {task: players for task in chosen if (players := read_seeds(runs, task))}
+    found = {task: players for task in chosen if (players := read_records(runs, task))}
     if not found:
         raise UserError(f"no results of {', '.join(chosen)} in {runs}; make some with: lmrl reproduce {chosen[0]}")
     return found
 
 
-def _scores(runs: Path, task: str, players: Mapping[str, Mapping[int, Result]]) -> dict[str, Score]:
+def _scores(runs: Path, task: str, players: Mapping[str, Mapping[int, Record]]) -> dict[str, Score]:
     scores = {name: score(task, name, results) for name, results in players.items()}
     data = data_score(runs, task)
     return scores if data is None else {**scores, DATA: data}

@@ -1,27 +1,26 @@
 """What the report says about one task and about all of them, as tables and sentences without any markup."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from lmrl.configuration import check_config, value_at
+from lmrl.configuration import value_at
 from lmrl.envs import registry
 from lmrl.envs.scores import ALGORITHMS, Scores, normalize
 from lmrl.errors import counted
 from lmrl.evaluation.aggregates import Aggregate, aggregates
 from lmrl.evaluation.intervals import Interval
-from lmrl.evaluation.results import Result
-from lmrl.evaluation.scores import DATA, Score
+from lmrl.evaluation.records import DATA, Record
+from lmrl.evaluation.scores import Score
 from lmrl.report.wording import UNKNOWN, count, duration, is_known, label, number, ordered, percent, with_interval
 
 __all__ = ["Table", "columns", "commands", "follows", "overview", "play", "task_words", "without_empty"]
 
 
-def commands(result: Result) -> str:
+def commands(result: Record) -> str:
     """The commands that make this result again, with seed and wall time of each."""
-    scores, lines = result.scores, [label(result.name)]
+    scores, lines = result.scores, [label(result.algorithm)]
     steps: dict[str, Any] = {name: step for name, step in result.timing.items() if isinstance(step, dict)}
     for name, step in steps.items():
         lines.append(f"  {step.get('command', name)}    # {duration(step.get('seconds'))}")
@@ -68,7 +67,7 @@ def without_empty(table: Table, *heads: str) -> Table:
 
 
 def task_words(
-    task: str, results: Mapping[str, Result], scores: Mapping[str, Score], expected: Sequence[str]
+    task: str, results: Mapping[str, Record], scores: Mapping[str, Score], expected: Sequence[str]
 ) -> dict[str, Any]:
     """All that the report's templates show of one task.
 
@@ -91,18 +90,17 @@ def task_words(
         "losses_picture": f"losses_{task}.png",
         "published": _published(published),
         "constants": _constants(published),
-        "tokens": _tokens(results["bc"].folder / "config.yaml") if "bc" in results else "",
+        "tokens": _tokens(results["bc"].config) if "bc" in results else "",
         "commands": [commands(results[name]) for name in names],
-        "transcripts": [(label(name), results[name].transcript()) for name in names],
+        "transcripts": [(label(name), results[name].transcript) for name in names],
     }
 
 
-def _tokens(config: Path) -> str:
-    """What a BC run reads and says, by its configuration; empty if that is not there, or it starts from a model."""
-    if not config.is_file():
+def _tokens(config: Mapping[str, Any]) -> str:
+    """Name the tokens that a BC run reads and says; empty without a configuration, or if it starts from a model."""
+    settings = value_at(OmegaConf.create(dict(config)), "model.init_args")
+    if not settings:
         return ""
-    check_config(config)
-    settings = value_at(OmegaConf.load(config), "model.init_args") or {}
     if settings.get("pretrained"):
         return ""
     name, task = settings.get("tokenizer") or "the default tokenizer", settings.get("task_tokens")

@@ -8,13 +8,13 @@ from typing import Any
 from rich.console import Console
 
 from lmrl.errors import UserError
+from lmrl.evaluation.records import write_records
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.report.report import write_report
 from lmrl.reproduce.plan import Order, plan
 from lmrl.reproduce.processes import LMRL, Processes
 from lmrl.reproduce.progress import Progress, summary
 from lmrl.reproduce.ray_cells import RayCells
-from lmrl.reproduce.records import keep
 from lmrl.reproduce.schedule import Threads, run_cells
 from lmrl.reproduce.slurm import SlurmJobs
 
@@ -65,8 +65,8 @@ def reproduce(
         launcher: the command in front of ``fit``, ``evaluate`` and ``data generate``; None: ``lmrl``.
         console: where progress is shown; standard output if left out.
         command: what made the table, for the report.
-        records: folder in which small records of finished cells are kept (`lmrl.reproduce.records.keep`); the report is
-            then of all that are there.
+        records: folder of records to which finished cells are added (`lmrl.evaluation.records.write_records`); the
+            report is then of all that are there.
 
     Returns:
         The path of ``report.html``.
@@ -92,7 +92,7 @@ def reproduce(
     if records is None:
         page = write_report(order.runs, report, order.tasks, order.algorithms)
     else:
-        keep(order.runs, records)
+        write_records(order.runs, records)
         page = write_report(records, report)
     out.print(summary(order.runs, order.tasks))
     out.print(f"report: {page}", highlight=False)

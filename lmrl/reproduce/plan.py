@@ -16,13 +16,12 @@ from lmrl.envs import registry
 from lmrl.envs.registry import policy_names
 from lmrl.errors import UserError, unknown
 from lmrl.evaluation.evaluate import default_episodes
+from lmrl.evaluation.records import DATA, seed_folder
 from lmrl.evaluation.result_files import read_json
-from lmrl.evaluation.scores import seed_folder
 from lmrl.evaluation.tuning import BETAS, TEMPERATURES
 from lmrl.models.checkpoints import read_checkpoint, weights_of
 
 __all__ = [
-    "DATA",
     "PLAYERS",
     "PRESETS",
     "SCRATCH",
@@ -43,9 +42,6 @@ __all__ = [
     "reached",
     "standing",
 ]
-
-DATA = "data"
-"""In place of an algorithm: the dataset and its own returns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from rich.table import Table
 
 from lmrl.envs import registry
 from lmrl.evaluation.curves import find_metrics
+from lmrl.evaluation.records import DATA, read_records
 from lmrl.evaluation.result_files import read_json
-from lmrl.evaluation.scores import read_seeds
 from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, with_interval
-from lmrl.reproduce.plan import DATA, Cell, Standing, is_done
+from lmrl.reproduce.plan import Cell, Standing, is_done
 
 __all__ = ["Progress", "summary"]
 
@@ -158,7 +158,7 @@ def summary(runs: Path, tasks: Sequence[str]) -> Table:
     for head in ("seed", "as trained [95 %]", "tuned [95 %]", "paper", "success"):
         table.add_column(escape(head), justify="right", no_wrap=True)
     for task in tasks:
-        published, results = registry.task(task).scores, read_seeds(runs, task)
+        published, results = registry.task(task).scores, read_records(runs, task)
         if results:
             table.add_row(f"[bold]{task}[/bold]")
         for name in ordered(results):

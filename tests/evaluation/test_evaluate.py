@@ -15,8 +15,9 @@ from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.played import transcript
 from lmrl.evaluation.playing import RayWorkers
+from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.evaluation.result_files import SCORE_KEYS
-from lmrl.evaluation.results import notes_on_weights, read_results, write_evaluation
+from lmrl.evaluation.results import notes_on_weights, write_evaluation
 from lmrl.types import Episode, Reply, Request
 
 KEYS = (
@@ -217,12 +218,12 @@ def test_written_and_read_back(tmp_path: Path) -> None:
     folder = tmp_path / "maze_fo" / "mine"
     scores = write_evaluation(three(), folder / "evaluation")
     assert json.loads((folder / "evaluation" / "scores.json").read_text()) == scores
-    result = read_results(tmp_path, "maze_fo")["mine"]
+    result = read_records(tmp_path, "maze_fo")["mine"][0]
     assert result.scores == scores
     assert tuple(read_episodes(folder / "evaluation" / "episodes.parquet")) == three().episodes
-    assert result.played().returns.tolist() == [episode.total_reward for episode in three().episodes]
-    assert result.transcript() == transcript(three().episodes[0]) and result.tuned is None
-    assert result.curves == {} and result.timing == {} and result.probe is None
+    assert result.episodes.returns.tolist() == [episode.total_reward for episode in three().episodes]
+    assert result.transcript == transcript(three().episodes[0]) and result.tuned is None
+    assert read_record_curves(tmp_path, "maze_fo") == {} and result.timing == {} and result.probe is None
 
 
 def test_a_failed_write_leaves_the_evaluation_before(tmp_path: Path) -> None:
@@ -253,7 +254,7 @@ def test_broken_scores_name_their_file(tmp_path: Path, text: str) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(text)
     with pytest.raises(UserError, match=r"scores\.json"):
-        read_results(tmp_path, "maze_fo")
+        read_records(tmp_path, "maze_fo")
 
 
 def test_scores_of_weights_that_a_run_no_longer_has_are_left_out(tmp_path: Path) -> None:
@@ -265,9 +266,9 @@ def test_scores_of_weights_that_a_run_no_longer_has_are_left_out(tmp_path: Path)
         ("two", [], [f"{run / 'evaluation'} is of weights that the run no longer has: left out; play again"]),
     ):
         (run / "best" / "lmrl.json").write_text(json.dumps({"files": [], "made_with": {"weights": weights}}))
-        assert [*read_results(tmp_path, "maze_fo")] == found and notes_on_weights(tmp_path, "maze_fo") == note
+        assert [*read_records(tmp_path, "maze_fo")] == found and notes_on_weights(tmp_path, "maze_fo") == note
     write_evaluation(three(), run / "evaluation")
-    assert [*read_results(tmp_path, "maze_fo")] == ["bc"]
+    assert [*read_records(tmp_path, "maze_fo")] == ["bc"]
     told = "maze_fo: scores of bc do not say which weights played"
     assert notes_on_weights(tmp_path, "maze_fo") == [told]
     for name in ("short", ".earlier"):

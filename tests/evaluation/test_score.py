@@ -11,9 +11,10 @@ from lmrl.errors import UserError
 from lmrl.evaluation.aggregates import aggregates, improvements
 from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.intervals import student_mean
+from lmrl.evaluation.records import read_records, seed_folder, seed_folders
 from lmrl.evaluation.result_files import write_json
 from lmrl.evaluation.results import write_evaluation
-from lmrl.evaluation.scores import Score, data_score, read_seeds, score, seed_folder, seed_folders
+from lmrl.evaluation.scores import Score, data_score, score
 from lmrl.report.report import write_report
 from lmrl.report.wording import MINUS, with_interval
 from lmrl.reproduce.progress import summary
@@ -43,7 +44,7 @@ def lay(
 
 
 def scores_of(runs: Path, task: str = "text_nav_fo") -> dict[str, Score]:
-    return {name: score(task, name, results) for name, results in read_seeds(runs, task).items()}
+    return {name: score(task, name, results) for name, results in read_records(runs, task).items()}
 
 
 def test_seeds_are_folders_of_runs(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_seeds_are_folders_of_runs(tmp_path: Path) -> None:
     lay(tmp_path, [1.0], seed=2)
     (tmp_path / "seed_x").mkdir()
     assert seed_folders(tmp_path) == {0: tmp_path, 2: tmp_path / "seed_2"}
-    assert {seed: r.scores["seed"] for seed, r in read_seeds(tmp_path, "text_nav_fo")["bc"].items()} == {0: 0, 2: 2}
+    assert {seed: r.scores["seed"] for seed, r in read_records(tmp_path, "text_nav_fo")["bc"].items()} == {0: 0, 2: 2}
 
 
 def test_the_two_kinds_of_interval_are_kept_apart(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_one_seed_has_no_interval_over_seeds(tmp_path: Path) -> None:
 def test_one_run_has_one_interval_wherever_it_is_shown(tmp_path: Path) -> None:
     chance = np.random.default_rng(0)
     lay(tmp_path, chance.normal(0.5, 0.2, 64).round(3).tolist())
-    found, (run,) = scores_of(tmp_path)["bc"], read_seeds(tmp_path, "text_nav_fo")["bc"].values()
+    found, (run,) = scores_of(tmp_path)["bc"], read_records(tmp_path, "text_nav_fo")["bc"].values()
     assert list(found.over_episodes) == run.scores["normalized_ci"]
     assert list(found.return_over_episodes) == run.scores["return_ci"]
     shown = with_interval(run.scores["normalized"], run.scores["normalized_ci"])

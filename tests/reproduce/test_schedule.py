@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from lmrl.errors import UserError
+from lmrl.evaluation.records import DATA
 from lmrl.files import locked
 from lmrl.reproduce import Order
-from lmrl.reproduce.plan import DATA, Step, dataset_of, plan
+from lmrl.reproduce.plan import Step, dataset_of, plan
 from lmrl.reproduce.processes import Processes
 from lmrl.reproduce.schedule import finish
 

@@ -16,7 +16,7 @@ def test_every_number_is_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) ->
     tuned = SimpleNamespace(scores=scores | {"normalized": -50.2, "normalized_ci": [-60.1, -40.9]})
     results = {name: {0: SimpleNamespace(scores=scores, tuned=tuned)} for name in names[1:]}
     results[names[0]] = {0: SimpleNamespace(scores=scores, tuned=None)}
-    monkeypatch.setitem(summary.__globals__, "read_seeds", lambda runs, task: results)
+    monkeypatch.setitem(summary.__globals__, "read_records", lambda runs, task: results)
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(summary(Path("runs"), ["maze_fo", "twenty_questions"]))
     lines = console.export_text().replace("\u2212", "-").splitlines()

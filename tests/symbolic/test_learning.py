@@ -15,8 +15,8 @@ from lmrl.envs.maze.layouts import LAYOUTS
 from lmrl.envs.registry import make_policy, task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
+from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.evaluation.result_files import read_json
-from lmrl.evaluation.results import read_results
 from lmrl.modules import load_module, load_policy
 from lmrl.symbolic import Grid, GridMaze, SymbolicCQL, SymbolicDQN, from_episodes, q_learning, q_learning_offline
 from lmrl.symbolic.grid import Transitions
@@ -155,13 +155,13 @@ def test_the_command_puts_results_where_the_report_finds_them(
     monkeypatch.chdir(tmp_path)
     assert main(["symbolic", "--data", str(data), "--episodes", "25", "--steps", "100"]) == 0
     assert "Q-learning on the grid" in capsys.readouterr().out
-    results = read_results(Path("runs"), "maze_fo")
+    results = {name: of[0] for name, of in read_records(Path("runs"), "maze_fo").items()}
     assert [*results] == ["symbolic_cql", "symbolic_dqn", "symbolic_q", "symbolic_q_offline"]
     for name in ("symbolic_q", "symbolic_q_offline"):
         assert results[name].scores["return_mean"] == pytest.approx(-6.84)
         probe = results[name].probe
         assert probe is not None and probe.right == 25
-    assert "symbolic_cql/cql_loss" in results["symbolic_cql"].curves
+    assert "symbolic_cql/cql_loss" in read_record_curves(Path("runs"), "maze_fo")["symbolic_cql"][0]
     assert read_json(Path("runs/maze_fo/symbolic_dqn/timing.json"))["fit"]["command"].startswith("lmrl symbolic --alg")
     words = ["evaluate", "maze_fo", "--policy", "runs/maze_fo/symbolic_dqn", "--episodes", "25", "--out", "again"]
     assert main(words) == 0

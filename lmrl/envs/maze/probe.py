@@ -1,11 +1,9 @@
 """What a policy would do, and what it thinks it will earn, in every cell of a maze."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from lmrl.envs import registry
@@ -13,10 +11,9 @@ from lmrl.envs.maze.env import Maze
 from lmrl.envs.maze.layouts import MOVES, Cell, Layout
 from lmrl.envs.task import Probe
 from lmrl.errors import UserError, in_one_line
-from lmrl.files import json_of_file, replacing
 from lmrl.types import Policy, Request, Valued
 
-__all__ = ["PROBE", "MazeProbe", "probe_maze", "read_probe", "write_probe"]
+__all__ = ["PROBE", "MazeProbe", "probe_maze", "read_probe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +90,25 @@ def probe_maze(policy: Policy, task: str, env_arguments: Mapping[str, Any] | Non
     )
 
 
-def write_probe(probe: MazeProbe, path: Path) -> None:
-    """Write it as JSON, for `read_probe`."""
-    with replacing(path) as file:
-        file.write(json.dumps(asdict(probe), indent=1).encode())
+def read_probe(record: Mapping[str, Any], where: str) -> MazeProbe:
+    """Make the probe of a JSON object that `dataclasses.asdict` made of one.
 
-
-def read_probe(path: Path) -> MazeProbe:
-    """The probe that `write_probe` wrote.
+    Args:
+        record: the object.
+        where: the file it is from, for the message.
 
     Raises:
-        UserError: naming the file, if it holds something else.
+        UserError: naming the file, if the object is something else.
     """
-    record = json_of_file(path)
     try:
         probe = _probe(record)
         _check(probe)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise UserError(f"{path}: not a maze probe ({type(error).__name__}: {in_one_line(error)})") from error
+        raise UserError(f"{where}: not a maze probe ({type(error).__name__}: {in_one_line(error)})") from error
     return probe
 
 
-PROBE = Probe(probe_maze, write_probe, read_probe)
+PROBE = Probe(probe_maze, asdict, read_probe)
 
 
 def _check(probe: MazeProbe) -> None:
@@ -133,7 +127,7 @@ def _check(probe: MazeProbe) -> None:
         raise UserError(f"best_possible must be from 0 to {len(probe.positions)}, got {probe.best_possible}")
 
 
-def _probe(record: dict[str, Any]) -> MazeProbe:
+def _probe(record: Mapping[str, Any]) -> MazeProbe:
     values = record["values"]
     return MazeProbe(
         rows=tuple(map(str, record["rows"])),

@@ -1,10 +1,11 @@
+import json
 from pathlib import Path
 from typing import Any
 
 import matplotlib.image
 import pytest
 
-from lmrl.envs.maze.probe import probe_maze, read_probe, write_probe
+from lmrl.envs.maze.probe import PROBE, probe_maze
 from lmrl.envs.maze.probe_plot import PROBE_PLOT
 from lmrl.errors import UserError
 from lmrl.report.pictures import plot_probes
@@ -50,13 +51,12 @@ def test_every_cell_is_asked_at_once_in_a_slot_of_its_own(player: Any) -> None:
     )
 
 
-def test_written_and_read_back(seer: Any, tmp_path: Path) -> None:
+def test_written_and_read_back(seer: Any) -> None:
     probe = probe_maze(seer, "maze_fo")
-    write_probe(probe, tmp_path / "probe.json")
-    assert read_probe(tmp_path / "probe.json") == probe
-    (tmp_path / "probe.json").write_text('{"rows": []}')
+    text = json.dumps(PROBE.to_json(probe))
+    assert PROBE.from_json(json.loads(text), "probe.json") == probe
     with pytest.raises(UserError, match=r"probe.json: not a maze probe"):
-        read_probe(tmp_path / "probe.json")
+        PROBE.from_json({"rows": []}, "probe.json")
 
 
 def test_the_picture_shows_wrong_moves(seer: Any, player: Any, tmp_path: Path) -> None:

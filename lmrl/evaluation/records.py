@@ -1,0 +1,517 @@
+"""Records: one per finished cell of a results table, read from run folders or from a folder of small files.
+
+A folder of records holds all that a report needs, without weights and texts::
+
+    <task>.jsonl             a line per algorithm and training seed: configuration, commands, timing, tuned settings,
+                             scores, the first transcript, and those values of curves that tables show
+    curves/<task>.parquet    the learning curves of the task, without throughput (``perf/...``), which is the machine's
+    episodes.parquet         return, length, success and illegal actions of each episode of each evaluation
+    reproduce.json           the commands that made the table
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from omegaconf import OmegaConf
+
+from lmrl.configuration import check_config
+from lmrl.envs.registry import probe, tasks
+from lmrl.errors import UserError, in_one_line
+from lmrl.evaluation.curves import Curve, Curves, find_metrics, read_curves
+from lmrl.evaluation.played import EpisodeTable, read_table
+from lmrl.evaluation.result_files import check_record, read_json, write_json
+from lmrl.evaluation.results import TUNED, current_evaluations, read_scores, read_transcript
+from lmrl.files import locked, parse_json, replacing
+
+__all__ = [
+    "DATA",
+    "Record",
+    "read_data",
+    "read_record_curves",
+    "read_records",
+    "seed_folder",
+    "seed_folders",
+    "write_records",
+]
+
+DATA = "data"
+"""In place of an algorithm: the dataset and its own returns."""
+
+_PLAIN = "evaluation"
+_TUNED = "evaluation_tuned"
+_PARTS = (_PLAIN, "evaluation_last", _TUNED)
+"""Evaluations of a run: as trained, of the last checkpoint, and with tuned settings."""
+
+_EXCESS = "val/bc/excess"
+_LOSSES = ("train/loss", "val/loss")
+
+_EPISODES = pa.schema(
+    [
+        ("task", pa.string()),
+        ("algorithm", pa.string()),
+        ("seed", pa.int32()),
+        ("part", pa.string()),
+        ("return", pa.float64()),
+        ("length", pa.int32()),
+        ("success", pa.int8()),
+        ("illegal", pa.int32()),
+    ]
+)
+_CURVES = pa.schema(
+    [
+        ("quantity", pa.string()),
+        ("algorithm", pa.string()),
+        ("seed", pa.int32()),
+        ("step", pa.int64()),
+        ("value", pa.float64()),
+    ]
+)
+
+Key: TypeAlias = tuple[str, int]
+"""Algorithm and training seed: what identifies a cell of one task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One finished cell: an algorithm or a scripted policy on a task, with one training seed."""
+
+    task: str
+    algorithm: str
+    """Name of the run folder: ``ilql``, ``random``."""
+    seed: int
+    """Of the training."""
+    folder: Path
+    """The run folder; for a record from a file, where `lmrl reproduce` puts it."""
+    scores: Mapping[str, Any]
+    """Content of ``scores.json``."""
+    episodes: EpisodeTable
+    """The episodes that the scores count."""
+    timing: Mapping[str, Any] = field(default_factory=dict)
+    """Content of ``timing.json``; empty if nothing was timed."""
+    cell: Mapping[str, Any] = field(default_factory=dict)
+    """Content of ``cell.json``; empty for runs outside a table."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Content of ``config.yaml``; empty for policies that were not trained."""
+    curve_values: Mapping[str, Curve] = field(default_factory=dict)
+    """The excess of BC at each validation, and the last training and held-out loss; see `read_record_curves`."""
+    probe: Any = None
+    """What the task's probe found (`lmrl.envs.task.Probe`); None without one."""
+    transcript: str = ""
+    """The first episode, to read."""
+    tuned: "Record | None" = None
+    """The same run with tuned decoding settings."""
+
+    def __repr__(self) -> str:
+        """Describe the record in one line, without configuration and episodes."""
+        mean = self.scores.get("return_mean", float("nan"))
+        return f"<Record of {self.algorithm} on {self.task}, seed {self.seed}: mean return {mean:.2f}>"
+
+
+def seed_folder(runs: Path, seed: int) -> Path:
+    """Return the folder of a training seed: ``runs`` for seed 0, ``runs/seed_1`` for seed 1."""
+    return runs if seed == 0 else runs / f"seed_{seed}"
+
+
+def seed_folders(runs: Path) -> dict[int, Path]:
+    """Return the folder of each training seed that has one, and of seed 0."""
+    found = {int(path.name[5:]): path for path in runs.glob("seed_*") if re.fullmatch(r"seed_[1-9]\d*", path.name)}
+    return {0: runs, **dict(sorted(found.items()))}
+
+
+def read_records(place: Path, task: str) -> dict[str, dict[int, Record]]:
+    """Read all finished evaluations of a task.
+
+    Evaluations of weights that a run folder no longer has are left out.
+
+    Args:
+        place: folder of runs (``<task>/<algorithm>/evaluation``, further training seeds in ``seed_1`` and so on), or
+            folder that `write_records` has written.
+        task: name of the task.
+
+    Returns:
+        Algorithm to training seed to record.
+
+    Raises:
+        UserError: naming the file, if one is broken.
+    """
+    lines = _lines_of(place, task)
+    episodes = _read_episodes(place, task) if _is_kept(place, task) else {}
+    records: dict[str, dict[int, Record]] = {}
+    for line in lines:
+        if line["algorithm"] == DATA:
+            continue
+        record = _record(line, place, episodes)
+        records.setdefault(record.algorithm, {})[record.seed] = record
+    return records
+
+
+def read_record_curves(place: Path, task: str) -> dict[str, dict[int, Curves]]:
+    """Read the learning curves of a task.
+
+    Args:
+        place: as of `read_records`.
+        task: name of the task.
+
+    Returns:
+        Algorithm to training seed to curves; nothing for policies that were not trained.
+
+    Raises:
+        UserError: naming the file, if one is broken.
+    """
+    found: dict[str, dict[int, Curves]] = {}
+    if _is_kept(place, task):
+        for (algorithm, seed), curves in _read_kept_curves(place, task).items():
+            found.setdefault(algorithm, {})[seed] = curves
+        return found
+    for seed, runs in seed_folders(place).items():
+        for run in current_evaluations(runs, task):
+            curves = _curves_of_run(run)
+            if curves:
+                found.setdefault(run.name, {})[seed] = curves
+    return found
+
+
+def read_data(place: Path, task: str) -> dict[str, Any]:
+    """Read the record of the task's dataset: its scores and the percentiles of its returns; empty if there is none.
+
+    Raises:
+        UserError: naming the file, if it is broken or lacks one of both.
+    """
+    if _is_kept(place, task):
+        path = _file_of(place, task)
+        cells = [line["cell"] for line in _kept_lines(path) if line["algorithm"] == DATA]
+        cell: dict[str, Any] = cells[0] if cells else {}
+    else:
+        path = place / task / DATA / "cell.json"
+        cell = read_json(path)
+    lacking = [name for name in ("scores", "returns") if not cell.get(name)]
+    if cell and lacking:
+        raise UserError(f"{path}: the record of the dataset lacks {', '.join(lacking)}")
+    return cell
+
+
+def write_records(runs: Path, records: Path) -> list[str]:
+    """Add every finished cell of a folder of runs to a folder of records; cells of the same name are replaced.
+
+    Args:
+        runs: folder with ``<task>/<algorithm>/cell.json``, further training seeds in ``seed_1`` and so on.
+        records: folder for the records, made if it is missing. Only files of tasks with finished cells are written.
+
+    Returns:
+        ``<task>/<algorithm>`` of each cell that was added, with ``seed N`` for further training seeds.
+
+    Raises:
+        UserError: naming the file, if one is broken; or another process writes into the folder.
+    """
+    by_task: dict[str, list[tuple[int, Path]]] = {}
+    for seed, folder in seed_folders(runs).items():
+        for path in sorted(folder.glob("*/*/cell.json")):
+            run = path.parent
+            if not run.name.startswith("."):
+                by_task.setdefault(run.parent.name, []).append((seed, run))
+    if not by_task:
+        return []
+    written = []
+    with locked(records, "folder of records", wait=60.0):
+        for task, cells in sorted(by_task.items()):
+            _add_cells(records, task, cells)
+            for seed, run in cells:
+                written.append(f"{task}/{run.name}" + (f" seed {seed}" if seed else ""))
+        _add_commands(runs, records)
+    return written
+
+
+def _add_cells(records: Path, task: str, cells: list[tuple[int, Path]]) -> None:
+    """Write the three files of a task; the one with the scores last, so that it never runs ahead of the others."""
+    lines = {_key(line): line for line in _kept_lines(_file_of(records, task))}
+    curves = _read_kept_curves(records, task)
+    tables = _read_episodes(records, task)
+    for seed, run in cells:
+        key = (run.name, seed)
+        lines[key] = _line_of_run(run, task, seed)
+        curves[key] = _curves_of_run(run)
+        for part in _PARTS:
+            tables.pop((run.name, seed, part), None)
+            if (run / part / "scores.json").is_file():
+                tables[run.name, seed, part] = read_table(run / part / "episodes.csv")
+    _write_if_changed(records / "curves" / f"{task}.parquet", _parquet([_curve_table(curves)]))
+    _write_if_changed(records / "episodes.parquet", _parquet(_episode_tables(records, task, tables)))
+    text = "".join(json.dumps(lines[key], ensure_ascii=False) + "\n" for key in sorted(lines))
+    _write_if_changed(_file_of(records, task), text.encode())
+
+
+def _add_commands(runs: Path, records: Path) -> None:
+    """Add the commands of `lmrl reproduce` and the algorithms that they asked for, each once."""
+    made = read_json(runs / "reproduce.json")
+    if not made:
+        return
+    before = read_json(records / "reproduce.json")
+    together = {}
+    for name in ("commands", "algorithms"):
+        together[name] = list(dict.fromkeys([*before.get(name, ()), *made.get(name, ())]))
+    write_json(together, records / "reproduce.json")
+
+
+# Lines: what is kept of a cell beside its episodes and curves, as JSON.
+
+
+def _is_kept(place: Path, task: str) -> bool:
+    return _file_of(place, task).is_file()
+
+
+def _file_of(place: Path, task: str) -> Path:
+    return place / f"{task}.jsonl"
+
+
+def _lines_of(place: Path, task: str) -> list[dict[str, Any]]:
+    """Return a line per cell, of a folder of records or of a folder of runs."""
+    if _is_kept(place, task):
+        return _kept_lines(_file_of(place, task))
+    lines = []
+    for seed, runs in seed_folders(place).items():
+        for run in current_evaluations(runs, task):
+            lines.append(_line_of_run(run, task, seed))
+    return lines
+
+
+def _kept_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    lines = []
+    for number, text in enumerate(path.read_bytes().splitlines(), start=1):
+        where = f"{path}, line {number}"
+        line = parse_json(text, where)
+        check_record(line, where)
+        if line["task"] != path.stem:
+            raise UserError(f"{where}: a record of task {line['task']!r} lies in the file of {path.stem!r}")
+        lines.append(line)
+    return lines
+
+
+def _key(line: Mapping[str, Any]) -> Key:
+    return line["algorithm"], line["seed"]
+
+
+def _line_of_run(run: Path, task: str, seed: int) -> dict[str, Any]:
+    """Collect the small files of a run folder into one JSON object."""
+    cell = read_json(run / "cell.json")
+    line: dict[str, Any] = {"task": task, "algorithm": run.name, "seed": seed}
+    if run.name == DATA:
+        return {**line, "cell": cell, "timing": read_json(run / "timing.json")}
+    line["cell"] = {name: value for name, value in cell.items() if name not in ("scores", "tuned")}
+    line["timing"] = read_json(run / "timing.json")
+    line["config"] = _config_of_run(run)
+    line["tuning"] = read_json(run / TUNED)
+    line["scores"] = read_scores(run / _PLAIN, task)
+    tuned = read_scores(run / _TUNED, task) if (run / _TUNED / "scores.json").is_file() else {}
+    line["scores_tuned"] = tuned
+    line["curve_values"] = _curve_values(_curves_of_run(run))
+    line["probe"] = read_json(run / _PLAIN / "probe.json")
+    line["transcript"] = read_transcript(run / _PLAIN)
+    return line
+
+
+def _config_of_run(run: Path) -> Any:
+    path = run / "config.yaml"
+    if not path.is_file():
+        return {}
+    check_config(path)
+    return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+
+
+def _curves_of_run(run: Path) -> Curves:
+    metrics = find_metrics(run)
+    return {} if metrics is None else read_curves(metrics)
+
+
+def _curve_values(curves: Curves) -> dict[str, list[list[float]]]:
+    """Keep the points of curves that tables show: ``[step, value]`` by quantity."""
+    found = {}
+    if _EXCESS in curves:
+        found[_EXCESS] = _points(curves[_EXCESS])
+    for name in _LOSSES:
+        if name in curves:
+            found[name] = _points(curves[name])[-1:]
+    return found
+
+
+def _points(curve: Curve) -> list[list[float]]:
+    return [[step, value] for step, value in zip(curve.steps, curve.values, strict=True)]
+
+
+def _record(line: Mapping[str, Any], place: Path, episodes: Mapping[tuple[str, int, str], EpisodeTable]) -> Record:
+    """Make the record of a line; its episodes come from a folder of records or from the run folder."""
+    task, algorithm, seed = line["task"], line["algorithm"], line["seed"]
+    kept = _is_kept(place, task)
+    folder = seed_folder(Path("runs") if kept else place, seed) / task / algorithm
+
+    def table(part: str, scores: Mapping[str, Any]) -> EpisodeTable:
+        if not kept:
+            return read_table(folder / part / "episodes.csv")
+        found = episodes.get((algorithm, seed, part))
+        if found is None or len(found.returns) != scores["episodes"]:
+            name = f"{task}/{algorithm}, seed {seed}, {part}"
+            raise UserError(
+                f"{place / 'episodes.parquet'} does not hold the {scores['episodes']} episodes of {name}; "
+                f"write the records again with: lmrl report --runs RUNS --records {place}"
+            )
+        return found
+
+    hook = probe(task) if task in tasks() else None
+    probed = line["probe"]
+    curve_values = {}
+    for name, points in line["curve_values"].items():
+        curve_values[name] = Curve([int(step) for step, _ in points], [float(value) for _, value in points])
+    record = Record(
+        task=task,
+        algorithm=algorithm,
+        seed=seed,
+        folder=folder,
+        scores=line["scores"],
+        episodes=table(_PLAIN, line["scores"]),
+        timing=line["timing"],
+        cell=line["cell"],
+        config=line["config"],
+        curve_values=curve_values,
+        probe=hook.from_json(probed, f"{folder}/{_PLAIN}/probe.json") if hook is not None and probed else None,
+        transcript=line["transcript"],
+    )
+    scores = line["scores_tuned"]
+    # Tuned scores of other weights belong to an earlier training.
+    if not scores or _weights(scores) != _weights(line["scores"]):
+        return record
+    return replace(record, tuned=replace(record, scores=scores, episodes=table(_TUNED, scores)))
+
+
+def _weights(scores: Mapping[str, Any]) -> Any:
+    return scores.get("provenance", {}).get("weights")
+
+
+# Parquet files: episodes and curves.
+
+
+def _read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read a Parquet file of this schema; an empty table if there is none."""
+    if not path.is_file():
+        return schema.empty_table()
+    try:
+        return pq.read_table(path).cast(schema)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path}: not a file of records ({in_one_line(error)})") from error
+
+
+def _groups(table: pa.Table, names: list[str]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """Yield each run of rows that agree in these columns, with the values that they agree in."""
+    if table.num_rows == 0:
+        return
+    starts = np.zeros(table.num_rows, dtype=bool)
+    starts[0] = True
+    for name in names:
+        values = table[name].to_numpy()
+        starts[1:] |= values[1:] != values[:-1]
+    begins = np.flatnonzero(starts)
+    ends = [*begins[1:], table.num_rows]
+    for begin, end in zip(begins, ends, strict=True):
+        part = table.slice(begin, end - begin)
+        yield tuple(part[name][0].as_py() for name in names), part
+
+
+def _read_episodes(records: Path, task: str) -> dict[tuple[str, int, str], EpisodeTable]:
+    """Read the episodes of a task by algorithm, training seed and evaluation."""
+    path = records / "episodes.parquet"
+    table = _read_parquet(path, _EPISODES)
+    table = table.filter(pc.equal(table["task"], task))
+    found = {}
+    for key, part in _groups(table, ["algorithm", "seed", "part"]):
+        found[key] = EpisodeTable(
+            part["return"].to_numpy(),
+            part["length"].to_numpy().astype(np.int64),
+            part["success"].to_numpy().astype(np.int64),
+            part["illegal"].to_numpy().astype(np.int64),
+        )
+    return found
+
+
+def _episode_tables(
+    records: Path, task: str, tables: Mapping[tuple[str, int, str], EpisodeTable]
+) -> Iterator[pa.Table]:
+    """Yield the episodes of each task in turn: those of `task` from `tables`, the others as they were."""
+    before = _read_parquet(records / "episodes.parquet", _EPISODES)
+    for name in sorted({*before["task"].unique().to_pylist(), task}):
+        if name != task:
+            yield before.filter(pc.equal(before["task"], name))
+            continue
+        parts = []
+        for (algorithm, seed, part), episodes in sorted(tables.items()):
+            count = len(episodes.returns)
+            columns = [[task] * count, [algorithm] * count, [seed] * count, [part] * count, *episodes]
+            parts.append(pa.table(columns, names=_EPISODES.names).cast(_EPISODES))
+        yield pa.concat_tables(parts) if parts else _EPISODES.empty_table()
+
+
+def _read_kept_curves(records: Path, task: str) -> dict[Key, Curves]:
+    table = _read_parquet(records / "curves" / f"{task}.parquet", _CURVES)
+    found: dict[Key, Curves] = {}
+    for (quantity, algorithm, seed), part in _groups(table, ["quantity", "algorithm", "seed"]):
+        curve = Curve(part["step"].to_pylist(), part["value"].to_pylist())
+        found.setdefault((algorithm, seed), {})[quantity] = curve
+    return found
+
+
+def _curve_table(curves: Mapping[Key, Curves]) -> pa.Table:
+    parts = []
+    # Sorted by quantity first: runs of one task have similar values, which compress well side by side.
+    keys = sorted((quantity, *key) for key, quantities in curves.items() for quantity in quantities)
+    for quantity, algorithm, seed in keys:
+        if quantity.startswith("perf/"):
+            continue
+        curve = curves[algorithm, seed][quantity]
+        count = len(curve.steps)
+        columns = [[quantity] * count, [algorithm] * count, [seed] * count, curve.steps, curve.values]
+        parts.append(pa.table(columns, names=_CURVES.names).cast(_CURVES))
+    return pa.concat_tables(parts) if parts else _CURVES.empty_table()
+
+
+def _parquet(tables: Iterator[pa.Table] | list[pa.Table]) -> bytes:
+    """Return a Parquet file with a row group per table."""
+    buffer = pa.BufferOutputStream()
+    writer = None
+    for table in tables:
+        if writer is None:
+            # Steps grow evenly, and values that follow each other differ in few bytes; all other columns repeat.
+            encodings = {}
+            repeating = []
+            for column in table.schema:
+                if column.name == "step":
+                    encodings[column.name] = "DELTA_BINARY_PACKED"
+                elif pa.types.is_floating(column.type):
+                    encodings[column.name] = "BYTE_STREAM_SPLIT"
+                else:
+                    repeating.append(column.name)
+            writer = pq.ParquetWriter(
+                buffer,
+                table.schema,
+                compression="zstd",
+                compression_level=19,
+                use_dictionary=repeating,
+                column_encoding=encodings,
+            )
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
+    return bytes(buffer.getvalue())
+
+
+def _write_if_changed(path: Path, content: bytes) -> None:
+    if path.is_file() and path.read_bytes() == content:
+        return
+    with replacing(path) as file:
+        file.write(content)
