@@ -15,6 +15,13 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
 from lmrl.errors import UserError, in_one_line, system_error
 from lmrl.files import locked, remove, replacing_folder
 
@@ -55,23 +62,13 @@ def download_gguf(folder: Path) -> Path:
 
 def check_gguf(path: Path) -> None:
     """Refuse a file that is not exactly the GGUF file of the package, for example a damaged copy."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    if digest.hexdigest() != GGUF_SHA256:
-        raise UserError(
-            f"{path} is damaged or another file: its SHA-256 is {digest.hexdigest()}, expected {GGUF_SHA256}"
-        )
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != GGUF_SHA256:
+        raise UserError(f"{path} is damaged or another file: its SHA-256 is {digest}, expected {GGUF_SHA256}")
 
 
 def write_model(gguf: Path, folder: Path) -> None:
-    """Write the model and the tokenizer of a GGUF file of SmolLM2 into an existing folder."""
-    # Imported here, because they take seconds and the program often has nothing to do.
-    import torch
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
-
+    """Write the weights and the configuration of a GGUF file into an existing folder."""
     config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
     dequantised = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     # transformers does not save a model that it read from GGUF, so a new model takes over the weights.
@@ -79,23 +76,41 @@ def write_model(gguf: Path, folder: Path) -> None:
     model.load_state_dict(dequantised.state_dict())
     model.save_pretrained(folder)
 
-    read = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    backend = read.backend_tokenizer
-    # transformers does not know the GGUF file's splitting rule "smollm", in which every digit is a piece of its own.
+
+def write_tokenizer(gguf: Path, folder: Path) -> None:
+    """Write the tokenizer and the chat template of a GGUF file into an existing folder.
+
+    transformers could read them as well, but it splits numbers in another way than the model was trained with, and some
+    of its versions mistake `<|im_start|>` for the end of a turn.
+    """
+    from gguf import GGUFReader, TokenType  # not installed with lmrl itself
+
+    fields = GGUFReader(gguf).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    vocab = {token: token_id for token_id, token in enumerate(tokens)}
+    merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"].contents()]
+    token_types = fields["tokenizer.ggml.token_type"].contents()
+
+    backend = Tokenizer(BPE(vocab, merges))
+    for token, token_type in zip(tokens, token_types, strict=True):
+        if token_type == TokenType.CONTROL:
+            backend.add_special_tokens([AddedToken(token, normalized=False, special=True)])
+    # The splitting rule "smollm" of the GGUF format: each digit is a piece of its own, the rest is split as in GPT-2.
     backend.pre_tokenizer = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+    backend.decoder = ByteLevelDecoder()
+
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        bos_token=read.bos_token,
-        eos_token=read.eos_token,
-        unk_token=read.unk_token,
-        pad_token=read.pad_token,
-        chat_template=read.chat_template,
-        model_max_length=config.max_position_embeddings,
+        bos_token=tokens[fields["tokenizer.ggml.bos_token_id"].contents()],
+        eos_token=tokens[fields["tokenizer.ggml.eos_token_id"].contents()],
+        unk_token=tokens[fields["tokenizer.ggml.unknown_token_id"].contents()],
+        pad_token=tokens[fields["tokenizer.ggml.padding_token_id"].contents()],
+        chat_template=fields["tokenizer.chat_template"].contents(),
+        model_max_length=fields["llama.context_length"].contents(),
         padding_side="left",  # generated tokens follow the prompt, so padding goes before it
         clean_up_tokenization_spaces=False,
     )
     tokenizer.save_pretrained(folder)
-    (folder / "README.md").write_text(NOTE, encoding="utf-8")
 
 
 def make_folder(gguf: Path | None, out: Path) -> None:
@@ -123,6 +138,8 @@ def make_folder(gguf: Path | None, out: Path) -> None:
         check_gguf(gguf)
         print("Writing its weights as float32 (540 MB) ...", flush=True)
         write_model(gguf, new)
+        write_tokenizer(gguf, new)
+        (new / "README.md").write_text(NOTE, encoding="utf-8")
         remove(download)
     print(f"{out} holds SmolLM2-135M-Instruct (Apache-2.0)")
 
