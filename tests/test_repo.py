@@ -246,7 +246,8 @@ def test_workflows_make_what_the_makefile_has() -> None:
 
 
 def test_the_constraints_pin_what_is_needed_once_per_python() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    text = (ROOT / "requirements" / "constraints.txt").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line and line[0] != "#"]
     for line in lines:
         assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; python_version (>=|<) \"3\.11\")?", line), line
     pinned = {line.partition("==")[0] for line in lines}
