@@ -72,10 +72,11 @@ nightly: verifiers agilerl vllm  ## what takes too long for every change: other 
 	LMRL_SERVED_SEEDS=100 $(BIN)/python -m pytest tests/integrations/openenv/test_server.py -k transcripts
 	$(BIN)/python -m benchmarks hostile
 
-lint: $(VENV)/.dev  ## style, format and types, as CI checks them
+lint: $(VENV)/.dev  ## style, format, types and the size of files, as CI checks them
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	git ls-files -z | xargs -0 $(BIN)/python tools/check_file_size.py
 
 format: $(VENV)/.dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .

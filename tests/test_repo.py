@@ -257,6 +257,19 @@ def test_the_constraints_pin_what_is_needed_once_per_python() -> None:
     assert needed == {"lightning", "transformers", "gymnasium", "pytest", "ruff", "mypy"} <= pinned
 
 
+def test_large_files_are_refused_outside_the_zoo(tmp_path: Path) -> None:
+    sizes = {"fits.bin": 500_000, "large.bin": 500_001, "zoo/large.bin": 500_001}
+    for name, size in sizes.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(size))
+    command = [sys.executable, str(ROOT / "tools" / "check_file_size.py"), *sizes, "deleted.bin"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["large.bin"]
+    done = subprocess.run([*command[:2], "fits.bin"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 def test_the_memory_in_the_docs_is_what_the_formula_gives() -> None:
     assert memory.table() in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     published = {"GPT-2": 124_439_808, "Llama 3.1 8B": 8_030_261_248, "Llama 3.1 70B": 70_553_706_496}
