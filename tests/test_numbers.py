@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from lmrl.envs import registry
-from lmrl.evaluation.community import method_scores, read_community
 from lmrl.evaluation.records import DATA, read_records
 from lmrl.evaluation.scores import Score, data_score, score
 from lmrl.report.order import offline_rl, order, side_by_side
@@ -20,7 +19,6 @@ from lmrl.reproduce import OFFLINE, ONLINE
 from tests.helpers.pages import PAGES, ROOT, rewrite
 
 RECORDS = ROOT / "results" / "cpu"
-COMMUNITY = ROOT / "results" / "community"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 ZOO = ROOT / "zoo" / "lmrl_zoo" / "policies"
 EXPECTED = re.compile(r"(<!-- expected of (\w+): ([\w ]+) -->\n).*?(<!-- end of expected -->)", re.DOTALL)
@@ -194,24 +192,6 @@ def with_ours(table: str, task: str) -> str:
     return "\n".join([head, line, *made])
 
 
-def of_community() -> str:
-    """A row per entry, beside the best of the records."""
-    rows = []
-    for one in method_scores(read_community(sorted(COMMUNITY.glob("*.csv")))):
-        trained = {label(name): score.chosen for name, score in scores_of(one.task).items() if score.tokens}
-        first = max(trained.items(), key=lambda found: found[1].normalized, default=None)
-        rows.append(
-            [
-                *(one.task, f"[{one.method}]({one.code})", one.model, one.by, str(one.seeds), one.settings or UNKNOWN),
-                *(with_interval(one.normalized, one.spread), percent(one.success_rate), percent(one.illegal_rate)),
-                *(f"{one.minutes:.0f}", UNKNOWN if first is None else f"{first[0]} {number(first[1].normalized)}"),
-            ]
-        )
-    heads = ["task", "method", "model", "by", "seeds", "play", "normalised", "won"]
-    heads += ["illegal", "minutes", "best of results/cpu"]
-    return grid(heads, rows)
-
-
 def of_peers(name: str) -> str:
     """What a comparison with other packages found, and with what."""
     (path,) = BENCHMARKS.glob("peers-*.json")
@@ -307,7 +287,6 @@ def expected(task: str, names: Sequence[str]) -> str:
 WHOLE = {
     "all": of_all_with_starts,
     "algorithms": of_algorithms,
-    "community": of_community,
     "costs": of_costs,
     "floor": of_floor,
     "slots": of_slots,

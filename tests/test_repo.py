@@ -247,7 +247,8 @@ def test_workflows_make_what_the_makefile_has() -> None:
 
 
 def test_the_constraints_pin_what_is_needed_once_per_python() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    text = (ROOT / "requirements" / "constraints.txt").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line and line[0] != "#"]
     for line in lines:
         assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; python_version (>=|<) \"3\.11\")?", line), line
     pinned = {line.partition("==")[0] for line in lines}
@@ -255,6 +256,19 @@ def test_the_constraints_pin_what_is_needed_once_per_python() -> None:
     wanted = re.findall(r'^  "([A-Za-z0-9-]+)', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     needed = {name.lower() for name in wanted} & {"lightning", "transformers", "gymnasium", "pytest", "ruff", "mypy"}
     assert needed == {"lightning", "transformers", "gymnasium", "pytest", "ruff", "mypy"} <= pinned
+
+
+def test_large_files_are_refused_outside_the_zoo(tmp_path: Path) -> None:
+    sizes = {"fits.bin": 500_000, "large.bin": 500_001, "zoo/large.bin": 500_001}
+    for name, size in sizes.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(size))
+    command = [sys.executable, str(ROOT / "tools" / "check_file_size.py"), *sizes, "deleted.bin"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["large.bin"]
+    done = subprocess.run([*command[:2], "fits.bin"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_memory_in_the_docs_is_what_the_formula_gives() -> None:

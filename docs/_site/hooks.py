@@ -35,7 +35,7 @@ _EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Every page has a place: new ones of a folder in its section, new ones at the top before the reference."""
+    """Give every page a place: those of a folder in its section, those at the top before the reference."""
     docs = Path(config.docs_dir)
     top = {path.name for path in docs.glob("*.md")} - {*_FIRST, *_LAST, "notebooks.md"}
     sections: list[Any] = [
@@ -44,7 +44,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     ]
     using = {"Using": [*_FIRST[1:], *sorted(top)]}
     notebooks = {"Notebooks": ["notebooks.md", *(f"notebooks/{path.stem}.md" for path in _notebooks())]}
-    config.nav = [{"Start here": _FIRST[0]}, *sections, using, notebooks, {"Reference": list(_LAST)}]
+    findings = {"Findings": [f"log/{path.name}" for path in sorted((docs / "log").glob("*.md"), reverse=True)]}
+    config.nav = [{"Start here": _FIRST[0]}, *sections, using, notebooks, {"Reference": list(_LAST)}, findings]
     return config
 
 
