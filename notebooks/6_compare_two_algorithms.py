@@ -49,11 +49,11 @@ print("three seeds of:", ", ".join(several))
 # %% [markdown]
 # ## Change something
 #
-# Any two of those. With `("awr", "archer")` each seed says something else. With `("awr", "bc")` all that follows says
-# the same, seed by seed and over seeds. With `("gigpo", "grpo")` the two are alike but for one run of the second.
+# Choose any two of those. With `("grpo", "awr")` the seeds contradict each other. With `("awr", "bc")` every comparison
+# below agrees. With `("gigpo", "grpo")` the two are alike except for one run of the second.
 
 # %%
-OURS, BASE = "awr", "archer"
+OURS, BASE = "grpo", "awr"
 
 # %% [markdown]
 # ## All that was played
@@ -76,8 +76,8 @@ plt.show()
 # ## One seed
 #
 # The usual comparison: one run of each, and the difference of their means. Its interval is over episodes: it says how
-# these two runs differ, had they played other games. AWR and ArCHer are alike by seed 0, AWR is better by seed 1, and
-# ArCHer by seed 2, each with an interval that leaves no doubt about the two runs. None is about the two algorithms.
+# these two runs differ, had they played other games. GRPO is better with seeds 0 and 1, AWR with seed 2, each with an
+# interval that leaves no doubt about the two runs. None of the intervals is about the two algorithms.
 
 # %%
 first, second = by_seed[OURS], by_seed[BASE]
@@ -89,7 +89,7 @@ for seed, ours, base in zip(first.seeds, first.returns, second.returns, strict=T
 # ## Three seeds
 #
 # Now the runs are what is drawn. Each has one number, its mean return, and there are three of them, so the interval is
-# Student's, and wide: that of ArCHer reaches beyond 0, which no return does, so little do three runs say. The bootstrap
+# Student's, and wide: that of GRPO reaches beyond 0, which no return does, so little do three runs say. The bootstrap
 # of three values would end at the lowest and the highest, and be too sure.
 #
 # The interquartile mean leaves out the best and the worst quarter of all episodes (Agarwal et al. 2021), and so much of
