@@ -80,6 +80,7 @@ GPU = Size(
     compile=True,
     warm_up=5,
     steps=10,
+    rounds=1,
     asked={"BC": ">= 45% of peak", "ILQL": ">= 35% of peak", "rollout": ">= 5x"},
 )
 #: Of a minute on a core.
