@@ -105,13 +105,15 @@ def run(
             raise UserError(f"unknown part {part!r} of gpu_commands; known: {', '.join(PARTS)}")
     runs = runs.absolute()
     os.environ.setdefault("LMRL_DATA", str(runs / "data"))
-    if model is None:
-        if not tiny:
-            raise UserError("gpu_commands needs --model FOLDER: a pretrained model with its tokenizer")
+    if model is None and tiny:
         model = tiny_model(runs / "tiny-model")
+    if model is None:
+        if [*only] != ["data"]:
+            raise UserError("gpu_commands needs --model FOLDER: a pretrained model with its tokenizer")
+        model = Path("none")  # what records data has no use for one
     session = Session(device, TINY if tiny else FULL, model.absolute(), runs)
     if session.on_gpu:
-        yield Row(f"{session.label}, card", None, shown=torch.cuda.get_device_name(device))
+        yield Row("card", None, shown=torch.cuda.get_device_name(device))
     measure = {"data": record, "bc": fit_bc, "ppo": fit_ppo, "evaluate": evaluate}
     for part in only or PARTS:
         yield from measure[part](session)

@@ -114,6 +114,7 @@ TINY = Size(
     answer=3,
     turns=2,
     action=2,
+    compile="eager",
     warm_up=1,
     steps=1,
     rounds=1,

@@ -144,7 +144,7 @@ def sides(size: Size) -> Iterator[tuple[str, Side]]:
                 # Value heads are float32; how exactly a GPU multiplies that is for the user to choose.
                 yield (
                     f"{name}, heads in TF32",
-                    Side(f"{key}_tf32{key_suffix}", _in_tf32(block), tokens, count, wanted),
+                    Side(key + key_suffix, _in_tf32(block), tokens, count, wanted),
                 )
 
 
