@@ -35,9 +35,13 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def names() -> list[str]:
-    """Every module beside this one that has a ``run``."""
-    found = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
-    return [name for name in found if hasattr(import_module(f"benchmarks.{name}"), "run")]
+    """Return every module beside this one that has a ``run``."""
+    found = []
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        # The text is looked at, since importing all modules takes seconds.
+        if not path.stem.startswith("_") and "\ndef run(" in path.read_text(encoding="utf-8"):
+            found.append(path.stem)
+    return found
 
 
 def main(words: Sequence[str] | None = None) -> int:
