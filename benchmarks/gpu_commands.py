@@ -46,7 +46,7 @@ class Amount:
     batch: int
     """Dialogues in a batch of BC."""
     steps: int
-    """Steps of BC."""
+    """Steps of BC that are measured, with those before the first row of its log."""
     log_every: int
     """Steps of BC between two rows of its log. The first of them are not counted."""
     episodes: int
@@ -158,7 +158,8 @@ def fit_bc(session: Session) -> Iterator[Row]:
     words = ["fit", "--config", f"configs/{TASK}/bc.yaml", "--config", "configs/scale/gpt2.yaml", *scale(session)]
     words += [f"--model.init_args.pretrained={session.model}", "--model.init_args.optimizer=adamw"]
     words += [f"--data.init_args.size={amount.dialogues}", f"--data.init_args.batch_size={amount.batch}"]
-    words += [f"--trainer.max_steps={amount.steps}", f"--trainer.log_every_n_steps={amount.log_every}"]
+    # One step more than is measured: an episode is played at the last one, before its row is logged.
+    words += [f"--trainer.max_steps={amount.steps + 1}", f"--trainer.log_every_n_steps={amount.log_every}"]
     words += ["--trainer.limit_val_batches=0", *kept_short(folder)]
     began = time.time()
     with watched_memory(session) as memory:
@@ -185,16 +186,19 @@ def fit_ppo(session: Session) -> Iterator[Row]:
     words = ["fit", "--config", f"configs/{TASK}/ppo.yaml", *scale(session)]
     words += [f"--model.init_args.pretrained={bc_run(session)}", f"--rollout.episodes={episodes}"]
     # Three passes over the episodes, as the configuration has it: one round.
+    steps = 3 * episodes // session.amount.ppo_batch
     words += [f"--data.init_args.batch_size={session.amount.ppo_batch}", "--data.init_args.epochs=3"]
-    words += [f"--trainer.max_steps={3 * episodes // session.amount.ppo_batch}", *kept_short(folder)]
+    words += [f"--trainer.max_steps={steps}", *kept_short(folder)]
     with watched_memory(session) as memory:
         command(words)
     played = last_of(folder, "perf/episodes_per_s")
-    learned = log_of(folder, "train/loss")[-1].wall_time - log_of(folder, "perf/episodes_per_s")[-1].wall_time
+    # An episode is played at the last step before its row is logged, so the time of the others stands for it.
+    last_but_one = log_of(folder, "train/grad_norm")[-2]
+    learned = last_but_one.wall_time - log_of(folder, "perf/episodes_per_s")[-1].wall_time
     name = f"{session.label}, fit PPO, a round of {episodes} episodes"
     yield Row(f"{name}, playing", episodes / played, "s", "lower", digits=1)
     yield Row(f"{name}, playing, action tokens", last_of(folder, "perf/tokens_per_s"), "tokens/s", "higher")
-    yield Row(f"{name}, learning", learned, "s", "lower", digits=1)
+    yield Row(f"{name}, learning", learned * steps / (steps - 1), "s", "lower", digits=1)
     yield from memory_rows(name, memory)
 
 

@@ -4,5 +4,5 @@
 # PYTHON picks the interpreter. lmrl need not be installed: this checkout is put on the path.
 set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"
-export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false TQDM_DISABLE=1
 exec "${PYTHON:-python3}" -m benchmarks.gpu_session "$@"

@@ -43,21 +43,29 @@ def test_the_queue_of_the_repository() -> None:
     assert jobs[0].name == "checks"
     for job in jobs:
         assert job.seconds > 0
-        assert set(re.findall(r"\{(\w+)\}", job.command + job.resume)) <= {"options", "model", "runs", "device", "cores"}
+        assert set(re.findall(r"\{(\w+)\}", job.command + job.resume)) <= {
+            "options",
+            "model",
+            "runs",
+            "device",
+            "cores",
+        }
         if job.done:
             assert (ROOT / job.done.rpartition(" ")[2]).is_file(), f"{job.name} names a results file that is missing"
 
 
 def test_a_job_past_its_limit_is_stopped_and_its_rows_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
-    job = f"{{name: slow, seconds: 8, command: python {tmp_path}/slow.py {tmp_path}/out/results slow, resume: --resumed}}"
-    code, log = session(tmp_path, f"- {job}\n")
+    program = tmp_path / "slow.py"
+    program.write_text(SLOW, encoding="utf-8")
+    command = f"python {program} {tmp_path}/out/results slow"
+    jobs = f"- {{name: slow, seconds: 8, command: {command}, resume: --resumed}}\n"
+    code, log = session(tmp_path, jobs)
     assert code == 1
     assert (log["slow"]["state"], log["slow"]["rows"]) == ("stopped", 2)
     assert 16 <= float(str(log["slow"]["seconds"])) < 30
     assert "two rows are written" in (tmp_path / "out" / "logs" / "slow.log").read_text(encoding="utf-8")
 
-    code, log = session(tmp_path, f"- {job}\n")
+    code, log = session(tmp_path, jobs)
     assert (code, log["slow"]["state"]) == (0, "done"), "the next attempt has the words of resume"
 
 
@@ -114,7 +122,7 @@ def test_parts_make_up_the_file(tmp_path: Path) -> None:
         for path in (tmp_path / "parts" / str(number)).iterdir():
             (together / path.name).write_bytes(path.read_bytes())
         if number == 1:
-            with pytest.raises(SystemExit, match="1 of 3 parts are missing in .*: model.gguf.2of3"):
+            with pytest.raises(SystemExit, match=r"1 of 3 parts are missing in .*: model\.gguf\.2of3"):
                 model_parts.main(words)
     model_parts.main(words)
     assert joined.read_bytes() == file.read_bytes()
@@ -124,9 +132,11 @@ def test_parts_make_up_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # four minutes on two free cores
 def test_the_whole_queue_runs_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHON", sys.executable)
     words = ["bash", str(ROOT / "benchmarks" / "gpu_session.sh"), "--device", "cpu", "--tiny", "--out", str(tmp_path)]
+    words += ["--seconds", "800"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     records = [json.loads(line) for line in (tmp_path / "session.jsonl").read_text(encoding="utf-8").splitlines()]
