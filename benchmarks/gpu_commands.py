@@ -157,6 +157,7 @@ def fit_bc(session: Session) -> Iterator[Row]:
     folder = session.runs / "bc"
     words = ["fit", "--config", f"configs/{TASK}/bc.yaml", "--config", "configs/scale/gpt2.yaml", *scale(session)]
     words += [f"--model.init_args.pretrained={session.model}", "--model.init_args.optimizer=adamw"]
+    words.append("--model.init_args.task_tokens=null")  # the tokens of the model alone
     words += [f"--data.init_args.size={amount.dialogues}", f"--data.init_args.batch_size={amount.batch}"]
     # One step more than is measured: an episode is played at the last one, before its row is logged.
     words += [f"--trainer.max_steps={amount.steps + 1}", f"--trainer.log_every_n_steps={amount.log_every}"]

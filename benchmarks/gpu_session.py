@@ -156,6 +156,7 @@ class Session:
         self.log = self.out / "session.jsonl"
         self.work = self.out / "work"
         self.model: Path | None = None if options.model is None else options.model.absolute()
+        """Folder of the model, or its GGUF file until it is prepared."""
         self.outcomes: list[Outcome] = []
         self.earlier = self._read_log()
         self.environment = {"LMRL_DATA": str(self.work / "data"), **os.environ}
@@ -163,13 +164,13 @@ class Session:
             (self.out / folder).mkdir(parents=True, exist_ok=True)
 
     def prepare_model(self) -> None:
-        """Turn a GGUF file into a model folder; what a session was given stays known to the next one."""
+        """Turn a GGUF file into a model folder, which a later session with the same ``--out`` finds."""
         folder = self.work / "smollm2-135m"
-        if self.model is None and folder.is_dir():
+        if folder.is_dir():
             self.model = folder
-        if self.model is not None and self.model.is_file():
+        elif self.model is not None and self.model.is_file():
             command = f"python tools/smollm2.py --gguf {shlex.quote(str(self.model))} --out {shlex.quote(str(folder))}"
-            self.model = folder if self.run(Job("model", command, 60)).state in ("done", "earlier") else None
+            self.model = folder if self.run(Job("model", command, 60)).state == "done" else None
 
     def run(self, job: Job) -> Outcome:
         """Run a job, unless it is done or no longer fits."""
@@ -177,8 +178,8 @@ class Session:
         named = job.name in self.options.jobs
         expected = min(job.seconds, TINY_SECONDS) if self.options.tiny else job.seconds
         left = self.end - time.monotonic()
-        if earlier == "done" and not named:
-            return self._note(Outcome(job.name, "earlier", "done in an earlier session"))
+        if earlier in ("done", "failed") and not named:
+            return self._note(Outcome(job.name, "earlier", f"{earlier} in an earlier session with this --out"))
         if job.done and not named and not self.options.tiny:
             return self._note(Outcome(job.name, "earlier", job.done))
         if "{model}" in job.command and self.model is None and not self.options.tiny:
