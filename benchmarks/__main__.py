@@ -19,10 +19,11 @@ from lmrl.errors import UserError
 #: What needs a GPU: together ``gpu``, and part of all where there is one.
 GPU = ("gpu_training", "gpu_decoding")
 #: Benchmarks that take a device; their results are written after each row, since a GPU may be there for minutes only.
-ON_DEVICE = (*GPU, "gpu_commands")
+ON_DEVICE = (*GPU, "gpu_training_llama", "gpu_commands")
 #: What takes many minutes: run only where it is named.
 ON_REQUEST: tuple[str, ...] = (
     "gpu_commands",
+    "gpu_training_llama",
     "hostile",
     "illegal_moves",
     "mutations",

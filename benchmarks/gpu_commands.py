@@ -61,7 +61,7 @@ TINY = Amount(dialogues=40, batch=4, steps=4, log_every=2, episodes=4, ppo_batch
 
 @dataclass(frozen=True)
 class Session:
-    """What the commands run on and with."""
+    """The device, the model and the folder of the commands."""
 
     device: str
     amount: Amount

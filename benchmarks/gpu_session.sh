@@ -5,4 +5,5 @@
 set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false TQDM_DISABLE=1
+export HF_HUB_OFFLINE=1  # models are folders, and a machine without a network would wait for one
 exec "${PYTHON:-python3}" -m benchmarks.gpu_session "$@"

@@ -12,7 +12,7 @@ from benchmarks import __main__ as command
 from benchmarks import decoding, flops, results, training
 from benchmarks.device import Peak, Stopwatch, matmul_peak, peak
 from benchmarks.row import Row
-from benchmarks.size import CPU, GPU, TINY, Size
+from benchmarks.size import CPU, GPU, GPU_LLAMA, TINY, TINY_LLAMA, Size
 from benchmarks.training_step import batch
 from lmrl.errors import UserError
 from lmrl.losses import token_scores
@@ -67,6 +67,17 @@ def test_the_flops_of_a_plain_step() -> None:
     with FlopCounterMode(display=False) as counter:
         module.model(input_ids=its.input_ids, labels=its.input_ids).loss.backward()
     assert counter.get_total_flops() == flops.plain(SIZE, its)
+
+
+def test_the_flops_of_a_llama() -> None:
+    assert GPU_LLAMA.layers * GPU_LLAMA.block_weights + 576 * 49_152 == 134_479_872  # SmolLM2's, without its norms
+    size = replace(TINY_LLAMA, layers=2, width=128, vocabulary=48)
+    module, its = BC(architecture=size.architecture()), data(0, 16, size)
+    assert module.model.config.model_type == "llama"
+    attends_by_products(module)
+    with FlopCounterMode(display=False) as counter:
+        module.model(input_ids=its.input_ids, labels=its.input_ids).loss.backward()
+    assert counter.get_total_flops() == pytest.approx(flops.plain(size, its), rel=1e-3)  # and the angles of rotations
 
 
 def test_the_flops_of_bc(mix: TokenBatch) -> None:
