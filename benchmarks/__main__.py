@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -17,8 +18,12 @@ from lmrl.errors import UserError
 
 #: What needs a GPU: together ``gpu``, and part of all where there is one.
 GPU = ("gpu_training", "gpu_decoding")
+#: Benchmarks that take a device; their results are written after each row, since a GPU may be there for minutes only.
+ON_DEVICE = (*GPU, "gpu_training_llama", "gpu_commands")
 #: What takes many minutes: run only where it is named.
 ON_REQUEST: tuple[str, ...] = (
+    "gpu_commands",
+    "gpu_training_llama",
     "hostile",
     "illegal_moves",
     "mutations",
@@ -31,9 +36,13 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def names() -> list[str]:
-    """Every module beside this one that has a ``run``."""
-    found = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
-    return [name for name in found if hasattr(import_module(f"benchmarks.{name}"), "run")]
+    """Return every module beside this one that has a ``run``."""
+    found = []
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        # The text is looked at, since importing all modules takes seconds.
+        if not path.stem.startswith("_") and "\ndef run(" in path.read_text(encoding="utf-8"):
+            found.append(path.stem)
+    return found
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -46,14 +55,20 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         wanted = _wanted(options)
         old = None if options.compare is None else results.read(options.compare)
-        made = facts(options.device if set(GPU) & set(wanted) else "cpu")
-        rows = {name: list(_printed(_run(name, options))) for name in wanted}
+        made = facts(options.device if set(ON_DEVICE) & set(wanted) else "cpu")
+        rows: dict[str, list[Row]] = {}
+        for benchmark in wanted:
+            rows[benchmark] = []
+            for row in _run(benchmark, options):
+                print(row, flush=True)
+                rows[benchmark].append(row)
+                if benchmark in ON_DEVICE:
+                    results.write(options.out, _file_name(options), rows, made)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     _print_table(rows)
-    name = "-".join(options.names) + ("-tiny" if options.tiny else "") if options.names else "all"
-    print(f"written: {results.write(options.out, name, rows, made).name} and .md")
+    print(f"written: {results.write(options.out, _file_name(options), rows, made).name} and .md")
     if old is None:
         return 0
     found = comparison.compare(old, rows, made["machine"])
@@ -72,9 +87,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results (benchmarks/results)")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="JSON of an earlier run; 1 if this one is worse")
+    parser.add_argument("--name", help="of the results' files (default: the names of what is run)")
     parser.add_argument("--device", default="cuda", help="of gpu")
     parser.add_argument("--tiny", action="store_true", help="gpu at a size at which it only runs")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="of one gpu benchmark: these parts of it")
+    parser.add_argument("--model", type=Path, help="of gpu_commands: folder of the language model")
+    parser.add_argument("--runs", type=Path, default=Path("runs/gpu"), help="of gpu_commands: folder of its runs")
     return parser
+
+
+def _file_name(options: argparse.Namespace) -> str:
+    """Return the first part of the results' file names."""
+    if options.name:
+        return str(options.name)
+    if not options.names:
+        return "all"
+    return "-".join(options.names) + ("-tiny" if options.tiny else "")
 
 
 def _wanted(options: argparse.Namespace) -> list[str]:
@@ -82,7 +110,7 @@ def _wanted(options: argparse.Namespace) -> list[str]:
     if strange := sorted(set(wanted) - set(names())):
         raise UserError(f"unknown benchmark {', '.join(strange)}; known: gpu, {', '.join(names())}")
     here = torch.cuda.is_available()
-    if set(GPU) & set(wanted) and not here and torch.device(options.device).type == "cuda":
+    if set(ON_DEVICE) & set(wanted) and not here and torch.device(options.device).type == "cuda":
         raise UserError("gpu needs a GPU; --device cpu --tiny shows that it runs")
     if not (wanted or here):
         print("gpu: left out, since there is no GPU here")
@@ -90,15 +118,13 @@ def _wanted(options: argparse.Namespace) -> list[str]:
 
 
 def _run(name: str, options: argparse.Namespace) -> Iterator[Row]:
-    settings = {"device": options.device, "tiny": options.tiny} if name in GPU else {}
+    settings: dict[str, Any] = {}
+    if name in ON_DEVICE:
+        settings |= {"device": options.device, "tiny": options.tiny, "only": options.only}
+    if name == "gpu_commands":
+        settings |= {"model": options.model, "runs": options.runs}
     rows: Iterator[Row] = import_module(f"benchmarks.{name}").run(**settings)
     return rows
-
-
-def _printed(rows: Iterator[Row]) -> Iterator[Row]:
-    for row in rows:
-        print(row, flush=True)
-        yield row
 
 
 def _print_table(rows: dict[str, list[Row]]) -> None:

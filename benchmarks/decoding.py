@@ -11,7 +11,7 @@ are greedy or sample.
 The sides alternate, after a round that is not counted; each figure is the median.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
@@ -25,6 +25,7 @@ from benchmarks.device import Stopwatch, Timing
 from benchmarks.engine import Afresh
 from benchmarks.row import Row
 from benchmarks.size import CPU, Size
+from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies import LMPolicy
@@ -36,6 +37,8 @@ from lmrl.types import Policy, Request, Start
 __all__ = ["endless_lm", "run"]
 
 SIDES = ("slots", "generate")
+#: What is measured one after the other: speed of tokens and of games.
+PARTS = ("greedy_tokens", "greedy_turns", "sampled_tokens", "sampled_turns")
 LOST = "not measured: lost in noise"
 TOKENIZER = load_tokenizer()
 
@@ -131,23 +134,50 @@ def rollouts(model: PreTrainedModel, size: Size, greedy: bool) -> dict[str, list
     return timings
 
 
-def run(size: Size = CPU) -> Iterator[Row]:
-    """Rows for `python -m benchmarks`."""
+def run(size: Size = CPU, only: Sequence[str] = ()) -> Iterator[Row]:
+    """Yield the rows for `python -m benchmarks`, those of a part as soon as it is over.
+
+    Args:
+        size: of the model and its games.
+        only: parts to measure, of `PARTS`; none: all.
+
+    Raises:
+        UserError: an unknown part.
+    """
+    for part in only:
+        if part not in PARTS:
+            raise UserError(f"unknown part {part!r} of decoding; known: {', '.join(PARTS)}")
     model = endless_lm(size)
-    for how, greedy in (("greedy", True), ("sampled", False)):
-        speeds = apart(model, size, greedy)
-        for place, phase in enumerate(("prefill", "decode")):
-            name, speed = f"{size.label}, {how}, {phase}", {side: speeds[side][place] for side in SIDES}
-            yield from _beside(name, speed, "tokens/s", "")
-        timings = rollouts(model, size, greedy)
-        turns = {side: size.slots * size.turns / median(t.seconds for t in timings[side]) for side in SIDES}
-        name = f"{size.label}, {how}, rollout in {size.slots} slots"
-        yield from _beside(name, turns, "turns/s", size.asked.get("rollout", ""))
-        for side in SIDES:
-            yield Row(f"{name}, {side}, tokens said", turns[side] * size.action, "tokens/s", "higher")
-            memory = [t.memory for t in timings[side] if t.memory is not None]
-            if memory:
-                yield Row(f"{name}, {side}, memory beside the model", median(memory) / 1e9, "GB", "lower", digits=2)
+    for part in only or PARTS:
+        how, _, what = part.partition("_")
+        greedy = how == "greedy"
+        if what == "tokens":
+            yield from _token_rows(size, how, apart(model, size, greedy))
+        else:
+            yield from _game_rows(size, how, rollouts(model, size, greedy))
+
+
+def _token_rows(size: Size, how: str, speeds: Mapping[str, tuple[float, float | None]]) -> Iterator[Row]:
+    """Yield tokens per second of reading and of speaking."""
+    for place, phase in enumerate(("prefill", "decode")):
+        speed = {side: speeds[side][place] for side in SIDES}
+        yield from _beside(f"{size.label}, {how}, {phase}", speed, "tokens/s", "")
+    decode = speeds["slots"][1]
+    if decode:
+        step = 1_000 * size.slots / decode
+        yield Row(f"{size.label}, {how}, decode, slots, a step of all slots", step, "ms", "lower", digits=2)
+
+
+def _game_rows(size: Size, how: str, timings: Mapping[str, Sequence[Timing]]) -> Iterator[Row]:
+    """Yield turns and tokens per second of games, and the memory that they take."""
+    turns = {side: size.slots * size.turns / median(t.seconds for t in timings[side]) for side in SIDES}
+    name = f"{size.label}, {how}, rollout in {size.slots} slots"
+    yield from _beside(name, turns, "turns/s", size.asked.get("rollout", ""))
+    for side in SIDES:
+        yield Row(f"{name}, {side}, tokens said", turns[side] * size.action, "tokens/s", "higher")
+        memory = [t.memory for t in timings[side] if t.memory is not None]
+        if memory:
+            yield Row(f"{name}, {side}, memory beside the model", median(memory) / 1e9, "GB", "lower", digits=2)
 
 
 def _beside(name: str, speed: Mapping[str, float | None], unit: str, asked: str) -> Iterator[Row]:

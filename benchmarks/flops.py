@@ -5,7 +5,7 @@ token, a backward pass twice as much: ``6 N`` per token, and for attention ``12 
 in a row; scores and weighted sums of all T x T pairs, nothing is deducted for causality). N is counted by parts, since
 not all weights meet all tokens:
 
-- blocks: ``12 L H^2`` weights, for every token that is read;
+- blocks: ``12 L H^2`` weights of a GPT-2 (`benchmarks.size.Size.block_weights`), for every token that is read;
 - vocabulary head, ``H V`` weights: for the S states before action tokens (the plain loop: for all tokens).
 
 ILQL adds to the trunk that learns:
@@ -28,7 +28,8 @@ _FORWARD, _BOTH = 1, 3  # a backward pass is as dear as two forward passes
 
 
 def _trunk(size: Size, data: TokenBatch, passes: int) -> int:
-    weights, attention = 12 * size.layers * size.width**2, 4 * size.layers * size.width
+    weights = size.layers * size.block_weights
+    attention = 4 * size.layers * size.width
     return passes * sum(rows * columns * (2 * weights + attention * columns) for rows, columns in data.groups)
 
 

@@ -1,6 +1,6 @@
 """Training at GPT-2 small size, as it is on a GPU: 12 layers of width 768, 50,257 words, rows of 1,024 tokens, bf16."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from benchmarks import training
@@ -10,11 +10,12 @@ from benchmarks.size import GPU, TINY
 __all__ = ["run"]
 
 
-def run(device: str = "cuda", tiny: bool = False) -> Iterator[Row]:
+def run(device: str = "cuda", tiny: bool = False, only: Sequence[str] = ()) -> Iterator[Row]:
     """Rows of `benchmarks.training`.
 
     Args:
         device: as torch calls it.
         tiny: at a size that only shows that everything runs.
+        only: keys of the sides to measure; none: all.
     """
-    yield from training.run(replace(TINY if tiny else GPU, device=device))
+    yield from training.run(replace(TINY if tiny else GPU, device=device), only)

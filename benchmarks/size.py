@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-__all__ = ["CPU", "GPU", "TINY", "Size"]
+__all__ = ["CPU", "GPU", "GPU_LLAMA", "TINY", "TINY_LLAMA", "Size"]
 
 
 @dataclass(frozen=True)
 class Size:
-    """A model of GPT-2's kind, what it is trained on, and what it plays."""
+    """A model of GPT-2's or Llama's kind, what it is trained on, and what it plays."""
 
     name: str
     device: str
@@ -33,6 +33,10 @@ class Size:
     """Of a game."""
     action: int
     """Tokens of each action of a game."""
+    key_value_heads: int = 0
+    """Of a Llama, whose heads are 64 wide too; 0: a GPT-2."""
+    feed_forward: int = 0
+    """Width inside a Llama's gated feed-forward layers."""
     half: bool = False
     """bfloat16: ``bf16-mixed`` in training, bfloat16 weights in playing. Else float32."""
     compile: bool | str = False
@@ -49,8 +53,30 @@ class Size:
     def architecture(self) -> dict[str, Any]:
         """Arguments of `lmrl.models.lm.build_lm`; heads are 64 wide, as GPT-2's are."""
         positions = max(1024, self.length)
+        if self.key_value_heads:
+            return {
+                "model_type": "llama",
+                "num_hidden_layers": self.layers,
+                "num_attention_heads": max(1, self.width // 64),
+                "num_key_value_heads": self.key_value_heads,
+                "hidden_size": self.width,
+                "intermediate_size": self.feed_forward,
+                "max_position_embeddings": positions,
+                "vocab_size": self.vocabulary,
+                "tie_word_embeddings": True,
+            }
         sizes = {"n_layer": self.layers, "n_head": max(1, self.width // 64), "n_embd": self.width}
         return {**sizes, "n_positions": positions, "vocab_size": self.vocabulary}
+
+    @property
+    def block_weights(self) -> int:
+        """Weights of the matrices of a layer."""
+        if not self.key_value_heads:
+            return 12 * self.width**2
+        queries_and_output = 2 * self.width**2
+        keys_and_values = 2 * self.width * 64 * self.key_value_heads
+        gate_up_and_down = 3 * self.width * self.feed_forward
+        return queries_and_output + keys_and_values + gate_up_and_down
 
     @property
     def label(self) -> str:
@@ -80,7 +106,19 @@ GPU = Size(
     compile=True,
     warm_up=5,
     steps=10,
+    rounds=1,
     asked={"BC": ">= 45% of peak", "ILQL": ">= 35% of peak", "rollout": ">= 5x"},
+)
+#: The size of SmolLM2-135M.
+GPU_LLAMA = replace(
+    GPU,
+    name="SmolLM2-135M size",
+    layers=30,
+    width=576,
+    vocabulary=49_152,
+    key_value_heads=3,
+    feed_forward=1_536,
+    asked={"BC": ">= 25% of peak"},
 )
 #: Of a minute on a core.
 CPU = Size(
@@ -113,7 +151,9 @@ TINY = Size(
     answer=3,
     turns=2,
     action=2,
+    compile="eager",
     warm_up=1,
     steps=1,
     rounds=1,
 )
+TINY_LLAMA = replace(TINY, key_value_heads=1, feed_forward=128)

@@ -11,7 +11,8 @@ each figure is the median of the blocks. The FLOPs of MFU are those of `benchmar
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import repeat
 from statistics import median
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from benchmarks.device import Stopwatch, Timing, peak
 from benchmarks.row import Row
 from benchmarks.size import CPU, Size
 from benchmarks.training_step import batch
+from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 from lmrl.modules import BC, ILQL, LanguageModule
 from lmrl.tokens.collate import TokenBatch
@@ -37,6 +39,8 @@ PLAIN = "plain loop"
 class Side(NamedTuple):
     """What is measured, in a block of steps at a time."""
 
+    key: str
+    """The word by which the command line picks it."""
     block: Callable[[], Timing]
     tokens: int
     """Read in a step."""
@@ -106,42 +110,67 @@ def plain_loop(model: torch.nn.Module, forward: Callable[..., Any], data: TokenB
 
 
 def sides(size: Size) -> Iterator[tuple[str, Side]]:
-    """Everything that is measured, by name; the plain loop comes first."""
-    mixes = {
-        "action tokens only": batch(0, size.length, rows=size.rows, length=size.length, vocabulary=size.vocabulary),
-        "a quarter action tokens": batch(12, 4, rows=size.rows, length=size.length, vocabulary=size.vocabulary),
-    }
-    everywhere, tokens = mixes["action tokens only"], size.rows * size.length
-    for backend in (False, size.compile) if size.compile else (False,):
-        said, asked = (", compiled", size.asked) if backend else ("", {} if size.compile else size.asked)
-        yield PLAIN + said, Side(_plain(everywhere, size, backend), tokens, flops.plain(size, everywhere))
-        module = _module(BC, size, backend)
-        wanted = asked.get("BC", "")
-        yield f"BC{said}", Side(_ours(module, everywhere, size), tokens, flops.bc(size, everywhere), wanted)
-        module = _module(ILQL, size, backend)
-        for name, data in mixes.items():
-            count, wanted = flops.ilql(size, data), asked.get("ILQL", "")
-            yield f"ILQL, {name}{said}", Side(_ours(module, data, size), tokens, count, wanted)
-            if torch.device(size.device).type == "cuda":
+    """Everything that is measured, by name, in the order in which it is; the plain loop comes first.
+
+    What is compiled comes last, since a compilation takes longer than all eager sides together. The compiled plain loop
+    alone comes second: it is what the others are held against.
+    """
+    everywhere = batch(0, size.length, rows=size.rows, length=size.length, vocabulary=size.vocabulary)
+    quarter = batch(12, 4, rows=size.rows, length=size.length, vocabulary=size.vocabulary)
+    tokens = size.rows * size.length
+    on_gpu = torch.device(size.device).type == "cuda"
+    backends = (False, size.compile) if size.compile else (False,)
+    for backend in backends:
+        name = f"{PLAIN}, compiled" if backend else PLAIN
+        key = "plain_compiled" if backend else "plain"
+        yield name, Side(key, _plain(everywhere, size, backend), tokens, flops.plain(size, everywhere))
+    for backend in backends:
+        suffix = ", compiled" if backend else ""
+        key_suffix = "_compiled" if backend else ""
+        asked = size.asked if backend or not size.compile else {}
+        for name, key, data in (("BC", "bc", everywhere), ("BC, a quarter action tokens", "bc_quarter", quarter)):
+            block = _ours(BC, data, size, backend)
+            yield name + suffix, Side(key + key_suffix, block, tokens, flops.bc(size, data), asked.get("BC", ""))
+        for mix, key, data in (
+            ("a quarter action tokens", "ilql_quarter", quarter),
+            ("action tokens only", "ilql", everywhere),
+        ):
+            name = f"ILQL, {mix}{suffix}"
+            block = _ours(ILQL, data, size, backend)
+            count = flops.ilql(size, data)
+            wanted = asked.get("ILQL", "")
+            yield name, Side(key + key_suffix, block, tokens, count, wanted)
+            if on_gpu:
                 # Value heads are float32; how exactly a GPU multiplies that is for the user to choose.
-                block = _in_tf32(_ours(module, data, size))
-                yield f"ILQL, {name}{said}, heads in TF32", Side(block, tokens, count, wanted)
+                yield (
+                    f"{name}, heads in TF32",
+                    Side(key + key_suffix, _in_tf32(block), tokens, count, wanted),
+                )
 
 
 def _plain(data: TokenBatch, size: Size, backend: bool | str) -> Callable[[], Timing]:
-    model = build_lm(None, size.architecture(), size.vocabulary)
-    forward = torch.compile(model, backend="inductor" if backend is True else backend) if backend else model
-    return lambda: plain_loop(model, forward, data, size)
+    """Blocks of the plain loop. The model is built when the first block begins."""
+
+    @cache
+    def built() -> tuple[torch.nn.Module, Callable[..., Any]]:
+        model = build_lm(None, size.architecture(), size.vocabulary)
+        if not backend:
+            return model, model
+        return model, torch.compile(model, backend="inductor" if backend is True else backend)
+
+    return lambda: plain_loop(*built(), data, size)
 
 
-def _module(kind: type[LanguageModule], size: Size, backend: bool | str) -> LanguageModule:
-    module = kind(architecture=size.architecture(), compile=backend)
-    module.starts_from_bc = False  # random weights are as fast as learned ones
-    return module
+def _ours(kind: type[LanguageModule], data: TokenBatch, size: Size, backend: bool | str) -> Callable[[], Timing]:
+    """Blocks of a module's training. The module is built when the first block begins."""
 
+    @cache
+    def built() -> LanguageModule:
+        module = kind(architecture=size.architecture(), compile=backend)
+        module.starts_from_bc = False  # random weights are as fast as learned ones
+        return module
 
-def _ours(module: LanguageModule, data: TokenBatch, size: Size) -> Callable[[], Timing]:
-    return lambda: ours(module, data, size)
+    return lambda: ours(built(), data, size)
 
 
 def _in_tf32(block: Callable[[], Timing]) -> Callable[[], Timing]:
@@ -156,30 +185,55 @@ def _in_tf32(block: Callable[[], Timing]) -> Callable[[], Timing]:
     return in_tf32
 
 
-def run(size: Size = CPU) -> Iterator[Row]:
-    """Rows for `python -m benchmarks`."""
+def run(size: Size = CPU, only: Sequence[str] = ()) -> Iterator[Row]:
+    """Yield the rows for `python -m benchmarks`, those of a side as soon as its last round is over.
+
+    Args:
+        size: of the model and its batch.
+        only: keys of the sides to measure, beside the plain loop; none: all.
+    """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     torch.manual_seed(0)
+    measured = picked(dict(sides(size)), only)
     best = peak(size.device, size.half, 4_096 if torch.device(size.device).type == "cuda" else 1_024)
     yield Row(f"{size.label}, peak: {best.source}", best.flops / 1e12, "TFLOP/s", digits=3)
-    measured = dict(sides(size))
     blocks: dict[str, list[Timing]] = {name: [] for name in measured}
     # Compilation that gives up would go on uncompiled without a word.
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-        for _ in range(size.rounds):
+        for number in range(size.rounds):
             for name, side in measured.items():
                 blocks[name].append(side.block())
-    for name, side in measured.items():
-        yield from _rows(f"{size.label}, training, {name}", size, side, blocks[name], blocks[PLAIN], best.flops)
+                if number == size.rounds - 1:
+                    yield from _rows(name, side, blocks, size, best.flops)
 
 
-def _rows(name: str, size: Size, side: Side, blocks: list[Timing], plain: list[Timing], best: float) -> Iterator[Row]:
-    seconds = median(block.seconds for block in blocks) / size.steps
-    yield Row(name, side.tokens / seconds, "tokens/s", "higher")
-    yield Row(f"{name}, MFU", 100 * side.flops / seconds / best, "% of peak", "higher", side.asked, 1)
-    if blocks is not plain:
-        faster = median(theirs.seconds / block.seconds for block, theirs in zip(blocks, plain, strict=True))
-        yield Row(f"{name}, tokens/s by those of the plain loop", faster, "x", "higher", digits=2)
-    memory = [block.memory for block in blocks if block.memory is not None]
+def picked(every: dict[str, Side], only: Sequence[str]) -> dict[str, Side]:
+    """Return the sides with these keys, and the plain loop, which the others are held against.
+
+    Raises:
+        UserError: a key that no side has.
+    """
+    keys = [side.key for side in every.values()]
+    for key in only:
+        if key not in keys:
+            raise UserError(f"unknown side {key!r} of training; known: {', '.join(keys)}")
+    if not only:
+        return every
+    return {name: side for name, side in every.items() if side.key in ("plain", *only)}
+
+
+def _rows(name: str, side: Side, blocks: dict[str, list[Timing]], size: Size, best: float) -> Iterator[Row]:
+    """Yield the figures of a side that all blocks have been measured of."""
+    its = blocks[name]
+    title = f"{size.label}, training, {name}"
+    seconds = median(block.seconds for block in its) / size.steps
+    yield Row(title, side.tokens / seconds, "tokens/s", "higher")
+    yield Row(f"{title}, MFU", 100 * side.flops / seconds / best, "% of peak", "higher", side.asked, 1)
+    for plain, label in ((PLAIN, "the plain loop"), (f"{PLAIN}, compiled", "the compiled plain loop")):
+        if plain not in blocks or name in (PLAIN, plain):
+            continue
+        faster = median(theirs.seconds / block.seconds for block, theirs in zip(its, blocks[plain], strict=True))
+        yield Row(f"{title}, tokens/s by those of {label}", faster, "x", "higher", digits=2)
+    memory = [block.memory for block in its if block.memory is not None]
     if memory:
-        yield Row(f"{name}, peak memory", median(memory) / 1e9, "GB", "lower", digits=2)
+        yield Row(f"{title}, peak memory", median(memory) / 1e9, "GB", "lower", digits=2)

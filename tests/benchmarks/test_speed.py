@@ -9,10 +9,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import __main__ as command
-from benchmarks import decoding, flops, training
+from benchmarks import decoding, flops, results, training
 from benchmarks.device import Peak, Stopwatch, matmul_peak, peak
 from benchmarks.row import Row
-from benchmarks.size import CPU, GPU, TINY, Size
+from benchmarks.size import CPU, GPU, GPU_LLAMA, TINY, TINY_LLAMA, Size
 from benchmarks.training_step import batch
 from lmrl.errors import UserError
 from lmrl.losses import token_scores
@@ -20,7 +20,22 @@ from lmrl.modules import BC, ILQL
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Window
 
+# By torch, where it compiles a model's own loss.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+
 SIZE = replace(TINY, layers=2, vocabulary=48)
+SIDES = (
+    "plain loop",
+    "plain loop, compiled",
+    "BC",
+    "BC, a quarter action tokens",
+    "ILQL, a quarter action tokens",
+    "ILQL, action tokens only",
+    "BC, compiled",
+    "BC, a quarter action tokens, compiled",
+    "ILQL, a quarter action tokens, compiled",
+    "ILQL, action tokens only, compiled",
+)
 
 
 def data(environment: int, action: int, size: Size = SIZE) -> TokenBatch:
@@ -52,6 +67,17 @@ def test_the_flops_of_a_plain_step() -> None:
     with FlopCounterMode(display=False) as counter:
         module.model(input_ids=its.input_ids, labels=its.input_ids).loss.backward()
     assert counter.get_total_flops() == flops.plain(SIZE, its)
+
+
+def test_the_flops_of_a_llama() -> None:
+    assert GPU_LLAMA.layers * GPU_LLAMA.block_weights + 576 * 49_152 == 134_479_872  # SmolLM2's, without its norms
+    size = replace(TINY_LLAMA, layers=2, width=128, vocabulary=48)
+    module, its = BC(architecture=size.architecture()), data(0, 16, size)
+    assert module.model.config.model_type == "llama"
+    attends_by_products(module)
+    with FlopCounterMode(display=False) as counter:
+        module.model(input_ids=its.input_ids, labels=its.input_ids).loss.backward()
+    assert counter.get_total_flops() == pytest.approx(flops.plain(size, its), rel=1e-3)  # and the angles of rotations
 
 
 def test_the_flops_of_bc(mix: TokenBatch) -> None:
@@ -107,12 +133,35 @@ def trained_() -> dict[str, Row]:
 
 
 def test_training_is_measured_beside_a_plain_loop(trained: dict[str, Row]) -> None:
-    for name in ("plain loop", "BC", "ILQL, action tokens only", "ILQL, a quarter action tokens"):
+    for name in SIDES:
         speed, mfu = trained[f"training, {name}"], trained[f"training, {name}, MFU"]
         assert speed.value is not None and speed.value > 0 and speed.unit == "tokens/s"
         assert mfu.value is not None and 0 < mfu.value < 150
-    ratios = [row for name, row in trained.items() if name.endswith("by those of the plain loop")]
-    assert len(ratios) == 3 and all(row.is_ratio for row in ratios)
+    for reference, sides in (("the plain loop", SIDES[1:]), ("the compiled plain loop", SIDES[2:])):
+        names = [name for name in trained if name.endswith(f"by those of {reference}")]
+        assert names == [f"training, {side}, tokens/s by those of {reference}" for side in sides]
+        assert all(trained[name].is_ratio for name in names)
+
+
+def test_rows_come_when_their_side_is_measured_in_one_round() -> None:
+    assert GPU.rounds == 1
+    rows = training.run(replace(TINY, compile=False), only=["bc_quarter"])
+    names = [row.name.removeprefix("tiny, float32, training, ") for row in rows]
+    assert names[1:] == [
+        "plain loop",
+        "plain loop, MFU",
+        "BC, a quarter action tokens",
+        "BC, a quarter action tokens, MFU",
+        "BC, a quarter action tokens, tokens/s by those of the plain loop",
+    ]
+    with pytest.raises(UserError, match="no such side"):
+        next(training.run(TINY, only=["no such side"]))
+
+
+def test_a_row_is_there_before_the_next_side_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "ours", lambda *_: pytest.fail("BC must not have begun"))
+    rows = training.run(TINY, only=["bc"])
+    assert [next(rows).name.rpartition(", ")[2] for _ in range(3)][1:] == ["plain loop", "MFU"]
 
 
 def test_mfu_is_required_work_by_time_and_peak(trained: dict[str, Row]) -> None:
@@ -141,9 +190,10 @@ def test_only_steps_after_the_warm_up_count(monkeypatch: pytest.MonkeyPatch) -> 
 def test_compiled_sides_are_measured_beside_the_others() -> None:
     size = replace(TINY, compile="eager", asked={"BC": ">= 45%"})
     measured = dict(training.sides(size))
-    plain = [name for name in measured if not name.endswith(", compiled")]
-    assert set(measured) == {*plain, *(f"{name}, compiled" for name in plain)} and len(plain) == 4
-    assert [name for name, side in measured.items() if side.asked] == ["BC, compiled"]
+    assert tuple(measured) == SIDES
+    asked = [name for name, side in measured.items() if side.asked]
+    assert asked == ["BC, compiled", "BC, a quarter action tokens, compiled"]
+    torch._dynamo.reset()  # other tests have compiled the same code
     torch._dynamo.utils.counters.clear()
     measured["BC"].block()
     assert not torch._dynamo.utils.counters["frames"]
@@ -220,6 +270,13 @@ def test_decoding_is_measured_beside_generate() -> None:
         assert turns.value is not None and tokens.value == turns.value * TINY.action
 
 
+def test_parts_of_decoding_are_picked() -> None:
+    names = [row.name for row in decoding.run(TINY, only=["sampled_turns"])]
+    assert names and all("sampled, rollout" in name for name in names)
+    with pytest.raises(UserError, match="no such part"):
+        next(decoding.run(TINY, only=["no such part"]))
+
+
 def test_games_at_full_size_fit_into_the_model() -> None:
     """A history that is cut would be read anew every turn."""
     for size in (GPU, CPU):
@@ -234,8 +291,21 @@ def test_the_gpu_command_measures_both_at_its_size(
 ) -> None:
     sizes = []
     for module in (training, decoding):
-        monkeypatch.setattr(module, "run", lambda its: sizes.append(its) or iter([Row("speed", 1.0)]))
+        monkeypatch.setattr(module, "run", lambda its, only: sizes.append(its) or iter([Row("speed", 1.0)]))
     assert command.main(["gpu", "--device", "cpu", *words, "--out", str(tmp_path)]) == 0
     assert sizes == [size, size]
     (path,) = tmp_path.glob("*.json")
     assert path.name.startswith("gpu-tiny-") is bool(words)
+
+
+def test_rows_of_a_gpu_are_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(size: Size, only: list[str]) -> Iterator[Row]:
+        yield Row("speed", 1.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "run", rows)
+    words = ["gpu_training", "--device", "cpu", "--tiny", "--out", str(tmp_path), "--name", "stopped"]
+    with pytest.raises(KeyboardInterrupt):
+        command.main(words)
+    (path,) = tmp_path.glob("stopped-*.json")
+    assert [row["name"] for row in results.read(path)["rows"]] == ["speed"]
