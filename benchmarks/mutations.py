@@ -174,7 +174,7 @@ MUTATIONS = (
         "Return conditioning", "sign", "low returns are in high bins",
         "losses/return_bins.py", "returns[:, None] >= edges", "returns[:, None] < edges",
         (
-            "tests/losses/test_return_bins.py::test_returns_beyond_the_data_are_in_the_outer_bins",
+            "tests/losses/test_losses.py::test_returns_beyond_the_data_are_in_the_outer_bins",
             f"{RETURNS}where_the_line_stands",
         ),
     ),

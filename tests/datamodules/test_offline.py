@@ -10,8 +10,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from lmrl.data import generate
 from lmrl.data.storage import read_metadata, write_episodes
-from lmrl.datamodules import Filter, MazeDataModule, OfflineDataModule
+from lmrl.datamodules import Filter, MazeDataModule, OfflineDataModule, TwentyQuestionsDataModule
 from lmrl.datamodules.spec import BatchSpec
+from lmrl.envs import task
 from lmrl.errors import UserError
 from lmrl.losses import returns_to_go
 from lmrl.models.tokenizer import load_tokenizer
@@ -194,3 +195,16 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch_and_at_its_end(workers: int,
         assert [other.state_dict()[key] for key in ("epoch", "seen")] == [seen // size, seen % size]
         left = [batch.token.tolist() for batch in islice(other, size - seen % size)]
         assert left + read(other, 3 * size - seen - len(left)) == whole[seen:]
+
+
+def test_a_dialogue_of_twenty_questions_is_one_segment_and_questions_fit(tmp_path: Path) -> None:
+    path = generate("twenty_questions", 40, 3, tmp_path / "data.parquet", progress=False)
+    data = TwentyQuestionsDataModule(path=str(path), batch_size=64)
+    data.prepare_data()
+    data.setup("fit")
+    train, _ = data.split()
+    (batch,) = data.train_dataloader()
+    assert len(data.train_dataloader().dataset) == len(train) == 38  # type: ignore[arg-type]
+    assert float(batch.reward.sum()) == sum(episode.total_reward for episode in train)
+    tokenizer, most = load_tokenizer(), task("twenty_questions").max_action_tokens
+    assert all(len(tokenizer(action)["input_ids"]) <= most for episode in train for action in episode.actions)

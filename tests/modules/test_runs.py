@@ -199,3 +199,22 @@ def test_reranking_says_listed_actions_only(
     played = evaluate(load_policy(tmp_path / "last.ckpt", task("maze_fo"), rerank=True), "maze_fo", 2).episodes
     assert all(e.illegal == 0 for e in played)
     assert {action for e in played for action in e.actions} <= set(task("maze_fo").actions)
+
+
+def test_the_excess_is_the_loss_of_an_action_less_the_entropy_of_the_recorder(data_path: Path, tmp_path: Path) -> None:
+    data = MazeDataModule("maze_fo", path=str(data_path), val_fraction=0.2)
+    run = L.Trainer(logger=False, enable_progress_bar=False, accelerator="cpu", default_root_dir=tmp_path)
+    run.validate(BC(architecture=TINY), data)
+    held, tokenizer, entropy = data.split()[1], data.spec.tokenizer, task("maze_fo").entropy
+    assert tokenizer is not None and entropy is not None
+    tokens = sum(len(tokenizer.encode(action)) for e in held for action in e.actions)
+    loss = float(run.callback_metrics["val/loss"]) * tokens / sum(map(len, held))
+    assert float(run.callback_metrics["val/bc/excess"]) == pytest.approx(loss - entropy, rel=1e-4)
+
+
+def test_data_of_another_player_have_no_excess(data_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = MazeDataModule("maze_fo", path=str(data_path))
+    assert data.entropy() == task("maze_fo").entropy
+    recorded = {"generator_version": 1, "behaviour": "optimal", "env": {}}
+    monkeypatch.setattr("lmrl.datamodules.offline.read_metadata", lambda path: recorded)
+    assert data.entropy() is None

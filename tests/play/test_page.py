@@ -17,8 +17,7 @@ from lmrl.models.zoo import zoo_policies
 from lmrl.play.app import _page
 from lmrl.play.game import Game, Offer, Order, listed_players, read_moves
 from lmrl.types import Policy, Request
-from tests.helpers.browser import accessibility_faults, opened
-from tests.helpers.colours import contrast
+from tests.helpers.browser import accessibility_faults, contrast, opened
 from tests.play.test_web import ORDER, ask, enter, hidden_word, served, texts, typed
 
 # -- the page ---------------------------------------------------------------------------------------------------------

@@ -26,8 +26,7 @@ from lmrl.play.app import make_app
 from lmrl.play.game import Game, Offer, Order
 from lmrl.play.seat import Seat
 from lmrl.types import Policy, Reply, Request
-from tests.helpers.browser import accessibility_faults, opened
-from tests.helpers.colours import contrast
+from tests.helpers.browser import accessibility_faults, contrast, opened
 from tests.helpers.endpoints import Unruly, completion
 from tests.study.test_page import EVIL
 

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lmrl.envs import registry
 from lmrl.envs.scores import Scores
 from lmrl.errors import UserError
 from lmrl.report.report import write_report
+from lmrl.report.wording import colour, is_known, number
 from tests.helpers.browser import in_browser
 
 ALWAYS = {"report.md", "report.html", "table.csv", "table.json", "scores.png", "returns.png", "lengths.png"}
@@ -276,3 +278,23 @@ def test_bcs_distance_from_the_floor_is_drawn_where_it_was_logged(
     (tmp_path / "runs" / "maze_fo" / "bc" / "metrics.csv").write_text(METRICS)
     write_report(tmp_path / "runs", out)
     assert not (out / "excess.png").exists() and "above the floor" not in (out / "report.md").read_text()
+
+
+ALGORITHMS = sorted(path.stem for path in Path("configs/maze_fo").glob("*.yaml"))
+
+
+def test_lines_of_two_algorithms_in_one_panel_can_be_told_apart() -> None:
+    shades = {name: tuple(bytes.fromhex(colour(name)[1:])) for name in ALGORITHMS if is_known(name)}
+    assert {"mc", "grpo", "gigpo"} <= set(shades)
+    apart = {
+        (a, b): sum((x - y) ** 2 for x, y in zip(shades[a], shades[b], strict=True)) ** 0.5
+        for a, b in combinations(shades, 2)
+    }
+    assert {pair: distance for pair, distance in apart.items() if distance < 40} == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(-0.04, "0.0"), (-0.06, "\N{MINUS SIGN}0.1"), (0.0, "0.0"), (None, "\N{EN DASH}")]
+)
+def test_zero_has_no_sign(value: float | None, shown: str) -> None:
+    assert number(value) == shown
