@@ -6,6 +6,7 @@ at a size that only shows that they run.
 
 ``--out`` holds ``results/`` (files of `python -m benchmarks`), ``logs/`` (output of each job), ``session.jsonl`` (a
 line per job) and ``work/`` (datasets, runs, the model). A second session with the same ``--out`` runs what is left.
+Afterwards ``--keep`` adds the rows of all jobs that ended well to one file per card in ``benchmarks/results``.
 """
 
 import argparse
@@ -28,7 +29,11 @@ from typing import Any
 import yaml
 from packaging.version import Version
 
+from benchmarks import results
+from benchmarks.row import Row
+
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 QUEUE = ROOT / "benchmarks" / "gpu_queue.yaml"
 #: Expected of a tiny job, whatever its real size would take.
 TINY_SECONDS = 20.0
@@ -83,6 +88,8 @@ def main(words: Sequence[str] | None = None) -> int:
         0; 1 if a job failed or was stopped; 2 if the session cannot begin.
     """
     options = _parser().parse_args(words)
+    if options.keep:
+        return keep_rows(options.out, RESULTS)
     began = time.monotonic()
     card = check_environment(options.device)
     if card is None:
@@ -112,7 +119,37 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=600, help="of the whole session (600)")
     parser.add_argument("--model", type=Path, help="folder of SmolLM2, or its GGUF file")
     parser.add_argument("--queue", type=Path, default=QUEUE, help="another queue")
+    parser.add_argument("--keep", action="store_true", help="run nothing: add the rows in --out to benchmarks/results")
     return parser
+
+
+def keep_rows(out: Path, folder: Path) -> int:
+    """Add the rows of each job that is done to ``session-<card>.json`` and ``.md``; rows of other jobs stay there.
+
+    Args:
+        out: folder of a session.
+        folder: where the file of the card is.
+
+    Returns:
+        0; 2 if the folder holds no finished job.
+    """
+    lines = (out / "session.jsonl").read_text(encoding="utf-8").splitlines()
+    done = {line["job"]: line for line in map(json.loads, lines) if line["state"] == "done"}
+    rows: dict[str, list[Row]] = {}
+    facts: dict[str, Any] = {}
+    for job, line in done.items():
+        for name in line["results"]:
+            record = results.read(out / "results" / name)
+            facts[job] = {key: record[key] for key in ("machine", "versions", "commit", "date", "load")}
+            rows[job] = []
+            for row in record["rows"]:
+                fields = {key: value for key, value in row.items() if key != "benchmark"}
+                rows[job].append(Row(**fields))
+    if not rows:
+        print(f"{out} holds no rows of a finished job", file=sys.stderr)
+        return 2
+    print(results.write_parts(folder, "session", rows, facts))
+    return 0
 
 
 def check_environment(device: str) -> str | None:

@@ -65,8 +65,23 @@ def test_a_job_past_its_limit_is_stopped_and_its_rows_are_kept(tmp_path: Path) -
     assert 16 <= float(str(log["slow"]["seconds"])) < 30
     assert "two rows are written" in (tmp_path / "out" / "logs" / "slow.log").read_text(encoding="utf-8")
 
+    assert gpu_session.keep_rows(tmp_path / "out", tmp_path / "kept") == 2, "a job that was stopped is not kept"
+
     code, log = session(tmp_path, jobs)
     assert (code, log["slow"]["state"]) == (0, "done"), "the next attempt has the words of resume"
+
+
+def test_rows_of_finished_jobs_come_into_one_file(tmp_path: Path) -> None:
+    program = tmp_path / "slow.py"
+    program.write_text(SLOW, encoding="utf-8")
+    for name in ("first", "second"):
+        command = f"python {program} {tmp_path}/out/results {name} --resumed"
+        session(tmp_path, f"- {{name: {name}, seconds: 8, command: {command}}}\n")
+        assert gpu_session.keep_rows(tmp_path / "out", tmp_path / "kept") == 0
+    (path,) = (tmp_path / "kept").glob("session-*.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    names = [(row["benchmark"], row["name"], row["value"]) for row in record["rows"]]
+    assert names == [("first", "one", 1.0), ("first", "two", 2.0), ("second", "one", 1.0), ("second", "two", 2.0)]
 
 
 def test_a_job_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
