@@ -250,16 +250,17 @@ _CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 
 def logit_transform(config: PreTrainedConfig) -> LogitTransform:
     """What a model of this configuration does behind its head; `lmrl.decoding.check.check_model` verifies it."""
+    settings = vars(config)  # looked up in every decoding step, and getattr of a configuration is slow
     scale = 1.0
     for name in _FACTORS:
-        factor = getattr(config, name, None)
+        factor = settings.get(name)
         scale *= 1.0 if factor is None else factor
     for name in _DIVISORS:
-        divisor = getattr(config, name, None)
+        divisor = settings.get(name)
         scale /= 1.0 if divisor is None else divisor
     cap: float | None = None
     for name in _CAPS:
-        cap = getattr(config, name, None) or cap
+        cap = settings.get(name) or cap
     return LogitTransform(scale, cap)
 
 
