@@ -211,8 +211,8 @@ def test_every_kind_of_transformers_is_exact_or_refused() -> None:
     assert len(exact) + len(refused) >= 140
     assert len(exact) >= 80
     assert not [text for text in refused.values() if "\n" in text]
-    print(f"exact: {' '.join(exact)}")  # noqa: T201
-    print(f"refused: {' '.join(refused)}")  # noqa: T201
+    print(f"exact: {' '.join(exact)}")
+    print(f"refused: {' '.join(refused)}")
 
 
 def built(kind: str) -> PreTrainedModel | None:

@@ -15,8 +15,8 @@ from lmrl.losses import (
     probability_ratio,
     qsft_loss,
     qsft_weight,
-    token_nll,
     soft_cap,
+    token_nll,
 )
 from lmrl.tokens.collate import TokenBatch
 from lmrl.types import Episode
