@@ -45,6 +45,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gpt_oss": {"sliding_window": 16},
     "gptj": {"rotary_dim": 4},
     "granite": {"logits_scaling": 8.0},
+    "hrm_text": {"initializer_range": 0.1},  # its many cycles amplify rounding
     "minicpm3": {"num_key_value_heads": 4},
     "mistral": {"sliding_window": 16},
     "reformer": {"is_decoder": True},
