@@ -4,7 +4,7 @@ Models differ in what they do with positions, masks, caches and logits. A kind t
 other logits than its own is refused when it is built or loaded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 from weakref import WeakSet
@@ -113,7 +113,7 @@ def _compare(model: PreTrainedModel) -> None:
     own = [_own(model, ids) for ids in (first, second, branch, first[:3])]
     if own[0].shape[-1] != (model.config.hidden_size if model is trunk_of(model) else vocabulary_of(model)):
         raise _refused(model, f"its logits have {own[0].shape[-1]} entries, its vocabulary {vocabulary_of(model)}")
-    parts = {
+    parts: dict[str, Callable[[], Pairs]] = {
         "its logits depend on later tokens: without them they": lambda: [(own[3][-1], own[0][2])],
         "logits in training": lambda: _trained(model, [first, second], own),
         "logits in training with branches": lambda: _branched(model, first, second, branch, own),

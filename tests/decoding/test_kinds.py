@@ -12,9 +12,11 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from lmrl.decoding.check import check_model
 from lmrl.decoding.engine import Engine
 from lmrl.errors import UserError
+from lmrl.evaluation.token_values import _numbers
 from lmrl.losses import bc_loss
 from lmrl.models.lm import build_lm, logits_of, positions_of, read_rows, trunk_of
-from lmrl.modules import BC
+from lmrl.modules import BC, GRPO, PPO, LanguageModule
+from tests.helpers.doubles import episode, table_batch
 
 VOCABULARY = 64
 LENGTHS = (29, 17, 8)
@@ -174,6 +176,21 @@ def test_kinds_that_are_refused_in_one_line(kind: str) -> None:
     del settings["initializer_range"]  # as a user makes it: weights so small that differences are small too
     with pytest.raises(UserError, match=f"{kind}.*({REFUSED[kind]})"):
         BC(architecture=settings)
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, PPO])
+@pytest.mark.parametrize("kind", ["granite", "gemma2"])
+def test_policy_gradients_and_token_values_read_the_own_logits(kind: str, algorithm: type[LanguageModule]) -> None:
+    settings = architectures(kind)[0]
+    del settings["vocab_size"]  # that of the tokenizer
+    module: Any = algorithm(architecture=settings)
+    batch = table_batch([episode("0", "R", "1", "L", "0", rewards=[-1.0, -1.0], terminated=True)])
+    with torch.no_grad():
+        own = module.model(input_ids=batch.input_ids).logits[batch.row, batch.col]
+        torch.testing.assert_close(module.logits(batch), own, atol=3e-5, rtol=0.0)
+        torch.testing.assert_close(module.ref_logits(batch), own, atol=3e-5, rtol=0.0)
+        probability = own.masked_fill(module.invalid, -torch.inf).softmax(-1)[batch.state, batch.token]
+        torch.testing.assert_close(_numbers(module, batch, None)[0], probability, atol=1e-5, rtol=0.0)
 
 
 def test_the_check_of_a_model_changes_nothing() -> None:
