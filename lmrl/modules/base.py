@@ -16,9 +16,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.spec import BatchSpec
+from lmrl.decoding.check import check_model
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
-from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, hidden_states
+from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, hidden_states, positions_of
 from lmrl.models.lora import add_lora
 from lmrl.models.tokenizer import add_task_tokens, tokenizer_for
 from lmrl.tokens.collate import TokenBatch
@@ -125,8 +126,7 @@ class LanguageModule(L.LightningModule):
 
     def batch_spec(self) -> BatchSpec:
         """What the datamodule has to put into batches; an algorithm adds to it with `dataclasses.replace`."""
-        positions = getattr(self.model.config, "max_position_embeddings", None)
-        return BatchSpec(tokenizer=self.tokenizer, positions=positions)
+        return BatchSpec(tokenizer=self.tokenizer, positions=positions_of(self.model.config))
 
     def objective(self, terms: Any, batch: TokenBatch) -> Tensor:
         """The loss of a batch, of which `losses` gave the terms, as it enters the gradient; see `TokenBatch.scale`."""
@@ -260,6 +260,7 @@ def _tokenizer_and_model(
     added = add_task_tokens(texts, task_tokens)
     # Learning in bfloat16 is for trainer.precision to choose, not for whoever saved the weights.
     model = build_lm(folder, architecture, len(texts), trust_remote_code, dtype=torch.float32)
+    check_model(model)
     if folder is None and added:
         compose_embeddings(model, added)
     return texts, model

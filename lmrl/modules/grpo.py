@@ -23,7 +23,7 @@ from lmrl.losses import (
     with_kl_penalty,
 )
 from lmrl.models.heads import frozen_copy
-from lmrl.models.lm import head_of, trunk_of
+from lmrl.models.lm import logit_table, trunk_of
 from lmrl.modules.policy_gradient import PolicyGradient, ProcessedRollout, turn_lengths, weights_of
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.segments import Segment
@@ -149,8 +149,7 @@ class GRPO(PolicyGradient):
 
     def logits(self, batch: TokenBatch) -> Tensor:
         """(S, vocabulary) logits of the policy."""
-        logits: Tensor = head_of(self.model)(self.hidden_states(trunk_of(self.model), batch))
-        return logits
+        return logit_table(self.model, self.hidden_states(trunk_of(self.model), batch))
 
     def losses(self, batch: TokenBatch) -> GRPOLoss:
         """Clipped policy loss of a minibatch of a round, and its KL penalty.

@@ -14,7 +14,7 @@ from lmrl.datamodules.online import online_datamodule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import LOSS_AGG_MODES, KLController, bc_loss, importance_weights, loss_weights, token_logprobs
-from lmrl.models.lm import head_of, trunk_of, vocabulary_of
+from lmrl.models.lm import logit_table, trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.policies.lm import invalid_ids
@@ -219,8 +219,7 @@ class PolicyGradient(LanguageModule):
     def ref_logits(self, batch: TokenBatch) -> Tensor:
         """(S, vocabulary) logits of the reference model."""
         assert isinstance(self.ref_model, PreTrainedModel)
-        logits: Tensor = head_of(self.ref_model)(self.hidden_states(trunk_of(self.ref_model), batch))
-        return logits
+        return logit_table(self.ref_model, self.hidden_states(trunk_of(self.ref_model), batch))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """See `LanguageModule.training_step`; a BC batch beside it adds its loss, divided by its own expectation."""

@@ -20,7 +20,7 @@ from lmrl.losses import (
     with_kl_penalty,
 )
 from lmrl.models.heads import ValueHead, frozen_copy
-from lmrl.models.lm import head_of, trunk_of
+from lmrl.models.lm import logit_table, trunk_of
 from lmrl.modules.policy_gradient import PolicyGradient, ProcessedRollout, turn_lengths, weights_of
 from lmrl.policies import ActorCriticPolicy
 from lmrl.tokens.collate import TokenBatch
@@ -185,7 +185,7 @@ class PPO(PolicyGradient):
     def logits_and_values(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """(S, vocabulary) logits of the policy, and (S,) V in float32."""
         hidden = self.hidden_states(trunk_of(self.model), batch)
-        return head_of(self.model)(hidden), self.v_head(hidden).squeeze(-1)
+        return logit_table(self.model, hidden), self.v_head(hidden).squeeze(-1)
 
     def losses(self, batch: TokenBatch) -> PPOLoss:
         """Clipped policy and value loss of a minibatch of a round.
