@@ -177,6 +177,16 @@ def test_an_evaluation_begins_with_all_that_is_not_as_usual(tmp_path: Path, caps
     assert first == "maze_fo, policy optimal: 3 episodes, seed 7, max_steps 20, games to choose settings by"
 
 
+def test_an_evaluation_with_other_settings_has_no_normalised_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["evaluate", "maze_fo", "--policy", "random", "--episodes", "2", "--out", str(tmp_path / "e")]
+    assert main([*words, "--env", "max_steps=8"]) == 0
+    assert "normalised" not in capsys.readouterr().out
+    assert main([*words[:-1], str(tmp_path / "f")]) == 0
+    assert "normalised" in capsys.readouterr().out
+
+
 def test_an_evaluation_of_one_episode_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", "maze_fo", "--policy", "optimal", "--episodes", "1", "--out", str(tmp_path / "played")]
     assert main(words) == 0

@@ -91,8 +91,8 @@ def _check_tied(model: PreTrainedModel) -> None:
         if len(sharing) > 1:
             others = [user.replace(".base_layer", "").removesuffix(".weight") for user in sharing]
             raise UserError(
-                f"lora.target_modules must leave out {name.rpartition('.')[2]}: the layers {' and '.join(others)} share "
-                "one weight, so adapters on one of them cannot be exported"
+                f"lora.target_modules must leave out {name.rpartition('.')[2]}: the layers {' and '.join(others)} "
+                "share one weight, so adapters on one of them cannot be exported"
             )
 
 

@@ -266,8 +266,8 @@ def write_folder(
         model_weights = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
     note_weights(module, weights)
     guided, ratios = (any(name.startswith(part) for name in values) for part in ("q_heads.", "q_model."))
-    card = model_card(facts(module), scores, guided, ratios)
     base = _base(module) if has_lora(module.model) and not merge else None
+    card = model_card(facts(module), scores, guided, ratios, base)
     defaults = generation_defaults(module)
     arguments = {name: value for name, value in module.hparams.items() if not name.startswith("_")}
     steps = module.global_step or module.made_with.get("steps")  # a module that was loaded has no trainer
