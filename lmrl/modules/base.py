@@ -193,6 +193,8 @@ class LanguageModule(L.LightningModule):
         if stage == "fit":
             self.made_with = training_facts(self, data)
             check_start(self)
+            # from_pretrained leaves a model in eval mode, in which transformers keeps all activations.
+            self.train()
             if self.hparams["activation_checkpointing"]:
                 checkpoint_activations(self.trainable_model)
 
