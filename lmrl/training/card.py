@@ -26,7 +26,13 @@ print(tokenizer.decode(model.generate(**inputs, logits_processor=[processor])[0,
 ```"""
 
 
-def model_card(facts: Mapping[str, Any], scores: Mapping[str, Any] | None, guided: bool, ratios: bool = False, base: str | None = None) -> str:
+def model_card(
+    facts: Mapping[str, Any],
+    scores: Mapping[str, Any] | None,
+    guided: bool,
+    ratios: bool = False,
+    base: str | None = None,
+) -> str:
     """The card as Markdown with its metadata.
 
     Args:
