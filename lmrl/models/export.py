@@ -77,7 +77,7 @@ def export(
         else:
             save_adapter(model, new, base)
         generation.save_pretrained(new)
-        tokenizer.save_pretrained(new)
+        _save_tokenizer(tokenizer, new)
         (new / "README.md").write_text(card, encoding="utf-8")
         if values:
             weights = {name: tensor.detach().cpu().contiguous() for name, tensor in values.items()}
@@ -121,9 +121,23 @@ def export_for_reload(
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(plain, new / "model.safetensors", metadata={"format": "pt"})
         config.save_pretrained(new)
-        tokenizer.save_pretrained(new)
+        _save_tokenizer(tokenizer, new)
         files = sorted([MANIFEST, *(entry.name for entry in new.iterdir())])
         (new / MANIFEST).write_text(json.dumps({"files": files}, indent=2) + "\n", encoding="utf-8")
+
+
+def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write the tokenizer so that `generate` can go on from a padded batch: padding is on the left.
+
+    A tokenizer without a padding token, as GPT-2's, pads with the token that ends a text.
+    """
+    tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    config = json_of_file(file)
+    config["padding_side"] = "left"
+    if tokenizer.pad_token is None:
+        config["pad_token"] = tokenizer.eos_token
+    file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def check_replaceable(folder: Path) -> None:

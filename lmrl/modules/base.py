@@ -32,7 +32,7 @@ from lmrl.training.optimizer import (
     optimizer_and_schedule,
 )
 from lmrl.training.reporting import LossReporter
-from lmrl.training.saving import pack_checkpoint, read_entry, training_facts, write_folder
+from lmrl.training.saving import check_resumed, pack_checkpoint, read_entry, training_facts, write_folder
 from lmrl.training.sharding import configure_shards, full_tensor, is_sharded
 from lmrl.types import Episode, Policy
 
@@ -193,6 +193,8 @@ class LanguageModule(L.LightningModule):
         if stage == "fit":
             self.made_with = training_facts(self, data)
             check_start(self)
+            # from_pretrained leaves a model in eval mode, in which transformers keeps all activations.
+            self.train()
             if self.hparams["activation_checkpointing"]:
                 checkpoint_activations(self.trainable_model)
 
@@ -233,7 +235,9 @@ class LanguageModule(L.LightningModule):
         pack_checkpoint(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse the weights of another vocabulary."""
+        """Refuse the weights of another vocabulary, and to resume a run with other data or settings."""
+        if self._trainer is not None and self.trainer.state.fn == "fit":
+            check_resumed(self, checkpoint)
         read_entry(self, checkpoint)
 
     def export(

@@ -25,6 +25,7 @@ from lmrl.training.sharding import class_of, is_sharded
 __all__ = [
     "ROOMS",
     "SavedModule",
+    "check_resumed",
     "class_name",
     "facts",
     "generation_defaults",
@@ -84,6 +85,7 @@ def training_facts(module: SavedModule, data: object) -> dict[str, Any]:
         "task": getattr(task, "name", None),
         "max_new_tokens": getattr(task, "max_action_tokens", None),
         "data": None if path is None else path.name,
+        "data_hash": None if path is None or not Path(path).is_file() else _hash_of(Path(path)),
         "data_episodes": len(episodes) if episodes else None,
         "data_seed": settings.get("data_seed"),
         "batch_size": settings.get("batch_size"),
@@ -92,6 +94,38 @@ def training_facts(module: SavedModule, data: object) -> dict[str, Any]:
         "seed": None if seed is None else int(seed),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _hash_of(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()[:32]
+
+
+# What a resumed run may change: how it computes, and where its data lies.
+_MAY_CHANGE = (*_NOT_SETTINGS, "trust_remote_code", "activation_checkpointing", "compile")
+_DATA_SETTINGS = ("task", "data_hash", "data_seed", "batch_size", "env")
+
+
+def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
+    """Make sure that a run is resumed with its own data and settings; else what its card says would be false.
+
+    Raises:
+        UserError: naming what differs.
+    """
+    before = {name: checkpoint["lmrl"].get("made_with", {}).get(name) for name in _DATA_SETTINGS}
+    now = {name: module.made_with.get(name) for name in _DATA_SETTINGS}
+    for name, value in checkpoint.get("hyper_parameters", {}).items():
+        if name not in _MAY_CHANGE and name in module.hparams:
+            before[name] = value
+            now[name] = module.hparams[name]
+    for name, value in before.items():
+        if value is None or now[name] is None or value == now[name]:  # an older checkpoint does not say all
+            continue
+        was = "another file's" if name == "data_hash" else repr(value)
+        raise UserError(
+            f"the checkpoint's run has another {name} ({was}, now {now[name]!r}): resume it as it was, or start a new "
+            "run from its weights with model.init_args.pretrained"
+        )
 
 
 def facts(module: SavedModule) -> dict[str, Any]:
@@ -266,8 +300,8 @@ def write_folder(
         model_weights = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
     note_weights(module, weights)
     guided, ratios = (any(name.startswith(part) for name in values) for part in ("q_heads.", "q_model."))
-    card = model_card(facts(module), scores, guided, ratios)
     base = _base(module) if has_lora(module.model) and not merge else None
+    card = model_card(facts(module), scores, guided, ratios, base)
     defaults = generation_defaults(module)
     arguments = {name: value for name, value in module.hparams.items() if not name.startswith("_")}
     steps = module.global_step or module.made_with.get("steps")  # a module that was loaded has no trainer
