@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from lmrl.errors import UserError, in_one_line
+from lmrl.errors import UserError, in_one_line, without_secrets
 
 __all__ = ["in_place_of", "json_of_file", "locked", "parse_json", "remove", "replace", "replacing", "replacing_folder"]
 
@@ -168,7 +168,9 @@ def locked(folder: str | os.PathLike[str], what: str = "folder", kind: str = "",
     path = Path(os.path.realpath(folder))
     file = path.with_name(f".{path.name}.{kind}.lock" if kind else f".{path.name}.lock")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch()  # where nothing can be written, filelock would say that another holds it
+    file.touch(
+        mode=0o600
+    )  # it names a command; and where nothing can be written, filelock would say that another holds it
     lock = FileLock(file)
     try:
         lock.acquire(timeout=wait)
@@ -187,7 +189,7 @@ def locked(folder: str | os.PathLike[str], what: str = "folder", kind: str = "",
 
 def _this_process() -> dict[str, str | int]:
     now = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    command = shlex.join([Path(sys.argv[0]).name, *without_secrets(sys.argv[1:])])
     return {"pid": os.getpid(), "host": socket.gethostname(), "command": command[:200], "since": now}
 
 
