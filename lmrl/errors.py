@@ -124,8 +124,8 @@ def in_one_line(error: BaseException | str, limit: int = 300) -> str:
 def without_secrets(words: Iterable[str]) -> list[str]:
     """Return words of a command line, or addresses, with ``...`` in place of API keys and passwords.
 
-    Left out are the values of ``api_key=VALUE`` and its like, also as ``--api_key VALUE``, and in an address what stands
-    before the @: ``http://user:password@host``.
+    Left out are the values of ``api_key=VALUE`` and its like, also as ``--api_key VALUE``, and in an address what
+    stands before the @: ``http://user:password@host``.
     """
     public = []
     follows_name = False
