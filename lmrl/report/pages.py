@@ -15,10 +15,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from lmrl.envs.task import Picture
-from lmrl.errors import in_one_line
+from lmrl.errors import UserError, in_one_line
 from lmrl.types import Episode
 
 __all__ = [
+    "check_page",
     "cut",
     "embedded",
     "episode_facts",
@@ -42,6 +43,7 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e
 
 
 # In a script element of data only "<" could end anything; the others are for those who paste it elsewhere.
+_HEAD = 2_000  # bytes of a page in which its generator is noted
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&"}
 
 
@@ -54,6 +56,21 @@ def render_html(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
 def render_page(template: str, words: Mapping[str, Any]) -> str:
     """One HTML page from a template of this package: all text escaped, control characters replaced."""
     return printable(_environment(autoescape=True).get_template(template).render(words))
+
+
+def check_page(path: Path, generator: str) -> None:
+    """Make sure that a page may be written to a file: a new one, or a page that the same command has written.
+
+    Args:
+        path: of the page.
+        generator: the command, as its template notes it in the page: ``lmrl view``.
+
+    Raises:
+        UserError: there is another file, or a folder.
+    """
+    mark = f'<meta name="generator" content="{generator}">'
+    if path.is_dir() or (path.is_file() and mark.encode() not in path.read_bytes()[:_HEAD]):
+        raise UserError(f"{path} is there, and no page of {generator}: choose another name for the page")
 
 
 def render_markdown(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
