@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from lmrl.envs.task import Picture
-from lmrl.errors import UserError, in_one_line
+from lmrl.errors import UserError, in_one_line, printable
 from lmrl.types import Episode
 
 __all__ = [
@@ -38,8 +38,6 @@ _log = logging.getLogger(__name__)
 
 # Only what would be read as markup: an underscore inside a word and a bracket that no link follows are plain text.
 _MARKDOWN = re.compile(r"([\\`*|~$]|\](?=[(\[:])|(?<!\w)_|_(?!\w))")
-# Everything below a space except tab and newline, delete and the C1 block, and the marks that turn text around.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 # In a script element of data only "<" could end anything; the others are for those who paste it elsewhere.
@@ -131,11 +129,6 @@ def _text_of(place: str) -> str:
 def embedded(data: object) -> Markup:
     """JSON for a script element of a template, which no text in it can end."""
     return Markup(json.dumps(data, separators=(",", ":")).translate(_ESCAPES))
-
-
-def printable(text: str) -> str:
-    """The text with a mark in place of whatever cannot be seen, or turns other text around."""
-    return _UNPRINTABLE.sub("�", text.replace("\r\n", "\n"))
 
 
 def _escaped(text: object) -> str:
