@@ -96,7 +96,7 @@ class Episode:
 
     @property
     def aborted(self) -> bool:
-        """Whether an error of the environment or the partner ended it (`lmrl.rollout.rollout`): its return is partial."""
+        """Whether an error of the environment or partner ended it (`lmrl.rollout.rollout`): its return is partial."""
         return self.truncated and not self.terminated and "error" in self.info
 
     @property

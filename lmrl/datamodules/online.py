@@ -149,7 +149,7 @@ class OnlineDataModule(OfflineDataModule):
         assert self._play is not None
         encoder, window = self._encoder(), self.window()
         for number in range(self.round + 1, self.round + 1 + _MOST_EMPTY):
-            # The return of an aborted episode is partial. Compared with the others', it would look good where turns cost.
+            # The return of an aborted episode is partial: where turns cost, it would look better than the others.
             episodes = [episode for episode in self._play(number) if len(episode) and not episode.aborted]
             parts = [list(segments(episode, encoder, window)) for episode in episodes]
             if self.spec.post_rollout is not None:
