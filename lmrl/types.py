@@ -95,6 +95,11 @@ class Episode:
         return bool(self.info.get("success", False))
 
     @property
+    def aborted(self) -> bool:
+        """Whether an error of the environment or partner ended it (`lmrl.rollout.rollout`): its return is partial."""
+        return self.truncated and not self.terminated and "error" in self.info
+
+    @property
     def illegal(self) -> int:
         """How many actions the rules did not know."""
         return int(self.info.get("illegal", 0))

@@ -187,7 +187,7 @@ class RolloutCollection(Callback):
             | _per_second(pace.to(module.device), len(played), self.slots, seconds)
             | self._shares(trainer),
         )
-        for sign in signs_of_collapse(played):
+        for sign in signs_of_collapse([episode for episode in played if not episode.aborted]):
             rank_zero_warn(f"round {number}: {sign}")
         return played
 
@@ -288,11 +288,15 @@ def _per_second(pace: RolloutPace, episodes: int, slots: int, seconds: float) ->
 
 
 def _scores(episodes: Sequence[Episode]) -> dict[str, float]:
-    """How a round went, of which each process has all episodes."""
+    """Return the scores of the episodes of a round that no failure ended, and the number of the others.
+
+    Each process has all episodes.
+    """
+    complete = [episode for episode in episodes if not episode.aborted]
     metric = EpisodeScores(sync_on_compute=False)
-    metric.update(episodes)
+    metric.update(complete)
     found = {f"rollout/{name}": number for name, number in metric.compute().items()}
-    return {**found, "rollout/failed": float(sum("error" in e.info for e in episodes))}
+    return {**found, "rollout/failed": float(len(episodes) - len(complete))}
 
 
 def _check_failures(episodes: Sequence[Episode], number: int) -> None:
@@ -301,7 +305,7 @@ def _check_failures(episodes: Sequence[Episode], number: int) -> None:
     Raises:
         UserError: if everything did.
     """
-    errors = [str(e.info["error"]) for e in episodes if "error" in e.info]
+    errors = [str(episode.info["error"]) for episode in episodes if episode.aborted]
     if len(errors) == len(episodes):
         raise UserError(f"all {len(errors)} episodes of round {number} failed; the last: {errors[-1]}")
     if errors:

@@ -30,7 +30,8 @@ class OnlineDataModule(OfflineDataModule):
     """What the policy plays itself. An epoch is a round: it begins with new episodes, played with the weights of now.
 
     The callback `RolloutCollection` says how they are played (`set_rollout_source`), the algorithm which episodes of
-    those at hand it learns from, and what is computed once per round (`configure_batches`).
+    those at hand it learns from, and what is computed once per round (`configure_batches`). Episodes that a failure
+    aborted (`Episode.aborted`) are left out: no buffer, filter, baseline or loss sees them.
 
     Everything about a round follows from its number and `seed`, and the checkpoint holds the rest: a run that goes
     on from a checkpoint, wherever in a round it was saved, gives the numbers of one that was never interrupted.
@@ -148,7 +149,8 @@ class OnlineDataModule(OfflineDataModule):
         assert self._play is not None
         encoder, window = self._encoder(), self.window()
         for number in range(self.round + 1, self.round + 1 + _MOST_EMPTY):
-            episodes = [episode for episode in self._play(number) if len(episode)]
+            # The return of an aborted episode is partial: where turns cost, it would look better than the others.
+            episodes = [episode for episode in self._play(number) if len(episode) and not episode.aborted]
             parts = [list(segments(episode, encoder, window)) for episode in episodes]
             if self.spec.post_rollout is not None:
                 parts = self.spec.post_rollout(episodes, parts)

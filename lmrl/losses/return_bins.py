@@ -7,20 +7,36 @@ __all__ = ["bin_means", "bin_of", "quantile_edges"]
 
 
 def quantile_edges(returns: Tensor, bins: int) -> Tensor:
-    """The returns at which bins begin that hold about equally many; one bin has none.
+    """Return the lower edges of bins that hold about equally many returns; the lowest bin has none.
 
-    Each is a return that occurs, the next at or above the quantile, so that equal returns share a bin. Where many are
-    equal, edges are too, and bins between them are empty. The last one never is.
+    Each edge is a return that occurs, so that equal returns share a bin. It is the next return at or above the
+    quantile, unless many equal returns lie there. Edges then move to neighbouring returns, so that different returns
+    share a bin only where there are more of them than bins. With fewer different returns than bins, each has a bin of
+    its own and the other bins are empty. The last bin is never empty.
 
     Args:
         returns: (n,).
-        bins: how many.
+        bins: number of bins.
 
     Returns:
-        (bins - 1,) rising edges.
+        (bins - 1,) edges in ascending order.
     """
     shares = torch.arange(1, bins, dtype=torch.float64) / bins
-    return returns.double().quantile(shares, interpolation="higher").to(returns.dtype)
+    quantiles = returns.double().quantile(shares, interpolation="higher").to(returns.dtype)
+    distinct: Tensor = torch.unique(returns)  # type: ignore[no-untyped-call]
+    last = len(distinct) - 1
+    edges = []
+    previous = 0
+    for number, wanted in enumerate(torch.searchsorted(distinct, quantiles).tolist(), start=1):
+        # With this edge here, each later edge can still be one return higher than the edge before it.
+        highest = last - (bins - 1 - number)
+        if len(distinct) >= bins:
+            edge = min(max(wanted, previous + 1), highest)
+        else:
+            edge = max(min(wanted, previous + 1), highest)
+        edges.append(edge)
+        previous = edge
+    return distinct[torch.tensor(edges, dtype=torch.int64)]
 
 
 def bin_of(returns: Tensor, edges: Tensor) -> Tensor:

@@ -102,8 +102,15 @@ class PolicyGradient(LanguageModule):
             **shared: arguments of `LanguageModule`.
 
         Raises:
-            UserError: only one of `kl_target` and `kl_horizon`, a number outside of its range, and as `LanguageModule`.
+            UserError: only one of `kl_target` and `kl_horizon`, a number outside of its range, adapters with dropout,
+                and as `LanguageModule`.
         """
+        lora = shared.get("lora") or {}
+        if lora.get("lora_dropout"):
+            raise UserError(
+                f"{type(self).__name__} needs lora.lora_dropout 0, got {lora['lora_dropout']}: rounds are played "
+                "without dropout, and its ratios compare updates with them"
+            )
         check_range("[0, inf)", clip=clip, clip_high=clip_high)
         check_range("[0, inf)", kl_weight=kl_weight, entropy_weight=entropy_weight, bc_weight=bc_weight)
         if loss_agg_mode not in LOSS_AGG_MODES:

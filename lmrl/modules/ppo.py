@@ -95,9 +95,11 @@ class PPO(PolicyGradient):
     """Learns from rounds that it plays itself: clipped ratios, advantages over the action tokens of all turns.
 
     Schulman et al. 2017, with a KL penalty towards the reference model in the rewards (Ziegler et al. 2019), in the
-    form of Abdulhai et al. 2025 with its episode ends corrected. The value head sits on the policy's trunk. With
-    ``level: turn`` the turn is the step (Zhang et al. 2025, arXiv 2505.11821): V, discount and advantages by turn, and
-    the ratio that of the whole action.
+    form of Abdulhai et al. 2025 with its episode ends corrected. The value head sits on the policy's trunk.
+
+    With ``level: turn`` the turn is the step: V, discount and advantages by turn, and the ratio that of the whole
+    action. Zeng, Wei, Brown, Frunza, Nevmyvaka and Hong (2025, arXiv 2505.11821) argue for credit by turn; theirs is
+    GRPO with turn-level advantages, without a critic.
     """
 
     name = "ppo"

@@ -137,6 +137,11 @@ def test_an_environment_that_fails_does_not_end_the_run(
     for episode in spy.rounds[0]:
         assert ("error" in episode.info) == bool(episode.seed % 2)
         assert bool(len(episode)) != bool(episode.seed % 2)
+    complete = [episode for episode in spy.rounds[0] if not episode.aborted]
+    row = next(row for row in rows(tmp_path) if row["rollout/failed"])
+    assert float(row["rollout/failed"]) == 8 - len(complete)
+    assert float(row["rollout/return_mean"]) == pytest.approx(sum(e.total_reward for e in complete) / len(complete))
+    assert float(row["rollout/length_p0"]) == min(len(episode) for episode in complete)
 
 
 def test_when_everything_fails_the_run_ends(bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

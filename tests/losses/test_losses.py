@@ -189,6 +189,13 @@ def test_swapping_the_heads_changes_nothing() -> None:
         ([4.0, 1.0, 3.0, 2.0], 2, [1, 0, 1, 0], [1.5, 3.5]),
         ([5.0, 1.0, 2.0, 3.0, 4.0], 2, [1, 0, 0, 1, 1], [1.5, 4.0]),
         ([-1.0, -1.0, -1.0, 2.0], 1, [0, 0, 0, 0], [-0.25]),
+        # Three returns, about a third each: no bin is empty, and the best one does not hold the second best too.
+        ([0.0] * 34 + [2.0] * 33 + [4.0] * 33, 3, [0] * 34 + [1] * 33 + [2] * 33, [0.0, 2.0, 4.0]),
+        ([0.0] * 3 + [2.0] * 4 + [4.0] * 3, 3, [0] * 3 + [1] * 4 + [2] * 3, [0.0, 2.0, 4.0]),
+        # One return outweighs the others, at either end and in the middle.
+        ([0.0] * 8 + [1.0, 2.0], 3, [0] * 8 + [1, 2], [0.0, 1.0, 2.0]),
+        ([0.0, 1.0] + [2.0] * 8, 3, [0, 1] + [2] * 8, [0.0, 1.0, 2.0]),
+        ([0.0] + [1.0] * 8 + [2.0], 5, [0] + [3] * 8 + [4], {0: 0.0, 3: 1.0, 4: 2.0}),
         # Equal returns share a bin; those between are empty, and the last one never is.
         ([0.0] * 6 + [1.0] * 4, 10, [5] * 6 + [9] * 4, {5: 0.0, 9: 1.0}),
         ([7.0, 7.0], 3, [2, 2], {2: 7.0}),

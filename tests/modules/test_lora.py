@@ -20,7 +20,19 @@ from lmrl.evaluation import evaluate
 from lmrl.models import lora
 from lmrl.models.lm import build_lm
 from lmrl.models.lora import add_lora, has_lora, merged
-from lmrl.modules import BC, ILQL, MC, PPO, GuidedPPO, LanguageModule, OnlineFilteredBC, load_module, load_policy
+from lmrl.modules import (
+    BC,
+    GRPO,
+    ILQL,
+    MC,
+    PPO,
+    GiGPO,
+    GuidedPPO,
+    LanguageModule,
+    OnlineFilteredBC,
+    load_module,
+    load_policy,
+)
 from lmrl.policies import ValueGuidedLogitsProcessor
 from lmrl.tokens.encoding import Window
 from tests.helpers.online import fit, rounds, trainer
@@ -85,6 +97,16 @@ def test_the_model_is_held_once(kind: type[LanguageModule], bc_run: str, valued:
     whole = kind(pretrained=bc_run) if kind is not GuidedPPO else None
     if kind in (ILQL, PPO) and whole is not None:  # without adapters, the copies are real ones
         assert memory(whole.parameters()) > (1.9 if kind is PPO else 2.5) * base
+
+
+@pytest.mark.parametrize("kind", [PPO, GuidedPPO, GRPO, GiGPO])
+def test_algorithms_that_compare_with_their_rounds_refuse_dropout(
+    kind: type[LanguageModule], bc_run: str, valued: Path
+) -> None:
+    start = str(valued) if kind is GuidedPPO else bc_run
+    with pytest.raises(UserError, match=f"{kind.__name__} needs lora.lora_dropout 0, got 0.3: rounds are played"):
+        kind(pretrained=start, lora={**LORA, "lora_dropout": 0.3})
+    kind(pretrained=start, lora={**LORA, "lora_dropout": 0.0})
 
 
 @pytest.mark.parametrize("kind", [BC, MC, ILQL])
