@@ -60,6 +60,26 @@ class LinearScores(NamedTuple):
         """The scores of all words in some of the states."""
         return soft_cap(linear(self.hidden[rows], self.weight, self.bias), self.cap)
 
+    def distribution(self, state: Tensor, token: Tensor, invalid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what a policy that never samples some words makes of N tokens.
+
+        Args:
+            state: (N,) index of the state of each token.
+            token: (N,) its id.
+            invalid: (vocabulary,) bool, words that are never sampled.
+
+        Returns:
+            (N,) score of each token, and (S,) ``logsumexp`` and entropy of each state's valid scores; float32.
+        """
+        precision = _precision(self.hidden)
+        hidden = self.hidden.to(precision)
+        weight = self.weight.to(precision)
+        bias = None if self.bias is None else self.bias.to(precision)
+        found: tuple[Tensor, Tensor, Tensor] = _Distribution.apply(  # type: ignore[no-untyped-call]
+            hidden, weight, bias, state, token, invalid, self.cap
+        )
+        return found
+
 
 def linear_scores(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: float = 1.0, cap: float | None = None
@@ -89,8 +109,9 @@ def _precision(hidden: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
 
 
-def _pieces(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
-    size = _PIECE.get(hidden.device.type, _PIECE_ELSEWHERE)
+def _pieces(hidden: Tensor, weight: Tensor, tables: int = 1) -> Iterator[slice]:
+    """Slices of the vocabulary, narrower where several tables of a piece are held at once."""
+    size = _PIECE.get(hidden.device.type, _PIECE_ELSEWHERE) // tables
     step = max(_NARROWEST, size // max(1, hidden.shape[0]))
     return (slice(first, first + step) for first in range(0, weight.shape[0], step))
 
@@ -165,6 +186,77 @@ class _Pieces(torch.autograd.Function):
             if of_bias is not None:
                 of_bias.index_add_(0, token, pull)
         return of_hidden.to(hidden.dtype), of_weight, of_bias, None, None, None
+
+
+class _Distribution(torch.autograd.Function):
+    """As `_Pieces`, with the entropy, and without the words that are never sampled."""
+
+    _TABLES = 4  # of a piece that backward holds at once
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor,
+        token: Tensor,
+        invalid: Tensor,
+        cap: float | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        with torch.autocast(hidden.device.type, enabled=False):
+            # Not -inf, from which nothing can be taken off if all words of the first piece are invalid.
+            lowest = torch.finfo(torch.float32).min
+            total = hidden.new_full(hidden.shape[:1], lowest, dtype=torch.float32)
+            entropy = torch.zeros_like(total)
+            score = hidden.new_zeros(token.shape, dtype=torch.float32)
+            for words in _pieces(hidden, weight, _Distribution._TABLES):
+                never = invalid[words]
+                scores = _scores(hidden, weight, bias, words, cap).masked_fill_(never, -torch.inf)
+                place = token - words.start
+                inside = (place >= 0) & (place < scores.shape[1])
+                score = torch.where(inside, scores[state, place.clamp(0, scores.shape[1] - 1)], score)
+                before = total
+                total = torch.logaddexp(before, scores.logsumexp(-1))
+                # The words of earlier pieces become less likely, by the same factor.
+                kept = (before - total).exp() * (entropy + (total - before))
+                logprob = scores.sub_(total[:, None])
+                share = logprob.exp()
+                entropy = kept - share.mul_(logprob.masked_fill_(never, 0.0)).sum(-1)
+        ctx.save_for_backward(hidden, weight, bias, state, token, invalid, total, entropy)
+        ctx.cap = cap
+        return score, total, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_score: Tensor, to_total: Tensor, to_entropy: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, state, token, invalid, total, entropy = ctx.saved_tensors
+        of_hidden = torch.zeros_like(hidden, dtype=torch.float32)
+        of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        of_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
+        leaf = hidden.detach().requires_grad_()
+        for words in _pieces(hidden, weight, _Distribution._TABLES):
+            weight_piece = weight[words].detach().requires_grad_(of_weight is not None)
+            bias_piece = None if bias is None else bias[words].detach().requires_grad_(of_bias is not None)
+            with torch.enable_grad(), torch.autocast(hidden.device.type, enabled=False):
+                scores = _scores(leaf, weight_piece, bias_piece, slice(None), ctx.cap)
+            never = invalid[words]
+            logprob = (scores.detach() - total[:, None]).masked_fill_(never, -torch.inf)
+            share = logprob.exp()
+            # With p the softmax and H the entropy: d logsumexp / d score = p, d H / d score = -p (log p + H).
+            pull = logprob.masked_fill_(never, 0.0).add_(entropy[:, None]).mul_(-to_entropy[:, None])
+            pull.add_(to_total[:, None]).mul_(share)
+            place = token - words.start
+            inside = (place >= 0) & (place < pull.shape[1])
+            pull.index_put_((state[inside], place[inside]), to_score[inside], accumulate=True)
+            leaves = [part for part in (leaf, weight_piece, bias_piece) if part is not None and part.requires_grad]
+            found = [*torch.autograd.grad(scores, leaves, pull)]
+            of_hidden += found.pop(0)
+            if of_weight is not None:
+                of_weight[words] = found.pop(0)
+            if of_bias is not None:
+                of_bias[words] = found.pop(0)
+        return of_hidden.to(hidden.dtype), of_weight, of_bias, None, None, None, None
 
 
 class TokenScores(NamedTuple):

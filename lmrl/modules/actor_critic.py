@@ -9,7 +9,7 @@ from torch import Tensor
 from lmrl.errors import UserError, check_range
 from lmrl.losses import gather_token_scores, token_logprobs
 from lmrl.models.critic import Critic
-from lmrl.models.lm import checkpoint_activations, logit_table, logits_of, trunk_of
+from lmrl.models.lm import checkpoint_activations, logits_of, trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
 from lmrl.modules.values import load_pretrained_values
 from lmrl.policies import LMPolicy, RerankPolicy
@@ -70,10 +70,9 @@ class ActorCritic(LanguageModule):
     def sampled_logprobs(self, batch: TokenBatch) -> Tensor:
         """(N,) log-probabilities of the action tokens among those that may be said, as they are sampled."""
         hidden, state = self.action_states(batch)
-        logits = logit_table(self.model, hidden)
         end = encoder_for(self.tokenizer, self.window).end
-        invalid = invalid_ids(self.tokenizer, logits.shape[-1], logits.device, end)
-        return token_logprobs(logits, state, batch.token, invalid).logprob
+        invalid = invalid_ids(self.tokenizer, vocabulary_of(self.model), hidden.device, end)
+        return token_logprobs(logits_of(self.model, hidden), state, batch.token, invalid).logprob
 
     def action_states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """Hidden vectors of the language model where tokens are chosen, and nowhere else, and (N,) which is whose."""

@@ -12,6 +12,7 @@ from lmrl.losses import (
     GROUP_ADVANTAGES,
     KL_ESTIMATORS,
     GRPOLoss,
+    LinearScores,
     Sampled,
     group_advantages,
     group_spreads,
@@ -23,7 +24,7 @@ from lmrl.losses import (
     with_kl_penalty,
 )
 from lmrl.models.heads import frozen_copy
-from lmrl.models.lm import logit_table, trunk_of
+from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.policy_gradient import PolicyGradient, ProcessedRollout, turn_lengths, weights_of
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.segments import Segment
@@ -147,9 +148,9 @@ class GRPO(PolicyGradient):
             )
         return groups
 
-    def logits(self, batch: TokenBatch) -> Tensor:
-        """(S, vocabulary) logits of the policy."""
-        return logit_table(self.model, self.hidden_states(trunk_of(self.model), batch))
+    def logits(self, batch: TokenBatch) -> Tensor | LinearScores:
+        """(S, vocabulary) logits of the policy, or their factors."""
+        return logits_of(self.model, self.hidden_states(trunk_of(self.model), batch))
 
     def losses(self, batch: TokenBatch) -> GRPOLoss:
         """Clipped policy loss of a minibatch of a round, and its KL penalty.

@@ -13,8 +13,16 @@ from transformers import PreTrainedModel
 from lmrl.datamodules.online import online_datamodule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.losses import LOSS_AGG_MODES, KLController, bc_loss, importance_weights, loss_weights, token_logprobs
-from lmrl.models.lm import logit_table, trunk_of, vocabulary_of
+from lmrl.losses import (
+    LOSS_AGG_MODES,
+    KLController,
+    LinearScores,
+    bc_loss,
+    importance_weights,
+    loss_weights,
+    token_logprobs,
+)
+from lmrl.models.lm import logits_of, trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.policies.lm import invalid_ids
@@ -136,8 +144,8 @@ class PolicyGradient(LanguageModule):
         """
 
     @abstractmethod
-    def logits(self, batch: TokenBatch) -> Tensor:
-        """(S, vocabulary) logits of the policy."""
+    def logits(self, batch: TokenBatch) -> Tensor | LinearScores:
+        """(S, vocabulary) logits of the policy, or their factors."""
 
     def setup(self, stage: str) -> None:
         """Have rounds prepared.
@@ -223,10 +231,10 @@ class PolicyGradient(LanguageModule):
         ends = np.cumsum([sum(len(segment.col) for segment in its) for its in segments])
         return np.split(np.concatenate(found), ends)[:-1] if found else []
 
-    def ref_logits(self, batch: TokenBatch) -> Tensor:
-        """(S, vocabulary) logits of the reference model."""
+    def ref_logits(self, batch: TokenBatch) -> Tensor | LinearScores:
+        """(S, vocabulary) logits of the reference model, or their factors."""
         assert isinstance(self.ref_model, PreTrainedModel)
-        return logit_table(self.ref_model, self.hidden_states(trunk_of(self.ref_model), batch))
+        return logits_of(self.ref_model, self.hidden_states(trunk_of(self.ref_model), batch))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """See `LanguageModule.training_step`; a BC batch beside it adds its loss, divided by its own expectation."""

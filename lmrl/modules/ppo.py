@@ -10,6 +10,7 @@ from torch import Tensor
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import (
     Experience,
+    LinearScores,
     PPOLoss,
     explained_variance,
     gae,
@@ -20,7 +21,7 @@ from lmrl.losses import (
     with_kl_penalty,
 )
 from lmrl.models.heads import ValueHead, frozen_copy
-from lmrl.models.lm import logit_table, trunk_of
+from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.policy_gradient import PolicyGradient, ProcessedRollout, turn_lengths, weights_of
 from lmrl.policies import ActorCriticPolicy
 from lmrl.tokens.collate import TokenBatch
@@ -180,14 +181,14 @@ class PPO(PolicyGradient):
         values |= dict(zip(unread, [value for group in found for value in group], strict=True))
         return [values.get(index) or 0.0 for index in range(len(segments))]
 
-    def logits(self, batch: TokenBatch) -> Tensor:
-        """(S, vocabulary) logits of the policy."""
+    def logits(self, batch: TokenBatch) -> Tensor | LinearScores:
+        """(S, vocabulary) logits of the policy, or their factors."""
         return self.logits_and_values(batch)[0]
 
-    def logits_and_values(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """(S, vocabulary) logits of the policy, and (S,) V in float32."""
+    def logits_and_values(self, batch: TokenBatch) -> tuple[Tensor | LinearScores, Tensor]:
+        """(S, vocabulary) logits of the policy, or their factors, and (S,) V in float32."""
         hidden = self.hidden_states(trunk_of(self.model), batch)
-        return logit_table(self.model, hidden), self.v_head(hidden).squeeze(-1)
+        return logits_of(self.model, hidden), self.v_head(hidden).squeeze(-1)
 
     def losses(self, batch: TokenBatch) -> PPOLoss:
         """Clipped policy and value loss of a minibatch of a round.

@@ -1,11 +1,27 @@
 """Scores in pieces are those of the whole table, gradients too, and the table is never kept."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
-from lmrl.losses import LinearScores, TokenScores, gather_scores, gather_token_scores, linear_scores, token_scores
+from benchmarks.vocabulary import policy_batch
+from lmrl.losses import (
+    LinearScores,
+    TokenLogprobs,
+    TokenScores,
+    gather_scores,
+    gather_token_scores,
+    linear_scores,
+    token_logprobs,
+    token_scores,
+)
 from lmrl.models.heads import ValueHead
+from lmrl.modules import GRPO, PPO
+from lmrl.modules.policy_gradient import PolicyGradient
 
 STATES, WIDTH, WORDS = 8, 6, 23
 STATE, TOKEN = torch.tensor([0, 3, 3, 4, 0, 1, 3]), torch.tensor([22, 0, 7, 8, 22, 15, 0])
@@ -140,3 +156,81 @@ def test_the_rank_of_a_head_is_its_inner_size() -> None:
     with torch.no_grad():
         assert int(torch.linalg.matrix_rank(head(torch.randn(50, WIDTH)))) == 2
     assert sum(p.numel() for p in head.parameters()) == 2 * (WIDTH + 1) + WORDS * 3
+
+
+def policy_objective(found: TokenLogprobs) -> Tensor:
+    """Every token pulls with its own weight, at its log-probability and at its entropy."""
+    weight = torch.linspace(-1.0, 2.0, len(TOKEN))
+    return (weight * found.logprob).sum() + (weight.flip(0) * found.entropy.square()).sum()
+
+
+#: All words of the first piece but those that are taken, some within others, and all of the last piece but one.
+NEVER = torch.tensor([word not in (0, 7, 8, 9, 10, 15, 22) for word in range(WORDS)])
+
+
+@pytest.mark.parametrize("never", [torch.zeros(WORDS, dtype=torch.bool), NEVER], ids=["all words", "some words"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_pieces_give_the_log_probabilities_and_entropies_of_the_table(pieces: None, bias: bool, never: Tensor) -> None:
+    ours, theirs = factors(bias), factors(bias)
+    expected = token_logprobs(torch.nn.functional.linear(*theirs), STATE, TOKEN, never)
+    scores = linear_scores(*ours, *([] if bias else [None]))
+    assert isinstance(scores, LinearScores)
+    found = token_logprobs(scores, STATE, TOKEN, never)
+    torch.testing.assert_close(found.logprob, expected.logprob)
+    torch.testing.assert_close(found.entropy, expected.entropy, atol=1e-5, rtol=1e-5)
+    policy_objective(found).backward()
+    policy_objective(expected).backward()
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left.grad, right.grad, atol=1e-4, rtol=1e-5)
+
+
+def test_a_first_piece_of_words_that_are_never_sampled(pieces: None) -> None:
+    never = torch.arange(WORDS) < 4
+    token = TOKEN.clamp(min=4)
+    ours, theirs = factors(), factors()
+    found = token_logprobs(LinearScores(*ours), STATE, token, never)
+    expected = token_logprobs(torch.nn.functional.linear(*theirs), STATE, token, never)
+    policy_objective(found).backward()
+    policy_objective(expected).backward()
+    torch.testing.assert_close(found.logprob, expected.logprob)
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left.grad, right.grad, atol=1e-4, rtol=1e-5)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the size of the largest tensor that an operation makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_flatten(result)[0]:
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return result
+
+
+@pytest.mark.parametrize("kind", [PPO, GRPO])
+def test_no_policy_gradient_makes_a_table_of_tokens_by_words(
+    kind: type[PolicyGradient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest tensors of a step are then as large as the weights of the head."""
+    words, width = 2048, 16
+    architecture = {"n_embd": width, "n_layer": 1, "n_head": 1, "n_positions": 64, "vocab_size": words}
+    module = kind(architecture=architecture, entropy_weight=0.1)
+    module.invalid.zero_()  # the batch has any ids
+    data = policy_batch(kind, words, rows=4, length=64)
+    assert len(data.row) > 2 * width
+    with Largest() as table:
+        module.losses(data).loss.backward()
+    expected = {name: parameter.grad for name, parameter in module.named_parameters()}
+    module.zero_grad()
+    monkeypatch.setattr(token_scores, "_WHOLE", 0)
+    monkeypatch.setattr(token_scores, "_PIECE", {"cpu": 1})
+    with Largest() as pieces:
+        module.losses(data).loss.backward()
+    assert table.elements >= len(data.row) * words
+    assert pieces.elements == words * width
+    for name, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, expected[name], atol=1e-5, rtol=1e-5)
