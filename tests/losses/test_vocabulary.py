@@ -170,10 +170,15 @@ NEVER = torch.tensor([word not in (0, 7, 8, 9, 10, 15, 22) for word in range(WOR
 
 @pytest.mark.parametrize("never", [torch.zeros(WORDS, dtype=torch.bool), NEVER], ids=["all words", "some words"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_pieces_give_the_log_probabilities_and_entropies_of_the_table(pieces: None, bias: bool, never: Tensor) -> None:
-    ours, theirs = factors(bias), factors(bias)
-    expected = token_logprobs(torch.nn.functional.linear(*theirs), STATE, TOKEN, never)
-    scores = linear_scores(*ours, *([] if bias else [None]))
+@pytest.mark.parametrize("cap", [None, 4.0])
+def test_pieces_give_the_log_probabilities_and_entropies_of_the_table(
+    pieces: None, bias: bool, never: Tensor, cap: float | None
+) -> None:
+    ours = factors(bias)
+    theirs = factors(bias)
+    table = token_scores.soft_cap(torch.nn.functional.linear(*theirs), cap)
+    expected = token_logprobs(table, STATE, TOKEN, never)
+    scores = linear_scores(*ours, *([] if bias else [None]), cap=cap)
     assert isinstance(scores, LinearScores)
     found = token_logprobs(scores, STATE, TOKEN, never)
     torch.testing.assert_close(found.logprob, expected.logprob)
