@@ -138,7 +138,7 @@ MISTAKES = [
     ("data verify maze.parquet --env hole=3", "known: layout, max_steps"),
     ("data import maze_fo junk.parquet --out x.parquet", "junk.parquet, line 1: not valid JSON"),
     ("export folder --to exported", "make them with: lmrl fit --config"),
-    ("export bc.ckpt --to full", "export into a new folder"),
+    ("export bc.ckpt --to full", "name another folder, or move that away"),
     ("evaluate --policy zoo:maze_fo/nobody", "known: zoo:maze_fo/bc, zoo:maze_fo/filtered_bc"),
     ("play maze_fo --policy nowhere", "known: random, behaviour, optimal"),
     ("zoo info maze_fo/ilql", "unknown policy of the zoo"),
