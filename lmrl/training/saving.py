@@ -97,8 +97,11 @@ def training_facts(module: SavedModule, data: object) -> dict[str, Any]:
 
 
 def _hash_of(file: Path) -> str:
+    found = hashlib.sha256()
     with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()[:32]
+        while block := opened.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()[:32]
 
 
 # What a resumed run may change: how it computes, and where its data lies.
