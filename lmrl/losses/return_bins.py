@@ -23,7 +23,7 @@ def quantile_edges(returns: Tensor, bins: int) -> Tensor:
     """
     shares = torch.arange(1, bins, dtype=torch.float64) / bins
     quantiles = returns.double().quantile(shares, interpolation="higher").to(returns.dtype)
-    distinct: Tensor = torch.unique(returns)  # type: ignore[no-untyped-call]
+    distinct: Tensor = torch.unique(returns)
     last = len(distinct) - 1
     edges = []
     previous = 0

@@ -9,7 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from benchmarks.vocabulary import policy_batch
-
 from lmrl.losses import (
     LinearScores,
     TokenLogprobs,
