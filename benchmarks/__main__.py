@@ -68,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     _print_table(rows)
-    print(f"written: {results.write(options.out, _file_name(options), rows, made).name} and .md")
+    print(f"written: {results.write(options.out, _file_name(options), rows, made).name} and {results.PAGE}")
     if old is None:
         return 0
     found = comparison.compare(old, rows, made["machine"])

@@ -87,7 +87,7 @@ def main(words: Sequence[str] | None = None) -> int:
     Returns:
         0; 1 if a job failed or was stopped; 2 if the session cannot begin.
     """
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     if options.keep:
         return keep_rows(options.out, RESULTS)
     began = time.monotonic()
@@ -108,19 +108,18 @@ def main(words: Sequence[str] | None = None) -> int:
     return int(any(outcome.state in ("failed", "stopped") for outcome in session.outcomes))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="benchmarks/gpu_session.sh", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "jobs", nargs="*", metavar="JOB", help="run these jobs only, done or not (default: all not done)"
-    )
-    parser.add_argument("--device", default="cuda", help="cuda, or cpu with --tiny")
-    parser.add_argument("--tiny", action="store_true", help="at a size that only shows that everything runs")
-    parser.add_argument("--out", type=Path, default=Path("runs/gpu_session"), help="folder of results, logs and runs")
-    parser.add_argument("--seconds", type=float, default=600, help="of the whole session (600)")
-    parser.add_argument("--model", type=Path, help="folder of SmolLM2, or its GGUF file")
-    parser.add_argument("--queue", type=Path, default=QUEUE, help="another queue")
-    parser.add_argument("--keep", action="store_true", help="run nothing: add the rows in --out to benchmarks/results")
-    return parser
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser(prog="benchmarks/gpu_session.sh", description=__doc__.splitlines()[0])
+    made.add_argument("jobs", nargs="*", metavar="JOB", help="run these jobs only, done or not (default: all not done)")
+    made.add_argument("--device", default="cuda", help="cuda, or cpu with --tiny")
+    made.add_argument("--tiny", action="store_true", help="at a size that only shows that everything runs")
+    made.add_argument("--out", type=Path, default=Path("runs/gpu_session"), help="folder of results, logs and runs")
+    made.add_argument("--seconds", type=float, default=600, help="of the whole session (600)")
+    made.add_argument("--model", type=Path, help="folder of SmolLM2, or its GGUF file")
+    made.add_argument("--queue", type=Path, default=QUEUE, help="another queue")
+    made.add_argument("--keep", action="store_true", help="run nothing: add the rows in --out to benchmarks/results")
+    return made
 
 
 def keep_rows(out: Path, folder: Path) -> int:
@@ -248,8 +247,8 @@ class Session:
             "options": options,
             "model": model,
             "runs": [str(self.work / "runs")],
-            "device": [self.options.device],
-            "cores": [str(_cores())],
+            # Checks are skipped without a GPU, which needs no workers.
+            "workers": ["0" if self.options.device == "cpu" else str(_cores())],
         }
         template = f"{job.command} {job.resume}" if resume else job.command
         filled = template.format(**{name: shlex.join(filling) for name, filling in fillings.items()})

@@ -1,7 +1,7 @@
-"""Results as files: JSON for `--compare` and programs, Markdown for people."""
+"""Write the results of benchmarks: a JSON file for programs and ``--compare``, and one page for people per folder."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,14 @@ from benchmarks.machine import slug
 from benchmarks.row import Row
 from lmrl.errors import UserError
 
-__all__ = ["read", "write", "write_parts"]
+__all__ = ["PAGE", "read", "write", "write_parts"]
+
+PAGE = "README.md"
+"""The page of a folder: the tables of all its JSON files."""
 
 
 def write(folder: Path, name: str, rows: Mapping[str, Sequence[Row]], facts: Mapping[str, Any]) -> Path:
-    """Write ``<name>-<machine>.json`` and ``.md``, over those of an earlier run.
+    """Write ``<name>-<machine>.json`` over that of an earlier run, and the page of the folder.
 
     Args:
         folder: made if it is missing.
@@ -24,18 +27,21 @@ def write(folder: Path, name: str, rows: Mapping[str, Sequence[Row]], facts: Map
     Returns:
         The JSON file.
     """
-    record = {"name": name, **facts, "rows": [{"benchmark": b, **row.record()} for b in rows for row in rows[b]]}
+    records = []
+    for benchmark, its_rows in rows.items():
+        for row in its_rows:
+            records.append({"benchmark": benchmark, **row.record()})
     path = folder / f"{name}-{slug(facts['machine'])}.json"
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(_markdown(record, rows), encoding="utf-8")
+    path.write_text(json.dumps({"name": name, **facts, "rows": records}, indent=1) + "\n", encoding="utf-8")
+    _write_page(folder)
     return path
 
 
 def write_parts(
     folder: Path, name: str, rows: Mapping[str, Sequence[Row]], made: Mapping[str, Mapping[str, Any]]
 ) -> Path:
-    """As `write`, for benchmarks that are not all run at once: those of an earlier run that this one lacks stay.
+    """Do the same for benchmarks that do not all run at once: those of an earlier run that this one lacks stay.
 
     Args:
         folder: made if it is missing.
@@ -51,15 +57,16 @@ def write_parts(
     old = read(path) if path.is_file() else {"rows": [], "made": {}}
     kept: dict[str, list[Row]] = {}
     for record in old["rows"]:
-        row = {key: value for key, value in record.items() if key != "benchmark"}
-        kept.setdefault(record["benchmark"], []).append(Row(**row))
-    every, parts = {**kept, **rows}, {**old["made"], **made}
-    facts = {**newest, "made": {benchmark: parts[benchmark] for benchmark in sorted(parts)}}
-    return write(folder, name, {benchmark: every[benchmark] for benchmark in sorted(every)}, facts)
+        fields = {key: value for key, value in record.items() if key != "benchmark"}
+        kept.setdefault(record["benchmark"], []).append(Row(**fields))
+    all_rows = {**kept, **rows}
+    all_facts = {**old["made"], **made}
+    facts = {**newest, "made": {benchmark: all_facts[benchmark] for benchmark in sorted(all_facts)}}
+    return write(folder, name, {benchmark: all_rows[benchmark] for benchmark in sorted(all_rows)}, facts)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What `write` wrote.
+    """Read what `write` wrote.
 
     Raises:
         UserError: for a file that is missing or of another kind.
@@ -73,26 +80,40 @@ def read(path: Path) -> dict[str, Any]:
     return record
 
 
-def _markdown(record: Mapping[str, Any], rows: Mapping[str, Sequence[Row]]) -> str:
-    machine, versions = record["machine"], record["versions"]
-    gpu = f"{machine['gpu']}; " if "gpu" in machine else ""
-    made = ", ".join(f"{package} {number}" for package, number in versions.items())
+def _write_page(folder: Path) -> None:
     lines = [
-        f"# Benchmarks: {record['name']}",
+        "# Results of benchmarks",
         "",
-        f"{gpu}{machine['cpu']}, {machine['cores']} cores, threads of torch: {machine['threads']}.",
-        f"{made}; commit {record['commit'] or 'unknown'}, {record['date']}, load before {record['load']}.",
+        "A section per JSON file of this folder; `python -m benchmarks` writes both.",
     ]
-    for benchmark, its in rows.items():
-        lines += ["", f"## {benchmark}", "", *_made(record, benchmark), "| what | measured | asked |", "|---|---|---|"]
-        lines += [f"| {row.name} | {row.measured} | {row.asked} |" for row in its]
-    return "\n".join(lines) + "\n"
+    for path in sorted(folder.glob("*.json")):
+        try:
+            record = read(path)
+        except UserError:
+            continue  # a file of something else
+        lines += ["", f"## {path.stem}", "", *_lines_of_file(record)]
+    (folder / PAGE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _made(record: Mapping[str, Any], benchmark: str) -> list[str]:
-    """With what a part was measured that has facts of its own."""
-    if (facts := record.get("made", {}).get(benchmark)) is None:
-        return []
+def _lines_of_file(record: Mapping[str, Any]) -> Iterator[str]:
+    machine = record["machine"]
+    gpu = f"{machine['gpu']}; " if "gpu" in machine else ""
+    yield f"{gpu}{machine['cpu']}, {machine['cores']} cores, threads of torch: {machine['threads']}."
+    yield _made_with(record)
+    tables: dict[str, list[Mapping[str, Any]]] = {}
+    for row in record["rows"]:
+        tables.setdefault(row["benchmark"], []).append(row)
+    for benchmark, rows in tables.items():
+        yield from ("", f"### {benchmark}", "")
+        # A part that was measured by itself has facts of its own.
+        facts = record.get("made", {}).get(benchmark)
+        if facts is not None:
+            yield from (_made_with(facts), "")
+        yield from ("| what | measured | asked |", "|---|---|---|")
+        for row in rows:
+            yield f"| {row['name']} | {row['shown']} | {row['asked']} |"
+
+
+def _made_with(facts: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{package} {number}" for package, number in facts["versions"].items())
-    told = f"{versions}; commit {facts['commit'] or 'unknown'}, {facts['date']}, load before {facts['load']}."
-    return [told, ""]
+    return f"{versions}; commit {facts['commit'] or 'unknown'}, {facts['date']}, load before {facts['load']}."

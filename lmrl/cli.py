@@ -4,10 +4,12 @@ A verb is a function, most of them in `lmrl.commands`. Its module is imported wh
 that ``lmrl --help`` and the verbs that need no model answer without loading torch.
 """
 
+import codecs
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from typing import Any
 
 from lmrl import __version__
@@ -107,6 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0; 1 (a check failed), 2 (a wrong argument), 130 (interrupted), 143 (a training that was told to end).
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _print_anywhere()
     try:
         return _dispatch(words)
     except KeyboardInterrupt:
@@ -124,6 +127,26 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {' '.join(str(told).split())}", file=sys.stderr)
         return 2
+
+
+_PLAIN_CHARACTERS = {"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{MULTIPLICATION SIGN}": "x"}
+
+
+def _plain_characters(error: UnicodeError) -> tuple[str, int]:
+    """Write what an encoding lacks as a plain character, or as a question mark."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    plain = [_PLAIN_CHARACTERS.get(character, "?") for character in lacking]
+    return "".join(plain), error.end
+
+
+def _print_anywhere() -> None:
+    """Let output that the terminal's encoding cannot write (cp1252, ASCII) become plain characters, not an error."""
+    codecs.register_error("lmrl-plain", _plain_characters)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="lmrl-plain")
 
 
 def _interrupted() -> int:

@@ -50,6 +50,14 @@ _WAYS_OUT = {
 _NOT_WRITTEN = ("PytorchStreamWriter failed", "file write failed")
 
 
+# Everything below a space except tab and newline, delete and the C1 block, and the marks that turn text around.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_SECRET = r"(?:api_?key|passw(?:or)?d|secret|(?:access|auth|api|hf)_?token)"
+_SECRET_NAME = re.compile(rf"--?[\w.-]*{_SECRET}", re.IGNORECASE)
+_SECRET_VALUE = re.compile(rf"({_SECRET}[\"']?\s*[=:]).+", re.IGNORECASE | re.DOTALL)
+_CREDENTIALS = re.compile(r"//[^\s]*@")
+
+
 class UserError(ValueError):
     """A wrong argument, file or setting. The message names the argument, the rule and what came."""
 
@@ -113,6 +121,30 @@ def in_one_line(error: BaseException | str, limit: int = 300) -> str:
     """What an error says, without line breaks and what a terminal would obey, and not endless."""
     text = "".join(sign if sign.isprintable() else "?" for sign in " ".join(str(error).split()))
     return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def printable(text: str) -> str:
+    """Return a text with a mark in place of what cannot be seen, what turns text around, and what a terminal obeys."""
+    return _UNPRINTABLE.sub("�", text.replace("\r\n", "\n"))
+
+
+def without_secrets(words: Iterable[str]) -> list[str]:
+    """Return words of a command line, or addresses, with ``...`` in place of API keys and passwords.
+
+    Left out are the values of ``api_key=VALUE`` and its like, also as ``--api_key VALUE``, and in an address what
+    stands before the @: ``http://user:password@host``.
+    """
+    public = []
+    follows_name = False
+    for word in words:
+        is_value = follows_name and not word.startswith("-")
+        follows_name = _SECRET_NAME.fullmatch(word) is not None
+        if is_value:
+            public.append("...")
+            continue
+        word = _CREDENTIALS.sub("//...@", word)
+        public.append(_SECRET_VALUE.sub(r"\1...", word))
+    return public
 
 
 def system_error(error: BaseException) -> str | None:

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -18,9 +18,19 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from lmrl.errors import UserError, in_one_line
+from lmrl.errors import UserError, in_one_line, without_secrets
 
-__all__ = ["in_place_of", "json_of_file", "locked", "parse_json", "remove", "replace", "replacing", "replacing_folder"]
+__all__ = [
+    "check_may_replace",
+    "in_place_of",
+    "json_of_file",
+    "locked",
+    "parse_json",
+    "remove",
+    "replace",
+    "replacing",
+    "replacing_folder",
+]
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
 _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM)
@@ -61,6 +71,45 @@ def in_place_of(path: Path, temporary: Path) -> Iterator[None]:
         if str(temporary) in (str(error.filename), str(error.filename2)):
             error.filename, error.filename2 = str(path), None
         raise
+
+
+def check_may_replace(
+    folder: str | os.PathLike[str],
+    own: Collection[str],
+    what: str,
+    written: Collection[str] | None = None,
+    inputs: Iterable[str | os.PathLike[str]] = (),
+) -> None:
+    """Make sure that a command deletes and replaces nothing but what such a command has made before.
+
+    Every command that writes a folder asks this before it begins.
+
+    Args:
+        folder: the target; it need not exist.
+        own: names of entries that an earlier command of this kind has made there, as far as the folder proves it.
+        what: the command makes, for the message: ``evaluation``.
+        written: names of the entries that the command writes or deletes; None: it replaces the folder as a whole.
+        inputs: files and folders that the command reads. The folder must not be one of them, nor hold one.
+
+    Raises:
+        UserError: the folder is a file, is or holds an input, or has an entry that would be lost; it names the entry.
+    """
+    folder = Path(folder)
+    if not (folder.exists() or folder.is_symlink()):
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; name a new one for the {what}")
+    for source in inputs:
+        if Path(os.path.realpath(source)).is_relative_to(os.path.realpath(folder)):
+            raise UserError(f"{folder} is or holds {source}, from which the {what} is made; name another folder")
+    present = sorted(entry.name for entry in folder.iterdir())
+    foreign = [name for name in present if name not in own and (written is None or name in written)]
+    if foreign:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise UserError(
+            f"{folder} holds {foreign[0]}{more}, which no {what} has made and which would be lost; name another "
+            "folder, or move that away"
+        )
 
 
 def _unnamed(folder: Path) -> BinaryIO | None:
@@ -168,7 +217,9 @@ def locked(folder: str | os.PathLike[str], what: str = "folder", kind: str = "",
     path = Path(os.path.realpath(folder))
     file = path.with_name(f".{path.name}.{kind}.lock" if kind else f".{path.name}.lock")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch()  # where nothing can be written, filelock would say that another holds it
+    file.touch(
+        mode=0o600
+    )  # it names a command; and where nothing can be written, filelock would say that another holds it
     lock = FileLock(file)
     try:
         lock.acquire(timeout=wait)
@@ -187,7 +238,7 @@ def locked(folder: str | os.PathLike[str], what: str = "folder", kind: str = "",
 
 def _this_process() -> dict[str, str | int]:
     now = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    command = shlex.join([Path(sys.argv[0]).name, *without_secrets(sys.argv[1:])])
     return {"pid": os.getpid(), "host": socket.gethostname(), "command": command[:200], "since": now}
 
 

@@ -280,7 +280,8 @@ def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: b
             path, kept = path.parent, path.stem.removeprefix("best")
         own = modules.trained_task(name, allow_pickle=allow_pickle)
         if own not in (None, task.name):
-            folder = runs / f"{path.resolve().name}_of_{own}"
+            # The name comes from the file, which may be anyone's: it must not lead to another folder.
+            folder = runs / re.sub(r"[^\w.=,+-]+", "-", f"{path.resolve().name}_of_{own}")
         else:
             folder = path if any(path.glob("*.ckpt")) else runs / path.resolve().name
     else:

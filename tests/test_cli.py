@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from lmrl import __version__
-from lmrl.cli import VERBS, main
+from lmrl.cli import VERBS, Verb, main
 from lmrl.data.storage import read_episodes, write_episodes
 
 
@@ -40,6 +40,18 @@ def test_help_names_every_verb_with_a_line(capsys: pytest.CaptureFixture[str]) -
     for name, verb in VERBS.items():
         assert f"lmrl {name}" in out
         assert verb.help in out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_output_that_the_terminal_cannot_encode_is_written_plainly(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    monkeypatch.setitem(VERBS, "compare", Verb("anything:at_all", "", page="\u22126.8 [\u22127.3, \u22126.4] \u5de6"))
+    assert main(["compare", "--help"]) == 0
+    sys.stdout.flush()
+    assert written.getvalue().decode(encoding).strip() == "-6.8 [-7.3, -6.4] ?"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +175,16 @@ def test_an_evaluation_begins_with_all_that_is_not_as_usual(tmp_path: Path, caps
     assert main([*words.split(), str(tmp_path / "played")]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first == "maze_fo, policy optimal: 3 episodes, seed 7, max_steps 20, games to choose settings by"
+
+
+def test_an_evaluation_with_other_settings_has_no_normalised_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["evaluate", "maze_fo", "--policy", "random", "--episodes", "2", "--out", str(tmp_path / "e")]
+    assert main([*words, "--env", "max_steps=8"]) == 0
+    assert "normalised" not in capsys.readouterr().out
+    assert main([*words[:-1], str(tmp_path / "f")]) == 0
+    assert "normalised" in capsys.readouterr().out
 
 
 def test_an_evaluation_of_one_episode_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

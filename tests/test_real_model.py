@@ -34,10 +34,9 @@ FOLDER = ROOT / "models" / "smollm2-135m"
 CONFIGS = ("twenty_questions/bc.yaml", "scale/gpt2.yaml", "scale/cpu.yaml")
 CHAT = Window(tokens=512, rendering="chat")
 
-pytestmark = [
-    pytest.mark.real_model,
-    pytest.mark.skipif(not FOLDER.is_dir(), reason="needs SmolLM2-135M-Instruct: make smollm2"),
-]
+pytestmark = pytest.mark.real_model
+if not FOLDER.is_dir():
+    pytest.skip("needs SmolLM2-135M-Instruct: make smollm2", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")

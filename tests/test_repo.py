@@ -14,7 +14,7 @@ import pytest
 import yaml
 from torch.distributed import run as torchrun
 
-from benchmarks import memory
+from benchmarks import gpu_session, memory
 from lmrl import callbacks, losses, modules
 from lmrl.callbacks import RolloutCollection
 from lmrl.cli import VERBS, main
@@ -94,6 +94,9 @@ def test_a_command_of_the_docs_is_understood(line: str, tmp_path: Path, capsys: 
         program, *words = started
     if program == "make":
         subprocess.run(["make", "--dry-run", *words], cwd=ROOT, check=True, capture_output=True)
+    elif program == "benchmarks/gpu_session.sh":
+        jobs = {job.name for job in gpu_session.read_queue()}
+        assert set(gpu_session.parser().parse_args(words).jobs) <= jobs
     elif words[:1] == ["fit"]:
         assert program == "lmrl"
         assert main([*words, "--print_config"]) == 0, capsys.readouterr().err

@@ -57,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
             rows[name] = list(_printed(module.run()))
         if not rows:
             raise UserError("none of these comparisons can be run here")
-        print(f"written: {results.write_parts(options.out, 'peers', rows, made).name} and .md")
+        print(f"written: {results.write_parts(options.out, 'peers', rows, made).name} and {results.PAGE}")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

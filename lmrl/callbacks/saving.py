@@ -1,7 +1,10 @@
 """Keeping a run: a checkpoint and, beside it, a folder for `transformers`."""
 
+import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import lightning as L
@@ -77,8 +80,69 @@ def _new(root: Path, name: str) -> Path:
     return root / f".{name}.ckpt.new"
 
 
+def _is_between_steps(trainer: Trainer) -> bool:
+    """Whether no optimizer step has begun: no gradients are pending, and the schedule has followed the last step."""
+    loop = trainer.fit_loop.epoch_loop
+    batches = loop.batch_progress.current
+    processed = batches.processed  # type: ignore[attr-defined]  # which Lightning's base class does not declare
+    if processed != batches.ready or loop._should_accumulate():
+        return False
+    return not trainer.lr_scheduler_configs or loop.scheduler_progress.total.completed == trainer.global_step
+
+
+class _SignalsBetweenSteps:
+    """Holds SIGINT and SIGTERM back until the optimizer step under way is complete, then hands them to their handlers.
+
+    A checkpoint has no place for the gradients of half a step, so a run can only be resumed between two steps.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._handlers: dict[int, Any] = {}
+        self._waiting: int | None = None
+
+    def begin(self) -> None:
+        """Take the place of the present handlers. Only the main thread can."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if callable(signal.getsignal(number)):
+                    self._handlers[number] = signal.signal(number, self._receive)
+
+    def deliver(self) -> None:
+        """Hand over the signal that waits, if there is one and no step is under way."""
+        number = self._waiting
+        if number is None or not _is_between_steps(self._trainer):
+            return
+        self._waiting = None
+        self._handlers[number](number, None)
+        if number == signal.SIGTERM and self._trainer.fit_loop.epoch_loop._num_ready_batches_reached():
+            # Lightning would stop after the epoch's last batch, resume by counting the next epoch's batches on from
+            # there, and cut them into other windows of accumulation. From here it resumes at the next epoch.
+            raise SIGTERMException
+
+    def end(self) -> None:
+        """Restore the handlers."""
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) == self._receive:  # else somebody has taken the place since
+                signal.signal(number, handler)
+        self._handlers = {}
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        # Ctrl-C ends a rollout or an evaluation at once, and so does a second one in the middle of a step. Lightning
+        # acts on SIGTERM only after a batch, which would be in the middle of the next step.
+        again = self._waiting == signal.SIGINT
+        if number == signal.SIGINT and (again or _is_between_steps(self._trainer)):
+            self._handlers[number](number, frame)
+        else:
+            self._waiting = number
+
+
 class KeepLast(Callback):
-    """Keeps ``last.ckpt`` and the folder ``last``: every so many steps, and where a run ends or is told to."""
+    """Keeps ``last.ckpt`` and the folder ``last``: every so many steps, and where a run ends or is told to.
+
+    Ctrl-C and SIGTERM wait for the end of an optimizer step, so that the run resumes with the same weights as if it had
+    not been stopped. A second Ctrl-C ends it at once, with the last checkpoint that there is.
+    """
 
     def __init__(self, every_n_steps: int = 1000) -> None:
         """Save after every ``every_n_steps`` optimizer steps.
@@ -89,11 +153,19 @@ class KeepLast(Callback):
         check_range("[1, inf)", every_n_steps=every_n_steps)
         self.every_n_steps = every_n_steps
         self._saved, self._written = -1, False
+        self._signals: _SignalsBetweenSteps | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Have signals wait for the end of a step."""
+        self._signals = _SignalsBetweenSteps(trainer)
+        self._signals.begin()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         """Write if it is time. What is logged of this batch comes later, and the checkpoint is kept after that."""
-        if trainer.global_step and trainer.global_step % self.every_n_steps == 0:
+        if trainer.global_step and trainer.global_step % self.every_n_steps == 0 and _is_between_steps(trainer):
             self._write(trainer, pl_module)
+        if self._signals is not None:
+            self._signals.deliver()
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
         """Keep what was written after the batch before."""
@@ -107,6 +179,7 @@ class KeepLast(Callback):
         """Save the end."""
         self._write(trainer, pl_module)
         self._keep(trainer)
+        self._end_signals()
 
     def on_fit_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Of a run that had ended already: make sure that its folder is there, and of the last step."""
@@ -117,9 +190,16 @@ class KeepLast(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Save what a run has learned that was told to end; after an error the last good checkpoint is worth more."""
-        if isinstance(exception, (KeyboardInterrupt, SIGTERMException)) and trainer.training:
+        self._end_signals()
+        told_to_end = isinstance(exception, (KeyboardInterrupt, SIGTERMException))
+        if told_to_end and trainer.training and _is_between_steps(trainer):
             self._write(trainer, pl_module)
         self._keep(trainer)
+
+    def _end_signals(self) -> None:
+        if self._signals is not None:
+            self._signals.end()
+            self._signals = None
 
     def _write(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         if trainer.global_step != self._saved and not trainer.fast_dev_run:  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from lmrl.chat.endpoint import Answer, ChatRetries, Endpoint, Stopped, mended
 from lmrl.chat.limits import ChatLimits, shared_limits
-from lmrl.errors import BudgetError, UserError, check_range
+from lmrl.errors import BudgetError, UserError, check_range, without_secrets
 
 __all__ = ["ChatCache", "ChatClient", "ChatError", "Messages"]
 
@@ -243,7 +243,8 @@ def _url(given: str) -> str:
     except ValueError:
         right = False
     if not right:
-        raise UserError(f"base_url must be an address such as http://localhost:8000/v1, got {url!r:.200}")
+        shown = without_secrets([url])[0]
+        raise UserError(f"base_url must be an address such as http://localhost:8000/v1, got {shown!r:.200}")
     return url
 
 

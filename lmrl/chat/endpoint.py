@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import random
 import re
@@ -102,7 +103,16 @@ class Connection:
             raise UserError(f"models at servers need the package openai ({error}): pip install 'lmrl[chat]'") from error
         self._key, self._timeout = key, timeout
         # The timeouts of an HTTP client begin anew with each byte. Only a coroutine can be cancelled at any point.
-        self._client = self._package.AsyncOpenAI(base_url=url, api_key=key or "none", timeout=timeout, max_retries=0)
+        transport = self._package.DefaultAsyncHttpxClient(
+            timeout=timeout,
+            # An answer names no other host: prompts are for this one, and so is the trust in what comes back.
+            follow_redirects=False,
+            headers={"Accept-Encoding": "identity"},
+            event_hooks={"response": [_check_response]},
+        )
+        self._client = self._package.AsyncOpenAI(
+            base_url=url, api_key=key or "none", timeout=timeout, max_retries=0, http_client=transport
+        )
         finalize(self, _close, self._client)
 
     def _fetch(self, method: Callable[..., Any], **arguments: Any) -> bytes:
@@ -117,10 +127,14 @@ class Connection:
             came = asyncio.run_coroutine_threadsafe(asked, _event_loop()).result()
         except (asyncio.TimeoutError, self._package.APITimeoutError) as error:
             raise AskAgain(f"no whole answer within {self._timeout:g} s") from error
-        except self._package.APIConnectionError as error:
-            raise AskAgain(self._shown(f"no connection: {error.__cause__ or error}")) from error
-        except self._package.APIStatusError as error:
-            raise self._refusal(error) from error
+        except (_Refused, AskAgain, self._package.APIConnectionError) as error:
+            # Some versions of the package wrap whatever a hook raises.
+            cause = error.__cause__ if isinstance(error, self._package.APIConnectionError) else error
+            if isinstance(cause, _Refused):
+                raise self._refusal(cause) from error
+            if isinstance(cause, AskAgain):
+                raise cause from error
+            raise AskAgain(self._shown(f"no connection: {cause or error}")) from error
         return came
 
     async def _send(self, method: Callable[..., Any], arguments: Mapping[str, Any]) -> bytes:
@@ -131,7 +145,7 @@ class Connection:
                     came += part
                     if len(came) > _MOST_BYTES:
                         raise AskAgain(f"an answer of more than {_MOST_BYTES >> 20} MiB")
-        except (self._package.OpenAIError, AskAgain):
+        except (self._package.OpenAIError, AskAgain, _Refused):
             raise
         except Exception as error:  # of the HTTP library, whichever it is: what comes after the headers is not wrapped
             raise AskAgain(self._shown(f"the answer broke off: {error or type(error).__name__}")) from error
@@ -147,19 +161,64 @@ class Connection:
     def _malformed(self, content: bytes) -> str:
         return self._shown(f"a malformed answer: {content[: 4 * _SHOWN].decode('utf-8', 'replace')}")
 
-    def _refusal(self, error: Any) -> Exception:
-        """What to make of a status that is no success."""
-        status, headers = error.status_code, error.response.headers
-        what = self._shown(f"status {status}: {error.response.text.strip() or 'nothing else'}")
-        final = headers.get("x-should-retry") == "false" or error.code == _SPENT
-        if final or not (status in _AGAIN or status >= 500):
+    def _refusal(self, refused: "_Refused") -> Exception:
+        """The error to raise for a status that is no success."""
+        body = refused.body.decode("utf-8", "replace").strip()
+        if 300 <= refused.status < 400:
+            body = f"it redirects to {refused.headers.get('location')}, which is not followed"
+        what = self._shown(f"status {refused.status}: {body or 'nothing else'}")
+        final = refused.headers.get("x-should-retry") == "false" or _error_code(refused.body) == _SPENT
+        if final or not (refused.status in _AGAIN or refused.status >= 500):
             return UserError(what)
-        return AskAgain(what, _seconds(headers.get("retry-after")))
+        return AskAgain(what, _seconds(refused.headers.get("retry-after")))
 
     def _shown(self, text: str) -> str:
         """What an error says of it: the beginning, on one line, without the key, which some servers repeat."""
         safe = text.replace(self._key, "(key)") if self._key else text
         return " ".join(mended(safe).split())[:_SHOWN]
+
+
+class _Refused(Exception):
+    """A response whose status is no success, with at most 4 MiB of its body."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+async def _check_response(response: Any) -> None:
+    """Refuse a response by its status and encoding, before the package reads its whole body into memory.
+
+    Args:
+        response: of the HTTP library; only its headers have been read.
+
+    Raises:
+        AskAgain: the body is compressed, although that was not asked for: a few kB may become GiB.
+        _Refused: the status is no success.
+    """
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() != "identity":
+        raise AskAgain(f"an answer in the encoding {encoding[:20]!r}, which was not asked for")
+    if response.is_success:
+        return
+    body = bytearray()
+    async for part in response.aiter_raw():
+        body += part
+        if len(body) > _MOST_BYTES:
+            break
+    raise _Refused(response.status_code, response.headers, bytes(body))
+
+
+def _error_code(body: bytes) -> Any:
+    """Return the code of an error as OpenAI's protocol has it, ``{"error": {"code": ...}}``; None without one."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    error = content.get("error", content) if isinstance(content, dict) else None
+    return error.get("code") if isinstance(error, dict) else None
 
 
 class Endpoint(Connection):
@@ -191,7 +250,8 @@ class Endpoint(Connection):
                 raise AskAgain(self._malformed(content), tokens=tokens)
         if not isinstance(text, str | None):
             raise AskAgain(f"a malformed answer: content must be a text, got {type(text).__name__}", tokens=tokens)
-        return Answer(mended(text or ""), tokens, choice.get("finish_reason") in _CUT)
+        reason = choice.get("finish_reason")
+        return Answer(mended(text or ""), tokens, isinstance(reason, str) and reason in _CUT)
 
 
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
@@ -221,14 +281,20 @@ def tokens_used(came: Any) -> int | None:
 
 
 def _seconds(header: str | None) -> float | None:
-    """What ``Retry-After`` says: a number of seconds or a date."""
+    """Return the pause that ``Retry-After`` asks for, a number of seconds or a date; None if it says neither."""
     if header is None:
         return None
     try:
-        return max(float(header), 0.0)
+        seconds = float(header)
     except ValueError:
         date = parsedate_tz(header)
-        return None if date is None else max(mktime_tz(date) - time.time(), 0.0)
+        if date is None:
+            return None
+        try:
+            seconds = mktime_tz(date) - time.time()
+        except (ValueError, OverflowError):  # the year 99999999999
+            return None
+    return None if math.isnan(seconds) else max(seconds, 0.0)
 
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds between two tries

@@ -11,7 +11,7 @@ from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import Decoder, SamplingSettings
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
-from lmrl.models.lm import build_lm
+from lmrl.models.lm import build_lm, positions_of
 from lmrl.models.tokenizer import load_tokenizer
 
 __all__ = ["LocalChat"]
@@ -49,7 +49,7 @@ class LocalChat:
         if not self._tokenizer.chat_template:
             raise UserError(f"{path!r} must be a model with a chat template, its tokenizer has none")
         model = build_lm(folder, {}, len(self._tokenizer)).train(False)
-        engine = Engine(model, slots, min(max_context, model.config.max_position_embeddings))
+        engine = Engine(model, slots, min(max_context, positions_of(model.config)))
         self._settings = SamplingSettings(
             temperature, max_new_tokens=max_tokens, stop_ids=_ends(model, self._tokenizer)
         )

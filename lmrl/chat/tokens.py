@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from lmrl.chat.endpoint import AskAgain, ChatRetries, Connection, Stopped, tokens_used
 from lmrl.chat.limits import ChatLimits
-from lmrl.errors import UserError, check_range
+from lmrl.errors import UserError, check_range, without_secrets
 
 __all__ = ["Completion", "TokenClient", "TokenEndpoint", "server_address"]
 
@@ -118,7 +118,8 @@ def server_address(url: str) -> str:
     except ValueError:
         right = False
     if not right or parts.query or parts.fragment:
-        raise UserError(f"a vLLM server must be an address such as http://localhost:8000, got {bare!r:.200}")
+        shown = without_secrets([bare])[0]
+        raise UserError(f"a vLLM server must be an address such as http://localhost:8000, got {shown!r:.200}")
     if "@" in parts.netloc:
         raise UserError("the address of a vLLM server is written into files: set $VLLM_API_KEY instead of a password")
     return bare if parts.path.endswith("/v1") else f"{bare}/v1"

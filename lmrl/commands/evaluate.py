@@ -182,7 +182,8 @@ def _summary(scores: dict[str, Any], out: Path) -> list[str]:
         f"return     {scores['return_mean']:.2f}  (95 % interval {low:.2f} to {high:.2f})",
         *(
             [normalised.format(scores["normalized"], *scores["normalized_ci"])]
-            if registry.task(scores["task"]).scores.any_scale
+            # The published constants hold for the task's own settings alone.
+            if registry.task(scores["task"]).scores.any_scale and not scores["provenance"].get("env")
             else []
         ),
         "success    {:.1%}  (95 % interval {:.1%} to {:.1%})".format(scores["success_rate"], *scores["success_ci"]),

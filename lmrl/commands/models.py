@@ -33,7 +33,7 @@ def export_command(run: Path, *, to: Path, merge_lora: bool = False, allow_pickl
         merge_lora: of a run that trained adapters (lora), write a whole model instead of an adapter folder for peft.
         allow_pickle: read a checkpoint with pickled objects; that can run any code in it.
     """
-    check_replaceable(to)
+    check_replaceable(to, inputs=[run])
     with locked(to, "target"):
         module = load_module(run, allow_pickle=allow_pickle)
         scores, note = _scores(run, module.made_with.get("weights"))

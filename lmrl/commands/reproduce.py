@@ -9,7 +9,7 @@ from typing import Any
 
 from lmrl.configuration import config_file, env_arguments, named_values
 from lmrl.envs import registry
-from lmrl.errors import UserError
+from lmrl.errors import UserError, without_secrets
 from lmrl.evaluation.records import seed_folders, write_records
 from lmrl.evaluation.results import notes_on_weights
 from lmrl.report.report import write_report
@@ -85,7 +85,7 @@ def reproduce_command(
         preset=size,
         weights=weights,
     )
-    command = shlex.join(["lmrl", *sys.argv[1:]])
+    command = shlex.join(["lmrl", *without_secrets(sys.argv[1:])])
     asked = None if slurm is None else named_values(slurm, "slurm")
     jobs = _JOBS if jobs is None and slurm is None and ray is None else jobs
     asked_for: dict[str, Any] = {"jobs": jobs, "slurm": asked, "ray": ray, "command": command, "records": records}

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 from lmrl.errors import UserError
-from lmrl.files import locked, replacing
+from lmrl.files import check_may_replace, locked, replacing
 from lmrl.models.checkpoints import has_run, is_checkpoint, set_aside, steps_of
 from lmrl.models.export import read_manifest
 
@@ -32,7 +32,11 @@ def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> 
     own = checkpoint is not None and checkpoint.resolve().is_relative_to(folder.resolve())
     if overwrite and own:
         raise UserError(f"overwrite moves {folder} away, and ckpt_path goes on from {checkpoint} in it: leave out one")
-    if overwrite or own or not has_run(folder):
+    if overwrite or own:
+        return
+    if not has_run(folder):
+        # A training that was stopped before its first checkpoint leaves these two.
+        check_may_replace(folder, _begun(folder), "training", written=_FIRST_FILES)
         return
     steps = read_manifest(folder / "last").get("made_with", {}).get("steps")
     last, reached = folder / "last.ckpt", "" if steps is None else f" of {steps} steps"
@@ -41,6 +45,22 @@ def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> 
         f"{folder} holds a run{reached}: {go_on}begin anew with --overwrite (what is there is moved to "
         f"{folder.parent / '.earlier'}), or name another folder with --trainer.default_root_dir"
     )
+
+
+_FIRST_FILES = ("config.yaml", "metrics.csv")
+
+
+def _begun(folder: Path) -> list[str]:
+    """Return which of the first files of a run in a folder a training has written."""
+    own = []
+    config = folder / "config.yaml"
+    # A whole configuration, with what a file for `--config` leaves out.
+    if config.is_file() and {b"ckpt_path", b"allow_pickle"} <= {line.partition(b":")[0] for line in config.open("rb")}:
+        own.append(config.name)
+    metrics = folder / "metrics.csv"
+    if metrics.is_file() and b"step" in metrics.read_bytes().partition(b"\n")[0].split(b","):
+        own.append(metrics.name)
+    return own
 
 
 @contextmanager

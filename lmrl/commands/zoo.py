@@ -16,7 +16,8 @@ from lmrl.evaluation.evaluate import default_episodes, evaluate
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.evaluation.results import TUNED, tuned_settings
 from lmrl.evaluation.scores import settings_told
-from lmrl.files import locked, replacing_folder
+from lmrl.files import check_may_replace, locked, replacing_folder
+from lmrl.models.export import read_manifest
 from lmrl.models.zoo import ZOO_FILE, ZooPolicy, file_hashes, zoo_policies, zoo_policy
 from lmrl.modules import load_module, load_policy, trained_task
 from lmrl.types import Policy
@@ -112,7 +113,10 @@ def zoo_add_command(
     task = trained_task(run)
     if task is None or not run.is_dir():
         raise UserError(f"the zoo takes runs that say which task they learned; {run} does not")
-    folder = to / task / run.resolve().name
+    folder = to / registry.task(task).name / run.resolve().name
+    is_policy = (folder / ZOO_FILE).is_file()
+    own = [ZOO_FILE, *read_manifest(folder).get("files", ())] if is_policy else ()
+    check_may_replace(folder, own, "policy of the zoo", inputs=[run])
     settings = tuned_settings(run) if (run / TUNED).is_file() else {}
     count = default_episodes(task) if episodes is None else episodes
     with locked(folder, "policy of the zoo"), replacing_folder(folder) as new:

@@ -206,8 +206,8 @@ def table_of(episodes: Sequence[Episode], first: int = 0) -> pa.Table:
         raise UserError(f"a text of episodes {first} to {last} is not valid Unicode: {error}") from error
 
 
-def episode_from_row(row: Mapping[str, Any], where: str) -> Episode:
-    """The episode of a row. Tuples in `Episode.info` come back as lists.
+def episode_from_row(row: Any, where: str) -> Episode:
+    """The episode of a row, whose ``info`` is JSON text or an object. Tuples in `Episode.info` come back as lists.
 
     Args:
         row: column name to value.
@@ -219,7 +219,7 @@ def episode_from_row(row: Mapping[str, Any], where: str) -> Episode:
     return episode_from_record(_with_info(row, where), where)
 
 
-def _with_info(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    if not isinstance(row.get("info"), str):
+def _with_info(row: Any, where: str) -> Any:
+    if not isinstance(row, Mapping) or not isinstance(row.get("info"), str):
         return row
     return {**row, "info": parse_json(row["info"], f"{where}, column 'info'")}

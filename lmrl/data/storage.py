@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lmrl.data.records import SCHEMA, episode_from_record, episode_from_row, record_from_episode, table_of
+from lmrl.data.records import SCHEMA, episode_from_row, record_from_episode, table_of
 from lmrl.envs.registry import task, tasks
 from lmrl.errors import UserError, in_one_line, unknown
 from lmrl.files import parse_json, replacing
@@ -231,7 +231,8 @@ def _jsonl_episodes(path: Path) -> Iterator[Episode]:
             expected = record.get(_COUNT)
             continue
         count += 1
-        yield episode_from_record(record, f"{path}, line {number}")
+        # pandas writes the JSON text that a Parquet file has in ``info`` as it is.
+        yield episode_from_row(record, f"{path}, line {number}")
     if expected is not None and count != expected:
         raise UserError(
             f"{path}: ends after {count} episodes, its first line says {expected!r:.20}: it was cut off or changed (if "

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
+from lmrl.decoding.check import check_model
 from lmrl.decoding.reader import Reader
 from lmrl.errors import UserError, check_range
-from lmrl.models.lm import head_of
+from lmrl.models.lm import logit_table, positions_of
 
 __all__ = ["Engine", "Weights"]
 
@@ -77,10 +78,10 @@ class Engine:
     since the last `feed` (a training step; see `lmrl.decoding.engine.Weights`), all slots are read anew.
 
     Args:
-        model: GPT-2- or Llama-like: full attention, explicit ``position_ids``, eager or sdpa attention. It is run in
-            eval mode and left in the mode it was in.
+        model: GPT-2- or Llama-like: full attention, explicit ``position_ids``, eager or sdpa attention; see
+            `lmrl.decoding.check.check_model`. It is run in eval mode and left in the mode it was in.
         slots: how many slots to make room for; more are added as they appear.
-        max_length: longest context; None is the model's number of positions.
+        max_length: longest context; None is the model's number of positions, or its attention window.
         compile: have `torch.compile` make the pass that reads one token per slot; a word is the name of a backend
             (true: ``inductor``). On a GPU that pass always runs on all slots and on 64, 128, 256... columns, as a CUDA
             graph, over a cache that is made in whole at the beginning.
@@ -94,11 +95,11 @@ class Engine:
         self, model: PreTrainedModel, slots: int = 32, max_length: int | None = None, compile: bool | str = False
     ) -> None:
         check_range("[1, inf)", slots=slots)
-        positions: int = model.config.max_position_embeddings
+        positions = positions_of(model.config)
         self.max_length = positions if max_length is None else max_length
         if not 1 <= self.max_length <= positions:
             raise UserError(f"max_length must be between 1 and the model's {positions} positions, got {max_length}")
-        _check_attention(model.config, self.max_length)
+        check_model(model)
         self.model = model
         self._rows, self._compile = slots, compile
         self._weights = Weights(model)
@@ -153,8 +154,7 @@ class Engine:
     def logits(self, hidden: Tensor) -> Tensor:
         """``(rows, width)`` hidden vectors to ``(rows, vocabulary)`` logits in the model's precision."""
         with torch.inference_mode():
-            result: Tensor = head_of(self.model)(hidden)
-        return result
+            return logit_table(self.model, hidden)
 
     def branch(
         self, slots: Sequence[int], contexts: Sequence[Sequence[int]], branches: Sequence[Sequence[int]]
@@ -190,17 +190,3 @@ class Engine:
                 raise UserError(
                     f"a context must have 1 to {self.max_length} tokens; slot {slot} came with {len(context)}"
                 )
-
-
-def _check_attention(config: PreTrainedConfig, max_length: int) -> None:
-    implementation = config._attn_implementation
-    if implementation not in ("eager", "sdpa"):
-        raise UserError(
-            f"attn_implementation must be 'eager' or 'sdpa' (others take no 4-D mask), got {implementation!r}"
-        )
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    sliding = getattr(config, "sliding_window", None)
-    if kinds != {"full_attention"} or (sliding is not None and sliding < max_length):
-        raise UserError(
-            f"the model must use full attention in every layer, got {sorted(kinds)}, sliding window {sliding}"
-        )

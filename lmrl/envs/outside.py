@@ -27,7 +27,7 @@ import numpy as np
 from lmrl.envs import registry
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.task import ChatPrompt, Task
-from lmrl.errors import UserError, check_range, in_one_line, unknown
+from lmrl.errors import UserError, check_range, in_one_line, unknown, without_secrets
 
 __all__ = ["CHAT", "OpenEnvGame", "TextArenaGame", "make", "named_task"]
 
@@ -232,8 +232,12 @@ def _address(url: str) -> str:
     Raises:
         UserError: it is no address.
     """
-    if not _ADDRESS.fullmatch(url):
-        raise UserError(f"openenv: needs the address of a server, e.g. openenv:http://127.0.0.1:8000, got {url!r:.80}")
+    if not _ADDRESS.fullmatch(url) or "@" in url:  # a password in it would be written with the name of the task
+        shown = without_secrets([url])[0]
+        raise UserError(
+            f"openenv: needs the address of a server without a password, e.g. openenv:http://127.0.0.1:8000, "
+            f"got {shown!r:.80}"
+        )
     base = re.sub(r"^(?:http|ws)", "ws", url).rstrip("/")
     return base if base.endswith("/ws") else f"{base}/ws"
 

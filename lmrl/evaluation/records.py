@@ -10,6 +10,7 @@ A folder of records holds all that a report needs, without weights and texts::
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -45,6 +46,7 @@ __all__ = [
 DATA = "data"
 """In place of an algorithm: the dataset and its own returns."""
 
+_NOTED = "reproduce.json"
 _PLAIN = "evaluation"
 _TUNED = "evaluation_tuned"
 _PARTS = (_PLAIN, "evaluation_last", _TUNED)
@@ -219,6 +221,9 @@ def write_records(runs: Path, records: Path) -> list[str]:
                 by_task.setdefault(run.parent.name, []).append((seed, run))
     if not by_task:
         return []
+    _check_apart(runs, records)
+    for task in by_task:
+        _check_kept(records, task)
     written = []
     with locked(records, "folder of records", wait=60.0):
         for task, cells in sorted(by_task.items()):
@@ -227,6 +232,24 @@ def write_records(runs: Path, records: Path) -> list[str]:
                 written.append(f"{task}/{run.name}" + (f" seed {seed}" if seed else ""))
         _add_commands(runs, records)
     return written
+
+
+def _check_apart(runs: Path, records: Path) -> None:
+    """Make sure that runs and records do not lie in each other, where the next reader would take one for the other."""
+    one = Path(os.path.realpath(runs))
+    other = Path(os.path.realpath(records))
+    if one.is_relative_to(other) or other.is_relative_to(one):
+        raise UserError(f"the folder of records, {records}, must lie outside of the folder of runs, {runs}")
+
+
+def _check_kept(records: Path, task: str) -> None:
+    """Make sure that the files to be written are records where they exist: whatever else they hold would be lost."""
+    _kept_lines(_file_of(records, task))
+    _read_kept_curves(records, task)
+    _read_episodes(records, task)
+    made = records / _NOTED
+    if made.is_file() and "commands" not in read_json(made):
+        raise UserError(f"{made} is there, and was not made by lmrl report: choose another folder for the records")
 
 
 def _add_cells(records: Path, task: str, cells: list[tuple[int, Path]]) -> None:
@@ -250,14 +273,14 @@ def _add_cells(records: Path, task: str, cells: list[tuple[int, Path]]) -> None:
 
 def _add_commands(runs: Path, records: Path) -> None:
     """Add the commands of `lmrl reproduce` and the algorithms that they asked for, each once."""
-    made = read_json(runs / "reproduce.json")
+    made = read_json(runs / _NOTED)
     if not made:
         return
-    before = read_json(records / "reproduce.json")
+    before = read_json(records / _NOTED)
     together = {}
     for name in ("commands", "algorithms"):
         together[name] = list(dict.fromkeys([*before.get(name, ()), *made.get(name, ())]))
-    write_json(together, records / "reproduce.json")
+    write_json(together, records / _NOTED)
 
 
 # Lines: what is kept of a cell beside its episodes and curves, as JSON.

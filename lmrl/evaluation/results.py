@@ -27,7 +27,7 @@ from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.evaluation.played import EpisodeTable, transcript, write_table
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.result_files import SCORE_KEYS, read_json, write_json
-from lmrl.files import replacing, replacing_folder
+from lmrl.files import check_may_replace, replacing, replacing_folder
 from lmrl.types import Episode, Policy
 
 __all__ = [
@@ -49,11 +49,10 @@ TUNED = "tuned.json"
 """File in a run's folder: how it plays best, see `lmrl.evaluation.tuning.tune`."""
 
 
-_TABLE, _TRANSCRIPT = "episodes.csv", "transcript.txt"
-_EVALUATION = (
-    *("episodes.parquet", "scores.json", "probe.json", "episodes.partial.parquet", "episodes.html"),
-    *(_TABLE, _TRANSCRIPT),
-)
+_TABLE = "episodes.csv"
+_TRANSCRIPT = "transcript.txt"
+_PARTIAL = "episodes.partial.parquet"
+_EVALUATION = ("episodes.parquet", "scores.json", "probe.json", "episodes.html", _PARTIAL, _TABLE, _TRANSCRIPT)
 """Files of an evaluation; ``episodes.html`` is the page of `lmrl view`."""
 
 
@@ -87,16 +86,9 @@ def check_evaluation_folder(directory: Path | str) -> None:
         UserError: there is something else; it names an entry.
     """
     directory = Path(directory)
-    if not (directory.exists() or directory.is_symlink()):
-        return
-    if not directory.is_dir():
-        raise UserError(f"{directory} is not a folder; name a new one for the evaluation")
-    others = sorted(entry.name for entry in directory.iterdir() if entry.name not in _EVALUATION)
-    if others:
-        raise UserError(
-            f"{directory} holds {others[0]}, which is no part of an evaluation and would be lost; name a new folder, "
-            f"such as {directory / 'evaluation'}"
-        )
+    scores = directory / "scores.json"
+    has_scores = scores.is_file() and {"task", "episodes", "return_mean"} <= read_json(scores).keys()
+    check_may_replace(directory, _EVALUATION if has_scores else (_PARTIAL,), "evaluation")
 
 
 def current_evaluations(runs: Path, task: str) -> list[Path]:
@@ -215,7 +207,7 @@ def record_evaluation(
         if on_episode is not None:
             on_episode(episode)
 
-    partial = Path(directory) / "episodes.partial.parquet"
+    partial = Path(directory) / _PARTIAL
     try:
         more: dict[str, Any] = {"provenance": provenance, "env": env, "selection": selection, "ray": ray}
         played = evaluate(policy, task, episodes, seed, slots, note, name=name, **more)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmrl.decoding.sampling import add_q_to_logits, min_q
 from lmrl.losses import probability_ratio
-from lmrl.models.lm import head_of, hidden_states, trunk_of
+from lmrl.models.lm import hidden_states, logit_table, trunk_of
 from lmrl.modules import QSFT, GuidedPPO, LanguageModule, ValueModule
 from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.collate import TokenBatch, collate
@@ -57,7 +57,7 @@ def _value(encoder: Encoder, token: int, numbers: tuple[float, float, float]) ->
 
 def _numbers(module: LanguageModule, batch: TokenBatch, end: int | None) -> tuple[Tensor, Tensor, Tensor]:
     """Probability, V and Q, ``(N,)`` each; the last two not a number for a module without values."""
-    logits = head_of(module.model)(hidden_states(trunk_of(module.model), batch)).float()
+    logits = logit_table(module.model, hidden_states(trunk_of(module.model), batch)).float()
     invalid = invalid_ids(module.tokenizer, logits.shape[-1], logits.device, end)
     q: Tensor | None = None
     v: Tensor | None = None
@@ -68,7 +68,7 @@ def _numbers(module: LanguageModule, batch: TokenBatch, end: int | None) -> tupl
         p = _guided(logits, q, module.beta, invalid)
         v = None if v_head is None else v_head(hidden).squeeze(-1).float()
     elif isinstance(module, QSFT):
-        other = head_of(module.q_model)(hidden_states(trunk_of(module.q_model), batch)).float()
+        other = logit_table(module.q_model, hidden_states(trunk_of(module.q_model), batch)).float()
         known, base = (scores.masked_fill(invalid, -torch.inf) for scores in (other, logits))
         ratio = probability_ratio(known, base, module.support)
         p = _guided(logits, ratio, module.beta, invalid)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from lmrl.envs import registry
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import evaluate
-from lmrl.evaluation.result_files import write_json
+from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.evaluation.results import TUNED
+from lmrl.files import check_may_replace
 from lmrl.players import named_policy, played_task
 from lmrl.policies.value_guided import ValueGuidedPolicy
 
@@ -68,6 +69,8 @@ def tune(
         raise UserError(f"what is tuned is the folder of a run, got {str(run)!r}")
     if not temperatures or (betas is not None and not betas):
         raise UserError("temperatures and betas need at least one value each")
+    is_own = "settings" in read_json(run / TUNED)
+    check_may_replace(run, (TUNED,) if is_own else (), "choice of settings", written=(TUNED,))
     check_range("[0, inf)", **{f"temperature {value}": value for value in temperatures})
     check_range("[0, inf)", **{f"beta {value}": value for value in betas or ()})
     check_range("(0, 1]", **{f"top_p {value}": value for value in top_ps or ()})

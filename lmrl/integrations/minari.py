@@ -4,8 +4,10 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
+from pathlib import Path
 from string import printable
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from lmrl.data.storage import read_dataset, read_metadata
 from lmrl.envs import registry
 from lmrl.envs.registry import recorded_arguments
 from lmrl.errors import UserError
-from lmrl.files import parse_json, remove
+from lmrl.files import parse_json, remove, replacing_folder
 from lmrl.types import Episode
 
 __all__ = ["episodes_from_minari", "export_minari"]
@@ -25,6 +27,7 @@ __all__ = ["episodes_from_minari", "export_minari"]
 if TYPE_CHECKING:
     import minari
 
+_PLACE = "MINARI_DATASETS_PATH"
 _REST = "episode"
 """Key of ``infos``: at the first step the rest of an `Episode` as JSON, and empty texts after it."""
 _STEPS = ("observations", "actions", "rewards", "terminated", "truncated")
@@ -62,16 +65,30 @@ def export_minari(
     if row.own_scale is not None and not arguments:
         told |= {"ref_min_score": row.own_scale.random, "ref_max_score": row.own_scale.best}
     buffers = (_buffer(number, episode) for number, episode in enumerate(read_dataset(file)))
-    try:
+    # A half-written dataset loads as an empty one. Minari lists no hidden folders, so it is made in one.
+    with replacing_folder(path) as new, _datasets_in(new):
         with warnings.catch_warnings():  # what else a dataset for the public would have
             warnings.filterwarnings("ignore", category=UserWarning, module="minari")
-            made: minari.MinariDataset = package.create_dataset_from_buffers(
-                dataset_id, buffers, env=spec, data_format="hdf5", **spaces, **told
-            )
-        return made
-    except BaseException:
-        remove(path)
-        raise
+            package.create_dataset_from_buffers(dataset_id, buffers, env=spec, data_format="hdf5", **spaces, **told)
+        made = new / dataset_id / "data"
+        made.rename(new / "data")
+        remove(new / Path(dataset_id).parts[0])
+    written: minari.MinariDataset = package.load_dataset(dataset_id)
+    return written
+
+
+@contextmanager
+def _datasets_in(folder: Path) -> Iterator[None]:
+    """Have Minari keep datasets in another folder inside the block."""
+    before = os.environ.get(_PLACE)
+    os.environ[_PLACE] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PLACE]
+        else:
+            os.environ[_PLACE] = before
 
 
 def episodes_from_minari(dataset: "Iterable[minari.EpisodeData]") -> Iterator[Episode]:

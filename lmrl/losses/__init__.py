@@ -44,7 +44,14 @@ from lmrl.losses.qsft import (
     token_nll,
 )
 from lmrl.losses.return_bins import bin_means, bin_of, quantile_edges
-from lmrl.losses.token_scores import LinearScores, TokenScores, gather_scores, gather_token_scores, linear_scores
+from lmrl.losses.token_scores import (
+    LinearScores,
+    TokenScores,
+    gather_scores,
+    gather_token_scores,
+    linear_scores,
+    soft_cap,
+)
 
 __all__ = [
     "GROUP_ADVANTAGES",
@@ -101,6 +108,7 @@ __all__ = [
     "qsft_weight",
     "quantile_edges",
     "returns_to_go",
+    "soft_cap",
     "sum_over_turn",
     "td_target",
     "token_logprobs",

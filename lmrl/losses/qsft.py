@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from lmrl.losses.mc import td_target
 from lmrl.losses.token_scores import LinearScores, gather_token_scores
@@ -48,6 +47,8 @@ def mask_scores(scores: Tensor | LinearScores, invalid: Tensor) -> Tensor | Line
         scores: (S, vocabulary) logits, or their factors.
         invalid: (vocabulary,) bool.
     """
+    if isinstance(scores, LinearScores) and scores.cap is not None:
+        scores = scores.table(slice(None))  # no bias gives -inf behind a soft cap
     if isinstance(scores, Tensor):
         return scores.masked_fill(invalid, -torch.inf)
     bias = scores.weight.new_zeros(len(invalid)) if scores.bias is None else scores.bias
@@ -93,7 +94,7 @@ def _words(scores: Tensor | LinearScores) -> int:
 
 
 def _table(scores: Tensor | LinearScores, rows: slice) -> Tensor:
-    return scores[rows] if isinstance(scores, Tensor) else linear(scores.hidden[rows], scores.weight, scores.bias)
+    return scores[rows] if isinstance(scores, Tensor) else scores.table(rows)
 
 
 def qsft_weight(
@@ -130,6 +131,8 @@ def token_nll(scores: Tensor | LinearScores, state: Tensor, token: Tensor, inval
         token: (N,) its id, one that may be said.
         invalid: (vocabulary,) bool, what is never said.
     """
+    if isinstance(scores, LinearScores) and scores.cap is not None:
+        scores = scores.table(slice(None))  # the sum below is one of products only without a soft cap
     found, valid = gather_token_scores(mask_scores(scores, invalid), state, token), ~invalid
     count = valid.sum()
     if isinstance(scores, Tensor):

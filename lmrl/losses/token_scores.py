@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-__all__ = ["LinearScores", "TokenScores", "gather_scores", "gather_token_scores", "linear_scores"]
+__all__ = ["LinearScores", "TokenScores", "gather_scores", "gather_token_scores", "linear_scores", "soft_cap"]
 
 _WHOLE = 2**24  # tables up to this size are made at once: for small vocabularies that is faster
 _PIECE = {"cpu": 2**19}  # scores in a piece; on a processor they should stay in its cache
@@ -21,8 +21,13 @@ _PIECE_ELSEWHERE = 2**26
 _NARROWEST = 256  # words in a piece at least: a thinner matrix product is a slow one
 
 
+def soft_cap(scores: Tensor, cap: float | None) -> Tensor:
+    """Keep scores between ``-cap`` and ``cap``, as Gemma 2 does with its logits; None leaves them as they are."""
+    return scores if cap is None else cap * torch.tanh(scores / cap)
+
+
 class LinearScores(NamedTuple):
-    """The table ``hidden @ weight.T + bias``, (S, vocabulary), as its factors."""
+    """The table ``soft_cap(hidden @ weight.T + bias)``, (S, vocabulary), as its factors."""
 
     hidden: Tensor
     """(S, width)."""
@@ -30,17 +35,30 @@ class LinearScores(NamedTuple):
     """(vocabulary, width)."""
     bias: Tensor | None
     """(vocabulary,)."""
+    cap: float | None = None
+    """See `soft_cap`."""
 
     def score(self, state: Tensor, token: Tensor) -> Tensor:
         """(N,) float32 score of each token: rows of the factors, no vocabulary."""
         score = (self.hidden[state] * self.weight[token]).float().sum(-1)
-        return score if self.bias is None else score + self.bias[token]
+        if self.bias is not None:
+            score = score + self.bias[token]
+        return soft_cap(score, self.cap)
 
     def score_and_total(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """(N,) float32 score of each token, and (S,) float32 ``logsumexp`` of each state's scores."""
-        hidden, weight, bias = (None if part is None else part.to(_precision(self.hidden)) for part in self)
-        found: tuple[Tensor, Tensor] = _Pieces.apply(hidden, weight, bias, state, token)  # type: ignore[no-untyped-call]
+        precision = _precision(self.hidden)
+        hidden = self.hidden.to(precision)
+        weight = self.weight.to(precision)
+        bias = None if self.bias is None else self.bias.to(precision)
+        found: tuple[Tensor, Tensor] = _Pieces.apply(  # type: ignore[no-untyped-call]
+            hidden, weight, bias, state, token, self.cap
+        )
         return found
+
+    def table(self, rows: slice) -> Tensor:
+        """The scores of all words in some of the states."""
+        return soft_cap(linear(self.hidden[rows], self.weight, self.bias), self.cap)
 
     def distribution(self, state: Tensor, token: Tensor, invalid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return what a policy that never samples some words makes of N tokens.
@@ -53,24 +71,36 @@ class LinearScores(NamedTuple):
         Returns:
             (N,) score of each token, and (S,) ``logsumexp`` and entropy of each state's valid scores; float32.
         """
-        hidden, weight, bias = (None if part is None else part.to(_precision(self.hidden)) for part in self)
+        precision = _precision(self.hidden)
+        hidden = self.hidden.to(precision)
+        weight = self.weight.to(precision)
+        bias = None if self.bias is None else self.bias.to(precision)
         found: tuple[Tensor, Tensor, Tensor] = _Distribution.apply(  # type: ignore[no-untyped-call]
-            hidden, weight, bias, state, token, invalid
+            hidden, weight, bias, state, token, invalid, self.cap
         )
         return found
 
 
-def linear_scores(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | LinearScores:
+def linear_scores(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: float = 1.0, cap: float | None = None
+) -> Tensor | LinearScores:
     """Scores of all words for the losses: a table if it is small, else its factors.
 
     Args:
         hidden: (S, width).
         weight: (vocabulary, width).
         bias: (vocabulary,).
+        scale: factor of the scores.
+        cap: of the scaled scores; see `soft_cap`.
     """
     if hidden.shape[0] * weight.shape[0] <= _WHOLE:
-        return linear(hidden, weight, bias)
-    return LinearScores(hidden, weight, bias)
+        scores = linear(hidden, weight, bias)
+        return soft_cap(scores if scale == 1.0 else scores * scale, cap)
+    if scale != 1.0:
+        # The factor goes into what is small, so that the pieces need not know of it.
+        hidden = hidden * scale
+        bias = None if bias is None else bias * scale
+    return LinearScores(hidden, weight, bias, cap)
 
 
 def _precision(hidden: Tensor) -> torch.dtype:
@@ -86,8 +116,14 @@ def _pieces(hidden: Tensor, weight: Tensor, tables: int = 1) -> Iterator[slice]:
     return (slice(first, first + step) for first in range(0, weight.shape[0], step))
 
 
-def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, words: slice) -> Tensor:
-    return linear(hidden, weight[words], None if bias is None else bias[words]).float()
+def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, words: slice, cap: float | None) -> Tensor:
+    scores = linear(hidden, weight[words], None if bias is None else bias[words]).float()
+    return soft_cap(scores, cap)
+
+
+def _cap_slope(capped: Tensor, cap: float) -> Tensor:
+    """The derivative of `soft_cap`, from its result."""
+    return 1.0 - (capped / cap).square()
 
 
 class _Pieces(torch.autograd.Function):
@@ -95,24 +131,32 @@ class _Pieces(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, token: Tensor
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor,
+        token: Tensor,
+        cap: float | None,
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(hidden.device.type, enabled=False):
             total = hidden.new_full(hidden.shape[:1], -torch.inf, dtype=torch.float32)
             score = hidden.new_zeros(token.shape, dtype=torch.float32)
             for words in _pieces(hidden, weight):
-                scores = _scores(hidden, weight, bias, words)
+                scores = _scores(hidden, weight, bias, words, cap)
                 place = token - words.start
                 inside = (place >= 0) & (place < scores.shape[1])
                 score = torch.where(inside, scores[state, place.clamp(0, scores.shape[1] - 1)], score)
                 total = torch.logaddexp(total, scores.logsumexp(-1))
-        ctx.save_for_backward(hidden, weight, bias, state, token, total)
+        ctx.save_for_backward(hidden, weight, bias, state, token, total, score)
+        ctx.cap = cap
         return score, total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_score: Tensor, to_total: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, state, token, total = ctx.saved_tensors
+        hidden, weight, bias, state, token, total, score = ctx.saved_tensors
+        cap: float | None = ctx.cap
         with torch.autocast(hidden.device.type, enabled=False):
             of_hidden = torch.zeros_like(hidden, dtype=torch.float32)
             of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
@@ -121,20 +165,27 @@ class _Pieces(torch.autograd.Function):
             pulled = hidden * pull[:, None]
             for words in _pieces(hidden, weight):
                 # The derivative of logsumexp is the softmax.
-                share = _scores(hidden, weight, bias, words).sub_(total[:, None]).exp_().to(hidden.dtype)
+                scores = _scores(hidden, weight, bias, words, cap)
+                slope = None if cap is None else _cap_slope(scores, cap)
+                share = scores.sub_(total[:, None]).exp_()
+                if slope is not None:
+                    share *= slope
+                share = share.to(hidden.dtype)
                 of_hidden += share @ weight[words]
                 if of_weight is not None:
                     torch.mm(share.T, pulled, out=of_weight[words])
                 if of_bias is not None:
                     torch.mv(share.T, pull, out=of_bias[words])
             of_hidden *= to_total[:, None]
+            if cap is not None:
+                to_score = to_score * _cap_slope(score, cap)
             pull = to_score.to(hidden.dtype)
             of_hidden.index_add_(0, state, (pull[:, None] * weight[token]).float())
             if of_weight is not None:
                 of_weight.index_add_(0, token, pull[:, None] * hidden[state])
             if of_bias is not None:
                 of_bias.index_add_(0, token, pull)
-        return of_hidden.to(hidden.dtype), of_weight, of_bias, None, None
+        return of_hidden.to(hidden.dtype), of_weight, of_bias, None, None, None
 
 
 class _Distribution(torch.autograd.Function):
@@ -144,7 +195,14 @@ class _Distribution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, token: Tensor, invalid: Tensor
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor,
+        token: Tensor,
+        invalid: Tensor,
+        cap: float | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         with torch.autocast(hidden.device.type, enabled=False):
             # Not -inf, from which nothing can be taken off if all words of the first piece are invalid.
@@ -154,7 +212,7 @@ class _Distribution(torch.autograd.Function):
             score = hidden.new_zeros(token.shape, dtype=torch.float32)
             for words in _pieces(hidden, weight, _Distribution._TABLES):
                 never = invalid[words]
-                scores = _scores(hidden, weight, bias, words).masked_fill_(never, -torch.inf)
+                scores = _scores(hidden, weight, bias, words, cap).masked_fill_(never, -torch.inf)
                 place = token - words.start
                 inside = (place >= 0) & (place < scores.shape[1])
                 score = torch.where(inside, scores[state, place.clamp(0, scores.shape[1] - 1)], score)
@@ -166,6 +224,7 @@ class _Distribution(torch.autograd.Function):
                 share = logprob.exp()
                 entropy = kept - share.mul_(logprob.masked_fill_(never, 0.0)).sum(-1)
         ctx.save_for_backward(hidden, weight, bias, state, token, invalid, total, entropy)
+        ctx.cap = cap
         return score, total, entropy
 
     @staticmethod
@@ -180,7 +239,7 @@ class _Distribution(torch.autograd.Function):
             weight_piece = weight[words].detach().requires_grad_(of_weight is not None)
             bias_piece = None if bias is None else bias[words].detach().requires_grad_(of_bias is not None)
             with torch.enable_grad(), torch.autocast(hidden.device.type, enabled=False):
-                scores = _scores(leaf, weight_piece, bias_piece, slice(None))
+                scores = _scores(leaf, weight_piece, bias_piece, slice(None), ctx.cap)
             never = invalid[words]
             logprob = (scores.detach() - total[:, None]).masked_fill_(never, -torch.inf)
             share = logprob.exp()
@@ -197,7 +256,7 @@ class _Distribution(torch.autograd.Function):
                 of_weight[words] = found.pop(0)
             if of_bias is not None:
                 of_bias[words] = found.pop(0)
-        return of_hidden.to(hidden.dtype), of_weight, of_bias, None, None, None
+        return of_hidden.to(hidden.dtype), of_weight, of_bias, None, None, None, None
 
 
 class TokenScores(NamedTuple):

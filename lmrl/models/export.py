@@ -1,7 +1,7 @@
 """A model folder in Hugging Face's layout, with value weights beside it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from transformers.utils import logging
 
 from lmrl.errors import UserError
-from lmrl.files import json_of_file, parse_json, replacing_folder
+from lmrl.files import check_may_replace, json_of_file, parse_json, replacing_folder
 from lmrl.models.folders import check_folder, damaged, read_tensors, tensor_metadata
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import trunk_of
@@ -77,7 +77,7 @@ def export(
         else:
             save_adapter(model, new, base)
         generation.save_pretrained(new)
-        tokenizer.save_pretrained(new)
+        _save_tokenizer(tokenizer, new)
         (new / "README.md").write_text(card, encoding="utf-8")
         if values:
             weights = {name: tensor.detach().cpu().contiguous() for name, tensor in values.items()}
@@ -121,26 +121,37 @@ def export_for_reload(
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(plain, new / "model.safetensors", metadata={"format": "pt"})
         config.save_pretrained(new)
-        tokenizer.save_pretrained(new)
+        _save_tokenizer(tokenizer, new)
         files = sorted([MANIFEST, *(entry.name for entry in new.iterdir())])
         (new / MANIFEST).write_text(json.dumps({"files": files}, indent=2) + "\n", encoding="utf-8")
 
 
-def check_replaceable(folder: Path) -> None:
+def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write the tokenizer so that `generate` can go on from a padded batch: padding is on the left.
+
+    A tokenizer without a padding token, as GPT-2's, pads with the token that ends a text.
+    """
+    tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    config = json_of_file(file)
+    config["padding_side"] = "left"
+    if tokenizer.pad_token is None:
+        config["pad_token"] = tokenizer.eos_token
+    file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def check_replaceable(folder: Path, inputs: Iterable[Path] = ()) -> None:
     """Make sure that an export may take the place of what is there: nothing, or the files of another export.
 
+    Args:
+        folder: of the export.
+        inputs: files and folders that the export is made from.
+
     Raises:
-        UserError: there is something else; it names an entry.
+        UserError: as `lmrl.files.check_may_replace`.
     """
-    if not (folder.exists() or folder.is_symlink()):
-        return
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; export into a new one")
-    ours = read_manifest(folder).get("files", ())
-    others = sorted(entry.name for entry in folder.iterdir() if entry.name not in ours)
-    if others:
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        raise UserError(f"{folder} holds {others[0]}{more}, which no export has made; export into a new folder")
+    own = read_manifest(folder).get("files", ()) if folder.is_dir() else ()
+    check_may_replace(folder, own, "export", inputs=inputs)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

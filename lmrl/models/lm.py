@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
@@ -13,18 +13,22 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.utils import logging
 
 from lmrl.errors import UserError, in_one_line
-from lmrl.losses import LinearScores, linear_scores
+from lmrl.losses import LinearScores, linear_scores, soft_cap
 from lmrl.models.folders import check_folder
 from lmrl.models.lora import adapter_base, merge_adapter
 from lmrl.tokens.collate import TokenBatch
 
 __all__ = [
+    "LogitTransform",
     "RowReader",
     "build_lm",
     "checkpoint_activations",
     "head_of",
     "hidden_states",
+    "logit_table",
+    "logit_transform",
     "logits_of",
+    "positions_of",
     "read_rows",
     "trunk_of",
     "vocabulary_of",
@@ -60,7 +64,9 @@ def _from_scratch(architecture: Mapping[str, Any], vocabulary: int) -> PreTraine
 
 def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
     for name in vars(config):
-        if name.endswith(("pdrop", "dropout")) and isinstance(getattr(config, name), float):
+        if name.endswith(("pdrop", "dropout", "dropout_rate", "dropout_prob", "jitter_noise")) and isinstance(
+            getattr(config, name), float
+        ):
             setattr(config, name, 0.0)
     return config
 
@@ -119,7 +125,13 @@ def build_lm(
         fresh = _without_dropout(_from_scratch(architecture, vocabulary))
         if empty:
             return _without_weights(fresh, vocabulary, trust_remote_code, "auto")
-        made: PreTrainedModel = AutoModelForCausalLM.from_config(fresh)  # type: ignore[no-untyped-call]
+        try:
+            made: PreTrainedModel = AutoModelForCausalLM.from_config(fresh)  # type: ignore[no-untyped-call]
+        except Exception as error:  # a model may lack a setting or a package, in any exception of the libraries
+            kind = fresh.model_type
+            raise UserError(
+                f"architecture: no model of type {kind!r} can be made: {in_one_line(error, 300)}"
+            ) from error
         return made
     check_folder(pretrained)
     base = adapter_base(pretrained)
@@ -218,14 +230,95 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     model.disable_input_require_grads()  # type: ignore[no-untyped-call]  # only the reentrant kind needs them
 
 
+class LogitTransform(NamedTuple):
+    """What a model does to the output of its vocabulary head: multiply it, then cap it."""
+
+    scale: float = 1.0
+    cap: float | None = None
+    """See `lmrl.losses.soft_cap`."""
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        """The logits, from what the vocabulary head gives."""
+        return soft_cap(scores if self.scale == 1.0 else scores * self.scale, self.cap)
+
+
+# Names in configurations of `transformers`: Cohere, Falcon H1; Granite, Inkling; Gemma and NanoChat, RecurrentGemma.
+_FACTORS = ("logit_scale", "lm_head_multiplier")
+_DIVISORS = ("logits_scaling", "logits_mup_width_multiplier")
+_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+
+
+def logit_transform(config: PreTrainedConfig) -> LogitTransform:
+    """What a model of this configuration does behind its head; `lmrl.decoding.check.check_model` verifies it."""
+    settings = vars(config)  # looked up in every decoding step, and getattr of a configuration is slow
+    scale = 1.0
+    for name in _FACTORS:
+        factor = settings.get(name)
+        scale *= 1.0 if factor is None else factor
+    for name in _DIVISORS:
+        divisor = settings.get(name)
+        scale /= 1.0 if divisor is None else divisor
+    cap: float | None = None
+    for name in _CAPS:
+        cap = settings.get(name) or cap
+    return LogitTransform(scale, cap)
+
+
+def logit_table(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """(..., vocabulary) logits of (..., width) hidden vectors, as the model's own forward pass gives them."""
+    return logit_transform(model.config)(head_of(model)(hidden))
+
+
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor | LinearScores:
-    """(S, vocabulary) logits of (S, width) hidden vectors for a loss, as factors where the table would be large."""
+    """`logit_table` of (S, width) hidden vectors for a loss, as factors where the table would be large."""
     head = head_of(model)
-    return linear_scores(hidden, head.weight, head.bias) if isinstance(head, nn.Linear) else head(hidden)
+    if isinstance(head, nn.Linear):
+        return linear_scores(hidden, head.weight, head.bias, *logit_transform(model.config))
+    return logit_table(model, hidden)
+
+
+# Attention that sees at most this many tokens is full attention over shorter texts.
+_WINDOWS = (
+    "sliding_window",
+    "sliding_window_size",
+    "window_size",
+    "attention_chunk_size",
+    "local_attention",
+    "keep_window_size",
+    "index_topk",
+)
+
+
+def positions_of(config: PreTrainedConfig) -> int:
+    """The most tokens that a model reads with full attention: its positions, or its narrowest attention window.
+
+    Raises:
+        UserError: if the configuration names no number of positions.
+    """
+    positions: int | None = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int):
+        raise UserError(
+            f"a model of type {config.model_type!r} cannot be used: its configuration has no max_position_embeddings"
+        )
+    limits = [positions]
+    if getattr(config, "use_sliding_window", True):
+        full = set(getattr(config, "layer_types", None) or ()) == {"full_attention"}
+        names = [name for name in _WINDOWS if not (full and name == "sliding_window")]
+        windows = [getattr(config, name, None) for name in names]
+        limits += [window for window in windows if isinstance(window, int) and window > 0]
+    # Beyond its first positions such a model turns all of its keys by other angles, those in the cache too.
+    rope: Any = getattr(config, "rope_parameters", None)
+    if isinstance(rope, dict) and rope.get("rope_type") == "longrope":
+        limits.append(rope.get("original_max_position_embeddings") or positions)
+    return min(limits)
 
 
 def read_rows(trunk: nn.Module, ids: Tensor, positions: Tensor | None, mask: Tensor | None) -> Tensor:
     """(R, L, width) hidden vectors of some rows, after the last norm."""
+    if mask is not None and cast(PreTrainedModel, trunk).config._attn_implementation != "sdpa":
+        # Only sdpa takes a mask of what is visible; other implementations add it to the scores.
+        scores = torch.zeros((), dtype=cast(PreTrainedModel, trunk).dtype, device=mask.device)
+        mask = torch.where(mask, scores, -torch.inf)
     hidden: Tensor = trunk(
         input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False
     ).last_hidden_state

@@ -1,5 +1,6 @@
 """Low-rank adapters on a language model that itself stays as it is (LoRA, Hu et al. 2022), by `peft`."""
 
+import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from importlib import import_module
@@ -45,7 +46,8 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
             linear layers but the vocabulary head if left out) and ``use_rslora``.
 
     Raises:
-        UserError: `peft` is missing, or it does not take a setting.
+        UserError: `peft` is missing, it does not take a setting, or a layer that would get adapters shares its weight
+            with another (a vocabulary head that is tied to the embeddings).
     """
     peft = _peft()
     if unknown := sorted(set(settings) - set(_SETTINGS)):
@@ -58,12 +60,40 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
     chosen = {"target_modules": "all-linear", **settings, "task_type": "CAUSAL_LM", "fan_in_fan_out": turned}
     model.requires_grad_(False)
     try:
-        peft.inject_adapter_in_model(peft.LoraConfig(**chosen), model)
+        with warnings.catch_warnings():
+            # GPT-2 has linear layers of both orientations where its head gets adapters; peft corrects the setting.
+            warnings.filterwarnings("ignore", "fan_in_fan_out is set to")
+            warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")  # see `_check_tied`
+            peft.inject_adapter_in_model(peft.LoraConfig(**chosen), model)
     except (TypeError, ValueError) as error:
         raise UserError(f"lora: peft does not take {dict(settings)}: {error}") from error
+    _check_tied(model)
     for name, parameter in model.named_parameters():
         if is_adapter(name):
             parameter.data = parameter.data.float()
+
+
+def _check_tied(model: PreTrainedModel) -> None:
+    """Make sure that no layer with adapters shares its weight with another layer.
+
+    The adapters would change one layer only, but merging them would change both.
+
+    Raises:
+        UserError: naming the layers that share a weight.
+    """
+    users: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        users.setdefault(id(parameter), []).append(name)
+    for name, layer in model.named_modules():
+        if not hasattr(layer, "get_delta_weight"):
+            continue
+        sharing = users[id(layer.get_base_layer().weight)]
+        if len(sharing) > 1:
+            others = [user.replace(".base_layer", "").removesuffix(".weight") for user in sharing]
+            raise UserError(
+                f"lora.target_modules must leave out {name.rpartition('.')[2]}: the layers {' and '.join(others)} "
+                "share one weight, so adapters on one of them cannot be exported"
+            )
 
 
 def is_adapter(name: str) -> bool:

@@ -16,9 +16,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.spec import BatchSpec
+from lmrl.decoding.check import check_model
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
-from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, hidden_states
+from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, hidden_states, positions_of
 from lmrl.models.lora import add_lora
 from lmrl.models.tokenizer import add_task_tokens, tokenizer_for
 from lmrl.tokens.collate import TokenBatch
@@ -31,7 +32,7 @@ from lmrl.training.optimizer import (
     optimizer_and_schedule,
 )
 from lmrl.training.reporting import LossReporter
-from lmrl.training.saving import pack_checkpoint, read_entry, training_facts, write_folder
+from lmrl.training.saving import check_resumed, pack_checkpoint, read_entry, training_facts, write_folder
 from lmrl.training.sharding import configure_shards, full_tensor, is_sharded
 from lmrl.types import Episode, Policy
 
@@ -125,8 +126,7 @@ class LanguageModule(L.LightningModule):
 
     def batch_spec(self) -> BatchSpec:
         """What the datamodule has to put into batches; an algorithm adds to it with `dataclasses.replace`."""
-        positions = getattr(self.model.config, "max_position_embeddings", None)
-        return BatchSpec(tokenizer=self.tokenizer, positions=positions)
+        return BatchSpec(tokenizer=self.tokenizer, positions=positions_of(self.model.config))
 
     def objective(self, terms: Any, batch: TokenBatch) -> Tensor:
         """The loss of a batch, of which `losses` gave the terms, as it enters the gradient; see `TokenBatch.scale`."""
@@ -193,6 +193,8 @@ class LanguageModule(L.LightningModule):
         if stage == "fit":
             self.made_with = training_facts(self, data)
             check_start(self)
+            # from_pretrained leaves a model in eval mode, in which transformers keeps all activations.
+            self.train()
             if self.hparams["activation_checkpointing"]:
                 checkpoint_activations(self.trainable_model)
 
@@ -233,7 +235,9 @@ class LanguageModule(L.LightningModule):
         pack_checkpoint(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse the weights of another vocabulary."""
+        """Refuse the weights of another vocabulary, and to resume a run with other data or settings."""
+        if self._trainer is not None and self.trainer.state.fn == "fit":
+            check_resumed(self, checkpoint)
         read_entry(self, checkpoint)
 
     def export(
@@ -260,6 +264,7 @@ def _tokenizer_and_model(
     added = add_task_tokens(texts, task_tokens)
     # Learning in bfloat16 is for trainer.precision to choose, not for whoever saved the weights.
     model = build_lm(folder, architecture, len(texts), trust_remote_code, dtype=torch.float32)
+    check_model(model)
     if folder is None and added:
         compose_embeddings(model, added)
     return texts, model

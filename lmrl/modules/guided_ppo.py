@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from lmrl.decoding.sampling import add_q_to_logits, min_q
 from lmrl.errors import check_range
 from lmrl.models.heads import ValueHead, frozen_copy
-from lmrl.models.lm import head_of, trunk_of
+from lmrl.models.lm import logit_table, trunk_of
 from lmrl.modules.ppo import PPO
 from lmrl.modules.values import ValueModel, build_q_heads, build_value_trunk, load_pretrained_values
 from lmrl.policies import RerankPolicy, ValueGuidedPolicy
@@ -83,8 +83,7 @@ class GuidedPPO(PPO):
 
     @torch.no_grad()
     def _base_logits(self, batch: TokenBatch) -> Tensor:
-        logits: Tensor = head_of(self.model)(self.hidden_states(trunk_of(self.model), batch))
-        return logits
+        return logit_table(self.model, self.hidden_states(trunk_of(self.model), batch))
 
     def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
         """Sample from the guided policy; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""

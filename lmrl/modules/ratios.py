@@ -1,6 +1,7 @@
 """The values of Q-SFT: a language model whose probabilities, over those of the frozen policy, are values."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from transformers import PreTrainedModel
 from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import RatioGuidance
 from lmrl.errors import UserError, check_range
-from lmrl.models.lm import head_of, vocabulary_of
+from lmrl.models.lm import logit_table, vocabulary_of
 from lmrl.models.lora import adapter_weights
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import RatioGuidedPolicy, RerankPolicy
@@ -42,7 +43,8 @@ class RatioModel(NamedTuple):
         """Score actions by their likelihood under the policy that plays."""
         window, engine = module.context_window(), Engine(self.trunk, slots)
         invalid = unspoken_ids(module)
-        guidance = RatioGuidance(engine, (head_of(self.trunk),), beta, support=self.support, invalid=invalid)
+        scores = partial(logit_table, self.trunk)
+        guidance = RatioGuidance(engine, (scores,), beta, support=self.support, invalid=invalid)
         scored: dict[str, Any] = {"score": "guided", "guidance": guidance, "slots": slots, **settings}
         return RerankPolicy(module.model, module.tokenizer, window, proposals=proposals, **scored)
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from lmrl.envs import registry
 from lmrl.envs.base import TextEnv
 from lmrl.envs.task import Guide, Picture, Task
-from lmrl.errors import UserError, counted
+from lmrl.errors import UserError, counted, printable
 from lmrl.partners import environment
 from lmrl.play.seat import Seat, advise
 from lmrl.policies.human import HumanPolicy
@@ -43,7 +43,7 @@ def play_episode(
     def show(request: Request) -> None:
         _show(console, guide, picture, request, seat)
         if adviser is not None:
-            console.print(_advice(adviser, name, request, guide), style="cyan", markup=False)
+            console.print(printable(_advice(adviser, name, request, guide)), style="cyan", markup=False)
 
     seat = Seat(task.name, make, seed, "you", player or HumanPolicy(_typed, show), env=arguments)
     try:
@@ -56,7 +56,7 @@ def play_episode(
             move = seat.move(None)
             if player is not None:
                 shown = guide.spelling(move.reply.text).rstrip("\n") or "(an empty line)"
-                console.print(f"> {shown}{_value(move.value)}", markup=False, soft_wrap=True)
+                console.print(printable(f"> {shown}{_value(move.value)}"), markup=False, soft_wrap=True)
             seat.play(move)
         _show(console, guide, picture, seat.request(), seat)
         _print_ending(console, seat)
@@ -122,7 +122,7 @@ def _show(console: Console, guide: Guide, picture: Picture | None, request: Requ
         console.print(drawing)
     newest = guide.spelling(request.observations[-1]).rstrip("\n")
     for text in filter(None, (newest, seat.notes[-1])):
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(printable(text), markup=False, soft_wrap=True)
     episode = seat.episode()
     if episode.rewards:
         told = f"turn {len(episode)}: reward {episode.rewards[-1]:g}, return {episode.total_reward:g}"
@@ -132,7 +132,7 @@ def _show(console: Console, guide: Guide, picture: Picture | None, request: Requ
 def _print_ending(console: Console, seat: Seat) -> None:
     episode, solution = seat.episode(), seat.solution()
     if solution:
-        console.print(solution, markup=False, soft_wrap=True)
+        console.print(printable(solution), markup=False, soft_wrap=True)
     ending = "solved" if episode.success else "not solved"
     told = f"{ending}: return {episode.total_reward:g} in {counted(len(episode), 'turn')}, {episode.illegal} illegal"
     console.print(told, markup=False)

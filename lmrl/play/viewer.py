@@ -13,7 +13,17 @@ from lmrl.errors import UserError
 from lmrl.evaluation.token_values import TokenValue, token_values
 from lmrl.files import replacing
 from lmrl.modules import LanguageModule, load_module
-from lmrl.report.pages import cut, embedded, episode_facts, page_parts, printable, render_page, rounded, said
+from lmrl.report.pages import (
+    check_page,
+    cut,
+    embedded,
+    episode_facts,
+    page_parts,
+    printable,
+    render_page,
+    rounded,
+    said,
+)
 from lmrl.types import Episode
 
 __all__ = ["view_data", "write_view"]
@@ -119,6 +129,7 @@ def write_view(
     """
     if out.suffix != ".html":
         raise UserError(f"out must be an .html file, got {str(out)!r}")
+    check_page(out, "lmrl view")
     for name, value in (("episodes", 1 if episodes is None else episodes), ("valued", valued)):
         if value < 1:
             raise UserError(f"{name} must be at least 1, got {value}")

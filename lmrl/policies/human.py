@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 
 from lmrl.chat.endpoint import mended
-from lmrl.errors import UserError
+from lmrl.errors import UserError, printable
 from lmrl.types import Reply, Request
 
 __all__ = ["HumanPolicy"]
 
 
 def _print_newest(request: Request) -> None:
-    print(request.observations[-1].rstrip("\n"))
+    print(printable(request.observations[-1].rstrip("\n")))
 
 
 class HumanPolicy:

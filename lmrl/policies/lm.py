@@ -11,7 +11,7 @@ from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import Decoder, Head, SamplingSettings
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
-from lmrl.models.lm import build_lm
+from lmrl.models.lm import build_lm, positions_of
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.tokens.encoding import Encoder, Window, encoder_for
 from lmrl.tokens.segments import context
@@ -212,5 +212,5 @@ def load_lm_policy(path: str, texts: int | None, max_new_tokens: int, *, tempera
     folder = resolve_pretrained(path)
     tokenizer = load_tokenizer(folder)
     model = build_lm(folder, {}, len(tokenizer)).train(False)
-    window = Window(texts, model.config.max_position_embeddings - max_new_tokens)
+    window = Window(texts, positions_of(model.config) - max_new_tokens)
     return LMPolicy(model, tokenizer, window, temperature=temperature, max_new_tokens=max_new_tokens, slots=slots)

@@ -1,6 +1,7 @@
 """A language model whose words are weighed by learned values."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import Decoder, Guidance, Head, RatioGuidance, SamplingSettings, process_logits
 from lmrl.errors import check_range
-from lmrl.models.lm import head_of, trunk_of
+from lmrl.models.lm import logit_table, trunk_of
 from lmrl.policies.lm import ContextBuilder, sample_actions
 from lmrl.tokens.encoding import Window
 from lmrl.types import Reply, Request
@@ -144,7 +145,8 @@ class RatioGuidedPolicy(ValueGuidedPolicy):
     ) -> None:
         check_range("[0, 1]", support=support)
         self._support, self._range = support, return_range
-        parts: dict[str, Any] = {"value_model": trunk_of(value_model), "q_heads": [head_of(value_model)]}
+        scores = partial(logit_table, value_model)
+        parts: dict[str, Any] = {"value_model": trunk_of(value_model), "q_heads": [scores]}
         super().__init__(model, tokenizer, window, **parts, **settings)
 
     def _guide(

@@ -15,10 +15,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from lmrl.envs.task import Picture
-from lmrl.errors import in_one_line
+from lmrl.errors import UserError, in_one_line, printable
 from lmrl.types import Episode
 
 __all__ = [
+    "check_page",
     "cut",
     "embedded",
     "episode_facts",
@@ -37,11 +38,10 @@ _log = logging.getLogger(__name__)
 
 # Only what would be read as markup: an underscore inside a word and a bracket that no link follows are plain text.
 _MARKDOWN = re.compile(r"([\\`*|~$]|\](?=[(\[:])|(?<!\w)_|_(?!\w))")
-# Everything below a space except tab and newline, delete and the C1 block, and the marks that turn text around.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 # In a script element of data only "<" could end anything; the others are for those who paste it elsewhere.
+_HEAD = 2_000  # bytes of a page in which its generator is noted
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&"}
 
 
@@ -54,6 +54,21 @@ def render_html(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
 def render_page(template: str, words: Mapping[str, Any]) -> str:
     """One HTML page from a template of this package: all text escaped, control characters replaced."""
     return printable(_environment(autoescape=True).get_template(template).render(words))
+
+
+def check_page(path: Path, generator: str) -> None:
+    """Make sure that a page may be written to a file: a new one, or a page that the same command has written.
+
+    Args:
+        path: of the page.
+        generator: the command, as its template notes it in the page: ``lmrl view``.
+
+    Raises:
+        UserError: there is another file, or a folder.
+    """
+    mark = f'<meta name="generator" content="{generator}">'
+    if path.is_dir() or (path.is_file() and mark.encode() not in path.read_bytes()[:_HEAD]):
+        raise UserError(f"{path} is there, and no page of {generator}: choose another name for the page")
 
 
 def render_markdown(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
@@ -114,11 +129,6 @@ def _text_of(place: str) -> str:
 def embedded(data: object) -> Markup:
     """JSON for a script element of a template, which no text in it can end."""
     return Markup(json.dumps(data, separators=(",", ":")).translate(_ESCAPES))
-
-
-def printable(text: str) -> str:
-    """The text with a mark in place of whatever cannot be seen, or turns other text around."""
-    return _UNPRINTABLE.sub("�", text.replace("\r\n", "\n"))
 
 
 def _escaped(text: object) -> str:

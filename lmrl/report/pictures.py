@@ -1,7 +1,6 @@
 """All pictures of a report, learning curves among them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -208,19 +207,13 @@ def _key(line: Line2D) -> Line2D:
     return Line2D([], [], color=line.get_color(), linestyle=line.get_linestyle(), linewidth=2.5, label=line.get_label())
 
 
-_STALE = (
-    *("*_values_*.png", "losses_*.png", "learning_curves.png", "minutes.png", "samples.png", "improvement.png"),
-    *("scores.png", "returns.png", "lengths.png", "excess.png"),
-)
-
-
 def draw(
     found: Mapping[str, Mapping[str, Mapping[int, Record]]],
     curves: Mapping[str, Mapping[str, Mapping[int, Curves]]],
     scores: Mapping[str, Mapping[str, Score]],
     out: Path,
 ) -> list[Path]:
-    """Draw what there is something to draw of; pictures of an earlier report are removed.
+    """Draw what there is something to draw of.
 
     Args:
         found: task to player to training seed to record.
@@ -228,8 +221,6 @@ def draw(
         scores: task to player to score, the data among the players.
         out: folder for the pictures.
     """
-    for stale in chain.from_iterable(map(out.glob, _STALE)):
-        stale.unlink()
     return [*_of_scores(scores, out), *draw_curves(curves, out), *draw_probes(found, out)]
 
 

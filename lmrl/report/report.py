@@ -3,9 +3,10 @@
 import csv
 import io
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from lmrl.envs import registry
@@ -14,7 +15,7 @@ from lmrl.evaluation.aggregates import aggregates, improvements
 from lmrl.evaluation.records import DATA, Record, read_record_curves, read_records
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.evaluation.scores import Score, data_score, score
-from lmrl.files import locked, replacing
+from lmrl.files import check_may_replace, locked, replacing
 from lmrl.report.order import differences, offline_rl, order
 from lmrl.report.pages import render_html, render_markdown
 from lmrl.report.pictures import draw
@@ -160,6 +161,8 @@ _WORDS: dict[str, Any] = {
 }
 
 
+_TABLE = "table.json"
+_ALWAYS = ("table.csv", "report.md", "report.html")
 _WAIT = 60.0
 """Seconds for another process that writes a report into the same folder."""
 
@@ -174,7 +177,7 @@ def write_report(
 
     Args:
         runs: folder of runs or of records, as of `lmrl.evaluation.records.read_records`.
-        out: folder for the report; files of an earlier one are replaced.
+        out: folder for the report; files of an earlier one are replaced, all others stay.
         tasks: which tasks; all that have results if left out.
         algorithms: which ones to expect: the report says of each whether it is missing. Those of the last
             reproduction, or BC, filtered BC, MC and ILQL, if left out.
@@ -183,15 +186,53 @@ def write_report(
         The path of ``report.html``, which needs no other file.
 
     Raises:
-        UserError: an unknown task, no results at all, a broken result file, or a folder into which another process has
-            been writing for a minute.
+        UserError: an unknown task, no results at all, a broken result file, a folder into which another process has
+            been writing for a minute, or one that has files of the report's names that no report has made.
     """
     runs, out = Path(runs), Path(out)
     found = _found(runs, tasks)
     scores = {task: _scores(runs, task, players) for task, players in found.items()}
     made = _made(runs, found)
-    with locked(out, "report folder", wait=_WAIT):
-        return _write(runs, out, found, scores, made, algorithms)
+    _check_folder(out)
+    with locked(out, "report folder", wait=_WAIT), TemporaryDirectory(prefix="lmrl-report-") as drawn:
+        _write(runs, Path(drawn), found, scores, made, algorithms)
+        _move(Path(drawn), out)
+    return out / "report.html"
+
+
+def _own_files(out: Path) -> list[str]:
+    """Return the names of the files of the report in a folder, as its table notes them."""
+    names = read_json(out / _TABLE).get("files", [])
+    if not isinstance(names, list):
+        return []
+    return [name for name in names if isinstance(name, str) and Path(name).name == name]
+
+
+def _check_folder(out: Path, written: Collection[str] = (_TABLE, *_ALWAYS)) -> None:
+    check_may_replace(out, _own_files(out), "report", written=written)
+
+
+def _move(drawn: Path, out: Path) -> None:
+    """Move a finished report to where it belongs, so that a page there never names a picture that is missing.
+
+    The table notes at every moment which files are of a report: first those of the old and the new one, at the end
+    those of the new one alone.
+    """
+    new = sorted(path.name for path in drawn.iterdir())
+    old = _own_files(out)
+    _check_folder(out, new)
+    out.mkdir(parents=True, exist_ok=True)
+    table = read_json(drawn / _TABLE)
+    write_json({**table, "files": sorted({*old, *new})}, out / _TABLE)
+    # Pictures before the pages that show them.
+    for name in sorted(new, key=lambda name: name in _ALWAYS):
+        if name != _TABLE:
+            with replacing(out / name) as file:
+                file.write((drawn / name).read_bytes())
+    for name in old:
+        if name not in new:
+            (out / name).unlink(missing_ok=True)
+    write_json({**table, "files": new}, out / _TABLE)
 
 
 def _write(
@@ -201,8 +242,7 @@ def _write(
     scores: Mapping[str, Mapping[str, Score]],
     made: dict[str, Any],
     algorithms: Sequence[str] | None,
-) -> Path:
-    out.mkdir(parents=True, exist_ok=True)
+) -> None:
     curves = {task: read_record_curves(runs, task) for task in found}
     pictures = draw(found, curves, scores, out)
     write_table(scores, out, made)
@@ -216,7 +256,6 @@ def _write(
             file.write(text.encode())
     if (runs / "reproduce.log").is_file():
         shutil.copyfile(runs / "reproduce.log", out / "log.txt")
-    return out / "report.html"
 
 
 def _found(runs: Path, tasks: Sequence[str] | None) -> Found:

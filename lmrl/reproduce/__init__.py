@@ -10,6 +10,7 @@ from rich.console import Console
 from lmrl.errors import UserError
 from lmrl.evaluation.records import write_records
 from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.files import check_may_replace
 from lmrl.report.report import write_report
 from lmrl.reproduce.plan import Order, plan
 from lmrl.reproduce.processes import LMRL, Processes
@@ -23,6 +24,7 @@ __all__ = ["OFFLINE", "ONLINE", "Order", "reproduce", "shortened"]
 OFFLINE = ("bc", "filtered_bc", "mc", "ilql")
 ONLINE = ("ppo", "online_filtered_bc", "ilql_to_ppo")
 
+_NOTED = "reproduce.json"
 _SMOKE_EPISODES = 5
 _SMOKE_DATA = 120
 """Recorded episodes, of which some are solved in every task."""
@@ -110,6 +112,8 @@ def _check(order: Order, jobs: int) -> None:
 
 def _note(order: Order, command: str) -> None:
     """Leave what a report of these runs has to know, in ``reproduce.json``."""
-    path = order.runs / "reproduce.json"
+    path = order.runs / _NOTED
+    is_own = "commands" in read_json(path)
+    check_may_replace(order.runs, (_NOTED,) if is_own else (), "reproduction", written=(_NOTED,))
     before = [line for line in read_json(path).get("commands", []) if line != command]
     write_json({"commands": [*before, command], "algorithms": [*order.algorithms]}, path)

@@ -11,6 +11,7 @@ from threading import Lock, current_thread, main_thread
 from time import monotonic, time
 from typing import Any, NoReturn
 
+from lmrl.errors import without_secrets
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.reproduce.plan import Step
 
@@ -67,7 +68,7 @@ class Processes:
             CommandFailed: with the last lines of its output.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        command, started = shlex.join(("lmrl", *step.words)), monotonic()
+        command, started = shlex.join(("lmrl", *without_secrets(step.words))), monotonic()
         spent = _seconds_before(folder, step)
         record = {"command": command, "threads": self.threads, "recipe": step.recipe, "before": spent}
         # Noted before it begins: without `seconds` it was killed, and the recipe says what it was.

@@ -15,7 +15,7 @@ from lmrl.data.storage import read_episodes
 from lmrl.errors import UserError
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.files import replacing
-from lmrl.report.pages import render_page, scripts
+from lmrl.report.pages import check_page, render_page, scripts
 from lmrl.types import Episode
 
 __all__ = ["QUESTION", "Line", "Sample", "draw_samples", "fingerprint", "write_study"]
@@ -169,9 +169,13 @@ def write_study(
         raise UserError(f"out must be an .html file, got {str(out)!r}")
     if not question.strip():
         raise UserError("question must not be empty")
+    check_page(out, "lmrl study")
     drawn = draw_samples(conditions, samples, seed, turns)
     study, key = _study_id(question, drawn), out.with_suffix(".key.json")
-    if (other := read_json(key).get("study", study)) != study:
+    other = read_json(key).get("study") if key.is_file() else study
+    if other is None:
+        raise UserError(f"{key} is there, and no key of a study; choose another out")
+    if other != study:
         raise UserError(f"{key} is the key of another study ({other}), whose ratings need it; choose another out")
     about = {name: {"file": str(path), "sha256": fingerprint(path)} for name, path in conditions.items()}
     settings = {"seed": seed, "turns": turns, "question": question}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.files import locked
+from lmrl.files import check_may_replace, locked
 from lmrl.reproduce.plan import Step
 from lmrl.reproduce.processes import LMRL, CommandFailed, Processes
 from lmrl.rollout import episode_seed
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _FILE = "study.db"
 _NAME = "lmrl"
+_WRITTEN = (_FILE, "check", "trials", "table.csv", "table.json", "best.yaml", "sweep.png")
 _RECIPE = "recipe"
 _GIVE_UP = 3
 """Where so many trials failed and none was done, something else is wrong than what they tried."""
@@ -60,6 +61,8 @@ def run_sweep(
     check_range("[0, 4294967295]", seed=sweep.seed)
     if sweep.sampler not in SAMPLERS:
         raise unknown("sampler", sweep.sampler, SAMPLERS)
+    own = _WRITTEN if (sweep.out / _FILE).is_file() else ()
+    check_may_replace(sweep.out, own, "sweep", written=_WRITTEN)
     package.logging.set_verbosity(package.logging.WARNING)
     with locked(sweep.out, "sweep folder", "sweep"), Processes(jobs, launcher) as processes:
         study = _study(package, sweep, processes)

@@ -26,7 +26,13 @@ print(tokenizer.decode(model.generate(**inputs, logits_processor=[processor])[0,
 ```"""
 
 
-def model_card(facts: Mapping[str, Any], scores: Mapping[str, Any] | None, guided: bool, ratios: bool = False) -> str:
+def model_card(
+    facts: Mapping[str, Any],
+    scores: Mapping[str, Any] | None,
+    guided: bool,
+    ratios: bool = False,
+    base: str | None = None,
+) -> str:
     """The card as Markdown with its metadata.
 
     Args:
@@ -34,13 +40,20 @@ def model_card(facts: Mapping[str, Any], scores: Mapping[str, Any] | None, guide
         scores: content of ``scores.json``; None if it was not evaluated.
         guided: whether Q heads lie beside the model.
         ratios: whether a second language model does, whose probabilities are values.
+        base: the model that adapters belong to, where the folder holds these alone.
     """
-    head = ModelCardData(library_name="transformers", pipeline_tag="text-generation", tags=["lmrl", *_tags(facts)])
+    head = ModelCardData(
+        library_name="transformers" if base is None else "peft",
+        base_model=base,
+        pipeline_tag="text-generation",
+        tags=["lmrl", *_tags(facts)],
+    )
+    end = "with the end of its turn" if facts.get("rendering") == "chat" else "in a line break"
     title = f"{facts.get('algorithm', 'a language model')} on {facts.get('task', 'an unknown task')}"
     parts = [
         f"---\n{head.to_yaml()}\n---\n\n# {title}\n",
         "A policy for a text game, trained with `lmrl`. It reads the game's texts, one after the other, and says an "
-        "action that ends in a line break.\n",
+        f"action that ends {end}.\n",
         f"## Made with\n\n{_table(facts)}\n",
         f"## Scores\n\n{_scores(scores)}\n",
         f"## How to play it\n\n{_how(facts, guided, ratios)}\n",
@@ -67,7 +80,7 @@ def _scores(scores: Mapping[str, Any] | None) -> str:
             ("normalised return", "normalized", "normalized_ci"),
             ("success rate", "success_rate", "success_ci"),
         )
-        if name != "normalized" or _any_scale(scores["task"])
+        if name != "normalized" or (_any_scale(scores["task"]) and not scores.get("provenance", {}).get("env"))
     ]
     made = json.dumps(scores.get("provenance", {}))
     return "\n".join(

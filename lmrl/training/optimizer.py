@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from lmrl.decoding.reader import backend_of
 from lmrl.errors import UserError, check_range, unknown
@@ -162,10 +163,22 @@ def adamw_groups(module: nn.Module, parameters: Sequence[nn.Parameter], weight_d
 class Muon(torch.optim.AdamW):
     """Momentum made orthogonal (Jordan et al. 2024) for groups with ``orthogonal``, AdamW for the others.
 
-    The step of a matrix has all singular values near 1, times ``lr`` and the square root of its rows by its columns
-    where it has more rows. It is computed in float32: `torch.optim.Muon` always takes bfloat16, which on a processor
+    The step of a matrix has all singular values near 1, times ``lr`` and the square root of its outputs by its inputs
+    where it has more outputs. A `Linear` keeps them as rows and columns, a `Conv1D` (GPT-2) the other way round. The
+    step is computed in float32: `torch.optim.Muon` always takes bfloat16, which on a processor
     without units for it takes much longer.
+
+    Args:
+        groups: of parameters.
+        transposed: parameters whose rows are inputs.
+        **settings: of `torch.optim.AdamW`.
     """
+
+    def __init__(
+        self, groups: Sequence[dict[str, Any]], transposed: Sequence[nn.Parameter] = (), **settings: Any
+    ) -> None:
+        self._transposed = {id(parameter) for parameter in transposed}
+        super().__init__(groups, **settings)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -195,7 +208,10 @@ class Muon(torch.optim.AdamW):
         state["momentum"].lerp_(grad, 1 - beta)
         update = orthogonalized(grad.lerp(state["momentum"], beta))
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(update, alpha=-group["lr"] * max(1.0, parameter.shape[0] / parameter.shape[1]) ** 0.5)
+        outputs, inputs = parameter.shape
+        if id(parameter) in self._transposed:
+            inputs, outputs = parameter.shape
+        parameter.add_(update, alpha=-group["lr"] * max(1.0, outputs / inputs) ** 0.5)
 
 
 def orthogonalized(matrix: Tensor, steps: int = 5) -> Tensor:
@@ -232,7 +248,8 @@ def muon(module: nn.Module, muon_lr: float, lr: float, weight_decay: float, beta
         "orthogonal": True,
         "momentum": 0.95,
     }
-    return _clippable(Muon([matrices, *others], lr=lr, betas=(0.9, beta2), fused=True))
+    transposed = [part.weight for part in module.modules() if isinstance(part, Conv1D)]
+    return _clippable(Muon([matrices, *others], transposed, lr=lr, betas=(0.9, beta2), fused=True))
 
 
 def schedule(optimizer: torch.optim.Optimizer, kind: str, warmup: int, last: float, steps: float) -> LambdaLR:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from lmrl.envs.registry import may_choose
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.export import MANIFEST, export, exported_values, read_manifest
@@ -25,6 +26,7 @@ from lmrl.training.sharding import class_of, is_sharded
 __all__ = [
     "ROOMS",
     "SavedModule",
+    "check_resumed",
     "class_name",
     "facts",
     "generation_defaults",
@@ -84,6 +86,7 @@ def training_facts(module: SavedModule, data: object) -> dict[str, Any]:
         "task": getattr(task, "name", None),
         "max_new_tokens": getattr(task, "max_action_tokens", None),
         "data": None if path is None else path.name,
+        "data_hash": None if path is None or not Path(path).is_file() else _hash_of(Path(path)),
         "data_episodes": len(episodes) if episodes else None,
         "data_seed": settings.get("data_seed"),
         "batch_size": settings.get("batch_size"),
@@ -92,6 +95,41 @@ def training_facts(module: SavedModule, data: object) -> dict[str, Any]:
         "seed": None if seed is None else int(seed),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _hash_of(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while block := opened.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()[:32]
+
+
+# What a resumed run may change: how it computes, and where its data lies.
+_MAY_CHANGE = (*_NOT_SETTINGS, "trust_remote_code", "activation_checkpointing", "compile")
+_DATA_SETTINGS = ("task", "data_hash", "data_seed", "batch_size", "env")
+
+
+def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
+    """Make sure that a run is resumed with its own data and settings; else what its card says would be false.
+
+    Raises:
+        UserError: naming what differs.
+    """
+    before = {name: checkpoint["lmrl"].get("made_with", {}).get(name) for name in _DATA_SETTINGS}
+    now = {name: module.made_with.get(name) for name in _DATA_SETTINGS}
+    for name, value in checkpoint.get("hyper_parameters", {}).items():
+        if name not in _MAY_CHANGE and name in module.hparams:
+            before[name] = value
+            now[name] = module.hparams[name]
+    for name, value in before.items():
+        if value is None or now[name] is None or value == now[name]:  # an older checkpoint does not say all
+            continue
+        was = "another file's" if name == "data_hash" else repr(value)
+        raise UserError(
+            f"the checkpoint's run has another {name} ({was}, now {now[name]!r}): resume it as it was, or start a new "
+            "run from its weights with model.init_args.pretrained"
+        )
 
 
 def facts(module: SavedModule) -> dict[str, Any]:
@@ -140,7 +178,8 @@ def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
     The tokenizer of another model is taken from the folder that a run keeps beside its checkpoint.
 
     Raises:
-        UserError: it names a model to start from, or a tokenizer that is neither bundled nor beside it.
+        UserError: it names a model to start from, a tokenizer that is neither bundled nor beside it, or a path in the
+            arguments of its task tokens.
     """
     if arguments.get("pretrained") is not None:
         raise UserError(f"{file} names a model to start from, which none of ours does: {arguments['pretrained']!r:.80}")
@@ -152,9 +191,23 @@ def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
                 f"folder {beside.name} beside it"
             )
         named = str(beside)
+    _check_task_tokens(arguments.get("task_tokens"), file)
     architecture = arguments.get("architecture") or {}
     shape = {k: v for k, v in architecture.items() if not k.startswith("_") and k not in _CHOOSE_CODE}
     return {**arguments, "pretrained": None, "tokenizer": named, "architecture": shape}
+
+
+def _check_task_tokens(given: Any, file: Path) -> None:
+    """Make sure that a checkpoint names a task and settings of it that a file may choose: no path above all."""
+    if not isinstance(given, Mapping):
+        return
+    name = str(given.get("name"))
+    for argument, value in given.items():
+        if argument != "name" and not may_choose(name, argument, value):
+            raise UserError(
+                f"{file} sets {argument} of task {name} to {value!r:.80} in its task_tokens: a file cannot choose "
+                "paths, programs and what is not listed"
+            )
 
 
 def pack_checkpoint(module: SavedModule, checkpoint: dict[str, Any]) -> None:
@@ -266,8 +319,8 @@ def write_folder(
         model_weights = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
     note_weights(module, weights)
     guided, ratios = (any(name.startswith(part) for name in values) for part in ("q_heads.", "q_model."))
-    card = model_card(facts(module), scores, guided, ratios)
     base = _base(module) if has_lora(module.model) and not merge else None
+    card = model_card(facts(module), scores, guided, ratios, base)
     defaults = generation_defaults(module)
     arguments = {name: value for name, value in module.hparams.items() if not name.startswith("_")}
     steps = module.global_step or module.made_with.get("steps")  # a module that was loaded has no trainer

@@ -43,13 +43,8 @@ def test_the_queue_of_the_repository() -> None:
     assert jobs[0].name == "checks"
     for job in jobs:
         assert job.seconds > 0
-        assert set(re.findall(r"\{(\w+)\}", job.command + job.resume)) <= {
-            "options",
-            "model",
-            "runs",
-            "device",
-            "cores",
-        }
+        words = set(re.findall(r"\{(\w+)\}", job.command + job.resume))
+        assert words <= {"options", "model", "runs", "workers"}
         if job.done:
             assert (ROOT / job.done.rpartition(" ")[2]).is_file(), f"{job.name} names a results file that is missing"
 

@@ -47,7 +47,8 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
     assert record["machine"] == MACHINE and record["commit"] == "abc"
     expected = {"name": "speed", "value": 1000.0, "unit": "steps/s", "better": "higher", "asked": ">= 900 steps/s"}
     assert record["rows"][0] == {"benchmark": "toy", **expected, "shown": "1,000 steps/s"}
-    page = path.with_suffix(".md").read_text(encoding="utf-8")
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "## all-some-processor-2-50ghz-2-cores\n" in page and "### toy\n" in page
     assert "| speed | 1,000 steps/s | >= 900 steps/s |" in page
     assert "2 cores, threads of torch: 1." in page
     assert "torch 2; commit abc, 2026-01-01 00:00 UTC, load before 0.5" in page
@@ -134,7 +135,7 @@ def run(*words: str | Path) -> int:
 def test_the_command_writes_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("memory", "--out", tmp_path) == 0
     (path,) = tmp_path.glob("memory-*.json")
-    assert (tmp_path / path.name).with_suffix(".md").is_file()
+    assert f"## {path.stem}" in (tmp_path / "README.md").read_text(encoding="utf-8")
     assert run("memory", "--out", tmp_path, "--compare", path) == 0
     better = halved(path, tmp_path / "better.json")
     capsys.readouterr()

@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 import random
@@ -6,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,7 @@ def test_what_is_sent() -> None:
         sent = server.bodies[-1]
         assert sent.pop("_path") == "/v1/chat/completions"
         assert sent.pop("_key") == "Bearer sk-secret"
+        assert sent.pop("_encoding") == "identity"
         assert sent == {
             "model": "tiny",
             "messages": list(say("a")[0]),
@@ -57,7 +60,7 @@ def test_what_is_sent() -> None:
             "seed": 9,
         }
         client(server, temperature=None, max_tokens=None).complete(say("a"))
-        assert {*server.bodies[-1]} == {"model", "messages", "_path", "_key"}
+        assert {*server.bodies[-1]} == {"model", "messages", "_path", "_key", "_encoding"}
 
 
 def test_faults_that_pass_are_waited_for() -> None:
@@ -177,6 +180,69 @@ def test_a_refusal_is_final_and_tells_no_key(refusal: Any) -> None:
             client(server).complete(say("a"))
         assert len(server.bodies) == 1
     assert "sk-secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_compressed_bodies_are_refused_before_they_grow(status: int) -> None:
+    """A few kB can stand for GiB, and one part of them is decompressed as a whole."""
+
+    def bomb(handler: Any) -> None:
+        body = gzip.compress(b" " * (64 << 20))
+        handler.send_response(status)
+        handler.send_header("content-encoding", "gzip")
+        handler.send_header("content-length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    with Unruly(bomb) as server:
+        with pytest.raises(ChatError, match="an answer in the encoding 'gzip', which was not asked for"):
+            client(server, retries=0).complete(say("a"))
+        assert server.bodies[-1]["_encoding"] == "identity"
+
+
+def test_the_body_of_a_refusal_is_read_up_to_the_limit() -> None:
+    sent = []
+
+    def endless(handler: Any) -> None:
+        handler.send_response(400)
+        handler.end_headers()
+        handler.close_connection = True
+        with suppress(OSError):
+            for _ in range(64):
+                handler.wfile.write(b"no " * (1 << 20))
+                sent.append(3 << 20)
+
+    with Unruly(endless) as server, pytest.raises(ChatError, match="status 400: no no no"):
+        client(server, retries=0).complete(say("a"))
+    assert sum(sent) < 64 << 20  # what the sockets hold, and not all of it
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_redirects_are_not_followed(status: int) -> None:
+    with Unruly() as other, Unruly(reply(status, "", location=other.url)) as server:
+        with pytest.raises(ChatError, match=f"status {status}: it redirects to {other.url}, which is not followed"):
+            client(server).complete(say("a"))
+        assert other.bodies == []
+        assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("reason", [["length"], {"stop": 1}, 3, None])
+def test_a_reason_of_another_kind_is_none(reason: Any) -> None:
+    with Unruly(completion("b", reason)) as server:
+        assert client(server, retries=0).complete(say("a")) == ["b"]
+
+
+@pytest.mark.parametrize("wish", ["Wed, 21 Oct 99999999999 07:28:00 GMT", "nan", "-5", "soon"])
+def test_an_absurd_pause_is_not_kept(wish: str) -> None:
+    with Unruly(reply(503, "{}", retry_after=wish)) as server:
+        assert client(server, retries=1).complete(say("ab")) == ["ba"]
+
+
+@pytest.mark.parametrize("url", ["ftp://me:hunter2@host/v1", "http://me:hunter2@host:port/v1", "//me:hun@ter2@host"])
+def test_a_refused_address_is_shown_without_its_password(url: str) -> None:
+    with pytest.raises(UserError, match=r"base_url must be an address .*//\.\.\.@host") as error:
+        ChatClient("tiny", base_url=url, cache=False)
+    assert "ter2" not in str(error.value)
 
 
 def test_a_failure_stops_the_rest_and_keeps_what_came(tmp_path: Path) -> None:

@@ -239,6 +239,18 @@ def test_odd_json_is_refused_by_line(tmp_path: Path, line: str, message: str) ->
         list(read_episodes(path))
 
 
+def test_json_lines_may_hold_info_as_the_text_that_parquet_has(tmp_path: Path) -> None:
+    """``pandas.read_parquet(...).to_json(..., orient="records", lines=True)`` writes it so."""
+    write_episodes(tmp_path / "e.parquet", [PLAIN, SAMPLED])
+    rows = pq.read_table(tmp_path / "e.parquet").to_pylist()
+    assert isinstance(rows[1]["info"], str)
+    (tmp_path / "e.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert list(read_episodes(tmp_path / "e.jsonl")) == list(read_episodes(tmp_path / "e.parquet"))
+    (tmp_path / "e.jsonl").write_text(json.dumps({**RECORD, "info": "{"}) + "\n")
+    with pytest.raises(UserError, match="line 1, column 'info': not valid JSON"):
+        list(read_episodes(tmp_path / "e.jsonl"))
+
+
 @pytest.mark.parametrize("info", ["[" * 5000 + "]" * 5000, "1" * 5000, '"\\ud83d"', "{"])
 def test_odd_json_in_a_column_is_refused_by_row(tmp_path: Path, info: str) -> None:
     pq.write_table(pa.Table.from_pylist([{**RECORD, "info": info}]), tmp_path / "e.parquet")

@@ -240,7 +240,7 @@ def test_a_failed_write_leaves_the_evaluation_before(tmp_path: Path) -> None:
 
 def test_nothing_but_an_evaluation_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "run" / "notes").mkdir(parents=True)
-    with pytest.raises(UserError, match="holds notes, which is no part of an evaluation"):
+    with pytest.raises(UserError, match="holds notes, which no evaluation has made"):
         write_evaluation(three(), tmp_path / "run")
     write_evaluation(three(), tmp_path / "run" / "evaluation")
     (tmp_path / "run" / "evaluation" / "episodes.html").touch()

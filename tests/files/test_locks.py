@@ -69,3 +69,16 @@ def test_waiting_for_one_that_ends(tmp_path: Path) -> None:
         ending.start()
         with locked(tmp_path / "run", wait=20.0):
             assert other.wait(20) == -signal.SIGKILL
+
+
+def test_no_key_is_in_the_note_of_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "evaluate maze_fo --policy chat:m --chat api_key=sk-hunter2 base_url=http://me:hunter2@host/v1 retries=1"
+    monkeypatch.setattr(sys, "argv", ["/bin/lmrl", *words.split(), "--logger.api_key", "hunter2", "--seed", "3"])
+    with locked(tmp_path / "run"):
+        file = tmp_path / ".run.lock"
+        assert file.stat().st_mode & 0o777 == 0o600
+        with pytest.raises(UserError, match="in use by") as error, locked(tmp_path / "run"):
+            pass
+        for text in (file.read_text(encoding="utf-8"), str(error.value)):
+            assert "hunter2" not in text
+            assert "api_key=... base_url=http://...@host/v1 retries=1 --logger.api_key ... --seed 3" in text

@@ -46,7 +46,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         with self.server.lock:
-            self.server.bodies.append({**body, "_path": self.path, "_key": self.headers["authorization"]})
+            sent = {"_path": self.path, "_key": self.headers["authorization"]}
+            sent["_encoding"] = self.headers["accept-encoding"]
+            self.server.bodies.append({**body, **sent})
             self.server.times.append(time.monotonic())
             fault = self.server.faults.pop(0) if self.server.faults else None
             self.server.now += 1
@@ -75,7 +77,7 @@ def reply(status: int, body: str, **headers: str) -> Callable[[BaseHTTPRequestHa
     return send
 
 
-def completion(content: Any, finish_reason: str = "stop") -> Callable[[BaseHTTPRequestHandler], None]:
+def completion(content: Any, finish_reason: Any = "stop") -> Callable[[BaseHTTPRequestHandler], None]:
     """What a well-behaved endpoint sends."""
 
     def send(handler: Any) -> None:

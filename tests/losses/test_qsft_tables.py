@@ -15,6 +15,7 @@ from lmrl.losses import (
     probability_ratio,
     qsft_loss,
     qsft_weight,
+    soft_cap,
     token_nll,
 )
 from lmrl.tokens.collate import TokenBatch
@@ -215,15 +216,16 @@ def test_ratios_of_the_support_alone() -> None:
     assert best_ratio(p, base, 0.2).tolist() == pytest.approx([1.0, 0.5])
 
 
-def test_factors_give_what_the_table_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cap", [None, 10.0])
+def test_factors_give_what_the_table_gives(monkeypatch: pytest.MonkeyPatch, cap: float | None) -> None:
     """Of large vocabularies no table is made; the best ratio takes some states at a time."""
     g = torch.Generator().manual_seed(0)
     hidden, weight, bias = (torch.randn(shape, generator=g) for shape in ((6, 5), (VOCABULARY, 5), (VOCABULARY,)))
     state, token = torch.tensor([0, 5, 3, 3]), torch.tensor([64, 127, 90, 91])
     monkeypatch.setattr("lmrl.losses.qsft._ROWS", 2 * VOCABULARY)
     for b in (bias, None):
-        factors = [LinearScores(hidden, weight, b), LinearScores(hidden.flip(0), weight, b)]
-        tables = [torch.nn.functional.linear(h, weight, b) for h in (hidden, hidden.flip(0))]
+        factors = [LinearScores(hidden, weight, b, cap), LinearScores(hidden.flip(0), weight, b, cap)]
+        tables = [soft_cap(torch.nn.functional.linear(h, weight, b), cap) for h in (hidden, hidden.flip(0))]
         for found, expected in zip(
             token_nll(factors[0], state, token, INVALID), token_nll(tables[0], state, token, INVALID), strict=True
         ):

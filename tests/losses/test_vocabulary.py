@@ -64,6 +64,33 @@ def test_pieces_give_the_numbers_and_gradients_of_the_table(pieces: None, bias: 
         torch.testing.assert_close(left.grad, right.grad, atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_pieces_of_scaled_and_capped_scores_give_the_numbers_and_gradients_of_the_table(
+    pieces: None, bias: bool
+) -> None:
+    ours = factors(bias)
+    theirs = factors(bias)
+    table = 4.0 * torch.tanh(0.25 * torch.nn.functional.linear(*theirs) / 4.0)
+    expected = gather_token_scores(table, STATE, TOKEN)
+    scores = linear_scores(*ours, *([] if bias else [None]), scale=0.25, cap=4.0)
+    assert isinstance(scores, LinearScores)
+    found = gather_token_scores(scores, STATE, TOKEN)
+    torch.testing.assert_close(found.score, expected.score)
+    torch.testing.assert_close(found.nll, expected.nll)
+    torch.testing.assert_close(gather_scores(scores, STATE, TOKEN), gather_scores(table, STATE, TOKEN))
+    torch.testing.assert_close(scores.table(slice(None)), table)
+    objective(found).backward()
+    objective(expected).backward()
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left.grad, right.grad, atol=1e-4, rtol=1e-5)
+
+
+def test_small_tables_are_scaled_and_capped_too() -> None:
+    table = torch.nn.functional.linear(*factors())
+    found = linear_scores(*factors(), scale=0.25, cap=4.0)
+    torch.testing.assert_close(found, 4.0 * torch.tanh(0.25 * table / 4.0))
+
+
 def test_frozen_factors_get_no_gradient(pieces: None) -> None:
     hidden, weight, bias = factors()
     objective(gather_token_scores(LinearScores(hidden, weight.detach(), bias.detach()), STATE, TOKEN)).backward()

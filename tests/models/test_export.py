@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lmrl.errors import UserError
 from lmrl.models.export import MANIFEST, VALUES_FILE, export, exported_values, load_values
@@ -44,6 +44,26 @@ def test_an_export_takes_the_place_of_the_last(tmp_path: Path) -> None:
     assert holds(tmp_path / "best", 1)
     assert exported_values(str(tmp_path / "best")) == {}
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+@pytest.mark.parametrize("pad", ["<|pad|>", None])
+def test_a_padded_batch_generates_as_its_prompts_do_alone(pad: str | None, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer()
+    tokenizer.pad_token = pad
+    torch.manual_seed(0)
+    made = build_lm(None, {"n_layer": 1, "n_embd": 16, "n_positions": 64, "initializer_range": 0.5}, len(tokenizer))
+    export(tmp_path / "made", made, tokenizer, {}, "", GenerationConfig(pad_token_id=0), {})
+    again = AutoTokenizer.from_pretrained(tmp_path / "made")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "made")
+
+    def greedy(texts: list[str]) -> list[list[int]]:
+        inputs = again(texts, padding=True, return_tensors="pt")
+        ids = model.generate(**inputs, do_sample=False, max_new_tokens=8)
+        found: list[list[int]] = ids[:, inputs.input_ids.shape[1] :].tolist()
+        return found
+
+    texts = ["move left\n", "a", "The goal is at 3, 4. You are at 1, 1.\n"]
+    assert greedy(texts) == [greedy([text])[0] for text in texts]
 
 
 def test_one_that_breaks_off_leaves_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Adapters: one frozen model under all of an algorithm's copies, from training to export."""
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from lmrl.modules import (
     load_policy,
 )
 from lmrl.policies import ValueGuidedLogitsProcessor
+from lmrl.tokens.encoding import Window
 from tests.helpers.online import fit, rounds, trainer
 
 LORA = {"r": 2, "lora_alpha": 8}
@@ -136,6 +138,52 @@ def test_merging_keeps_the_logits_and_the_original(architecture: dict[str, Any])
     assert not has_lora(whole) and has_lora(model)
     torch.testing.assert_close(logits(whole), changed, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(logits(model), changed, atol=0, rtol=0)
+
+
+GPT2_LAYERS = {"head": "lm_head", "embedding": "wte", "layer": "c_attn"}
+LLAMA_LAYERS = {"head": "lm_head", "embedding": "embed_tokens", "layer": "q_proj"}
+PLACES = [
+    ("head",), ("embedding",), ("layer",), ("head", "embedding"), ("head", "layer"), ("embedding", "layer"),
+    ("head", "embedding", "layer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("places", PLACES, ids="+".join)
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize(
+    ("architecture", "layers"),
+    [({"n_embd": 16, "n_layer": 2}, GPT2_LAYERS), (LLAMA, LLAMA_LAYERS)],
+    ids=["gpt2", "llama"],
+)
+def test_adapters_anywhere_export_what_they_play_or_are_refused(
+    architecture: dict[str, Any], layers: dict[str, str], tied: bool, places: tuple[str, ...], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    base = BC(architecture={**architecture, "tie_word_embeddings": tied})
+    base.window = Window()
+    base.export(tmp_path / "base")
+    settings = {**LORA, "target_modules": [layers[place] for place in places]}
+    if tied and places != ("layer",):
+        with pytest.raises(UserError, match=r"target_modules must leave out (lm_head|wte|embed_tokens): .* share one"):
+            BC(pretrained=str(tmp_path / "base"), lora=settings)
+        return
+    module = BC(pretrained=str(tmp_path / "base"), lora=settings)
+    module.window = Window()
+    module.made_with = {"starts_from": str(tmp_path / "base")}
+    for name, parameter in module.model.named_parameters():
+        if "lora_" in name:
+            nn.init.normal_(parameter, std=0.3)
+    played = logits(module.model)
+    assert (played - logits(base.model)).abs().max() > 0.01
+    module.export(tmp_path / "adapter", merge=False)
+    module.export(tmp_path / "whole")
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "fan_in_fan_out is set to")
+        adapted = peft.PeftModel.from_pretrained(plain, tmp_path / "adapter")
+    torch.testing.assert_close(logits(adapted), played, atol=1e-4, rtol=0)
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
+    torch.testing.assert_close(logits(whole), played, atol=1e-4, rtol=0)
 
 
 def test_a_run_exports_adapters_for_peft_and_a_whole_model(tuned: Path, bc_run: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from lightning.pytorch import Callback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lmrl.callbacks import KeepLast
+from lmrl.data.storage import read_episodes, write_episodes
 from lmrl.datamodules import MazeDataModule
+from lmrl.errors import UserError
 from lmrl.modules import AWR, BC, ILQL, QSFT, LanguageModule, ReturnConditionedBC
 from tests.helpers.online import trainer
 from tests.helpers.ranks import on_ranks, strategy
@@ -106,6 +109,74 @@ def test_a_terminated_run_is_kept_where_it_ended(bc_run: str, data_path: Path, t
     assert torch.load(tmp_path / "told" / "last.ckpt", weights_only=True)["global_step"] == 8
     learn(*arguments, tmp_path / "told", STEPS)
     assert_same(tmp_path / "told", tmp_path / "whole")
+
+
+def test_a_run_is_not_resumed_with_other_data_or_settings(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.parquet"
+    shutil.copy(data_path, data)
+
+    def run(steps: int, batch_size: int = 200, lr: float = 1e-2) -> None:
+        last = tmp_path / "run" / "last.ckpt"
+        go = {"ckpt_path": last, "weights_only": True} if last.is_file() else {}
+        module = BC(pretrained=bc_run, lr=lr)
+        one = trainer(tmp_path / "run", steps, [KeepLast()])
+        one.fit(module, MazeDataModule("maze_fo", batch_size=batch_size, path=str(data)), **go)
+
+    run(1)
+    with pytest.raises(UserError, match=r"another batch_size \(200, now 100\): resume it as it was"):
+        run(2, batch_size=100)
+    with pytest.raises(UserError, match=r"another lr \(0\.01, now 1\.0\)"):
+        run(2, lr=1.0)
+    run(2)
+    write_episodes(data, list(read_episodes(data))[:400])
+    with pytest.raises(UserError, match="another data_hash"):
+        run(3)
+
+
+class Stopped(Callback):
+    """Sends its own process a signal in the middle of a micro-batch."""
+
+    def __init__(self, batch: int, how: signal.Signals) -> None:
+        self.batch = batch
+        self.how = how
+        self.seen = 0
+
+    def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.seen += 1
+        if self.seen == self.batch:
+            os.kill(os.getpid(), self.how)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_in_an_accumulation_window_goes_on_bit_by_bit(
+    how: signal.Signals, bc_run: str, data_path: Path, tmp_path: Path
+) -> None:
+    """Seven micro-batches are an epoch, and three are a step: windows of 3, 3 and 1."""
+
+    def run(root: Path, *callbacks: Callback) -> None:
+        last = root / "last.ckpt"
+        torch.manual_seed(last.is_file())
+        module = BC(pretrained=bc_run, lr=1e-2, lr_schedule="cosine", warmup_steps=2)
+        go = {"ckpt_path": last, "weights_only": True} if last.is_file() else {}
+        one = trainer(root, 6, [KeepLast(every_n_steps=4), *callbacks], accumulate_grad_batches=3)
+        one.fit(module, MazeDataModule("maze_fo", batch_size=100, path=str(data_path)), **go)
+        assert one.num_training_batches == 7
+
+    run(tmp_path / "whole")
+    whole = torch.load(tmp_path / "whole" / "last.ckpt", weights_only=True)
+    assert whole["global_step"] == 6
+    for batch in range(1, 14):
+        root = tmp_path / f"stopped{batch}"
+        before = signal.getsignal(how)
+        with pytest.raises(SystemExit):  # Lightning's after Ctrl-C, and its SIGTERMException is one
+            run(root, Stopped(batch, how))
+        assert signal.getsignal(how) == before
+        assert 1 <= torch.load(root / "last.ckpt", weights_only=True)["global_step"] < 6
+        run(root)
+        again = torch.load(root / "last.ckpt", weights_only=True)
+        assert again["global_step"] == 6
+        for name, tensor in whole["state_dict"].items():
+            assert torch.equal(tensor, again["state_dict"][name]), (batch, name)
 
 
 def together(bc_run: str, data_path: Path, root: Path, steps: int) -> None:

@@ -15,6 +15,7 @@ from lmrl.models.checkpoints import check_checkpoint
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, load_module, load_policy
+from lmrl.players import default_folder
 from lmrl.symbolic import SymbolicDQN
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
@@ -224,3 +225,30 @@ def test_a_checkpoint_cannot_ask_for_trust(tmp_path: Path) -> None:
     saved["hyper_parameters"]["trust_remote_code"] = True
     torch.save(saved, file)
     assert load_module(file).hparams["trust_remote_code"] is False
+
+
+def test_the_tokens_of_a_task_name_no_file(tmp_path: Path) -> None:
+    """The content of the file was shown in the message."""
+    secret = tmp_path / "secret"
+    secret.write_text("TOKEN=hunter2\n")
+    file = checkpoint(tmp_path / "best.ckpt")
+    content = torch.load(file, weights_only=True)
+    content["hyper_parameters"]["task_tokens"] = {"name": "wordle", "vocab": str(secret)}
+    torch.save(content, file)
+    with pytest.raises(UserError, match=r"sets vocab of task wordle to .*a file cannot choose paths") as error:
+        load_module(file)
+    assert "hunter2" not in str(error.value)
+
+
+def test_the_task_that_a_file_names_leads_to_no_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = checkpoint(tmp_path / "best.ckpt")
+    content = torch.load(file, weights_only=True)
+    content["lmrl"]["made_with"] = {"task": "x/../../../../victim/sub"}
+    torch.save(content, file)
+    folder = default_folder(str(file), task("maze_fo"))
+    assert folder.parent.parent == Path("runs/maze_fo")
+    (tmp_path / "run").mkdir()
+    file.rename(tmp_path / "run" / "best.ckpt")
+    assert main(["zoo", "add", "run", "--to", "zoo/policies"]) == 2
+    assert not (tmp_path / "zoo").exists()

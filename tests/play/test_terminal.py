@@ -230,3 +230,11 @@ def test_the_end_of_the_input_is_said_with_its_turn() -> None:
 def test_bytes_that_are_no_text_can_be_written() -> None:
     policy = HumanPolicy(ask=lambda prompt: "move \udcff", show=str)
     assert policy.act([Request(slot=0, seed=0, observations=["a\n"])]) == [Reply("move \ufffd\n")]
+
+
+def test_a_terminal_obeys_no_text_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    """Escape sequences, half a character, and marks that turn text around are shown as a mark."""
+    hostile = "\x1b]0;pwn\x07a\x9b2Jb\u202ec\ud83d\nsecond line"
+    asked = HumanPolicy(ask=lambda question: "move down")
+    asked.act([Request(slot=0, seed=0, observations=(hostile,))])
+    assert capsys.readouterr().out == "\ufffd]0;pwn\ufffda\ufffd2Jb\ufffdc\ufffd\nsecond line\n"

@@ -44,7 +44,6 @@ def policy_says(module: ILQL, beta: float) -> list[tuple[int, ...]]:
 
 def generate(folder: Path, texts: list[str], processor: ValueGuidedLogitsProcessor) -> list[tuple[int, ...]]:
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    tokenizer.padding_side = "left"
     inputs = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False, return_token_type_ids=False)
     said = model.generate(**inputs, logits_processor=[processor], do_sample=False)[:, inputs.input_ids.shape[1] :]
     return [tuple(token for token in row if token != tokenizer.pad_token_id) for row in said.tolist()]
@@ -56,7 +55,7 @@ def test_greedy_generation_is_the_greedy_policy(module: ILQL, folder: Path, beta
     assert len(set(expected)) > 1
     processor = ValueGuidedLogitsProcessor.from_pretrained(folder, beta=beta)
     assert [generate(folder, [text], processor)[0] for text in TEXTS] == expected  # one after the other, one cache
-    assert generate(folder, TEXTS, processor) == expected  # padded on the left
+    assert generate(folder, TEXTS, processor) == expected  # the exported tokenizer pads on the left
 
 
 def test_the_beta_of_the_run_is_the_default(module: ILQL, folder: Path) -> None:

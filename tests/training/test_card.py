@@ -52,3 +52,18 @@ def test_the_prompt_is_the_one_that_was_trained_on() -> None:
     chat = model_card({**FACTS, "reads_texts": None, "rendering": "chat"}, None, guided=True)
     assert "`text` holds all texts so far as `apply_chat_template` renders them, with a generation prompt." in chat
     assert "apply_chat_template" not in model_card({**FACTS, "rendering": "text"}, None, guided=True)
+
+
+def test_a_chat_adapter_names_its_library_and_its_base() -> None:
+    card = model_card({**FACTS, "rendering": "chat"}, None, guided=False, base="someone/model")
+    _, head, body = card.split("---\n", 2)
+    found = yaml.safe_load(head)
+    assert (found["library_name"], found["base_model"]) == ("peft", "someone/model")
+    assert "ends with the end of its turn" in body and "line break" not in body
+    assert "ends in a line break" in model_card(FACTS, None, guided=False)
+
+
+def test_other_environment_settings_have_no_normalised_score() -> None:
+    other = {**SCORES, "provenance": {"env": {"max_steps": 8}}}
+    assert "normalised return" in model_card(FACTS, SCORES, guided=False)
+    assert "normalised return" not in model_card(FACTS, other, guided=False)

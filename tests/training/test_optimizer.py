@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from lmrl.errors import UserError
 from lmrl.modules import BC
@@ -56,6 +57,26 @@ def test_an_orthogonalized_matrix_keeps_its_directions(shape: tuple[int, int]) -
     sizes = torch.diagonal(u.T @ found @ v.T)
     assert ((sizes > 0.6) & (sizes < 1.3)).all()
     assert torch.allclose(u @ torch.diag(sizes) @ v, found, atol=1e-4)
+
+
+def test_muon_moves_a_transposed_matrix_as_the_plain_one() -> None:
+    """GPT-2's layers keep inputs by outputs; their steps are those of linear layers with the same weights."""
+    torch.manual_seed(0)
+    module = BC(architecture={"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 16})
+    ours = muon(module, 0.02, 1e-3, 0.1, 0.95)
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, Conv1D)}
+    assert len(layers) == 4  # of one block: attention in and out, and the two of the MLP
+    plain = {name: nn.Parameter(layer.weight.detach().T.clone()) for name, layer in layers.items()}
+    settings = {"lr": 0.02, "weight_decay": 0.1, "orthogonal": True, "momentum": 0.95}
+    theirs = Muon([{"params": [*plain.values()], **settings}])
+    for _ in range(3):
+        for name, layer in layers.items():
+            layer.weight.grad = torch.randn_like(layer.weight)
+            plain[name].grad = layer.weight.grad.T.clone()
+        ours.step()
+        theirs.step()
+    for name, layer in layers.items():
+        torch.testing.assert_close(layer.weight, plain[name].T, atol=1e-6, rtol=0)
 
 
 def test_muon_moves_matrices_as_torch_does_and_the_rest_as_adamw() -> None:

@@ -100,8 +100,36 @@ def test_weights_saved_in_half_precision_are_trained_in_float32(tmp_path: Path) 
     assert {p.dtype for p in again.parameters()} == {torch.float32}
 
 
+class CountingBC(BC):
+    """Counts the numbers that the first step keeps for its backward pass."""
+
+    kept = 0
+
+    def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
+        def count(tensor: Tensor) -> Tensor:
+            self.kept += tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            return super().training_step(batch, batch_idx)
+
+
+def test_checkpointed_activations_are_not_kept_in_a_run_that_starts_from_weights(tmp_path: Path) -> None:
+    start = make(BC)
+    start.window = Window()
+    start.export(tmp_path / "start")
+    kept = {}
+    for name, origin in (("scratch", None), ("weights", str(tmp_path / "start"))):
+        for checkpointing in (False, True):
+            module = make(CountingBC, pretrained=origin, activation_checkpointing=checkpointing)
+            run(module, tmp_path, steps=1)
+            kept[name, checkpointing] = module.kept
+    assert kept["scratch", True] < 0.7 * kept["scratch", False]
+    assert kept["weights", True] == kept["scratch", True]
+    assert kept["weights", False] == kept["scratch", False]
+
+
 def gradients(module: LanguageModule, batch: TokenBatch) -> dict[str, Tensor]:
-    module.train()
     module.losses(batch).loss.backward()  # type: ignore[attr-defined]
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 

@@ -57,8 +57,8 @@ def test_parts_are_written_over_their_own_and_beside_the_others(tmp_path: Path) 
         "a": {"peer": "2"},
         "b": {"peer": "1"},
     }
-    page = path.with_suffix(".md").read_text(encoding="utf-8")
-    assert "## a\n\npeer 2; commit abc" in page and "## b\n\npeer 1; commit abc" in page
+    page = (tmp_path / results.PAGE).read_text(encoding="utf-8")
+    assert "### a\n\npeer 2; commit abc" in page and "### b\n\npeer 1; commit abc" in page
 
 
 @pytest.fixture(name="comparison")
