@@ -83,7 +83,7 @@ def _new(root: Path, name: str) -> Path:
 def _is_between_steps(trainer: Trainer) -> bool:
     """Whether no optimizer step has begun: no gradients are pending, and the schedule has followed the last step."""
     loop = trainer.fit_loop.epoch_loop
-    batches: Any = loop.batch_progress.current
+    batches: Any = loop.batch_progress.current  # Lightning's base class does not declare `processed`
     if batches.processed != batches.ready or loop._should_accumulate():
         return False
     return not trainer.lr_scheduler_configs or loop.scheduler_progress.total.completed == trainer.global_step

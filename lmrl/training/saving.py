@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from lmrl.envs.registry import may_choose
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.export import MANIFEST, export, exported_values, read_manifest
@@ -97,11 +98,11 @@ def training_facts(module: SavedModule, data: object) -> dict[str, Any]:
 
 
 def _hash_of(file: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with file.open("rb") as opened:
         while block := opened.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()[:32]
+            digest.update(block)
+    return digest.hexdigest()[:32]
 
 
 # What a resumed run may change: how it computes, and where its data lies.
@@ -177,7 +178,8 @@ def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
     The tokenizer of another model is taken from the folder that a run keeps beside its checkpoint.
 
     Raises:
-        UserError: it names a model to start from, or a tokenizer that is neither bundled nor beside it.
+        UserError: it names a model to start from, a tokenizer that is neither bundled nor beside it, or a path in the
+            arguments of its task tokens.
     """
     if arguments.get("pretrained") is not None:
         raise UserError(f"{file} names a model to start from, which none of ours does: {arguments['pretrained']!r:.80}")
@@ -189,9 +191,23 @@ def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
                 f"folder {beside.name} beside it"
             )
         named = str(beside)
+    _check_task_tokens(arguments.get("task_tokens"), file)
     architecture = arguments.get("architecture") or {}
     shape = {k: v for k, v in architecture.items() if not k.startswith("_") and k not in _CHOOSE_CODE}
     return {**arguments, "pretrained": None, "tokenizer": named, "architecture": shape}
+
+
+def _check_task_tokens(given: Any, file: Path) -> None:
+    """Make sure that a checkpoint names a task and settings of it that a file may choose: no path above all."""
+    if not isinstance(given, Mapping):
+        return
+    name = str(given.get("name"))
+    for argument, value in given.items():
+        if argument != "name" and not may_choose(name, argument, value):
+            raise UserError(
+                f"{file} sets {argument} of task {name} to {value!r:.80} in its task_tokens: a file cannot choose "
+                "paths, programs and what is not listed"
+            )
 
 
 def pack_checkpoint(module: SavedModule, checkpoint: dict[str, Any]) -> None:
