@@ -217,9 +217,9 @@ def locked(folder: str | os.PathLike[str], what: str = "folder", kind: str = "",
     path = Path(os.path.realpath(folder))
     file = path.with_name(f".{path.name}.{kind}.lock" if kind else f".{path.name}.lock")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch(
-        mode=0o600
-    )  # it names a command; and where nothing can be written, filelock would say that another holds it
+    # It names a command, so only its owner may read it. Where nothing can be written, touching fails with the reason,
+    # where filelock would say that another process holds the lock.
+    file.touch(mode=0o600)
     lock = FileLock(file)
     try:
         lock.acquire(timeout=wait)
