@@ -14,6 +14,10 @@ from lmrl.modules import BC
 from tests.helpers.mazes import player, run_of, seer
 from tests.helpers.online import TINY, trainer
 
+# A shell without job control lets its background jobs ignore Ctrl-C, and so would the tests that send it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 __all__ = ["bc_run", "data_path", "player", "ray_cluster", "run_of", "seer"]
 
 

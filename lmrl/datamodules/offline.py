@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler, SequentialSampler
 from transformers import PreTrainedTokenizerBase
@@ -23,7 +24,7 @@ from lmrl.datamodules.spec import BatchSpec
 from lmrl.distributed import rank_and_world_size
 from lmrl.envs.registry import make, recorded_arguments, task
 from lmrl.envs.task import Task
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_range, counted, unknown
 from lmrl.losses import returns_to_go
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.tokens.collate import TokenBatch, collate
@@ -193,12 +194,19 @@ class OfflineDataModule(L.LightningDataModule):
             generate(self.task.name, self.hparams["size"], self.hparams["data_seed"], **settings)
 
     def setup(self, stage: str) -> None:
-        """Read the episodes.
+        """Read the episodes, without those that an error aborted.
 
         Raises:
             UserError: if the file is missing or broken, belongs to another task, or holds no episode.
         """
-        self.episodes = self.episodes or [e for e in read_dataset(self.path, self.task.name) if len(e)]
+        if self.episodes:
+            return
+        recorded = [episode for episode in read_dataset(self.path, self.task.name) if len(episode)]
+        # The return of an aborted episode is partial: where turns cost, a filter would take it for a good one.
+        self.episodes = [episode for episode in recorded if not episode.aborted]
+        aborted = len(recorded) - len(self.episodes)
+        if aborted:
+            rank_zero_warn(f"{self.path}: {counted(aborted, 'episode')} aborted by an error left out")
         if not self.episodes:
             raise UserError(f"{self.path} holds no episode with an action: there is nothing to train on")
 

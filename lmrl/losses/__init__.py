@@ -46,10 +46,13 @@ from lmrl.losses.qsft import (
 from lmrl.losses.return_bins import bin_means, bin_of, quantile_edges
 from lmrl.losses.token_scores import (
     LinearScores,
+    RowScores,
+    Scores,
     TokenScores,
     gather_scores,
     gather_token_scores,
     linear_scores,
+    row_scores,
     soft_cap,
 )
 
@@ -69,7 +72,9 @@ __all__ = [
     "PPOLoss",
     "PolicyTerms",
     "QSFTLoss",
+    "RowScores",
     "Sampled",
+    "Scores",
     "TokenLogprobs",
     "TokenNLL",
     "TokenScores",
@@ -108,6 +113,7 @@ __all__ = [
     "qsft_weight",
     "quantile_edges",
     "returns_to_go",
+    "row_scores",
     "soft_cap",
     "sum_over_turn",
     "td_target",

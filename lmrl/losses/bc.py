@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmrl.losses.token_scores import LinearScores, gather_token_scores
+from lmrl.losses.token_scores import Scores, gather_token_scores
 
 __all__ = ["BCLoss", "bc_loss"]
 
@@ -22,7 +22,7 @@ class BCLoss(NamedTuple):
 
 
 def bc_loss(
-    logits: Tensor | LinearScores,
+    logits: Scores,
     state: Tensor,
     token: Tensor,
     observation_state: Tensor | None = None,
@@ -32,7 +32,7 @@ def bc_loss(
     """Mean negative log-likelihood of the action tokens, plus a weight times that of the observation tokens.
 
     Args:
-        logits: (S, vocabulary) at the distinct states, or their factors.
+        logits: (S, vocabulary) at the distinct states.
         state: (N,) index of the state of each action token.
         token: (N,) its id.
         observation_state: (M,) likewise for the observation tokens; None leaves them out.

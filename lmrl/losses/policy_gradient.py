@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.losses.token_scores import LinearScores
+from lmrl.losses.token_scores import Scores
 
 __all__ = [
     "KL_ESTIMATORS",
@@ -186,16 +186,16 @@ class TokenLogprobs(NamedTuple):
     """Of the whole distribution that the token was drawn from, in nats."""
 
 
-def token_logprobs(logits: Tensor | LinearScores, state: Tensor, token: Tensor, invalid: Tensor) -> TokenLogprobs:
+def token_logprobs(logits: Scores, state: Tensor, token: Tensor, invalid: Tensor) -> TokenLogprobs:
     """Log-probabilities and entropies at temperature 1 among the tokens that may be said.
 
     Args:
-        logits: (S, vocabulary) at the distinct states, or their factors: then no table of that size is made.
+        logits: (S, vocabulary) at the distinct states.
         state: (N,) index of the state of each action token.
         token: (N,) its id.
         invalid: (vocabulary,) bool, ids that are never sampled.
     """
-    if isinstance(logits, LinearScores):
+    if not isinstance(logits, Tensor):
         score, total, entropy = logits.distribution(state, token, invalid)
         return TokenLogprobs(score - total.index_select(0, state), entropy.index_select(0, state))
     logprobs = logits.float().masked_fill(invalid, -torch.inf).log_softmax(-1)

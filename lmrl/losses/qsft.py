@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmrl.losses.mc import td_target
-from lmrl.losses.token_scores import LinearScores, gather_token_scores
+from lmrl.losses.token_scores import LinearScores, RowScores, Scores, gather_token_scores
 
 __all__ = [
     "QSFTLoss",
@@ -40,13 +40,16 @@ class QSFTLoss(NamedTuple):
     """``-log pi_beta`` of the tokens."""
 
 
-def mask_scores(scores: Tensor | LinearScores, invalid: Tensor) -> Tensor | LinearScores:
+def mask_scores(scores: Scores, invalid: Tensor) -> Scores:
     """The logits with ``-inf`` for what is never said.
 
     Args:
-        scores: (S, vocabulary) logits, or their factors.
+        scores: (S, vocabulary) logits.
         invalid: (vocabulary,) bool.
     """
+    if isinstance(scores, RowScores):
+        compute = scores.compute
+        return scores._replace(compute=lambda *inputs: compute(*inputs).masked_fill(invalid, -torch.inf))
     if isinstance(scores, LinearScores) and scores.cap is not None:
         scores = scores.table(slice(None))  # no bias gives -inf behind a soft cap
     if isinstance(scores, Tensor):
@@ -74,26 +77,31 @@ def probability_ratio(scores: Tensor, base: Tensor, support: float) -> Tensor:
 
 
 @torch.no_grad()
-def best_ratio(scores: Tensor | LinearScores, base: Tensor | LinearScores, support: float) -> Tensor:
+def best_ratio(scores: Scores, base: Scores, support: float) -> Tensor:
     """(S,) ``max_a Q'(a)`` over the support; of a large vocabulary some states at a time.
 
     Args:
-        scores: (S, vocabulary) logits of p as of `mask_scores`, or their factors.
+        scores: (S, vocabulary) logits of p as of `mask_scores`.
         base: logits of pi_beta, likewise.
         support: as of `probability_ratio`.
     """
-    states, words = (scores if isinstance(scores, Tensor) else scores.hidden).shape[0], _words(scores)
-    step = max(1, _ROWS // words)
-    pieces = [slice(first, first + step) for first in range(0, states, step)]
+    num_states, num_words = _shape(scores)
+    step = max(1, _ROWS // num_words)
+    pieces = [slice(first, first + step) for first in range(0, num_states, step)]
     best = [probability_ratio(_table(scores, rows), _table(base, rows), support).amax(-1) for rows in pieces]
     return torch.cat(best) if best else torch.zeros(0)
 
 
-def _words(scores: Tensor | LinearScores) -> int:
-    return int(scores.shape[-1] if isinstance(scores, Tensor) else scores.weight.shape[0])
+def _shape(scores: Scores) -> tuple[int, int]:
+    """Return the number of states and the number of words."""
+    if isinstance(scores, Tensor):
+        return scores.shape[0], scores.shape[1]
+    if isinstance(scores, RowScores):
+        return scores.inputs[0].shape[0], scores.vocabulary
+    return scores.hidden.shape[0], scores.weight.shape[0]
 
 
-def _table(scores: Tensor | LinearScores, rows: slice) -> Tensor:
+def _table(scores: Scores, rows: slice) -> Tensor:
     return scores[rows] if isinstance(scores, Tensor) else scores.table(rows)
 
 
@@ -122,16 +130,16 @@ class TokenNLL(NamedTuple):
     """(N,) the mean of ``-log p`` over the K - 1 other tokens that may be said."""
 
 
-def token_nll(scores: Tensor | LinearScores, state: Tensor, token: Tensor, invalid: Tensor) -> TokenNLL:
+def token_nll(scores: Scores, state: Tensor, token: Tensor, invalid: Tensor) -> TokenNLL:
     """Look up the action tokens. Of factors no table is made: a sum of logits is a product with the sum of the weights.
 
     Args:
-        scores: (S, vocabulary) logits of p, or their factors; not masked.
+        scores: (S, vocabulary) logits of p, not masked.
         state: (N,) index of the state of each token.
         token: (N,) its id, one that may be said.
         invalid: (vocabulary,) bool, what is never said.
     """
-    if isinstance(scores, LinearScores) and scores.cap is not None:
+    if isinstance(scores, RowScores) or (isinstance(scores, LinearScores) and scores.cap is not None):
         scores = scores.table(slice(None))  # the sum below is one of products only without a soft cap
     found, valid = gather_token_scores(mask_scores(scores, invalid), state, token), ~invalid
     count = valid.sum()

@@ -5,19 +5,31 @@ Here the memory of a piece is all there is, whatever the vocabulary (the idea of
 in Large-Vocabulary Language Models", without its kernels).
 """
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
 
-__all__ = ["LinearScores", "TokenScores", "gather_scores", "gather_token_scores", "linear_scores", "soft_cap"]
+__all__ = [
+    "LinearScores",
+    "RowScores",
+    "Scores",
+    "TokenScores",
+    "gather_scores",
+    "gather_token_scores",
+    "linear_scores",
+    "row_scores",
+    "soft_cap",
+]
 
 _WHOLE = 2**24  # tables up to this size are made at once: for small vocabularies that is faster
 _PIECE = {"cpu": 2**19}  # scores in a piece; on a processor they should stay in its cache
 _PIECE_ELSEWHERE = 2**26
+_PIECE_OF_ROWS = 2**22  # scores that `RowScores` computes at once; it holds a handful of such tables
 _NARROWEST = 256  # words in a piece at least: a thinner matrix product is a slow one
 
 
@@ -79,6 +91,76 @@ class LinearScores(NamedTuple):
             hidden, weight, bias, state, token, invalid, self.cap
         )
         return found
+
+
+class RowScores(NamedTuple):
+    """A table of scores, (S, vocabulary), that is computed for some states at a time, and again for the gradient.
+
+    It takes any function of hidden states: a head with adapters, or logits to which values are added. `LinearScores`
+    is faster and leaner where one matrix product gives the scores.
+    """
+
+    compute: Callable[..., Tensor]
+    """Return the (n, vocabulary) scores of n states from the rows of `inputs`."""
+    inputs: tuple[Tensor, ...]
+    """(S, width) each."""
+    vocabulary: int
+    """Number of words."""
+
+    def score(self, state: Tensor, token: Tensor) -> Tensor:
+        """(N,) float32 score of each token."""
+        score, _ = self.score_and_total(state, token)
+        return score
+
+    def score_and_total(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        """(N,) float32 score of each token, and (S,) float32 ``logsumexp`` of each state's scores."""
+        allowed = torch.zeros(self.vocabulary, dtype=torch.bool, device=token.device)
+        score, total, _ = self.distribution(state, token, allowed)
+        return score, total
+
+    def table(self, rows: slice) -> Tensor:
+        """The scores of all words in some of the states."""
+        return self.compute(*[part[rows] for part in self.inputs])
+
+    def distribution(self, state: Tensor, token: Tensor, invalid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `LinearScores.distribution`."""
+
+        def describe(rows: slice, places: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            scores = self.table(rows).float().masked_fill(invalid, -torch.inf)
+            total = scores.logsumexp(-1)
+            logprob = scores - total[:, None]
+            entropy = -(logprob.exp() * logprob.masked_fill(invalid, 0.0)).sum(-1)
+            return scores[places, words], total, entropy
+
+        num_states = self.inputs[0].shape[0]
+        rows_at_once = max(1, _PIECE_OF_ROWS // self.vocabulary)
+        positions = []
+        scores = []
+        totals = []
+        entropies = []
+        for first in range(0, num_states, rows_at_once):
+            rows = slice(first, first + rows_at_once)
+            inside = ((state >= rows.start) & (state < rows.stop)).nonzero().squeeze(-1)
+            score, total, entropy = checkpoint(
+                describe, rows, state[inside] - first, token[inside], use_reentrant=False, preserve_rng_state=False
+            )
+            positions.append(inside)
+            scores.append(score)
+            totals.append(total)
+            entropies.append(entropy)
+        order = torch.cat(positions).argsort()
+        return torch.cat(scores)[order], torch.cat(totals), torch.cat(entropies)
+
+
+Scores: TypeAlias = Tensor | LinearScores | RowScores
+"""(S, vocabulary) logits or Q values at the distinct states: a table, or what it is computed from."""
+
+
+def row_scores(compute: Callable[..., Tensor], inputs: tuple[Tensor, ...], vocabulary: int) -> Tensor | RowScores:
+    """Scores of all words for the losses: a table if it is small, else `RowScores` with these fields."""
+    if inputs[0].shape[0] * vocabulary <= _WHOLE:
+        return compute(*inputs)
+    return RowScores(compute, inputs, vocabulary)
 
 
 def linear_scores(
@@ -268,26 +350,26 @@ class TokenScores(NamedTuple):
     """(N,) cross-entropy of the softmax over all scores: ``logsumexp(scores) - score``."""
 
 
-def gather_token_scores(scores: Tensor | LinearScores, state: Tensor, token: Tensor) -> TokenScores:
+def gather_token_scores(scores: Scores, state: Tensor, token: Tensor) -> TokenScores:
     """Look up the action tokens.
 
     Args:
-        scores: (S, vocabulary) logits or Q values at the distinct states, or their factors.
+        scores: (S, vocabulary) logits or Q values at the distinct states.
         state: (N,) index of the state of each action token.
         token: (N,) its id.
 
     Returns:
         Score and negative log-likelihood of each token, float32.
     """
-    if isinstance(scores, LinearScores):
+    if isinstance(scores, LinearScores | RowScores):
         score, total = scores.score_and_total(state, token)
     else:
         score, total = gather_scores(scores, state, token), scores.float().logsumexp(dim=-1)
     return TokenScores(score=score, nll=total.index_select(0, state) - score)
 
 
-def gather_scores(scores: Tensor | LinearScores, state: Tensor, token: Tensor) -> Tensor:
+def gather_scores(scores: Scores, state: Tensor, token: Tensor) -> Tensor:
     """(N,) the scores of the tokens alone, float32; arguments as of `gather_token_scores`."""
-    if isinstance(scores, LinearScores):
+    if isinstance(scores, LinearScores | RowScores):
         return scores.score(state, token)
     return scores.reshape(-1).index_select(0, state * scores.shape[-1] + token).float()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -13,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.utils import logging
 
 from lmrl.errors import UserError, in_one_line
-from lmrl.losses import LinearScores, linear_scores, soft_cap
+from lmrl.losses import Scores, linear_scores, row_scores, soft_cap
 from lmrl.models.folders import check_folder
 from lmrl.models.lora import adapter_base, merge_adapter
 from lmrl.tokens.collate import TokenBatch
@@ -269,12 +270,13 @@ def logit_table(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     return logit_transform(model.config)(head_of(model)(hidden))
 
 
-def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor | LinearScores:
-    """`logit_table` of (S, width) hidden vectors for a loss, as factors where the table would be large."""
+def logits_of(model: PreTrainedModel, hidden: Tensor) -> Scores:
+    """`logit_table` of (S, width) hidden vectors for a loss; a large table is never made at once."""
     head = head_of(model)
     if isinstance(head, nn.Linear):
         return linear_scores(hidden, head.weight, head.bias, *logit_transform(model.config))
-    return logit_table(model, hidden)
+    # A head with adapters is more than one matrix.
+    return row_scores(partial(logit_table, model), (hidden,), vocabulary_of(model))
 
 
 # Attention that sees at most this many tokens is full attention over shorter texts.

@@ -5,15 +5,14 @@ from typing import Any
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor
 
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import (
     GROUP_ADVANTAGES,
     KL_ESTIMATORS,
     GRPOLoss,
-    LinearScores,
     Sampled,
+    Scores,
     group_advantages,
     group_spreads,
     grpo_loss,
@@ -148,8 +147,8 @@ class GRPO(PolicyGradient):
             )
         return groups
 
-    def logits(self, batch: TokenBatch) -> Tensor | LinearScores:
-        """(S, vocabulary) logits of the policy, or their factors."""
+    def logits(self, batch: TokenBatch) -> Scores:
+        """(S, vocabulary) logits of the policy."""
         return logits_of(self.model, self.hidden_states(trunk_of(self.model), batch))
 
     def losses(self, batch: TokenBatch) -> GRPOLoss:

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from lmrl.decoding.sampling import add_q_to_logits, min_q
+from lmrl.decoding.sampling import Head, add_q_to_logits, min_q
 from lmrl.errors import check_range
+from lmrl.losses import Scores, row_scores
 from lmrl.models.heads import ValueHead, frozen_copy
-from lmrl.models.lm import logit_table, trunk_of
+from lmrl.models.lm import logit_table, trunk_of, vocabulary_of
 from lmrl.modules.ppo import PPO
 from lmrl.modules.values import ValueModel, build_q_heads, build_value_trunk, load_pretrained_values
 from lmrl.policies import RerankPolicy, ValueGuidedPolicy
@@ -69,21 +70,28 @@ class GuidedPPO(PPO):
         self.model.train(False)
         return self
 
-    def logits_and_values(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    def logits_and_values(self, batch: TokenBatch) -> tuple[Scores, Tensor]:
         """(S, vocabulary) logits of the guided policy, and (S,) V."""
         hidden = self.hidden_states(self.trunk, batch)
-        logits = add_q_to_logits(self._base_logits(batch), min_q(list(self.q_heads), hidden), self.beta)
+        logits = self._guided_logits(batch, hidden, list(self.q_heads))
         return logits, self.v_head(hidden).squeeze(-1)
 
-    def ref_logits(self, batch: TokenBatch) -> Tensor:
+    def ref_logits(self, batch: TokenBatch) -> Scores:
         """(S, vocabulary) logits of the policy that the run began with."""
         trunk, q_heads = self.ref_model.children()
-        q = min_q(list(q_heads.children()), self.hidden_states(trunk, batch))
-        return add_q_to_logits(self._base_logits(batch), q, self.beta)
+        return self._guided_logits(batch, self.hidden_states(trunk, batch), list(q_heads.children()))
 
-    @torch.no_grad()
-    def _base_logits(self, batch: TokenBatch) -> Tensor:
-        return logit_table(self.model, self.hidden_states(trunk_of(self.model), batch))
+    def _guided_logits(self, batch: TokenBatch, hidden: Tensor, q_heads: Sequence[Head]) -> Scores:
+        """Add the values of hidden states to the logits of pi_beta."""
+        with torch.no_grad():
+            base_hidden = self.hidden_states(trunk_of(self.model), batch)
+
+        def compute(base_rows: Tensor, rows: Tensor) -> Tensor:
+            with torch.no_grad():
+                base = logit_table(self.model, base_rows)
+            return add_q_to_logits(base, min_q(q_heads, rows), self.beta)
+
+        return row_scores(compute, (base_hidden, hidden), vocabulary_of(self.model))
 
     def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
         """Sample from the guided policy; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""

@@ -16,7 +16,7 @@ from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import (
     LOSS_AGG_MODES,
     KLController,
-    LinearScores,
+    Scores,
     bc_loss,
     importance_weights,
     loss_weights,
@@ -144,8 +144,8 @@ class PolicyGradient(LanguageModule):
         """
 
     @abstractmethod
-    def logits(self, batch: TokenBatch) -> Tensor | LinearScores:
-        """(S, vocabulary) logits of the policy, or their factors."""
+    def logits(self, batch: TokenBatch) -> Scores:
+        """(S, vocabulary) logits of the policy."""
 
     def setup(self, stage: str) -> None:
         """Have rounds prepared.
@@ -231,8 +231,8 @@ class PolicyGradient(LanguageModule):
         ends = np.cumsum([sum(len(segment.col) for segment in its) for its in segments])
         return np.split(np.concatenate(found), ends)[:-1] if found else []
 
-    def ref_logits(self, batch: TokenBatch) -> Tensor | LinearScores:
-        """(S, vocabulary) logits of the reference model, or their factors."""
+    def ref_logits(self, batch: TokenBatch) -> Scores:
+        """(S, vocabulary) logits of the reference model."""
         assert isinstance(self.ref_model, PreTrainedModel)
         return logits_of(self.ref_model, self.hidden_states(trunk_of(self.ref_model), batch))
 

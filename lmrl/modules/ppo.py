@@ -10,8 +10,8 @@ from torch import Tensor
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import (
     Experience,
-    LinearScores,
     PPOLoss,
+    Scores,
     explained_variance,
     gae,
     k3,
@@ -181,12 +181,12 @@ class PPO(PolicyGradient):
         values |= dict(zip(unread, [value for group in found for value in group], strict=True))
         return [values.get(index) or 0.0 for index in range(len(segments))]
 
-    def logits(self, batch: TokenBatch) -> Tensor | LinearScores:
-        """(S, vocabulary) logits of the policy, or their factors."""
+    def logits(self, batch: TokenBatch) -> Scores:
+        """(S, vocabulary) logits of the policy."""
         return self.logits_and_values(batch)[0]
 
-    def logits_and_values(self, batch: TokenBatch) -> tuple[Tensor | LinearScores, Tensor]:
-        """(S, vocabulary) logits of the policy, or their factors, and (S,) V in float32."""
+    def logits_and_values(self, batch: TokenBatch) -> tuple[Scores, Tensor]:
+        """(S, vocabulary) logits of the policy, and (S,) V in float32."""
         hidden = self.hidden_states(trunk_of(self.model), batch)
         return logits_of(self.model, hidden), self.v_head(hidden).squeeze(-1)
 

@@ -11,11 +11,13 @@ from torch.utils._pytree import tree_flatten
 from benchmarks.vocabulary import policy_batch
 from lmrl.losses import (
     LinearScores,
+    RowScores,
     TokenLogprobs,
     TokenScores,
     gather_scores,
     gather_token_scores,
     linear_scores,
+    row_scores,
     token_logprobs,
     token_scores,
 )
@@ -202,6 +204,36 @@ def test_a_first_piece_of_words_that_are_never_sampled(pieces: None) -> None:
         torch.testing.assert_close(left.grad, right.grad, atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.parametrize("never", [torch.zeros(WORDS, dtype=torch.bool), NEVER], ids=["all words", "some words"])
+def test_scores_of_some_rows_at_a_time_give_the_numbers_and_gradients_of_the_table(
+    never: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function of the rows has weights of its own, and the states of the tokens are in no order."""
+    monkeypatch.setattr(token_scores, "_WHOLE", 0)
+    monkeypatch.setattr(token_scores, "_PIECE_OF_ROWS", 3 * WORDS)
+    ours = factors()
+    theirs = factors()
+
+    def scores_of(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.tanh(torch.nn.functional.linear(hidden, weight, bias)) * 4.0
+
+    rows = row_scores(lambda hidden: scores_of(hidden, *ours[1:]), (ours[0],), WORDS)
+    assert isinstance(rows, RowScores)
+    table = scores_of(*theirs)
+    found = token_logprobs(rows, STATE, TOKEN, never)
+    expected = token_logprobs(table, STATE, TOKEN, never)
+    torch.testing.assert_close(found.logprob, expected.logprob)
+    torch.testing.assert_close(found.entropy, expected.entropy)
+    looked_up = gather_token_scores(rows, STATE, TOKEN)
+    looked_up_in_table = gather_token_scores(table, STATE, TOKEN)
+    torch.testing.assert_close(looked_up.nll, looked_up_in_table.nll)
+    torch.testing.assert_close(gather_scores(rows, STATE, TOKEN), gather_scores(table, STATE, TOKEN))
+    (policy_objective(found) + objective(looked_up)).backward()
+    (policy_objective(expected) + objective(looked_up_in_table)).backward()
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left.grad, right.grad, atol=1e-4, rtol=1e-5)
+
+
 class Largest(TorchDispatchMode):
     """Notes the size of the largest tensor that an operation makes."""
 
@@ -215,14 +247,19 @@ class Largest(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("kind", [PPO, GRPO])
+@pytest.mark.parametrize(
+    ("kind", "lora"),
+    [(PPO, None), (GRPO, None), (GRPO, {"r": 2, "target_modules": ["lm_head", "c_attn"]})],
+    ids=["ppo", "grpo", "adapters of the head"],
+)
 def test_no_policy_gradient_makes_a_table_of_tokens_by_words(
-    kind: type[PolicyGradient], monkeypatch: pytest.MonkeyPatch
+    kind: type[PolicyGradient], lora: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The largest tensors of a step are then as large as the weights of the head."""
     words, width = 2048, 16
     architecture = {"n_embd": width, "n_layer": 1, "n_head": 1, "n_positions": 64, "vocab_size": words}
-    module = kind(architecture=architecture, entropy_weight=0.1)
+    architecture["tie_word_embeddings"] = lora is None
+    module = kind(architecture=architecture, entropy_weight=0.1, lora=lora)
     module.invalid.zero_()  # the batch has any ids
     data = policy_batch(kind, words, rows=4, length=64)
     assert len(data.row) > 2 * width
@@ -232,6 +269,7 @@ def test_no_policy_gradient_makes_a_table_of_tokens_by_words(
     module.zero_grad()
     monkeypatch.setattr(token_scores, "_WHOLE", 0)
     monkeypatch.setattr(token_scores, "_PIECE", {"cpu": 1})
+    monkeypatch.setattr(token_scores, "_PIECE_OF_ROWS", width * words)
     with Largest() as pieces:
         module.losses(data).loss.backward()
     assert table.elements >= len(data.row) * words

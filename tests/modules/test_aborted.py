@@ -10,6 +10,8 @@ import torch
 from lightning.pytorch import Callback
 
 import lmrl
+from lmrl.data.storage import read_episodes, write_episodes
+from lmrl.datamodules import MazeDataModule
 from lmrl.modules import GRPO, PPO, GiGPO, LanguageModule, OnlineFilteredBC, load_module
 from lmrl.rollout import in_order, rollout
 from lmrl.tokens.collate import TokenBatch
@@ -96,3 +98,19 @@ def test_a_round_teaches_what_it_does_without_its_aborted_episodes(
     assert (found.columns or {}).keys() == columns.keys()
     for name, column in columns.items():
         assert torch.equal(found.columns[name], column), name
+
+
+def test_recorded_episodes_that_an_error_aborted_are_left_out(data_path: Path, tmp_path: Path) -> None:
+    """Otherwise the fewest turns, each of which costs 1, would look like the best episodes."""
+    recorded = list(read_episodes(data_path))
+    broken = [replace(episode, terminated=False, truncated=True, info={"error": "gone"}) for episode in recorded[:5]]
+    path = tmp_path / "some_aborted.parquet"
+    write_episodes(path, [*broken, *recorded[5:]])
+    whole = tmp_path / "complete.parquet"
+    write_episodes(whole, recorded[5:])
+    data = MazeDataModule("maze_fo", path=str(path), data_seed=3)
+    with pytest.warns(UserWarning, match="5 episodes aborted by an error left out"):
+        data.setup("fit")
+    expected = MazeDataModule("maze_fo", path=str(whole), data_seed=3)
+    expected.setup("fit")
+    assert data.split() == expected.split()
