@@ -55,7 +55,7 @@ def import_official(
     left_out: list[str] = []
     arguments = dict(env or {})
     metadata = {"task": row.name, "source": path.name, "env": arguments}
-    check_place(Path(out), metadata, overwrite)
+    check_place(Path(out), metadata, overwrite, [path])
     count = write_episodes(out, _episodes(row, form, path, left_out, arguments), metadata)
     if left_out:
         _log.warning("%s: %d records left out, because nothing is known after their only action", path, len(left_out))

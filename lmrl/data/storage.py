@@ -107,18 +107,24 @@ def checked_suffix(path: Path) -> str:
     return path.suffix
 
 
-def check_place(path: Path, metadata: Mapping[str, Any], overwrite: bool) -> None:
+def check_place(
+    path: Path, metadata: Mapping[str, Any], overwrite: bool, inputs: Iterable[str | os.PathLike[str]] = ()
+) -> None:
     """Make sure that a dataset may be written here: over nothing, the same one, or whatever there is if that is meant.
 
     Args:
         path: the file.
         metadata: of what is to be written.
         overwrite: it may take the place of another.
+        inputs: files from which the dataset is made. None of them is replaced, whatever `overwrite` says.
 
     Raises:
-        UserError: another suffix; there is a file with other metadata, and which they are.
+        UserError: another suffix; an input; there is a file with other metadata, and which they are.
     """
     checked_suffix(path)
+    for source in inputs:
+        if os.path.realpath(source) == os.path.realpath(path):
+            raise UserError(f"{path} is the file from which the dataset is made; name another one")
     if overwrite or not path.is_file():
         return
     way_out = "name another file, or replace it (--overwrite)"
@@ -300,7 +306,7 @@ def join_shards(
     found, count = [parts[path]["shard"][0] for path in ordered], parts[ordered[0]]["shard"][1]
     if len(parts) != len(files) or found != list(range(count)):
         raise UserError(f"files must be all of the {count} parts, each once; got the parts {found}")
-    check_place(Path(out), whole, overwrite)
+    check_place(Path(out), whole, overwrite, ordered)
     return write_episodes(out, _all(ordered), whole)
 
 

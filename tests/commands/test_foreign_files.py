@@ -63,7 +63,9 @@ INPUTS = [
     "view data.parquet --out data.parquet",
     "study make a=data.parquet b=data.parquet --samples 2 --out data.parquet",
     "data join part.parquet --out part.parquet",
+    "data join part.parquet --out part.parquet --overwrite",
     "data import maze_fo official.jsonl --out official.jsonl",
+    "data import maze_fo official.jsonl --out official.jsonl --overwrite",
 ]
 
 
@@ -128,6 +130,7 @@ def test_inputs_stay(command: str, place: Path, capsys: pytest.CaptureFixture[st
     check_refused(command, place, capsys)
 
 
+@pytest.mark.slow
 def test_what_a_command_has_made_may_be_replaced(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each command twice into the same target, beside files that are not its own where it leaves those alone."""
     (place / "page").mkdir()

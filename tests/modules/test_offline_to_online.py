@@ -13,6 +13,7 @@ from lmrl.datamodules import MazeDataModule
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
+from lmrl.losses import token_scores
 from lmrl.modules import BC, ILQL, MC, GuidedPPO, LanguageModule, load_module, load_policy
 from tests.helpers.online import ENV, TINY, fit, rounds, trainer
 
@@ -68,6 +69,25 @@ def test_the_guided_policy_learns(runs: Path, tmp_path: Path) -> None:
     again = load_policy(tmp_path / "last.ckpt", task("maze_fo"), max_new_tokens=4)
     said = [e.actions for e in evaluate(again, "maze_fo", 4, env=ENV).episodes]
     assert said == [actions for actions, _ in played(module.eval())]
+
+
+def test_scores_of_a_few_states_at_a_time_teach_the_guided_policy_the_same(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a large vocabulary, whose table of scores would not fit into memory."""
+
+    def learned(root: Path) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        module = GuidedPPO(pretrained=str(runs / "ilql"), beta=2.0, lr=1e-3, entropy_weight=0.1)
+        fit(module, rounds(epochs=2), root, steps=4)
+        return module.state_dict()
+
+    expected = learned(tmp_path / "table")
+    monkeypatch.setattr(token_scores, "_WHOLE", 0)
+    monkeypatch.setattr(token_scores, "_PIECE_OF_ROWS", 1000)
+    found = learned(tmp_path / "rows")
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, atol=1e-5, rtol=1e-4, msg=name)
 
 
 def test_values_of_another_kind_are_refused(runs: Path) -> None:

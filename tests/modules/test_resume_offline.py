@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +149,11 @@ class Stopped(Callback):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "stops", [(1, 3, 7), pytest.param(range(1, 14), marks=pytest.mark.slow)], ids=["some batches", "all batches"]
+)
 def test_a_run_that_is_stopped_in_an_accumulation_window_goes_on_bit_by_bit(
-    how: signal.Signals, bc_run: str, data_path: Path, tmp_path: Path
+    stops: Sequence[int], how: signal.Signals, bc_run: str, data_path: Path, tmp_path: Path
 ) -> None:
     """Seven micro-batches are an epoch, and three are a step: windows of 3, 3 and 1."""
 
@@ -165,7 +169,7 @@ def test_a_run_that_is_stopped_in_an_accumulation_window_goes_on_bit_by_bit(
     run(tmp_path / "whole")
     whole = torch.load(tmp_path / "whole" / "last.ckpt", weights_only=True)
     assert whole["global_step"] == 6
-    for batch in range(1, 14):
+    for batch in stops:
         root = tmp_path / f"stopped{batch}"
         before = signal.getsignal(how)
         with pytest.raises(SystemExit):  # Lightning's after Ctrl-C, and its SIGTERMException is one
