@@ -1,6 +1,7 @@
 """New weights for a vLLM server that runs: it reads them from a folder, and forgets what the old ones made of texts."""
 
 import json
+import os
 import time
 from concurrent import futures
 from http.client import HTTPException
@@ -45,6 +46,8 @@ class WeightReloader:
         check_range("(0, inf)", timeout=timeout)
         self.url = server_address(url).removesuffix("/v1")
         self._timeout = timeout
+        # Not sent here, but the server knows it from the requests of `lmrl.chat.tokens.TokenClient`, and may repeat it.
+        self._key = os.environ.get("VLLM_API_KEY", "").strip()
         self._opener: OpenerDirector = build_opener(_NoRedirects)
 
     def answers(self) -> bool:
@@ -121,4 +124,5 @@ class WeightReloader:
             came.set_exception(error)
 
     def _fail(self, what: str) -> NoReturn:
-        raise UserError(f"vLLM server at {self.url}: {in_one_line(what)}")
+        safe = what.replace(self._key, "(key)") if self._key else what
+        raise UserError(f"vLLM server at {self.url}: {in_one_line(safe)}")

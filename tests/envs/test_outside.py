@@ -33,7 +33,10 @@ from websockets.asyncio.server import serve  # noqa: E402
 
 @contextmanager
 def answering(answer: Callable[[dict[str, Any]], Any]) -> Iterator[str]:
-    """A server of somebody else, that answers each message as it likes; the address."""
+    """A server of somebody else, that answers each message as it likes; the address.
+
+    An answer that can be called is called with the connection, and may do anything to it.
+    """
     ready, addresses = threading.Event(), []
 
     async def handle(connection: Any) -> None:
@@ -41,6 +44,9 @@ def answering(answer: Callable[[dict[str, Any]], Any]) -> Iterator[str]:
             if message == '{"type": "close"}':
                 return
             said = answer(json.loads(message))
+            if callable(said):
+                await said(connection)
+                continue
             await connection.send(said if isinstance(said, (str, bytes)) else json.dumps(said))
 
     async def run() -> None:
