@@ -74,9 +74,10 @@ vllm: $(VENV)/.dev $(VENV)/.vllm  ## the tests with a real vLLM server on the CP
 	LMRL_VLLM=$(VENV)/vllm/bin/python $(BIN)/python -m pytest -s tests/policies/test_vllm_server.py \
 		tests/callbacks/test_vllm_sampler_server.py $(ARGS)
 
-nightly: verifiers agilerl vllm  ## what takes too long for every change: other packages, 100 seeds of every task served, hostile requests
+nightly: verifiers agilerl vllm  ## what takes too long for every change: other packages, 100 seeds of every task served, hostile requests and replies
 	LMRL_SERVED_SEEDS=100 $(BIN)/python -m pytest tests/integrations/openenv/test_server.py -k transcripts
 	$(BIN)/python -m benchmarks hostile
+	LMRL_HOSTILE_REPLIES=100 $(BIN)/python -m pytest tests/fuzz/test_hostile_replies.py
 
 lint: $(VENV)/.dev  ## style, format, types and the size of files, as CI checks them
 	$(BIN)/ruff check .

@@ -106,7 +106,7 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0; 1 (a check failed), 2 (a wrong argument), 130 (interrupted), 143 (a training that was told to end).
+    0; 1 (a check failed), 2 (a wrong argument), 130 (interrupted), 143 (told to end by SIGTERM).
     """
     words = list(sys.argv[1:] if argv is None else argv)
     _print_anywhere()

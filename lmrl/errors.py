@@ -4,7 +4,11 @@ import errno
 import math
 import os
 import re
-from collections.abc import Iterable
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 __all__ = [
     "BudgetError",
@@ -14,8 +18,10 @@ __all__ = [
     "counted",
     "in_one_line",
     "system_error",
+    "terminated_by_exception",
     "unknown",
     "user_error_in",
+    "valid_unicode",
 ]
 
 _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
@@ -123,6 +129,16 @@ def in_one_line(error: BaseException | str, limit: int = 300) -> str:
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
+def valid_unicode(text: str) -> str:
+    r"""Return a text with U+FFFD in place of half a surrogate pair, which JSON may hold (``"\ud83d"``).
+
+    Neither Parquet nor UTF-8 can hold a lone surrogate, so texts from outside are mended where they arrive.
+    """
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def printable(text: str) -> str:
     """Return a text with a mark in place of what cannot be seen, what turns text around, and what a terminal obeys."""
     return _UNPRINTABLE.sub("�", text.replace("\r\n", "\n"))
@@ -164,6 +180,27 @@ def system_error(error: BaseException) -> str | None:
     what = in_one_line(f"{' to '.join(names)}: {error.strerror}" if names else error.strerror)
     way_out = _WAYS_OUT.get(error.errno)
     return what if way_out is None else f"{what}; {way_out}"
+
+
+@contextmanager
+def terminated_by_exception() -> Iterator[None]:
+    """Turn SIGTERM into ``SystemExit(143)`` inside the block, so that temporary files go and finished work is kept.
+
+    Only the main thread can do so; elsewhere, and where the signal has a handler already, nothing is changed.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def user_error_in(error: BaseException) -> UserError | None:

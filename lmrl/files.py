@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from lmrl.errors import UserError, in_one_line, without_secrets
+from lmrl.errors import UserError, in_one_line, valid_unicode, without_secrets
 
 __all__ = [
     "check_may_replace",
@@ -256,12 +256,13 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 """Half of a character beyond 16 bits: without its other half, no text."""
 
 
-def parse_json(text: bytes | str, where: str) -> Any:
+def parse_json(text: bytes | str, where: str, mend: bool = False) -> Any:
     """The value of a JSON text in UTF-8.
 
     Args:
-        text: of a file, or of one line of it.
+        text: of a file, of one line of it, or of an answer.
         where: file and place, for the message.
+        mend: put U+FFFD in place of half a character, which is else refused.
 
     Raises:
         UserError: it is not UTF-8 or not JSON, is nested more than 100 deep, holds a whole number of more digits than
@@ -276,6 +277,8 @@ def parse_json(text: bytes | str, where: str) -> Any:
         raise UserError(f"{where}: not valid JSON ({in_one_line(error)})") from error
     if decoded.count("[") + decoded.count("{") > _DEEPEST and _depth(value) > _DEEPEST:
         raise UserError(f"{where}: not valid JSON (nested more than {_DEEPEST} deep)")
+    if _HALF.search(decoded) and mend:
+        return _mended(value)
     if _HALF.search(decoded) and not _is_unicode(value):
         raise UserError(f"{where}: not valid JSON (holds half a character, such as \\ud83d, which is no Unicode)")
     return value
@@ -306,6 +309,15 @@ def _depth(value: Any) -> int:
 
 def _children(value: Any) -> Iterator[Any]:
     return iter(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+
+
+def _mended(value: Any) -> Any:
+    """A value of JSON, at most 100 deep, all of whose texts are valid Unicode."""
+    if isinstance(value, dict):
+        return {valid_unicode(name): _mended(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_mended(inner) for inner in value]
+    return valid_unicode(value) if isinstance(value, str) else value
 
 
 def _is_unicode(value: Any) -> bool:

@@ -1,5 +1,6 @@
 """The only loop in which a policy meets environments: many at once, each slot refilled as soon as it is free."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -10,8 +11,8 @@ import gymnasium
 import numpy as np
 
 from lmrl.envs.base import DialogueEnv, Outcome
-from lmrl.errors import BudgetError, UserError
-from lmrl.types import Episode, PartnerRequest, Policy, Reply, Request, Resettable, Start, Valued
+from lmrl.errors import BudgetError, UserError, valid_unicode
+from lmrl.types import LARGEST_REWARD, Episode, PartnerRequest, Policy, Reply, Request, Resettable, Start, Valued
 
 __all__ = [
     "Failure",
@@ -70,7 +71,7 @@ class _Together:
         for place, (_, env, action) in enumerate(self._moves):
             if isinstance(env, DialogueEnv):
                 self._half(place, env, env.say, action)
-            elif (turn := self._guarded(place, partial(env.step, action))) is not None:
+            elif (turn := self._guarded(place, partial(_step, env, action))) is not None:
                 self._turns[place] = turn
         while self._asked:
             partner = next(iter(self._asked.values()))[0].partner
@@ -84,7 +85,7 @@ class _Together:
 
     def _half(self, place: int, env: DialogueEnv, half: Callable[[str], Outcome], text: str) -> None:
         """Half a step: put its outcome to the finished turns, or to what is to be asked."""
-        outcome = self._guarded(place, partial(half, text))
+        outcome = self._guarded(place, lambda: _arrived(half(text)))
         if isinstance(outcome, PartnerRequest):
             self._asked[place] = env, replace(outcome, slot=self._moves[place][0])
         elif outcome is not None:
@@ -114,6 +115,32 @@ class _Together:
                 raise
             self._failures[place] = Failure(error, by_partner)
             return None
+
+
+def _step(env: "gymnasium.Env[str, str]", action: str) -> Step:
+    """One step of an environment; raises as `_arrived`."""
+    turn = _arrived(env.step(action))
+    assert not isinstance(turn, PartnerRequest)
+    return turn
+
+
+def _arrived(outcome: Step | PartnerRequest) -> Step | PartnerRequest:
+    """What an environment has answered, with a text that every file can hold.
+
+    Raises:
+        UserError: the reward is no finite number of float32. It is refused at its turn, since no file of episodes
+            can hold it.
+    """
+    if isinstance(outcome, PartnerRequest):
+        return outcome
+    text, given, terminated, truncated, info = outcome
+    try:
+        reward = float(given)
+    except OverflowError:  # a whole number of hundreds of digits
+        reward = math.inf
+    if not abs(reward) <= LARGEST_REWARD:  # which NaN is not
+        raise UserError(f"the reward of a step must be a finite number (of float32), got {reward!r}")
+    return valid_unicode(text), reward, terminated, truncated, info
 
 
 TextEnv: TypeAlias = "gymnasium.Env[str, str]"
@@ -147,7 +174,7 @@ class Slot:
                 f"{type(self.env).__name__} begins the episode with seed {seed} with an empty text: an environment has "
                 "to say something before the first action (lmrl check-env tests it)"
             )
-        return text, info
+        return valid_unicode(text), info
 
     def request(self) -> Request:
         return Request(
@@ -172,7 +199,7 @@ class Slot:
         for turn, reply in enumerate(self.replies):
             if text != self.observations[turn]:
                 raise UserError(f"the environment does not repeat itself: turn {turn} of seed {self.start.seed}")
-            text, _, _, _, self.info = self.env.step(reply.text)
+            text, _, _, _, self.info = _step(self.env, reply.text)
         self.observations[-1] = text  # differs where there was none yet
 
     def record_step(self, reply: Reply, turn: Step) -> tuple[bool, bool]:
@@ -274,7 +301,7 @@ class _Table:
 
     def play(self, policy: Policy, stop: Callable[[Request], bool] | None) -> list[tuple[int, Episode]]:
         """One turn in every busy slot; the episodes that it has ended."""
-        replies = policy.act([slot.request() for slot in self.busy])
+        replies = [_written(reply) for reply in policy.act([slot.request() for slot in self.busy])]
         moves = [(slot.index, slot.env, reply.text) for slot, reply in zip(self.busy, replies, strict=True)]
         turns = step_together(moves, self._failures)
         ended, still = list[tuple[Slot, Episode]](), []
@@ -305,6 +332,12 @@ class _Table:
         """Close every environment."""
         for slot in self._all:
             slot.env.close()
+
+
+def _written(reply: Reply) -> Reply:
+    """A reply with a text that every file can hold."""
+    text = valid_unicode(reply.text)
+    return reply if text == reply.text else replace(reply, text=text)
 
 
 def _final_values(policy: Policy, ended: Sequence[tuple[Slot, Episode]]) -> dict[int, float]:
@@ -346,7 +379,7 @@ def _again(slot: Slot, reply: Reply, failure: Failure, make_env: MakeEnv) -> Ste
         return failure.error
     try:
         slot.renew(make_env)
-        return slot.env.step(reply.text)
+        return _step(slot.env, reply.text)
     except Exception as error:
         return error
 

@@ -10,8 +10,12 @@ from typing import Any, Protocol, runtime_checkable
 from lmrl.errors import UserError, counted, in_one_line
 
 __all__ = [
-    "Described", "Episode", "Partner", "PartnerRequest", "Policy", "Reply", "Request", "Resettable", "Start", "Valued",
+    "LARGEST_REWARD", "Described", "Episode", "Partner", "PartnerRequest", "Policy", "Reply", "Request", "Resettable",
+    "Start", "Valued",
 ]  # fmt: skip
+
+LARGEST_REWARD = 3.4e38
+"""The largest size of a reward: models are trained in float32, which holds no larger number."""
 
 
 def _short(text: str) -> str:

@@ -4,6 +4,7 @@ import errno
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lmrl.cli import main
-from lmrl.errors import UserError, check_range, system_error, user_error_in
+from lmrl.errors import UserError, check_range, system_error, terminated_by_exception, user_error_in
 
 
 class Broken(Dataset[int]):
@@ -70,6 +71,20 @@ def test_a_user_error_is_found_wherever_it_was_raised(fails: Callable[[], None])
     with pytest.raises(Exception) as caught:
         fails()
     assert str(user_error_in(caught.value)) == "episode 3 is empty"
+
+
+def test_a_signal_to_end_is_an_exception_inside_the_block() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as ended, terminated_by_exception():
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        assert ended.value.code == 143 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever has a handler keeps it
+        with terminated_by_exception():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_other_errors_hold_none() -> None:

@@ -16,7 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import finalize
 
 from lmrl.chat.limits import ChatLimits
-from lmrl.errors import UserError
+from lmrl.errors import UserError, valid_unicode
+from lmrl.files import parse_json
 
 __all__ = [
     "Answer",
@@ -36,12 +37,8 @@ _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f]")  # all but white space
 
 
 def mended(text: str) -> str:
-    r"""Valid Unicode without control characters: U+FFFD stands for each of them and for half a surrogate pair.
-
-    Neither Parquet nor UTF-8 can hold a lone surrogate, and JSON may have one (``"\ud83d"``).
-    """
-    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return _CONTROL.sub("\ufffd", whole)
+    """Valid Unicode without control characters: U+FFFD stands for each of them and for half a surrogate pair."""
+    return _CONTROL.sub("\ufffd", valid_unicode(text))
 
 
 def without_thoughts(answer: str) -> str:
@@ -50,6 +47,7 @@ def without_thoughts(answer: str) -> str:
 
 
 _SHOWN = 200  # characters of what came that an error shows
+_LEAST_SECRET = 12  # characters of a key; shorter ones are words such as EMPTY, which an answer may well have
 _MOST_BYTES = 4 << 20  # of an answer with all that belongs to it
 _MOST_TOKENS = 10**9  # that one request can have used: who says more is not believed
 _AGAIN = frozenset({408, 409, 429})  # and all from 500
@@ -154,12 +152,13 @@ class Connection:
     def _decoded(self, content: bytes) -> Any:
         """The JSON of an answer; raises AskAgain where it is none."""
         try:
-            return json.loads(content)
-        except (ValueError, RecursionError) as error:
+            return parse_json(content, "the answer", mend=True)
+        except UserError as error:
             raise AskAgain(self._malformed(content)) from error
 
     def _malformed(self, content: bytes) -> str:
-        return self._shown(f"a malformed answer: {content[: 4 * _SHOWN].decode('utf-8', 'replace')}")
+        # All of it is decoded: a part could end within the key, which would then not be recognised.
+        return self._shown(f"a malformed answer: {content.decode('utf-8', 'replace')}")
 
     def _refusal(self, refused: "_Refused") -> Exception:
         """The error to raise for a status that is no success."""
@@ -176,6 +175,10 @@ class Connection:
         """What an error says of it: the beginning, on one line, without the key, which some servers repeat."""
         safe = text.replace(self._key, "(key)") if self._key else text
         return " ".join(mended(safe).split())[:_SHOWN]
+
+    def _without_key(self, text: str) -> str:
+        """An answer without the key, which must not get into files of episodes and caches."""
+        return text.replace(self._key, "(key)") if len(self._key) >= _LEAST_SECRET else text
 
 
 class _Refused(Exception):
@@ -251,7 +254,10 @@ class Endpoint(Connection):
         if not isinstance(text, str | None):
             raise AskAgain(f"a malformed answer: content must be a text, got {type(text).__name__}", tokens=tokens)
         reason = choice.get("finish_reason")
-        return Answer(mended(text or ""), tokens, isinstance(reason, str) and reason in _CUT)
+        if not isinstance(reason, str | None):
+            kind = type(reason).__name__
+            raise AskAgain(f"a malformed answer: finish_reason must be a text, got {kind}", tokens=tokens)
+        return Answer(self._without_key(mended(text or "")), tokens, reason in _CUT)
 
 
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
@@ -281,24 +287,26 @@ def tokens_used(came: Any) -> int | None:
 
 
 def _seconds(header: str | None) -> float | None:
-    """Return the pause that ``Retry-After`` asks for, a number of seconds or a date; None if it says neither."""
+    """Return the pause that ``Retry-After`` asks for, a number of seconds or a date.
+
+    None if it says neither, or more than a month, which no server means.
+    """
     if header is None:
         return None
     try:
         seconds = float(header)
     except ValueError:
-        date = parsedate_tz(header)
-        if date is None:
-            return None
         try:
-            seconds = mktime_tz(date) - time.time()
-        except (ValueError, OverflowError):  # the year 99999999999
+            date = parsedate_tz(header)
+            seconds = math.nan if date is None else mktime_tz(date) - time.time()
+        except (ValueError, OverflowError, IndexError, TypeError):  # the year 99999999999, the month 0
             return None
-    return None if math.isnan(seconds) else max(seconds, 0.0)
+    return max(seconds, 0.0) if seconds <= _MONTH else None
 
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds between two tries
 _LONGEST_PAUSE = 120.0  # seconds that an endpoint may ask us to wait
+_MONTH = 31 * 86_400.0  # seconds
 
 
 class Stopped(Exception):

@@ -1,14 +1,18 @@
 """New weights for a vLLM server that runs: it reads them from a folder, and forgets what the old ones made of texts."""
 
 import json
+import os
 import time
+from concurrent import futures
 from http.client import HTTPException
+from threading import Thread
 from typing import Any, NoReturn
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
 from lmrl.chat.tokens import server_address
 from lmrl.errors import UserError, check_range, in_one_line
+from lmrl.files import parse_json
 
 __all__ = ["WeightReloader"]
 
@@ -42,15 +46,17 @@ class WeightReloader:
         check_range("(0, inf)", timeout=timeout)
         self.url = server_address(url).removesuffix("/v1")
         self._timeout = timeout
+        # Not sent here, but the server knows it from the requests of `lmrl.chat.tokens.TokenClient`, and may repeat it.
+        self._key = os.environ.get("VLLM_API_KEY", "").strip()
         self._opener: OpenerDirector = build_opener(_NoRedirects)
 
     def answers(self) -> bool:
         """Whether there is a server that is ready."""
         try:
-            self._ask("/health", None, min(self._timeout, 10.0))
-        except (OSError, HTTPException):
+            status, _ = self._ask("/health", None, min(self._timeout, 10.0))
+        except (OSError, HTTPException, ValueError):
             return False
-        return True
+        return 200 <= status < 300
 
     def wait(self, seconds: float) -> bool:
         """Whether a server is ready within so many seconds."""
@@ -81,21 +87,42 @@ class WeightReloader:
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         try:
-            return json.loads(self._ask(path, json.dumps(body).encode(), self._timeout))
-        except HTTPError as error:
-            if error.code == 404:
-                self._fail(f"it has no {path}: start it with VLLM_SERVER_DEV_MODE=1 in its environment (vLLM 0.32)")
-            said = error.read(_MOST_BYTES).decode("utf-8", "replace")
-            self._fail(f"status {error.code} of {path}: {said}")
-        except (OSError, HTTPException, ValueError, RecursionError) as error:
+            status, content = self._ask(path, json.dumps(body).encode(), self._timeout)
+            if 200 <= status < 300:
+                return parse_json(content, "the answer")
+        except (OSError, HTTPException, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
             self._fail(f"no answer to {path}: {reason or type(error).__name__}")
+        if status == 404:
+            self._fail(f"it has no {path}: start it with VLLM_SERVER_DEV_MODE=1 in its environment (vLLM 0.32)")
+        self._fail(f"status {status} of {path}: {content.decode('utf-8', 'replace')}")
 
-    def _ask(self, path: str, data: bytes | None, timeout: float) -> bytes:
+    def _ask(self, path: str, data: bytes | None, timeout: float) -> tuple[int, bytes]:
+        """Return the status and the first MiB of what a server answers.
+
+        Raises:
+            TimeoutError: no whole answer in time. The timeouts of urllib begin anew with each byte, so another thread
+                waits for the bytes; it ends with the process at the latest.
+        """
         request = Request(f"{self.url}{path}", data, {"content-type": "application/json"})
-        with self._opener.open(request, timeout=timeout) as answer:
-            found: bytes = answer.read(_MOST_BYTES)
-        return found
+        came: futures.Future[tuple[int, bytes]] = futures.Future()
+        Thread(target=self._fetch, args=(request, timeout, came), daemon=True).start()
+        try:
+            return came.result(timeout)
+        except futures.TimeoutError as error:
+            raise TimeoutError(f"no whole answer within {timeout:g} s") from error
+
+    def _fetch(self, request: Request, timeout: float, came: "futures.Future[tuple[int, bytes]]") -> None:
+        try:
+            try:
+                answer = self._opener.open(request, timeout=timeout)
+            except HTTPError as error:  # which is an answer, too
+                answer = error
+            with answer:
+                came.set_result((answer.status, answer.read(_MOST_BYTES)))
+        except Exception as error:
+            came.set_exception(error)
 
     def _fail(self, what: str) -> NoReturn:
-        raise UserError(f"vLLM server at {self.url}: {in_one_line(what)}")
+        safe = what.replace(self._key, "(key)") if self._key else what
+        raise UserError(f"vLLM server at {self.url}: {in_one_line(safe)}")

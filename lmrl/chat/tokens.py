@@ -1,6 +1,5 @@
 """Token ids in, token ids and log-probabilities out: a language model at a vLLM server, asked many times at once."""
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -17,6 +16,7 @@ __all__ = ["Completion", "TokenClient", "TokenEndpoint", "server_address"]
 
 _MOST_POSITIONS = 2**27  # what a server can mean; more is no number of positions
 _ROUNDING = 1e-3  # a log-probability above 0 by less is 0
+_LOWEST = -3.4e38  # of float32, in which log-probabilities are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,9 @@ class TokenEndpoint(Connection):
 
 
 def _is_logprob(number: object) -> bool:
-    return isinstance(number, int | float) and math.isfinite(number) and number <= _ROUNDING
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return False
+    return _LOWEST <= number <= _ROUNDING  # which NaN is not
 
 
 def server_address(url: str) -> str:

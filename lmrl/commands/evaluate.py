@@ -13,7 +13,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from lmrl.configuration import env_arguments, named_values
 from lmrl.envs import registry
 from lmrl.envs.registry import chat_prompt
-from lmrl.errors import UserError, check_range, counted
+from lmrl.errors import UserError, check_range, counted, terminated_by_exception
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.results import CHOSEN, record_evaluation, tuned_settings
@@ -91,7 +91,8 @@ def evaluate_command(
     on_ray, player = _workers(ray, workers, make, policy, device), make()
     out = out or default_folder(policy, row, _told(decoding | arguments, selection), allow_pickle=allow_pickle)
     human, count = policy == "human", _count(policy, row.name, episodes, slots, seed)
-    with locked(out, "evaluation folder"), _bar(row.name, count, disable=human) as advance:
+    bar = _bar(row.name, count, disable=human)
+    with locked(out, "evaluation folder"), terminated_by_exception(), bar as advance:
         scores = record_evaluation(
             player,
             row.name,

@@ -57,7 +57,7 @@ def serve_command(
     """
     row, arguments, limits = named_task(task), env_arguments(env), Limits(sessions, idle, message_bytes)
     app = _app(row.name, limits, arguments)
-    with listen(host, port) as listener, suppress(KeyboardInterrupt):
+    with listen(host, port, _most_connections(limits)) as listener, suppress(KeyboardInterrupt):
         name = f"[{host}]" if ":" in host else host
         print(f"{row.name} at http://{name}:{listener.getsockname()[1]}\nCtrl-C ends it.", flush=True)
         if host not in ("127.0.0.1", "localhost", "::1"):
@@ -83,7 +83,7 @@ def serving(task: str, limits: Limits | None = None, app: ASGIApp | None = None,
     """
     limits = limits or Limits()
     server = make_server(app or _app(named_task(task).name, limits, env), limits)
-    with listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0, _most_connections(limits)) as listener:
         thread = threading.Thread(target=partial(server.run, sockets=[listener]), daemon=True)
         thread.start()
         while not server.started and thread.is_alive():
@@ -109,6 +109,11 @@ class _Connection(BoundedConnection):
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._timer.cancel()
         super().handle_websocket_upgrade(event)
+
+
+def _most_connections(limits: Limits) -> int:
+    """Those with a session, and twice as many others as are kept, since it takes a moment to cut one."""
+    return limits.sessions + 2 * _Connection.most
 
 
 def make_server(app: ASGIApp, limits: Limits, **settings: Any) -> uvicorn.Server:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lmrl.configuration import named_values
-from lmrl.errors import UserError
+from lmrl.errors import UserError, terminated_by_exception
 from lmrl.play.game import Game, Offer, Order
 from lmrl.players import is_chat, played_task
 
@@ -78,6 +78,7 @@ def web_command(
         app = make_app(Offer(first, runs, settings), keys, (host, socket.gethostname()))
         server = uvicorn.Config(
             app,
+            loop="asyncio",  # the one whose connections the listener counts
             http=BoundedConnection,
             ws="none",
             lifespan="off",
@@ -87,7 +88,7 @@ def web_command(
             h11_max_incomplete_event_size=16_384,
             timeout_graceful_shutdown=1,
         )
-        with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="lmrl-") as private:
+        with suppress(KeyboardInterrupt), terminated_by_exception(), TemporaryDirectory(prefix="lmrl-") as private:
             if not (no_browser or webbrowser.open(_leading_to(f"{place}#{keys.new(hidden=True)}", Path(private)))):
                 print(_no_browser(address, first), flush=True)
             uvicorn.Server(server).run(sockets=[listener])

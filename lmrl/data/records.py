@@ -8,11 +8,10 @@ import pyarrow as pa
 
 from lmrl.errors import UserError
 from lmrl.files import parse_json
-from lmrl.types import Episode
+from lmrl.types import LARGEST_REWARD, Episode
 
 __all__ = ["SCHEMA", "episode_from_record", "episode_from_row", "record_from_episode", "table_of"]
 
-_LARGEST_REWARD = 3.4e38  # of float32, in which is trained
 _INT32, _INT64 = 2**31, 2**63
 
 
@@ -29,7 +28,7 @@ def _list_of(is_element: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _is_reward(value: Any) -> bool:
-    return _is_number(value) and abs(value) <= _LARGEST_REWARD  # which NaN is not
+    return _is_number(value) and abs(value) <= LARGEST_REWARD  # which NaN is not
 
 
 def _is_seed(value: Any) -> bool:
@@ -195,15 +194,20 @@ def table_of(episodes: Sequence[Episode], first: int = 0) -> pa.Table:
         first: number of the first of them, for the message.
 
     Raises:
-        UserError: for a text that is not valid Unicode, or a reward that is not finite.
+        UserError: for a text that is not valid Unicode, a reward that is not finite, or an ``info`` that JSON cannot
+            hold.
     """
-    records = map(record_from_episode, episodes)
-    rows = [{**record, "info": json.dumps(record["info"], ensure_ascii=False)} for record in records]
+    numbers = f"episodes {first} to {first + len(episodes) - 1}"
+    rows = [record_from_episode(episode) for episode in episodes]
+    try:
+        for row in rows:
+            row["info"] = json.dumps(row["info"], ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"the info of {numbers} must hold what JSON knows: {error}") from error
     try:
         return pa.Table.from_pylist(rows, schema=SCHEMA)
     except UnicodeEncodeError as error:
-        last = first + len(rows) - 1
-        raise UserError(f"a text of episodes {first} to {last} is not valid Unicode: {error}") from error
+        raise UserError(f"a text of {numbers} is not valid Unicode: {error}") from error
 
 
 def episode_from_row(row: Any, where: str) -> Episode:

@@ -28,6 +28,8 @@ from lmrl.envs import registry
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.task import ChatPrompt, Task
 from lmrl.errors import UserError, check_range, in_one_line, unknown, without_secrets
+from lmrl.files import parse_json
+from lmrl.types import LARGEST_REWARD
 
 __all__ = ["CHAT", "OpenEnvGame", "TextArenaGame", "make", "named_task"]
 
@@ -36,6 +38,7 @@ CHAT = ChatPrompt(role="a player", rules="Play the game that is described below.
 
 _ADDRESS = re.compile(r"(?:http|ws)s?://[^\s/?#]+[^\s?#]*")
 _LONGEST_REPLY = 2**22
+_LONGEST_FAREWELL = 2.0  # seconds in which a server may answer that the connection is closed
 _EVERYTHING = (-math.inf, math.inf)
 
 
@@ -79,7 +82,9 @@ class OpenEnvGame(TextEnv):
     """A session of a server of OpenEnv; a lost one is begun anew with the next episode.
 
     Of a server of ours (``lmrl serve``), texts, rewards, endings and ``info`` are those of `lmrl.make`, and reset
-    options are handed on. Of others, ``done`` is an end by the rules.
+    options are handed on. Of others, ``done`` is an end by the rules. Half a character in a text becomes U+FFFD. An
+    answer of another form, or with a reward that float32 cannot hold, is an error at its turn; redirects are not
+    followed.
 
     Args:
         url: address of the server, ``http://...`` or ``ws://...``.
@@ -167,33 +172,40 @@ class OpenEnvGame(TextEnv):
 
     def _connected(self) -> Any:
         if self._connection is None:
-            connection = self._library.connect(self._url, open_timeout=self._timeout, max_size=_LONGEST_REPLY)
+            connection = self._library.connect(
+                self._url,
+                open_timeout=self._timeout,
+                close_timeout=min(self._timeout, _LONGEST_FAREWELL),
+                max_size=_LONGEST_REPLY,
+                create_connection=_without_redirects(self._library),
+            )
             self._hang_up = weakref.finalize(self, _shut_down, connection.socket)
             self._connection = connection
         return self._connection
 
     def _read(self, said: str | bytes) -> Turn:
         try:
-            answer = json.loads(said)
+            answer = parse_json(said, "the answer", mend=True)
             data = answer["data"]
             if answer["type"] == "error":
                 message, mismatch = in_one_line(str(data["message"]), 200), data.get("code") == "VALIDATION_ERROR"
                 hint = "; another field of its actions may be the text: --env action=NAME" if mismatch else ""
                 raise _Refusal(f"{self._url} refuses: {message}{hint}")
             observation, reward, done = data["observation"], data.get("reward"), data.get("done", False)
-            reward = 0.0 if reward is None else float(reward)
-            if not (isinstance(observation, dict) and isinstance(done, bool) and math.isfinite(reward)):
+            reward = 0.0 if reward is None else reward
+            is_reward = isinstance(reward, int | float) and abs(reward) <= LARGEST_REWARD
+            if not (isinstance(observation, dict) and isinstance(done, bool) and is_reward):
                 raise TypeError("of another form")
         except _Refusal:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"the answer of {self._url} is not one of OpenEnv: {said[:80]!r}") from error
-        return self._observed(observation, reward, done)
+        return self._observed(observation, float(reward), done)
 
     def _observed(self, seen: dict[str, Any], reward: float, done: bool) -> Turn:
         info = seen.get("info")
         ours = {"text", "terminated", "truncated"} <= set(seen) and isinstance(info, dict)
-        told: dict[str, Any] = _with_tuples(info) if ours else {}
+        told = _facts(info) if ours and info is not None else {}
         told |= {key: told.get(key) is True for key in ("illegal", "success")}
         ends = (seen["terminated"] is True, seen["truncated"] is True) if ours else (done, False)
         return (self._text_of(seen), reward, *ends, told)
@@ -217,6 +229,32 @@ def _shut_down(connection: socket.socket) -> None:
     """Without a word: whoever collects garbage may hold the locks that a word would need, or be the one to answer."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
+
+
+def _without_redirects(library: Any) -> type:
+    """A connection of the package `websockets` that goes to no other address than the one that the user named."""
+
+    class Connection(library.ClientConnection):  # type: ignore[misc]
+        def handshake(self, *arguments: Any, **settings: Any) -> None:
+            try:
+                super().handshake(*arguments, **settings)
+            except Exception as error:
+                # The package follows a redirect only where it sees its own exception.
+                raise ConnectionError(in_one_line(error, 120) or type(error).__name__) from error
+
+    return Connection
+
+
+def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server says in ``info``, without entries that readers of episodes would take for something else."""
+    facts: dict[str, Any] = _with_tuples(info)
+    facts.pop("error", None)  # by which `lmrl.rollout.rollout` marks an episode that it has aborted
+    if not isinstance(facts.get("final_observation", ""), str):
+        del facts["final_observation"]
+    replies = facts.get("replies", ())
+    if not (isinstance(replies, tuple) and all(isinstance(reply, str) for reply in replies)):
+        del facts["replies"]
+    return facts
 
 
 def _with_tuples(value: Any) -> Any:

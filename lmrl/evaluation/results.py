@@ -15,10 +15,13 @@ A run lives in ``runs/<task>/<name>``::
     cell.json                      of a table: all of it in one record, written at the end
 """
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lmrl.data.records import table_of
 from lmrl.data.storage import write_episodes
 from lmrl.envs import registry
 from lmrl.envs.registry import probe
@@ -196,8 +199,10 @@ def record_evaluation(
         The content of ``scores.json``.
 
     Raises:
-        UserError: the folder holds something else than an evaluation; as `evaluate`, and then the episodes that were
-            finished are kept in ``episodes.partial.parquet``, in the order in which they ended; the message says so.
+        UserError: the folder holds something else than an evaluation; and as `evaluate`.
+
+    Whatever is raised, Ctrl-C included, the episodes that were finished are kept in ``episodes.partial.parquet``, in
+    the order in which they ended. The message of a `UserError` says so, and else a line on stderr.
     """
     check_evaluation_folder(directory)
     finished: list[Episode] = []
@@ -207,16 +212,49 @@ def record_evaluation(
         if on_episode is not None:
             on_episode(episode)
 
-    partial = Path(directory) / _PARTIAL
     try:
         more: dict[str, Any] = {"provenance": provenance, "env": env, "selection": selection, "ray": ray}
         played = evaluate(policy, task, episodes, seed, slots, note, name=name, **more)
-    except UserError as error:
-        if not finished:
+        return write_evaluation(played, directory, _probe(policy, greedy, task, env or {}))
+    except BaseException as error:
+        metadata = {"task": task, "policy": name or type(policy).__name__, "seed": seed}
+        kept = _keep(finished, Path(directory) / _PARTIAL, metadata)
+        if not kept:
             raise
-        write_episodes(partial, finished, {"task": task, "policy": name or type(policy).__name__, "seed": seed})
-        raise UserError(f"{error}; the {len(finished)} episodes that were finished are in {partial}") from error
-    return write_evaluation(played, directory, _probe(policy, greedy, task, env or {}))
+        if isinstance(error, UserError):
+            raise UserError(f"{error}; {kept}") from error
+        print(f"note: {kept}", file=sys.stderr)
+        raise
+
+
+def _keep(finished: Sequence[Episode], partial: Path, metadata: Mapping[str, Any]) -> str:
+    """Write the episodes that were finished before a failure; say so, or nothing where none could be written.
+
+    An episode may itself be what failed. One whose ``info`` cannot be written is kept with its number of illegal
+    actions and its success alone.
+    """
+    writable = []
+    for episode in finished:
+        known = {"illegal": episode.illegal, "success": episode.success}
+        versions = (episode, replace(episode, info=known))
+        writable += [version for version in versions if _is_writable(version)][:1]
+    if not writable:
+        return ""
+    try:
+        write_episodes(partial, writable, metadata)
+    except OSError:  # the disk is full: what failed first is what the user has to know
+        return ""
+    if len(writable) < len(finished):
+        return f"{len(writable)} of the {len(finished)} episodes that were finished are in {partial}"
+    return f"the {len(writable)} episodes that were finished are in {partial}"
+
+
+def _is_writable(episode: Episode) -> bool:
+    try:
+        table_of([episode])
+    except Exception:  # of JSON, Unicode and Arrow, many kinds
+        return False
+    return True
 
 
 def _probe(policy: Policy, greedy: Callable[[], Policy] | None, task: str, arguments: Mapping[str, Any]) -> Any:

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lmrl.errors import UserError
 
-__all__ = ["BoundedConnection", "Keys", "OwnRequests", "listen"]
+__all__ = ["BoundedConnection", "Keys", "Listener", "OwnRequests", "listen"]
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -194,16 +194,50 @@ class BoundedConnection(H11Protocol):
             self._timer = self.loop.call_later(left if left > 0 else self.seconds, self._look)
 
 
-def listen(host: str, port: int) -> socket.socket:
+class Listener(socket.socket):
+    """A socket that listens and hangs up on a connection at once where too many are open.
+
+    `BoundedConnection` makes room only when its loop comes to it, and a loop of asyncio accepts thousands before.
+    """
+
+    most = 2 * BoundedConnection.most
+    """Connections at the same time, those included that are about to be cut."""
+
+    _open: tuple[socket.socket, ...] = ()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Return the next connection and its address.
+
+        Raises:
+            ConnectionAbortedError: it was one too many; loops take this as a client that has left.
+        """
+        connection, address = super().accept()
+        self._open = tuple(one for one in self._open if one.fileno() >= 0)
+        if len(self._open) >= self.most:
+            connection.close()
+            raise ConnectionAbortedError("too many connections")
+        self._open = (*self._open, connection)
+        return connection, address
+
+
+def listen(host: str, port: int, most: int = Listener.most) -> Listener:
     """A socket that listens at a port, 0 for any free one.
+
+    Args:
+        host: address to listen at.
+        port: to listen at.
+        most: connections at the same time.
 
     Raises:
         UserError: the port is taken, or the host is no name or address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        listening = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         raise UserError(
             f"cannot listen at host {host!r}, port {port} ({error}); --port 0 takes any free one"
         ) from error
+    listener = Listener(fileno=listening.detach())
+    listener.most = most
+    return listener

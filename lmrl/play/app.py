@@ -1,7 +1,9 @@
 """The server behind the page: it hands out the page and plays the games that the page asks for."""
 
 import json
+import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -24,7 +26,11 @@ _SCRIPTS = ("words.js", "web_seat.js", "web_page.js")
 _SESSION = "x-lmrl-session"
 """A header: unlike a cookie it goes to this port alone, and no page from elsewhere can make a browser send it."""
 _GAMES = 8
-"""So many are kept; the one that began first makes room."""
+"""So many are kept for a session; the one of it that began first makes room."""
+_ALL_GAMES = 64
+"""So many are kept in all, since each has players of its own in memory."""
+_IDLE = 1800.0
+"""Seconds without a request after which a game makes room for those of other sessions."""
 _MOST_BYTES = 1 << 16
 """Of a request's body."""
 _CLOSED = "Open the whole address that lmrl web printed; each opens the page once."
@@ -54,61 +60,94 @@ def make_app(offer: Offer, keys: Keys, names: Iterable[str] = ()) -> ASGIApp:
     return OwnRequests(Starlette(routes=routes, exception_handlers=handlers), names)
 
 
+@dataclass(slots=True)
+class _Running:
+    """A game, the session that plays it, and when it was last asked for, on the clock `time.monotonic`."""
+
+    session: str
+    game: Game
+    used: float
+
+
 class _Games:
-    """The running games by number; one thing at a time, since players share a machine."""
+    """The running games by number; one thing at a time, since players share a machine.
+
+    A session sees its own games alone, and no other one can end them.
+    """
 
     def __init__(self, offer: Offer) -> None:
         self._offer = offer
-        self._games: dict[int, Game] = {}
+        self._games: dict[int, _Running] = {}
         self._count = 0
         self._lock = Lock()
 
-    def offer(self, told: Any) -> dict[str, Any]:
+    def offer(self, session: str, told: Any) -> dict[str, Any]:
         return self._offer.describe()
 
-    def new(self, told: Any) -> dict[str, Any]:
-        return self._begin(self._offer.check(Order.read(told)), ())
+    def new(self, session: str, told: Any) -> dict[str, Any]:
+        return self._begin(session, self._offer.check(Order.read(told)), ())
 
-    def replay(self, told: Any) -> dict[str, Any]:
+    def replay(self, session: str, told: Any) -> dict[str, Any]:
         """A shared game: an order like any other, of a person alone, and the moves that they typed."""
         if not isinstance(told, dict) or set(told) != {"order", "moves"}:
             raise UserError(f"a shared game has the fields order, moves, got {told!r:.200}")
         order, moves = self._offer.check(Order.read(told["order"]), shared=True), read_moves(told["moves"])
         if [*order.policies, order.advisor] != [PERSON, ""]:
             raise UserError("a shared game has one player, who is human, and no advisor")
-        return self._begin(order, moves)
+        return self._begin(session, order, moves)
 
-    def _begin(self, order: Order, moves: Sequence[str]) -> dict[str, Any]:
+    def _begin(self, session: str, order: Order, moves: Sequence[str]) -> dict[str, Any]:
         with self._lock:
+            leaving = self._leaving(session)
             game = Game(order, self._offer.chat)
             try:
                 game.replay(moves)
             except Exception:
                 game.close()
                 raise
+            if leaving is not None:
+                self._games.pop(leaving).game.close()
             self._count += 1
-            self._games[self._count] = game
-            if len(self._games) > _GAMES:
-                self._games.pop(min(self._games)).close()
+            self._games[self._count] = _Running(session, game, time.monotonic())
             return {"game": self._count, **game.state()}
 
-    def step(self, told: Any) -> dict[str, Any]:
+    def _leaving(self, session: str) -> int | None:
+        """Return the number of the game that makes room for another one of a session; None if there is room.
+
+        Raises:
+            UserError: there is no room, and the session has no game of its own that could make it.
+        """
+        own = [number for number, running in self._games.items() if running.session == session]
+        if len(own) < _GAMES and len(self._games) < _ALL_GAMES:
+            return None
+        if own:
+            return own[0]
+        number = min(self._games, key=lambda number: self._games[number].used)
+        if time.monotonic() - self._games[number].used < _IDLE:
+            raise UserError(
+                f"{_ALL_GAMES} games are being played here, and there is no room for another one: try again later"
+            )
+        return number
+
+    def step(self, session: str, told: Any) -> dict[str, Any]:
         with self._lock:
-            game, typed = self._find(told), told.get("action")
+            game, typed = self._find(session, told), told.get("action")
             if not isinstance(typed, str | None):
                 raise UserError(f"action must be a text, got {typed!r:.80}")
             game.step(typed)
             return {"game": told["game"], **game.state()}
 
-    def advice(self, told: Any) -> dict[str, Any]:
+    def advice(self, session: str, told: Any) -> dict[str, Any]:
         with self._lock:
-            return self._find(told).advice()
+            return self._find(session, told).advice()
 
-    def _find(self, told: Any) -> Game:
+    def _find(self, session: str, told: Any) -> Game:
         number = told.get("game") if isinstance(told, dict) else None
-        if not isinstance(number, int) or number not in self._games:
+        running = self._games.get(number) if isinstance(number, int) else None
+        if running is None or running.session != session:
             raise UserError("this game is no longer there: begin another one")
-        return self._games[number]
+        running.used = time.monotonic()
+        return running.game
 
 
 async def _told(request: Request) -> Any:
@@ -140,11 +179,12 @@ def _opening(keys: Keys) -> Callable[[Request], Any]:
     return answer
 
 
-def _answering(keys: Keys, work: Callable[[Any], dict[str, Any]]) -> Callable[[Request], Any]:
+def _answering(keys: Keys, work: Callable[[str, Any], dict[str, Any]]) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
-        if not keys.knows(request.headers.get(_SESSION, "")):
+        session = request.headers.get(_SESSION, "")
+        if not keys.knows(session):
             return JSONResponse({"error": _CLOSED}, 403)
-        return JSONResponse(await run_in_threadpool(work, await _told(request)))
+        return JSONResponse(await run_in_threadpool(work, session, await _told(request)))
 
     return answer
 

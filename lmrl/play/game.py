@@ -256,7 +256,9 @@ class Offer:
             if shared or order.task != self.first.task or word not in self.first.env:
                 self._check_argument(order.task, word)
         if order.seed > _MAX_SEED:
-            raise UserError(f"seed must be at most {_MAX_SEED}, got {order.seed:.6g}")
+            digits = len(str(order.seed))
+            shown = f"{order.seed:.6g}" if digits < 309 else f"a number of {digits} digits"
+            raise UserError(f"seed must be at most {_MAX_SEED}, got {shown}")
         return order
 
     def _check_argument(self, task: str, word: str) -> None:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from lmrl.envs import registry
-from lmrl.errors import UserError
+from lmrl.errors import UserError, terminated_by_exception
 from lmrl.evaluation.aggregates import aggregates, improvements
 from lmrl.evaluation.records import DATA, Record, read_record_curves, read_records
 from lmrl.evaluation.result_files import read_json, write_json
@@ -194,7 +194,11 @@ def write_report(
     scores = {task: _scores(runs, task, players) for task, players in found.items()}
     made = _made(runs, found)
     _check_folder(out)
-    with locked(out, "report folder", wait=_WAIT), TemporaryDirectory(prefix="lmrl-report-") as drawn:
+    with (
+        locked(out, "report folder", wait=_WAIT),
+        terminated_by_exception(),
+        TemporaryDirectory(prefix="lmrl-report-") as drawn,
+    ):
         _write(runs, Path(drawn), found, scores, made, algorithms)
         _move(Path(drawn), out)
     return out / "report.html"

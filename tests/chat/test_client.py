@@ -182,6 +182,18 @@ def test_a_refusal_is_final_and_tells_no_key(refusal: Any) -> None:
     assert "sk-secret" not in str(error.value)
 
 
+def test_no_answer_and_no_error_repeats_the_key() -> None:
+    """Nor a part of it, where an error is cut within it; a short word that serves as key may be said."""
+    key = "sk-secret-of-some-length"
+    with Unruly(completion(f"It is {key}."), reply(200, f"{' ' * 780}{key}")) as server:
+        asking = client(server, api_key=key, retries=0)
+        assert asking.complete(say("a")) == ["It is (key)."]
+        with pytest.raises(ChatError) as error:
+            asking.complete(say("a"))
+        assert "a malformed answer: (key)" in str(error.value) and "sk-" not in str(error.value)
+        assert client(server, api_key="EMPTY").complete(say("EMPTY"[::-1])) == ["EMPTY"]
+
+
 @pytest.mark.parametrize("status", [200, 400])
 def test_compressed_bodies_are_refused_before_they_grow(status: int) -> None:
     """A few kB can stand for GiB, and one part of them is decompressed as a whole."""
@@ -226,13 +238,20 @@ def test_redirects_are_not_followed(status: int) -> None:
         assert len(server.bodies) == 1
 
 
-@pytest.mark.parametrize("reason", [["length"], {"stop": 1}, 3, None])
-def test_a_reason_of_another_kind_is_none(reason: Any) -> None:
-    with Unruly(completion("b", reason)) as server:
-        assert client(server, retries=0).complete(say("a")) == ["b"]
+@pytest.mark.parametrize("reason", [["length"], {"stop": 1}, 3, True])
+def test_an_answer_with_a_reason_of_another_kind_is_malformed(reason: Any) -> None:
+    with Unruly(completion("b", reason), completion("c", None)) as server:
+        assert client(server, retries=1).complete(say("a")) == ["c"]
+        server.faults = [completion("b", reason)] * 2
+        told = r"a malformed answer: finish_reason must be a text, got \w+ \(tries: 2\)"
+        with pytest.raises(ChatError, match=told):
+            client(server, retries=1).complete(say("a"))
 
 
-@pytest.mark.parametrize("wish", ["Wed, 21 Oct 99999999999 07:28:00 GMT", "nan", "-5", "soon"])
+ABSURD = ["Wed, 21 Oct 99999999999 07:28:00 GMT", "Fri, 31 Dec 9999 23:59:59 GMT", "Wed, 0 0 0 0:0:0", "1e400", "1e300"]
+
+
+@pytest.mark.parametrize("wish", [*ABSURD, "nan", "-5", "soon", ",", "1 2 3 4 5"])
 def test_an_absurd_pause_is_not_kept(wish: str) -> None:
     with Unruly(reply(503, "{}", retry_after=wish)) as server:
         assert client(server, retries=1).complete(say("ab")) == ["ba"]

@@ -24,6 +24,7 @@ from lmrl.errors import UserError
 from lmrl.integrations.openenv import Limits
 from lmrl.integrations.trl import environment_factory
 from lmrl.players import default_folder
+from tests.helpers.endpoints import Unruly, reply
 from tests.helpers.served import serving
 
 websockets = pytest.importorskip("websockets")
@@ -32,7 +33,10 @@ from websockets.asyncio.server import serve  # noqa: E402
 
 @contextmanager
 def answering(answer: Callable[[dict[str, Any]], Any]) -> Iterator[str]:
-    """A server of somebody else, that answers each message as it likes; the address."""
+    """A server of somebody else, that answers each message as it likes; the address.
+
+    An answer that can be called is called with the connection, and may do anything to it.
+    """
     ready, addresses = threading.Event(), []
 
     async def handle(connection: Any) -> None:
@@ -40,6 +44,9 @@ def answering(answer: Callable[[dict[str, Any]], Any]) -> Iterator[str]:
             if message == '{"type": "close"}':
                 return
             said = answer(json.loads(message))
+            if callable(said):
+                await said(connection)
+                continue
             await connection.send(said if isinstance(said, (str, bytes)) else json.dumps(said))
 
     async def run() -> None:
@@ -131,13 +138,18 @@ def test_a_served_task_obeys_all_laws_but_pickling() -> None:
         ({"type": "observation"}, "is not one of OpenEnv"),
         (seen(reward="much", text="x"), "is not one of OpenEnv"),
         (seen(reward=1e999, text="x"), "is not one of OpenEnv"),
+        (seen(reward=1e300, text="x"), "is not one of OpenEnv"),
+        (seen(reward=10**400, text="x"), "is not one of OpenEnv"),
+        (seen(reward="1", text="x"), "is not one of OpenEnv"),
+        ('{"type": "observation", "data": {"observation": {"text": "x"}, "reward": NaN}}', "is not one of OpenEnv"),
+        (seen(text="x", deep=json.loads("[" * 200 + "]" * 200)), "is not one of OpenEnv"),
         (seen(done="yes", text="x"), "is not one of OpenEnv"),
         (seen(one="x", two="y"), "tells several texts (one, two); say which to show: --env observation=NAME"),
         (seen(number=3), "tells no text (number)"),
         ({"type": "error", "data": {"message": "full", "code": "CAPACITY_REACHED"}}, "refuses: full"),
         ("x" * 2**22 + "x", "no answer of"),
     ],
-    ids=range(12),
+    ids=range(17),
 )
 def test_strange_answers_are_errors_in_one_line(answer: Any, told: str) -> None:
     with answering(lambda message: answer) as url:
@@ -149,13 +161,30 @@ def test_strange_answers_are_errors_in_one_line(answer: Any, told: str) -> None:
 
 
 def test_strange_infos_of_a_server_like_ours_are_facts_of_the_right_kind() -> None:
-    info = {"success": "yes", "illegal": 3, "start": "here", "task_id": ["x"], "seed": 99}
+    info = {"success": "yes", "illegal": 3, "start": "here", "task_id": ["x"], "seed": 99, "error": "mine"}
+    info |= {"final_observation": 5, "replies": ["a", 5], "half \ud83d": ["\ud83d"]}
     with answering(lambda _: seen(0, text="x", terminated=1, truncated=False, info=info)) as url:
         env = lmrl.make(f"openenv:{url}")
         _, told = env.reset(seed=5)
         assert (told["success"], told["illegal"], told["start"], told["seed"]) == (False, False, {}, 5)
         assert isinstance(told["task_id"], str)
+        assert not {"error", "final_observation", "replies"} & set(told)
+        assert told["half \ufffd"] == ("\ufffd",)
         assert env.step("x")[2:4] == (False, False)
+
+
+def test_half_a_character_is_mended_where_it_arrives() -> None:
+    with answering(lambda _: seen(0, text="half \ud83d, whole \ud83d\ude00")) as url:
+        env = lmrl.make(f"openenv:{url}")
+        assert env.reset(seed=0)[0] == env.step("x")[0] == "half \ufffd, whole \U0001f600"
+
+
+def test_no_redirect_is_followed() -> None:
+    with answering(lambda _: seen(text="x")) as other:
+        elsewhere = f"ws{other.removeprefix('http')}/ws"
+        with Unruly(reply(307, "", location=elsewhere)) as server:
+            with pytest.raises(UserError, match=r"no server at .* 307"):
+                lmrl.make(f"openenv:{server.url}")
 
 
 def test_a_lost_session_is_begun_anew_with_the_next_episode_and_not_within_one() -> None:

@@ -1,10 +1,15 @@
+import errno
 import json
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import gymnasium
 import pytest
 
 from lmrl.data.storage import read_episodes
@@ -17,7 +22,7 @@ from lmrl.evaluation.played import transcript
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.evaluation.result_files import SCORE_KEYS
-from lmrl.evaluation.results import notes_on_weights, write_evaluation
+from lmrl.evaluation.results import notes_on_weights, record_evaluation, write_evaluation
 from lmrl.types import Episode, Reply, Request
 
 KEYS = (
@@ -236,6 +241,103 @@ def test_a_failed_write_leaves_the_evaluation_before(tmp_path: Path) -> None:
         write_evaluation(broken, folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["evaluation"]
+
+
+class Fails:
+    """Goes up, and raises something in the third episode that it is asked for."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error, self.seeds = error, set[int]()
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        self.seeds |= {request.seed for request in requests}
+        if len(self.seeds) > 2:
+            raise self.error
+        return [Reply("move up \ud83d\n") for _ in requests]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError("a mistake in a policy"),
+        UnicodeEncodeError("utf-8", "\ud83d", 0, 1, "surrogates not allowed"),
+        OSError(errno.ENOSPC, "No space left on device", "another file"),
+        KeyboardInterrupt(),
+        SystemExit(143),
+        UserError("the server is gone"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_finished_episodes_are_kept_whatever_fails(
+    error: BaseException, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(type(error)) as raised:
+        record_evaluation(Fails(error), "maze_fo", tmp_path / "e", episodes=5, slots=1, env={"max_steps": 1})
+    kept = [*read_episodes(tmp_path / "e" / "episodes.partial.parquet")]
+    assert [episode.actions for episode in kept] == [("move up \ufffd\n",) * 2] * 2
+    told = str(raised.value) if isinstance(error, UserError) else capsys.readouterr().err
+    assert told.rstrip().endswith(f"the 2 episodes that were finished are in {tmp_path / 'e/episodes.partial.parquet'}")
+
+
+class Odd(gymnasium.Env[str, str]):
+    """One turn; an answer, reward and info as told, and those that nobody would object to in episodes before."""
+
+    def __init__(self, text: str = "x\n", reward: Any = 1.0, info: Any = None, begun: list[int] | None = None) -> None:
+        self.last, self.begun = (text, reward, info), [] if begun is None else begun
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        self.begun.append(seed or 0)
+        return "begin\n", {}
+
+    def step(self, action: str) -> Any:
+        text, reward, info = self.last if len(self.begun) == 3 else ("x\n", 1.0, None)
+        return text, reward, True, False, {} if info is None else {"facts": info}
+
+
+@pytest.mark.parametrize(
+    ("odd", "told"),
+    [
+        ({"reward": 1e300}, r"reward of a step must be a finite number \(of float32\), got 1e\+300"),
+        ({"reward": float("nan")}, "reward of a step must be .*, got nan"),
+        ({"reward": 10**400}, "reward of a step must be .*, got inf"),
+        ({"info": {1, 2}}, "the info of episodes 0 to 3 must hold what JSON knows: .*set"),
+        ({"info": "\ud83d"}, "a text of episodes 0 to 3 is not valid Unicode"),
+    ],
+)
+def test_what_no_file_can_hold_loses_no_episode(
+    odd: dict[str, Any], told: str, tmp_path: Path, player: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reward is refused at its turn; an info that cannot be written is left out of what is kept."""
+    begun: list[int] = []
+    make = partial(Odd, begun=begun, **odd)
+    monkeypatch.setattr(sys.modules["lmrl.evaluation.evaluate"], "environment", lambda *_: make)
+    count = 2 if "reward" in odd else 4
+    with pytest.raises(UserError, match=rf"{told}.*; the {count} episodes that were finished are in .*"):
+        record_evaluation(player(_up), "maze_fo", tmp_path / "e", episodes=4, slots=1)
+    kept = [*read_episodes(tmp_path / "e" / "episodes.partial.parquet")]
+    assert [episode.rewards for episode in kept] == [(1.0,)] * count
+
+
+def test_half_a_character_of_an_environment_is_mended(
+    tmp_path: Path, player: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["lmrl.evaluation.evaluate"], "environment", lambda *_: lambda: Odd("half \ud83d\n"))
+    record_evaluation(player(_up), "maze_fo", tmp_path / "e", episodes=3, slots=1)
+    texts = [episode.observations[-1] for episode in read_episodes(tmp_path / "e" / "episodes.parquet")]
+    assert texts == ["x\n", "x\n", "half \ufffd\n"]
+
+
+def test_a_disk_that_is_full_of_other_files_loses_no_episode(
+    tmp_path: Path, player: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "scores.json")
+
+    monkeypatch.setattr("lmrl.evaluation.results.write_json", full)
+    with pytest.raises(OSError, match="No space left"):
+        record_evaluation(player(_up), "maze_fo", tmp_path / "e", episodes=3, env={"max_steps": 1})
+    assert os.listdir(tmp_path / "e") == ["episodes.partial.parquet"]
+    assert len([*read_episodes(tmp_path / "e" / "episodes.partial.parquet")]) == 3
 
 
 def test_nothing_but_an_evaluation_is_replaced(tmp_path: Path) -> None:

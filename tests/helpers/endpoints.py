@@ -58,6 +58,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.now -= 1
         fault(self) if fault else completion(body["messages"][-1]["content"][::-1])(self)
 
+    def do_GET(self) -> None:
+        with self.server.lock:
+            fault = self.server.faults.pop(0) if self.server.faults else reply(404, "")
+        fault(self)
+
     def log_message(self, *arguments: Any) -> None:
         pass
 

@@ -1,8 +1,10 @@
 """The games of the page, the server behind it, the command, and all of it in a browser where one is installed."""
 
 import json
+import os
 import re
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -10,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -21,7 +24,7 @@ from lmrl.cli import main
 from lmrl.commands.web import _chat_settings, _leading_to
 from lmrl.envs.registry import make, make_policy
 from lmrl.errors import UserError
-from lmrl.play.access import BoundedConnection, Keys
+from lmrl.play.access import BoundedConnection, Keys, listen
 from lmrl.play.app import make_app
 from lmrl.play.game import Game, Offer, Order
 from lmrl.play.seat import Seat
@@ -211,11 +214,13 @@ ORDER: dict[str, Any] = {"task": "wordle", "policies": ["human"], "seed": 1, "ad
 
 
 @contextmanager
-def served(first: Order, runs: Path = Path("runs"), **limits: float) -> Iterator[str]:
-    """The address of a page; its keys and its sessions are all ``k``."""
-    keys, connection = Keys(print, make=lambda: "k"), type("Connection", (BoundedConnection,), limits)
+def served(
+    first: Order, runs: Path = Path("runs"), make: Callable[[], str] = lambda: "k", **limits: float
+) -> Iterator[str]:
+    """The address of a page; its keys and its sessions are all ``k``, or as they are made."""
+    keys, connection = Keys(print, make), type("Connection", (BoundedConnection,), limits)
     keys.new()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with listen("127.0.0.1", 0) as listener:
         app = make_app(Offer(first, runs), keys, ["here"])
         settings = uvicorn.Config(app, http=connection, lifespan="off", log_level="error")
         server = uvicorn.Server(settings)
@@ -303,6 +308,7 @@ def test_only_a_session_is_answered_and_told_what_is_wrong() -> None:
             ("new", {**ORDER, "seed": "1"}, "seed must be a whole number, got '1'"),
             ("new", {**ORDER, "seed": -1}, "seed must be a whole number from 0, got -1"),
             ("new", {**ORDER, "seed": 10**300}, "seed must be at most 9007199254740992, got 1e+300"),
+            ("new", {**ORDER, "seed": 10**400}, "seed must be at most 9007199254740992, got a number of 401 digits"),
             ("new", {**ORDER, "policies": [1]}, "policies must be a list of texts, got [1]"),
             ("new", {**ORDER, "task": "x"}, "unknown task 'x'"),
             ("step", {"game": 1, "action": "about"}, "the game is over"),
@@ -317,6 +323,48 @@ def test_only_a_session_is_answered_and_told_what_is_wrong() -> None:
         assert game["game"] == 9
         assert ask(f"{root}advice", {"game": 1})[0] == 400
         assert ask(f"{root}advice", {"game": 2})[::2] == (200, {})
+
+
+def numbered() -> Callable[[], str]:
+    """Makes ``0``, ``1``, ...: keys and sessions in turn, so that the key ``0`` opens the session ``1``."""
+    return map(str, count()).__next__
+
+
+def sessions(root: str, number: int) -> list[str]:
+    """Open so many sessions of a page whose keys are `numbered`."""
+    opened = [ask(f"{root}open", {"key": str(2 * index)}, "") for index in range(number)]
+    return [told["session"] for _, _, told in opened]
+
+
+def test_no_session_ends_or_plays_the_games_of_another() -> None:
+    with served(Order("wordle"), make=numbered()) as root:
+        one, other = sessions(root, 2)
+        _, _, game = ask(f"{root}new", ORDER, one)
+        step = {"game": game["game"], "action": "about"}
+        for _ in range(20):
+            assert ask(f"{root}new", ORDER, other)[0] == 200
+        assert ask(f"{root}step", step, other)[::2] == (
+            400,
+            {"error": "this game is no longer there: begin another one"},
+        )
+        assert ask(f"{root}step", step, one)[0] == 200
+
+
+def test_the_games_of_all_sessions_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a game that nobody has asked for in half an hour makes room for those of another session."""
+    monkeypatch.setattr("lmrl.play.app._ALL_GAMES", 3)
+    with served(Order("wordle"), make=numbered()) as root:
+        one, other, third = sessions(root, 3)
+        games = [ask(f"{root}new", ORDER, session)[2]["game"] for session in (one, one, other)]
+        status, _, told = ask(f"{root}new", ORDER, third)
+        assert (status, told["error"].partition(",")[0]) == (400, "3 games are being played here")
+        games.append(ask(f"{root}new", ORDER, other)[2]["game"])  # its own one has made room
+        monkeypatch.setattr("lmrl.play.app._IDLE", 0.0)
+        assert ask(f"{root}advice", {"game": games[0]}, one)[0] == 200
+        assert ask(f"{root}new", ORDER, third)[0] == 200
+        owners = (one, one, other, other)
+        left = [ask(f"{root}advice", {"game": games[place]}, owner)[0] for place, owner in enumerate(owners)]
+        assert left == [200, 400, 400, 200]
 
 
 @pytest.mark.parametrize(
@@ -567,6 +615,67 @@ def test_there_are_never_more_connections_than_allowed(connected: Connect) -> No
         waiting[39].settimeout(0.1)
         with pytest.raises(TimeoutError):
             waiting[39].recv(1)
+
+
+def test_a_connection_too_many_is_refused_before_it_is_kept(connected: Connect) -> None:
+    """It takes no descriptor while the others are served, however fast connections are opened."""
+    with listen("127.0.0.1", 0, most=2) as listener, ExitStack() as kept:
+        root = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        clients = [connected(root, b"") for _ in range(4)]
+        first, _ = kept.enter_context(listener.accept()[0]), kept.enter_context(listener.accept()[0])
+        for client in clients[2:]:
+            before = len(os.listdir("/proc/self/fd"))
+            with pytest.raises(ConnectionAbortedError):
+                listener.accept()
+            assert len(os.listdir("/proc/self/fd")) == before and is_cut(client)
+        first.close()
+        connected(root, b"")
+        kept.enter_context(listener.accept()[0])
+
+
+def test_connections_that_are_opened_faster_than_cut_do_not_grow(connected: Connect) -> None:
+    """All of them wait when the loop begins, and it would accept them at once."""
+    kept: list[int] = []
+
+    class Counting(BoundedConnection):
+        most = 10
+
+        def connection_made(self, transport: Any) -> None:
+            kept.append(len(os.listdir("/proc/self/fd")))
+            super().connection_made(transport)
+
+    with listen("127.0.0.1", 0, most=20) as listener:
+        listener.listen(200)
+        root = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        clients = [connected(root, HALVES[1]) for _ in range(100)]
+        before = len(os.listdir("/proc/self/fd"))
+        app = make_app(Offer(Order("wordle"), Path("runs")), Keys(print))
+        server = uvicorn.Server(uvicorn.Config(app, http=Counting, loop="asyncio", lifespan="off", log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            assert all(map(is_cut, clients[:10] + clients[20:]))
+            assert max(kept) < before + 20 + 15  # and what the loop itself has open
+            assert ask(root)[0] == 200
+        finally:
+            server.should_exit = True
+            thread.join(20)
+
+
+def test_a_page_that_is_told_to_end_leaves_no_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lmrl", "web", "wordle", "--port", "0", "--no-browser"]
+    settings = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        root = process.stdout.readline().split()[-1].partition("#")[0]
+        while not list(tmp_path.glob("lmrl-*")):
+            time.sleep(0.01)
+        with suppress(OSError):
+            ask(root)
+        process.terminate()
+        assert process.wait(20) == 143
+        assert "Traceback" not in process.stderr.read()
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_goes_wrong_inside_is_told_to_the_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,6 +199,8 @@ def refused(server: TokenServer, **settings: Any) -> str:
         ({"logprobs": None}, "without a log-probability for each token id"),
         ({"logprobs": {"token_logprobs": [None] * len(LEFT)}}, "without a log-probability for each token id"),
         ({"logprobs": {"token_logprobs": [0.5] * len(LEFT)}}, "without a log-probability for each token id"),
+        ({"logprobs": {"token_logprobs": [-(10**400)] * len(LEFT)}}, "without a log-probability for each token id"),
+        ({"logprobs": {"token_logprobs": [False] * len(LEFT)}}, "without a log-probability for each token id"),
         ({"status": 400, "error": {"message": "no such\nsetting"}}, "status 400"),
     ],
 )
