@@ -2,14 +2,17 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from lmrl.errors import UserError
 
-__all__ = ["all_gather_objects", "map_over_ranks", "rank_and_world_size"]
+__all__ = ["all_gather_objects", "in_shared_work", "map_over_ranks", "rank_and_world_size"]
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_IN_SHARED_WORK = ContextVar("in_shared_work", default=False)
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -30,11 +33,16 @@ def all_gather_objects(mine: T) -> list[T]:
     return found
 
 
+def in_shared_work() -> bool:
+    """Whether this process works on its share of `map_over_ranks`, which it may leave at any moment."""
+    return _IN_SHARED_WORK.get()
+
+
 def map_over_ranks(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R]:
     """Let every process work on its share of the items, and give all of them all results.
 
     Shares need not take equally long: who is done waits for the others. If one fails, all do, so that none waits for
-    ever; an error on one process is an error on all.
+    ever; an error on one process is an error on all, and so is Ctrl-C.
 
     Args:
         items: the same on all processes. Process ``r`` of ``n`` gets items ``r``, ``r + n``, ...
@@ -45,18 +53,25 @@ def map_over_ranks(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]
 
     Raises:
         UserError: the work of another process failed. An error of this one is handed on.
+        KeyboardInterrupt: the work of one of them was interrupted.
     """
     rank, world = rank_and_world_size()
     mine: Sequence[R] = ()
-    error: Exception | None = None
+    error: Exception | KeyboardInterrupt | None = None
+    entered = _IN_SHARED_WORK.set(True)
     try:
         mine = work(items[rank::world])
-    except Exception as raised:
+    except (Exception, KeyboardInterrupt) as raised:
         error = raised
-    parts = all_gather_objects((list(mine), None if error is None else f"{type(error).__name__}: {error}"))
+    _IN_SHARED_WORK.reset(entered)
+    failure = None if error is None else f"{type(error).__name__}: {error}"
+    parts = all_gather_objects((list(mine), failure, isinstance(error, KeyboardInterrupt)))
+    # Before errors: all of them have to leave in the same way, since they save together after this one alone.
+    if any(interrupted for _, _, interrupted in parts):
+        raise KeyboardInterrupt
     if error is not None:
         raise error
-    for other, (_, failure) in enumerate(parts):
+    for other, (_, failure, _) in enumerate(parts):
         if failure is not None:
             raise UserError(f"process {other} of {world} failed: {failure}")
     return [parts[index % world][0][index // world] for index in range(len(items))]
