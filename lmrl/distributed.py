@@ -2,17 +2,26 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from lmrl.errors import UserError
 
-__all__ = ["all_gather_objects", "in_shared_work", "map_over_ranks", "rank_and_world_size"]
+__all__ = ["all_gather_objects", "map_over_ranks", "rank_and_world_size", "shared_work"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_IN_SHARED_WORK = ContextVar("in_shared_work", default=False)
+
+class SharedWork:
+    """The share of `map_over_ranks` on which this process works, which it may leave at any moment."""
+
+    def __init__(self) -> None:
+        self.is_under_way = False
+        #: Asked when a share begins: whether it is called off, as if Ctrl-C had come in the middle of it.
+        self.is_called_off: Callable[[], bool] | None = None
+
+
+shared_work = SharedWork()
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -31,11 +40,6 @@ def all_gather_objects(mine: T) -> list[T]:
     found: list[Any] = [None] * world
     sys.modules["torch.distributed"].all_gather_object(found, mine)
     return found
-
-
-def in_shared_work() -> bool:
-    """Whether this process works on its share of `map_over_ranks`, which it may leave at any moment."""
-    return _IN_SHARED_WORK.get()
 
 
 def map_over_ranks(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R]:
@@ -58,12 +62,14 @@ def map_over_ranks(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]
     rank, world = rank_and_world_size()
     mine: Sequence[R] = ()
     error: Exception | KeyboardInterrupt | None = None
-    entered = _IN_SHARED_WORK.set(True)
     try:
+        shared_work.is_under_way = True
+        if shared_work.is_called_off is not None and shared_work.is_called_off():
+            raise KeyboardInterrupt
         mine = work(items[rank::world])
     except (Exception, KeyboardInterrupt) as raised:
         error = raised
-    _IN_SHARED_WORK.reset(entered)
+    shared_work.is_under_way = False
     failure = None if error is None else f"{type(error).__name__}: {error}"
     parts = all_gather_objects((list(mine), failure, isinstance(error, KeyboardInterrupt)))
     # Before errors: all of them have to leave in the same way, since they save together after this one alone.

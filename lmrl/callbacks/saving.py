@@ -17,7 +17,7 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from lmrl.distributed import in_shared_work
+from lmrl.distributed import shared_work
 from lmrl.errors import check_range
 from lmrl.files import remove, replace
 from lmrl.modules import LanguageModule
@@ -118,6 +118,7 @@ class _SignalsBetweenSteps:
     def begin(self) -> None:
         """Take the place of the present handlers. Only the main thread can."""
         self.alone = False
+        shared_work.is_called_off = self._is_interrupted
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if callable(signal.getsignal(number)):
@@ -154,19 +155,24 @@ class _SignalsBetweenSteps:
 
     def end(self) -> None:
         """Restore the handlers."""
+        shared_work.is_called_off = None
         for number, handler in self._handlers.items():
             if signal.getsignal(number) == self.receive:  # else somebody has taken the place since
                 signal.signal(number, handler)
         self._handlers = {}
+
+    def _is_interrupted(self) -> bool:
+        """Whether Ctrl-C waits, and a rollout or an evaluation that is about to begin need not."""
+        return self._waiting == signal.SIGINT and _is_between_steps(self._trainer)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: note it, or hand it over if it need not wait."""
         # Ctrl-C ends a rollout or an evaluation at once, and so does a second one in the middle of a step. Lightning
         # acts on SIGTERM only after a batch, which would be in the middle of the next step.
         again = self._waiting == signal.SIGINT
-        at_once = in_shared_work() if self._together else True
+        at_once = shared_work.is_under_way if self._together else True
         if number == signal.SIGINT and (again or (at_once and _is_between_steps(self._trainer))):
-            self.alone = again and self._together
+            self.alone = self._together and not shared_work.is_under_way
             self._handlers[number](number, frame)
         else:
             self._waiting = number
