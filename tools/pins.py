@@ -1,15 +1,16 @@
 """Write ``requirements/ci.txt`` and ``requirements/lowest.txt``: ``make pins`` after a change of versions.
 
-Both are for CPython 3.11 on x86-64 Linux with a CPU build of torch, and name every package, so that they are installed
-with ``pip install --no-deps``. The versions of ``ci.txt`` are those of ``constraints.txt``; only its files, whose hashes
-it lists, are accepted. ``lowest.txt`` has the lowest versions that ``pyproject.toml`` permits.
+Both are for CPython 3.11 on x86-64 Linux with a CPU build of torch. They name every package, so that you install them
+with ``pip install --no-deps``. ``ci.txt`` has the versions of ``constraints.txt`` and the hashes of the files that pip
+may install. ``lowest.txt`` has the lowest versions that ``pyproject.toml`` permits.
 """
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
+
+import tomllib
 
 FOLDER = Path("requirements")
 UV = [sys.executable, "-m", "uv", "pip", "compile", "--python-platform", "x86_64-manylinux_2_28"]
