@@ -179,7 +179,7 @@ def three_ranks(short: Path) -> Any:
 
     def begin(ready: Callable[[], bool], episodes: int = 2) -> tuple["subprocess.Popen[str]", list[int]]:
         config = yaml.safe_load(Path("short.yaml").read_text())
-        config["trainer"] |= {"max_steps": 1_000_000, "devices": 3, "strategy": "ddp"}
+        config["trainer"] |= {"max_steps": 1_000_000, "max_time": "00:00:05:00", "devices": 3, "strategy": "ddp"}
         playing, keeping = config["trainer"]["callbacks"]
         playing["init_args"] |= {"every_n_steps": 3, "episodes": episodes}
         keeping["init_args"] = {"every_n_steps": 1_000_000}
