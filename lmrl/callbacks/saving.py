@@ -206,7 +206,8 @@ class KeepLast(Callback):
         """
         if stage == "fit" and trainer.world_size > 1:
             self._signals = _SignalsBetweenSteps(trainer)
-            trainer._signal_connector._sigterm_notifier_fn = self._signals.receive  # type: ignore[method-assign]
+            connector: Any = trainer._signal_connector
+            connector._sigterm_notifier_fn = self._signals.receive
 
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Have signals wait for the end of a step."""
