@@ -26,6 +26,7 @@ from lmrl.training.sharding import full_state_dict, is_sharded
 
 __all__ = ["KeepLast", "save_run"]
 
+_NOTIFIER = "_sigterm_notifier_fn"
 _PATIENCE = 20.0  # seconds for the other processes of a run to end, after all of them have saved
 
 
@@ -115,6 +116,14 @@ class _SignalsBetweenSteps:
         #: Whether a signal ends this process without the others: nothing that takes all of them may follow.
         self.alone = self._together
 
+    def replace_notifier(self) -> None:
+        """Take the place of Lightning's handler of SIGTERM, which it is about to register.
+
+        It communicates at whatever point the signal reaches it. The other processes are at another one, and then all
+        of them hang.
+        """
+        vars(self._trainer._signal_connector)[_NOTIFIER] = self.receive
+
     def begin(self) -> None:
         """Take the place of the present handlers. Only the main thread can."""
         self.alone = False
@@ -156,6 +165,7 @@ class _SignalsBetweenSteps:
     def end(self) -> None:
         """Restore the handlers."""
         shared_work.is_called_off = None
+        vars(self._trainer._signal_connector).pop(_NOTIFIER, None)
         for number, handler in self._handlers.items():
             if signal.getsignal(number) == self.receive:  # else somebody has taken the place since
                 signal.signal(number, handler)
@@ -200,14 +210,10 @@ class KeepLast(Callback):
         self._children: list[Popen[bytes]] = []
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Take the place of Lightning's handler of SIGTERM where several processes train together.
-
-        It communicates at whatever point the signal reaches it. The others are at another one, and then all hang.
-        """
+        """Note SIGTERM from now on, where several processes train together."""
         if stage == "fit" and trainer.world_size > 1:
             self._signals = _SignalsBetweenSteps(trainer)
-            connector: Any = trainer._signal_connector
-            connector._sigterm_notifier_fn = self._signals.receive
+            self._signals.replace_notifier()
 
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Have signals wait for the end of a step."""
