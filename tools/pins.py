@@ -15,7 +15,8 @@ import tomllib
 FOLDER = Path("requirements")
 UV = [sys.executable, "-m", "uv", "pip", "compile", "--python-platform", "x86_64-manylinux_2_28"]
 EXTRAS = ["--extra", "dev", "--extra", "textnav", "pyproject.toml"]
-#: The CPU build of torch (torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl), which is in the index of PyTorch.
+#: torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl of PyTorch's own index. It alone is listed: next to the hash of
+#: the build for CUDA, pip prefers that one, and its libraries are not.
 CPU_BUILD = {"torch": "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"}
 #: What torch needs for CUDA alone.
 CUDA = ("cuda-", "nvidia-", "triton")
@@ -32,7 +33,9 @@ def compiled(*options: str) -> list[dict[str, Any]]:
 def with_hashes(package: dict[str, Any]) -> str:
     """Return the line of a package, with the hashes of its wheels, or else of its source."""
     files = package.get("wheels") or [package["sdist"]]
-    hashes = sorted({file["hashes"]["sha256"] for file in files} | {CPU_BUILD.get(package["name"], "")} - {""})
+    hashes = sorted({file["hashes"]["sha256"] for file in files})
+    if package["name"] in CPU_BUILD:
+        hashes = [CPU_BUILD[package["name"]]]
     return " \\\n".join([f"{package['name']}=={package['version']}", *(f"    --hash=sha256:{one}" for one in hashes)])
 
 
