@@ -15,8 +15,8 @@ import tomllib
 FOLDER = Path("requirements")
 UV = [sys.executable, "-m", "uv", "pip", "compile", "--python-platform", "x86_64-manylinux_2_28"]
 EXTRAS = ["--extra", "dev", "--extra", "textnav", "pyproject.toml"]
-#: torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl of PyTorch's own index. It alone is listed: next to the hash of
-#: the build for CUDA, pip prefers that one, and its libraries are not.
+#: torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl, of PyTorch's own index. It alone is listed: beside the hash
+#: of the build for CUDA, pip prefers that one, whose libraries are not listed.
 CPU_BUILD = {"torch": "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"}
 #: What torch needs for CUDA alone.
 CUDA = ("cuda-", "nvidia-", "triton")
