@@ -4,12 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
+INSTALL_LISTED = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 # Small models on few cores: one thread per process is faster than threads that wait for each other.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart smollm2 test test-all verifiers agilerl vllm nightly lint format bench bench-peers notebooks docs clean
+.PHONY: help demo quickstart smollm2 test test-all pinned pins lowest verifiers agilerl vllm nightly lint format bench bench-peers notebooks docs clean
 
 help:  ## what can be made
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  make \1\t/' | expand -t 20
@@ -47,6 +48,25 @@ test: $(VENV)/.dev  ## the tests, less those that train for long
 test-all: $(VENV)/.dev  ## all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
+# chess and jericho have no wheels. What builds them and lmrl is in the list, too, so that pip downloads nothing else.
+pinned: | $(BIN)/python  ## what CI does: exactly the files whose hashes are listed (Python 3.11, x86-64 Linux), into .venv
+	awk '/^setuptools==/,!/\\$$/' requirements/ci.txt > $(VENV)/build.txt
+	$(INSTALL_LISTED) --require-hashes -r $(VENV)/build.txt
+	$(INSTALL_LISTED) --require-hashes --no-build-isolation -r requirements/ci.txt
+	$(INSTALL_LISTED) --no-build-isolation -e .
+	@touch $(VENV)/.main $(VENV)/.dev
+
+pins: | $(BIN)/python  ## requirements/ci.txt and lowest.txt, after a change of pyproject.toml or constraints.txt
+	$(PYTHON) -m venv $(VENV)/pins
+	$(VENV)/pins/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(VENV)/pins/bin/python tools/pins.py
+
+lowest: | $(BIN)/python  ## the fast tests with the lowest versions that pyproject.toml permits, in an environment of its own
+	$(PYTHON) -m venv $(VENV)/lowest
+	$(VENV)/lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/lowest.txt
+	$(VENV)/lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(VENV)/lowest/bin/python -m pytest -n 2 -m "not slow" --ignore tests/benchmarks $(ARGS)
+
 verifiers: | $(BIN)/python  ## the tests with verifiers, in an environment of its own: it does not go with the others
 	$(PYTHON) -m venv $(VENV)/verifiers
 	grep -vE '^(openai|mcp|mcp-types)==' requirements/constraints.txt \
@@ -74,8 +94,9 @@ vllm: $(VENV)/.dev $(VENV)/.vllm  ## the tests with a real vLLM server on the CP
 	LMRL_VLLM=$(VENV)/vllm/bin/python $(BIN)/python -m pytest -s tests/policies/test_vllm_server.py \
 		tests/callbacks/test_vllm_sampler_server.py $(ARGS)
 
-nightly: verifiers agilerl vllm  ## what takes too long for every change: other packages, 100 seeds of every task served, hostile requests and replies
+nightly: verifiers agilerl vllm  ## what takes too long for every change: other packages, served tasks, killed commands, hostile requests and replies
 	LMRL_SERVED_SEEDS=100 $(BIN)/python -m pytest tests/integrations/openenv/test_server.py -k transcripts
+	LMRL_KILLS=20 $(BIN)/python -m pytest tests/test_files.py -k killed
 	$(BIN)/python -m benchmarks hostile
 	LMRL_HOSTILE_REPLIES=100 $(BIN)/python -m pytest tests/fuzz/test_hostile_replies.py
 

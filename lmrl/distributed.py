@@ -6,10 +6,22 @@ from typing import Any, TypeVar
 
 from lmrl.errors import UserError
 
-__all__ = ["all_gather_objects", "map_over_ranks", "rank_and_world_size"]
+__all__ = ["all_gather_objects", "map_over_ranks", "rank_and_world_size", "shared_work"]
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class SharedWork:
+    """The share of `map_over_ranks` on which this process works, which it may leave at any moment."""
+
+    def __init__(self) -> None:
+        self.is_under_way = False
+        #: Asked when a share begins: whether it is called off, as if Ctrl-C had come in the middle of it.
+        self.is_called_off: Callable[[], bool] | None = None
+
+
+shared_work = SharedWork()
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -34,7 +46,7 @@ def map_over_ranks(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]
     """Let every process work on its share of the items, and give all of them all results.
 
     Shares need not take equally long: who is done waits for the others. If one fails, all do, so that none waits for
-    ever; an error on one process is an error on all.
+    ever; an error on one process is an error on all, and so is Ctrl-C.
 
     Args:
         items: the same on all processes. Process ``r`` of ``n`` gets items ``r``, ``r + n``, ...
@@ -45,18 +57,27 @@ def map_over_ranks(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]
 
     Raises:
         UserError: the work of another process failed. An error of this one is handed on.
+        KeyboardInterrupt: the work of one of them was interrupted.
     """
     rank, world = rank_and_world_size()
     mine: Sequence[R] = ()
-    error: Exception | None = None
+    error: Exception | KeyboardInterrupt | None = None
     try:
+        shared_work.is_under_way = True
+        if shared_work.is_called_off is not None and shared_work.is_called_off():
+            raise KeyboardInterrupt
         mine = work(items[rank::world])
-    except Exception as raised:
+    except (Exception, KeyboardInterrupt) as raised:
         error = raised
-    parts = all_gather_objects((list(mine), None if error is None else f"{type(error).__name__}: {error}"))
+    shared_work.is_under_way = False
+    failure = None if error is None else f"{type(error).__name__}: {error}"
+    parts = all_gather_objects((list(mine), failure, isinstance(error, KeyboardInterrupt)))
+    # Before errors: all of them have to leave in the same way, since they save together after this one alone.
+    if any(interrupted for _, _, interrupted in parts):
+        raise KeyboardInterrupt
     if error is not None:
         raise error
-    for other, (_, failure) in enumerate(parts):
+    for other, (_, failure, _) in enumerate(parts):
         if failure is not None:
             raise UserError(f"process {other} of {world} failed: {failure}")
     return [parts[index % world][0][index // world] for index in range(len(items))]

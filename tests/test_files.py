@@ -1,16 +1,20 @@
 """Files and folders that appear complete or not at all, and one process at a time in a folder."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Timer
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from lmrl import files
+from lmrl.cli import main
 from lmrl.errors import UserError
 from lmrl.files import locked, replacing, replacing_folder
 
@@ -248,3 +252,169 @@ def test_no_key_is_in_the_note_of_a_lock(tmp_path: Path, monkeypatch: pytest.Mon
         for text in (file.read_text(encoding="utf-8"), str(error.value)):
             assert "hunter2" not in text
             assert "api_key=... base_url=http://...@host/v1 retries=1 --logger.api_key ... --seed 3" in text
+
+
+# -- commands that are killed ---------------------------------------------------------------------------------------
+
+# How often each command below is killed.
+KILLS = int(os.environ.get("LMRL_KILLS", "3"))
+CHANGES = ("open", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir")
+WRITING = os.O_WRONLY | os.O_RDWR
+
+
+def changes_until_death(words: list[str], folder: Path, at: int | None) -> int | None:
+    """Run a command in a process that is killed before its ``at``-th change under a folder.
+
+    Returns:
+        The number of changes; None if it was killed.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _count_and_die(words, folder, at, writing)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        told = pipe.read()
+    status = os.waitpid(child, 0)[1]
+    if at is None:
+        assert status == 0 and told, status
+        return int(told)
+    assert status == signal.SIGKILL, status
+    return None
+
+
+def _count_and_die(words: list[str], folder: Path, at: int | None, pipe: int) -> NoReturn:
+    done = 0
+
+    def note() -> None:
+        nonlocal done
+        done += 1
+        if done == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def look(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in CHANGES or (event == "open" and not arguments[2] & WRITING):
+            return
+        paths = [path for path in arguments if isinstance(path, str)]
+        # `shutil.rmtree` names what it deletes from within the folder.
+        within = event in ("os.remove", "os.rmdir") and arguments[1] != -1
+        if within or any(os.path.abspath(path).startswith(str(folder)) for path in paths):
+            note()
+
+    def synchronize(file: int, fsync: Callable[[int], None] = os.fsync) -> None:
+        note()
+        fsync(file)
+
+    sys.addaudithook(look)
+    os.fsync = synchronize
+    code = 1
+    try:
+        code = main(words)
+        os.write(pipe, str(done).encode())
+    finally:
+        os._exit(code)
+
+
+def moments(changes: int) -> list[int]:
+    """Numbers of changes, spread over all of them."""
+    return sorted({1 + int((changes - 1) * (2 * index + 1) / (2 * KILLS)) for index in range(KILLS)})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def check_killed(place: Path, words: str, target: Path, check: Callable[[Any, Any], None]) -> None:
+    """Kill a command at several moments, and let it end after each of the last ones.
+
+    Args:
+        place: working directory, with what is there before; only files in it count.
+        words: of the command.
+        target: what it replaces, in ``place``.
+        check: is given the contents before and after the command, and looks at those of the target.
+    """
+    before = shutil.copytree(place, place.with_name("before"))
+    old = contents(target)
+    changes = changes_until_death(words.split(), place, None)
+    assert changes is not None and changes >= KILLS
+    new = contents(target)
+    assert new != old
+    everything = {path for path in contents(place) if not path.endswith(".lock")}
+    for at in moments(changes):
+        shutil.rmtree(place)
+        shutil.copytree(before, place)
+        os.chdir(place)
+        changes_until_death(words.split(), place, at)
+        check(old, new)
+    # What the last one has left is in nobody's way.
+    changes_until_death(words.split(), place, None)
+    check(new, new)
+    assert {path for path in contents(place) if not path.endswith(".lock")} == everything
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "place").mkdir()
+    monkeypatch.chdir(tmp_path / "place")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # a killed process leaves its temporary folder
+    return tmp_path / "place"
+
+
+def check_one_of(target: Path) -> Callable[[Any, Any], None]:
+    def check(old: dict[str, bytes], new: dict[str, bytes]) -> None:
+        assert contents(target) in (old, new)
+
+    return check
+
+
+def test_a_killed_evaluation_leaves_the_old_or_the_new_one(place: Path) -> None:
+    words = "evaluate maze_fo --policy random --out out --episodes"
+    assert main([*words.split(), "2"]) == 0
+    check_killed(place, f"{words} 3", place / "out", check_one_of(place / "out"))
+
+
+def test_a_killed_zoo_add_leaves_the_old_or_the_new_policy(place: Path, bc_run: str) -> None:
+    shutil.copytree(bc_run, place / "maze_fo/bc")
+    words = "zoo add maze_fo/bc --to zoo --episodes"
+    assert main([*words.split(), "2"]) == 0
+    target = place / "zoo/maze_fo/bc"
+    check_killed(place, f"{words} 3", target, check_one_of(target))
+
+
+def test_a_killed_export_to_minari_leaves_no_dataset_or_a_whole_one(
+    place: Path, data_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minari: Any = pytest.importorskip("minari", reason="needs Minari: pip install 'lmrl[minari]'")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", "minari")
+    target = place / "minari/lmrl/maze/beh-v0"
+
+    def check(old: dict[str, bytes], new: dict[str, bytes]) -> None:
+        if not target.exists():
+            return
+        assert contents(target).keys() == new.keys()
+        assert minari.load_dataset("lmrl/maze/beh-v0").total_episodes == 30
+
+    words = f"data export {data_path} --minari lmrl/maze/beh-v0"
+    check_killed(place, words, target, check)
+
+
+def test_a_killed_report_names_no_picture_that_is_missing(place: Path, run_of: Any, player: Any) -> None:
+    """The earlier report has pictures that the new one has not."""
+    bc = player(lambda request: "move down\n")
+    page = place / "page"
+    run_of(place / "table", "bc", bc, episodes=3, metrics="step,train/loss\n1,2.0\n2,1.0\n")
+    assert main(["report", "--runs", "table", "--out", "page"]) == 0
+    (page / "thesis.txt").write_text("three years of work")
+    (place / "table/maze_fo/bc/metrics.csv").unlink()
+
+    def check(old: dict[str, bytes], new: dict[str, bytes]) -> None:
+        there = contents(page)
+        assert (page / "thesis.txt").read_text() == "three years of work"
+        text = there["report.md"].decode()
+        shown = re.findall(r"\]\(([\w.]+\.png)\)", text)
+        assert shown and set(shown) <= there.keys()
+        assert there["report.md"] in (old["report.md"], new["report.md"])
+        assert there["report.html"] in (old["report.html"], new["report.html"])
+
+    check_killed(place, "report --runs table --out page", page, check)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from torch.distributed import run as torchrun
 
 from benchmarks import gpu_session, memory
@@ -228,6 +230,35 @@ def test_the_constraints_pin_what_is_needed_once_per_python() -> None:
     wanted = re.findall(r'^  "([A-Za-z0-9-]+)', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     needed = {name.lower() for name in wanted} & {"lightning", "transformers", "gymnasium", "pytest", "ruff", "mypy"}
     assert needed == {"lightning", "transformers", "gymnasium", "pytest", "ruff", "mypy"} <= pinned
+
+
+def test_what_ci_installs_agrees_with_the_project_and_the_constraints() -> None:
+    """If this is red, run `make pins`."""
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
+    folder = ROOT / "requirements"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    needed = [Requirement(text) for text in [*project["dependencies"], *extras["dev"], *extras["textnav"]]]
+    listed = (folder / "ci.txt").read_text(encoding="utf-8").replace(" \\\n", "")
+    tested = dict(re.findall(r"^([a-z0-9-]+)==(\S+)(?: +--hash=sha256:[0-9a-f]{64})+$", listed, re.MULTILINE))
+    assert len(tested) == len(listed.splitlines()) - 1, "each line but the first has a version and hashes"
+    lowest = dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", (folder / "lowest.txt").read_text(), re.MULTILINE))
+    for requirement in needed:
+        name = canonicalize_name(requirement.name)
+        assert requirement.specifier.contains(tested[name]), f"ci.txt: {name}"
+        assert requirement.specifier.contains(lowest[name]), f"lowest.txt: {name}"
+    for name in ("lightning", "peft", "torch", "transformers"):  # which nothing else asks for in newer versions
+        bounds = [str(requirement.specifier) for requirement in needed if requirement.name == name]
+        assert f">={'.'.join(lowest[name].split('.')[:2])}" in bounds, name
+    pinned = set((folder / "constraints.txt").read_text(encoding="utf-8").splitlines())
+    for name, version in tested.items():
+        assert {f"{name}=={version}", f'{name}=={version} ; python_version >= "3.11"'} & pinned or name == "setuptools"
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        used = re.findall(r"uses: (.*)", path.read_text(encoding="utf-8"))
+        assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v[\d.]+", action) for action in used), path
 
 
 def test_large_files_are_refused_outside_the_zoo(tmp_path: Path) -> None:

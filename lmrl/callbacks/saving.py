@@ -4,14 +4,20 @@ import signal
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import Popen, TimeoutExpired
+from time import monotonic
 from types import FrameType
 from typing import Any
 
 import lightning as L
+import torch
+import torch.distributed as dist
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from lmrl.distributed import shared_work
 from lmrl.errors import check_range
 from lmrl.files import remove, replace
 from lmrl.modules import LanguageModule
@@ -19,6 +25,9 @@ from lmrl.training.saving import note_weights
 from lmrl.training.sharding import full_state_dict, is_sharded
 
 __all__ = ["KeepLast", "save_run"]
+
+_NOTIFIER = "_sigterm_notifier_fn"
+_PATIENCE = 20.0  # seconds for the other processes of a run to end, after all of them have saved
 
 
 def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mapping[str, Any] | None = None) -> None:
@@ -93,44 +102,87 @@ class _SignalsBetweenSteps:
     """Holds SIGINT and SIGTERM back until the optimizer step under way is complete, then hands them to their handlers.
 
     A checkpoint has no place for the gradients of half a step, so a run can only be resumed between two steps.
+
+    Processes that train together agree on a signal after each step, whichever of them got it: they save together, so
+    they have to end after the same step. Ctrl-C ends a share of a rollout or an evaluation at once on its process; who
+    takes part in that learns of it at its end (`map_over_ranks`).
     """
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
+        self._together = trainer.world_size > 1
         self._handlers: dict[int, Any] = {}
         self._waiting: int | None = None
+        #: Whether a signal ends this process without the others: nothing that takes all of them may follow.
+        self.alone = self._together
+
+    def replace_notifier(self) -> None:
+        """Take the place of Lightning's handler of SIGTERM, which it is about to register.
+
+        It communicates at whatever point the signal reaches it. The other processes are at another one, and then all
+        of them hang.
+        """
+        vars(self._trainer._signal_connector)[_NOTIFIER] = self.receive
 
     def begin(self) -> None:
         """Take the place of the present handlers. Only the main thread can."""
+        self.alone = False
+        shared_work.is_called_off = self._is_interrupted
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if callable(signal.getsignal(number)):
-                    self._handlers[number] = signal.signal(number, self._receive)
+                    self._handlers[number] = signal.signal(number, self.receive)
 
     def deliver(self) -> None:
-        """Hand over the signal that waits, if there is one and no step is under way."""
-        number = self._waiting
-        if number is None or not _is_between_steps(self._trainer):
+        """Hand over the signal that waits here or on another process, if there is one and no step is under way.
+
+        Processes that train together have to call it together.
+        """
+        if not _is_between_steps(self._trainer):
+            return
+        number = self._agreed() if self._together else self._waiting
+        if number is None:
             return
         self._waiting = None
-        self._handlers[number](number, None)
+        if not self._together:
+            self._handlers[number](number, None)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            # What Lightning's handler notes. It would also wait for the other processes, wherever they are.
+            self._trainer._signal_connector.received_sigterm = True
         if number == signal.SIGTERM and self._trainer.fit_loop.epoch_loop._num_ready_batches_reached():
             # Lightning would stop after the epoch's last batch, resume by counting the next epoch's batches on from
             # there, and cut them into other windows of accumulation. From here it resumes at the next epoch.
             raise SIGTERMException
 
+    def _agreed(self) -> int | None:
+        """Return the signal that any of the processes has received; of several, SIGTERM."""
+        received = torch.tensor(self._waiting or 0, device=self._trainer.strategy.root_device)
+        dist.all_reduce(received, dist.ReduceOp.MAX)
+        return int(received) or None
+
     def end(self) -> None:
         """Restore the handlers."""
+        shared_work.is_called_off = None
+        vars(self._trainer._signal_connector).pop(_NOTIFIER, None)
         for number, handler in self._handlers.items():
-            if signal.getsignal(number) == self._receive:  # else somebody has taken the place since
+            if signal.getsignal(number) == self.receive:  # else somebody has taken the place since
                 signal.signal(number, handler)
         self._handlers = {}
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
+    def _is_interrupted(self) -> bool:
+        """Whether Ctrl-C waits, and a rollout or an evaluation that is about to begin need not."""
+        return self._waiting == signal.SIGINT and _is_between_steps(self._trainer)
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: note it, or hand it over if it need not wait."""
         # Ctrl-C ends a rollout or an evaluation at once, and so does a second one in the middle of a step. Lightning
         # acts on SIGTERM only after a batch, which would be in the middle of the next step.
         again = self._waiting == signal.SIGINT
-        if number == signal.SIGINT and (again or _is_between_steps(self._trainer)):
+        at_once = shared_work.is_under_way if self._together else True
+        if number == signal.SIGINT and (again or (at_once and _is_between_steps(self._trainer))):
+            self.alone = self._together and not shared_work.is_under_way
             self._handlers[number](number, frame)
         else:
             self._waiting = number
@@ -141,6 +193,8 @@ class KeepLast(Callback):
 
     Ctrl-C and SIGTERM wait for the end of an optimizer step, so that the run resumes with the same weights as if it had
     not been stopped. A second Ctrl-C ends it at once, with the last checkpoint that there is.
+
+    Processes that train together end together, whichever of them gets the signal.
     """
 
     def __init__(self, every_n_steps: int = 1000) -> None:
@@ -153,10 +207,18 @@ class KeepLast(Callback):
         self.every_n_steps = every_n_steps
         self._saved, self._written = -1, False
         self._signals: _SignalsBetweenSteps | None = None
+        self._children: list[Popen[bytes]] = []
+
+    def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Note SIGTERM from now on, where several processes train together."""
+        if stage == "fit" and trainer.world_size > 1:
+            self._signals = _SignalsBetweenSteps(trainer)
+            self._signals.replace_notifier()
 
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Have signals wait for the end of a step."""
-        self._signals = _SignalsBetweenSteps(trainer)
+        if self._signals is None:
+            self._signals = _SignalsBetweenSteps(trainer)
         self._signals.begin()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
@@ -189,11 +251,32 @@ class KeepLast(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Save what a run has learned that was told to end; after an error the last good checkpoint is worth more."""
+        signals = self._signals
         self._end_signals()
         told_to_end = isinstance(exception, (KeyboardInterrupt, SIGTERMException))
-        if told_to_end and trainer.training and _is_between_steps(trainer):
-            self._write(trainer, pl_module)
+        if trainer.world_size > 1:
+            told_to_end = told_to_end and signals is not None and not signals.alone
+        if told_to_end:
+            self._release_children(trainer)
+            if trainer.training and _is_between_steps(trainer):
+                self._write(trainer, pl_module)
         self._keep(trainer)
+
+    def wait_for_children(self) -> None:
+        """Wait until the processes have ended that this one has started and that were told to end with it."""
+        end = monotonic() + _PATIENCE
+        for child in self._children:
+            try:
+                child.wait(max(0.0, end - monotonic()))
+            except TimeoutExpired:
+                child.kill()
+
+    def _release_children(self, trainer: Trainer) -> None:
+        """Let the processes that Lightning has started end by themselves: it would kill them, or this one with them."""
+        launcher = trainer.strategy.launcher
+        if isinstance(launcher, _SubprocessScriptLauncher):
+            self._children += launcher.procs
+            launcher.procs.clear()
 
     def _end_signals(self) -> None:
         if self._signals is not None:

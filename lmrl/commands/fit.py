@@ -1,15 +1,18 @@
 """``lmrl fit``: LightningCLI over any LightningModule and LightningDataModule."""
 
+import os
 import re
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from glob import escape
 from importlib import import_module
 from pathlib import Path
 from pickle import UnpicklingError
+from threading import Thread
+from time import sleep
 from typing import Any
 
 from jsonargparse import ArgumentError, Namespace
@@ -20,7 +23,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf.errors import OmegaConfBaseException
 
-from lmrl.callbacks import InteractiveEvaluation, TrainingProgress
+from lmrl.callbacks import InteractiveEvaluation, KeepLast, TrainingProgress
 from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
 from lmrl.commands.run_folder import check_run_folder, run_folder
@@ -35,6 +38,8 @@ __all__ = ["RunConfig", "TrainingCLI", "fit"]
 
 
 _INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+#: Environment variable: the process that started those of the same training.
+_PARENT = "LMRL_FIT_PROCESS"
 #: Of settings that Lightning would take, and then fail or do nothing.
 _RANGES = {
     "[0, 4294967295]": ("seed_everything",),
@@ -167,8 +172,37 @@ def fit(argv: Sequence[str]) -> int:
     words = _with_class_names(with_config_files(argv))
     if not words:
         raise UserError("nothing to train: lmrl fit --config configs/<task>/<algorithm>.yaml (see: lmrl fit --help)")
-    with quiet_libraries():
-        return _train(TrainingCLI(words), argv)
+    with quiet_libraries(), _ending_with_its_parent():
+        try:
+            return _train(TrainingCLI(words), argv)
+        except KeyboardInterrupt:
+            if getattr(rank_zero_only, "rank", 0) == 0:
+                raise
+            return _INTERRUPTED  # the first process says it
+
+
+@contextmanager
+def _ending_with_its_parent() -> Iterator[None]:
+    """End this process when the one ends that has started it for the same training (`trainer.devices`).
+
+    Lightning's processes wait for each other for half an hour, however the first one ended.
+    """
+    parent = os.getppid()
+    if os.environ.get(_PARENT) == str(parent) and os.environ.get("LOCAL_RANK", "0") != "0":
+        Thread(target=_end_with, args=(parent,), daemon=True).start()
+        yield
+        return
+    os.environ[_PARENT] = str(os.getpid())
+    try:
+        yield
+    finally:
+        os.environ.pop(_PARENT, None)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        sleep(0.5)
+    os._exit(1)
 
 
 def _train(cli: TrainingCLI, argv: Sequence[str]) -> int:
@@ -179,16 +213,24 @@ def _train(cli: TrainingCLI, argv: Sequence[str]) -> int:
         except UnpicklingError as error:
             raise unreadable(checkpoint, error) from error
         except SIGTERMException:  # Lightning would have it end with 0, as if the training was finished
-            print(f"terminated{_how_to_go_on(cli.trainer, argv)}", file=sys.stderr)
-            return _TERMINATED
+            return _ended_by("terminated", _TERMINATED, cli.trainer, argv)
         except SystemExit as end:  # Lightning tidies up after Ctrl-C, and then exits with 1
             if not isinstance(end.__context__, KeyboardInterrupt):
                 raise
-            print(f"interrupted{_how_to_go_on(cli.trainer, argv)}", file=sys.stderr)
-            return _INTERRUPTED
+            return _ended_by("interrupted", _INTERRUPTED, cli.trainer, argv)
     if cli.trainer.is_global_zero:
         print(_ending(cli.trainer))
     return 0
+
+
+def _ended_by(how: str, code: int, trainer: Trainer, argv: Sequence[str]) -> int:
+    """Wait for the other processes of the run, say how to resume it, and return the exit code."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, KeepLast):
+            callback.wait_for_children()
+    if trainer.is_global_zero:
+        print(f"{how}{_how_to_go_on(trainer, argv)}", file=sys.stderr)
+    return code
 
 
 def _how_to_go_on(trainer: Trainer, argv: Sequence[str]) -> str:

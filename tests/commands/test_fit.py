@@ -1,7 +1,14 @@
-"""What ``lmrl fit`` says: names of classes in short, lines of progress, the end, how to go on."""
+"""What ``lmrl fit`` says: names of classes in short, lines of progress, the end, how to go on after a signal."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -136,3 +143,123 @@ def test_a_mistake_is_told_in_a_line(
 def test_it_needs_something_to_train() -> None:
     with pytest.raises(UserError, match="nothing to train"):
         lmrl.fit()
+
+
+# Runs the command, and notes with which code each of the processes ended that train together.
+DRIVER = """
+import os, sys
+from lmrl.cli import main
+if __name__ == "__main__":
+    code = main()
+    with open("rank" + os.environ.get("LOCAL_RANK", "0"), "w") as file:
+        file.write(str(code))
+    sys.exit(code)
+"""
+
+
+def wait_until(ready: Callable[[], bool], seconds: float, process: "subprocess.Popen[str]") -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end and process.poll() is None, Path("stderr").read_text()
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs: one that has ended stays in the list until its parent asks for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def three_ranks(short: Path) -> Any:
+    """Begin a run of three processes, and return the first one and the numbers of the others."""
+    begun = []
+
+    def begin(ready: Callable[[], bool], episodes: int = 2) -> tuple["subprocess.Popen[str]", list[int]]:
+        config = yaml.safe_load(Path("short.yaml").read_text())
+        config["trainer"] |= {"max_steps": 1_000_000, "max_time": "00:00:05:00", "devices": 3, "strategy": "ddp"}
+        playing, keeping = config["trainer"]["callbacks"]
+        playing["init_args"] |= {"every_n_steps": 3, "episodes": episodes}
+        keeping["init_args"] = {"every_n_steps": 1_000_000}
+        progress = {"class_path": "TrainingProgress", "init_args": {"seconds": 0.1}}
+        config["trainer"]["callbacks"].append(progress)
+        Path("short.yaml").write_text(yaml.safe_dump(config))
+        Path("driver.py").write_text(DRIVER)
+        command = [sys.executable, "driver.py", "fit", "--config", "short.yaml"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        with open("stderr", "w") as file:
+            first = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+        begun.append(first)
+        wait_until(ready, 240, first)
+        return first, [int(pid) for pid in Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()]
+
+    yield begin
+    for first in begun:
+        if first.poll() is None or any(map(is_alive, _group(first.pid))):
+            os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+
+
+def _group(leader: int) -> list[int]:
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [pid for pid in pids if is_alive(pid) and os.getpgid(pid) == leader]
+
+
+def check_ended(first: "subprocess.Popen[str]", others: list[int], how: signal.Signals, argv: str) -> None:
+    code, told = {signal.SIGTERM: (143, "terminated"), signal.SIGINT: (130, "interrupted")}[how]
+    # It takes a few seconds where nothing else runs; a hang would be for ever.
+    assert first.wait(timeout=90) == code, Path("stderr").read_text()
+    assert not any(map(is_alive, others))
+    assert [Path(f"rank{rank}").read_text() for rank in range(3)] == [str(code)] * 3
+    lines = [line for line in Path("stderr").read_text().splitlines() if not line.startswith(("step ", "warning: "))]
+    assert len(lines) == 1 and re.fullmatch(
+        rf"{told} at step \d+; go on with: lmrl {argv} --ckpt_path=runs/maze_fo/bc/last.ckpt", lines[0]
+    ), lines
+    assert Path("runs/maze_fo/bc/last.ckpt").is_file() and not Path("runs/maze_fo/bc/.last.ckpt.new").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks for processes where Linux lists them")
+@pytest.mark.parametrize(
+    ("how", "whom"),
+    [
+        pytest.param(signal.SIGTERM, "first", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "other"),
+        pytest.param(signal.SIGTERM, "group", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, "first", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, "other", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, "group"),
+    ],
+)
+def test_processes_that_train_together_end_together(three_ranks: Any, how: signal.Signals, whom: str) -> None:
+    first, others = three_ranks(Path("runs/maze_fo/bc/best.ckpt").is_file)
+    assert len(others) == 2
+    if whom == "group":
+        os.killpg(first.pid, how)
+    else:
+        os.kill(first.pid if whom == "first" else others[1], how)
+    check_ended(first, others, how, "fit --config short.yaml")
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_an_evaluation_of_several_processes(three_ranks: Any) -> None:
+    first, others = three_ranks(lambda: "\nstep 2/" in Path("stderr").read_text(), episodes=100_000)
+    time.sleep(3.0)
+    assert not Path("runs/maze_fo/bc/best.ckpt").exists()  # it still plays
+    os.killpg(first.pid, signal.SIGINT)
+    check_ended(first, others, signal.SIGINT, "fit --config short.yaml")
+
+
+@pytest.mark.slow
+def test_the_other_processes_end_with_a_first_one_that_is_killed(three_ranks: Any) -> None:
+    first, others = three_ranks(Path("runs/maze_fo/bc/best.ckpt").is_file)
+    first.kill()
+    first.wait()
+    end = time.monotonic() + 90
+    while any(map(is_alive, others)):
+        assert time.monotonic() < end
+        time.sleep(0.1)

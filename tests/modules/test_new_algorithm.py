@@ -1,12 +1,16 @@
-"""An algorithm of another package: one file and one configuration, and every command knows it."""
+"""What an algorithm declares: what it wants in its batches; one of another package is known to every command."""
 
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lmrl.cli import main
+from lmrl.datamodules import BatchSpec, Filter
+from lmrl.modules import AWR, BC, ILQL, MC, PPO, QSFT, ArCHer, FilteredBC, LanguageModule, ReturnConditionedBC
+from tests.helpers.online import TINY
 
 MODULE = '''
 from dataclasses import replace
@@ -81,3 +85,38 @@ def test_fit_evaluate_and_reproduce_know_it(tmp_path: Path, monkeypatch: pytest.
     assert json.loads(scores.read_text())["policy"] == "runs/smoke/maze_fo/return_weighted_bc"
     told = (tmp_path / "report" / "report.md").read_text().replace("\\", "")  # which escapes Markdown
     assert "return_weighted_bc" in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "wanted"),
+    [
+        (BC, {}, {}),
+        (BC, {"observation_loss_weight": 0.5}, {"observations": True}),
+        (FilteredBC, {"min_return": -3.0}, {"filter": Filter(min_return=-3.0)}),
+        (MC, {"gamma": 0.7}, {"returns_gamma": 0.7}),
+        (ILQL, {}, {"bootstrap": True}),
+        (AWR, {"gamma": 0.7}, {"returns_gamma": 0.7}),
+        (ArCHer, {}, {"bootstrap": True, "after": True}),
+        (QSFT, {}, {"bootstrap": True}),
+    ],
+)
+def test_it_wants_what_its_loss_needs_and_nothing_else(
+    kind: type[LanguageModule], arguments: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    module = kind(architecture=TINY, **arguments)
+    assert module.batch_spec() == BatchSpec(tokenizer=module.tokenizer, positions=TINY["n_positions"], **wanted)
+
+
+def test_return_conditioned_bc_wants_its_episodes_prepared() -> None:
+    module = ReturnConditionedBC(architecture=TINY)
+    assert module.batch_spec() == BatchSpec(
+        tokenizer=module.tokenizer, positions=TINY["n_positions"], prepare=module.prepare
+    )
+
+
+def test_ppo_wants_its_rounds_prepared() -> None:
+    module = PPO(architecture=TINY)
+    prepared: list[list[Any]] = [[]]
+    module.prepare_rollout = lambda episodes, segments: prepared  # type: ignore[method-assign]
+    spec = module.batch_spec()
+    assert spec.post_rollout is not None and spec.post_rollout([], []) is prepared

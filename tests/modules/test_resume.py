@@ -1,13 +1,17 @@
-"""A run that was killed and goes on is the run that was never killed: the same weights, bit by bit."""
+"""A run that was killed and goes on is the run that was never killed: the same weights, bit by bit; the same means."""
 
+import csv
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
+from lightning.pytorch import Callback
 
 from lmrl.callbacks import KeepLast, RolloutCollection
 from lmrl.modules import ILQL, PPO, LanguageModule, OnlineFilteredBC
@@ -79,3 +83,46 @@ def test_replay_goes_on_too(kind: type[LanguageModule], bc_run: str, data_path: 
         go(kind, bc_run, data_path, root, stop)
         halves = go(kind, bc_run, data_path, root, STEPS, ckpt_path=root / "last.ckpt", weights_only=True)
         assert_same(halves, whole)
+
+
+MEANS_STEPS = 6  # two rounds of three
+
+
+class Copying(Callback):
+    """Keeps the checkpoint of the fourth step: one into the second round."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
+        root = Path(trainer.default_root_dir)
+        if trainer.global_step == 5 and (root / "last.ckpt").exists():
+            shutil.copy(root / "last.ckpt", root / "fourth.ckpt")
+
+
+def learn_rounds(root: Path, bc_run: str, **more: Any) -> None:
+    torch.manual_seed(0)
+    module = PPO(pretrained=bc_run, lr=1e-2)
+    fit(module, rounds(batches=3), root, MEANS_STEPS, [KeepLast(every_n_steps=2), Copying()], **more)
+
+
+def means(root: Path) -> list[dict[str, str]]:
+    """Rows of what is logged once in a round, without times; ``step`` of each."""
+    with (root / "metrics.csv").open(newline="") as file:
+        return [
+            {k: v for k, v in row.items() if v and k != "epoch"}
+            for row in csv.DictReader(file)
+            if row["ppo/policy_loss"]
+        ]
+
+
+def test_means_of_a_round_go_on_in_its_middle(bc_run: str, tmp_path: Path) -> None:
+    learn_rounds(tmp_path / "whole", bc_run)
+    fourth = tmp_path / "whole" / "fourth.ckpt"
+    assert torch.load(fourth, weights_only=True)["global_step"] == 4
+    learn_rounds(tmp_path / "again", bc_run, ckpt_path=fourth, weights_only=True)
+    first, second = means(tmp_path / "whole")
+    assert means(tmp_path / "again") == [second] and first != second
+
+
+def test_a_run_that_has_ended_plays_no_round(bc_run: str, tmp_path: Path) -> None:
+    learn_rounds(tmp_path, bc_run)
+    learn_rounds(tmp_path, bc_run, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+    assert not (tmp_path / "metrics.csv").exists()  # nothing was logged, where Lightning begins a new file
