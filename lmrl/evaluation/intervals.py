@@ -13,6 +13,7 @@ looks at a sample, it is resampled once.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp, lgamma, pi, sqrt
 from statistics import NormalDist
 from typing import NamedTuple, TypeAlias
@@ -153,10 +154,12 @@ def rests_on_few(interval: Interval, games: int, mean: float, extremes: Interval
     return (games * error / distance) ** 2 < _FEW
 
 
+@lru_cache(maxsize=256)
 def _student(level: float, freedom: float) -> float:
     """Half the width of the middle `level` of Student's distribution: its density, summed until there is enough."""
     # In t = sqrt(freedom) * tan(angle) the density is a power of the cosine, on a finite range.
-    angle = np.linspace(0.0, pi / 2, 200_001)
+    points = 4_001 if freedom < 100 else 200_001  # of many degrees of freedom the density is narrow
+    angle = np.linspace(0.0, pi / 2, points)
     # By logarithms: gamma itself is too large for a float from 343 degrees of freedom on.
     scale = 2 * exp(lgamma((freedom + 1) / 2) - lgamma(freedom / 2)) / sqrt(pi)
     density = scale * np.cos(angle) ** (freedom - 1)
