@@ -167,10 +167,13 @@ def test_training_runs_are_paired_by_seed_or_independent(tmp_path: Path) -> None
             lay(tmp_path, [1.0 - more] * 4, "ilql", seed=seed)
     found = scores_of(tmp_path)
     paired = seed_difference(found["mc"], found["bc"])
+    assert paired is not None and paired.interval is not None
     gains = [ours - base for ours, base in zip(found["mc"].by_seed, found["bc"].by_seed, strict=True)]
-    assert paired == (pytest.approx(np.mean(gains)), pytest.approx(student_mean(gains)), 3)
+    assert (paired.mean, paired.pairs) == (pytest.approx(np.mean(gains)), 3)
+    assert paired.interval == pytest.approx(student_mean(gains))
     apart = seed_difference(found["ilql"], found["bc"])
-    assert apart == (50.0, pytest.approx(welch_difference([100.0, 100.0], [0.0, 50.0, 100.0])), 0)
+    assert apart is not None and apart.interval is not None and (apart.mean, apart.pairs) == (50.0, 0)
+    assert apart.interval == pytest.approx(welch_difference([100.0, 100.0], [0.0, 50.0, 100.0]))
     alike = seed_difference(found["bc"], found["bc"])
     assert alike == (0.0, None, 3)
     lay(tmp_path, [0.5] * 4, "ppo")
