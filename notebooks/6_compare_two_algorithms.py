@@ -121,9 +121,9 @@ plt.show()
 # %% [markdown]
 # ## How probably is it better?
 #
-# A difference of means can come from a few bad episodes. The probability of improvement asks how often an episode of one
-# beats an episode of the other, ties counting half. Its interval is over episodes, so it is narrow, and about these six
-# runs alone.
+# A difference of means can come from a few bad episodes. The probability of improvement asks how often an episode of
+# one beats an episode of the other, ties counting half. Its interval is over episodes, so it is narrow, and about these
+# six runs alone.
 #
 # About the algorithms there are three numbers of each. Runs with the same seed start from the same BC, so the three
 # differences are what counts. Their interval, Student's again, leaves open which algorithm is better: that is what is
@@ -143,8 +143,8 @@ print(
 # %% [markdown]
 # ## Against all
 #
-# How often a run of one beats a run of the other, for every pair of the algorithms with three seeds. Each cell is of nine
-# pairs of runs, and has no interval: even of two algorithms that are alike, one wins all nine in one case of ten.
+# How often a run of one beats a run of the other, for every pair of the algorithms with three seeds. Each cell is of
+# nine pairs of runs, and has no interval: even of two algorithms that are alike, one wins all nine in one case of ten.
 
 # %%
 table = np.full((len(several), len(several)), np.nan)
