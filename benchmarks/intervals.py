@@ -19,8 +19,10 @@ from lmrl.evaluation.intervals import (
     bootstrap_mean,
     improvement_interval,
     pooled_interquartile_mean,
+    rests_on_few,
     stratified_interval,
     student_mean,
+    welch_difference,
 )
 
 SIMULATIONS, RESAMPLES, EPISODES = 1_000, 1_000, 256
@@ -78,6 +80,31 @@ def seeds_held(chance: Chance) -> bool:
     return _holds(student_mean(chance.normal(50.0, 10.0, 3).tolist()), 50.0)
 
 
+def difference_held(gap: float, ours: int, base: int, paired: bool, chance: Chance) -> bool:
+    """The difference of two methods over training seeds whose scores have a deviation of 1."""
+    first = chance.normal(gap, 1.0, ours)
+    second = chance.normal(0.0, 1.0, base)
+    interval = student_mean((first - second).tolist()) if paired else welch_difference(first.tolist(), second.tolist())
+    return _holds(interval, gap)
+
+
+def rare_held(expected: float, marked: bool, chance: Chance) -> bool:
+    """The mean of 645 games that return 0 or 1, of which a few run to the clock and return -400.
+
+    Args:
+        expected: number of such games on average.
+        marked: an interval that `rests_on_few` reports counts as well.
+        chance: of the games.
+    """
+    size = 645
+    truth = (-400.0 * expected + 0.5 * (size - expected)) / size
+    returns = np.where(chance.random(size) < expected / size, -400.0, chance.integers(0, 2, size))
+    interval = bootstrap_mean(returns.tolist(), resamples=RESAMPLES)
+    if marked and rests_on_few(interval, size, float(returns.mean()), Interval(-401.0, 1.0)):
+        return True
+    return _holds(interval, truth)
+
+
 def tasks_held(chance: Chance) -> bool:
     """The interquartile mean over ten tasks of three seeds each, which lie no farther apart than seeds do."""
     samples = [Sample(chance.normal(50.0, 10.0, 3).tolist()) for _ in range(10)]
@@ -112,6 +139,15 @@ def run(simulations: int = SIMULATIONS) -> Iterator[Row]:
     held["mean over seeds, 3"] = seeds_held
     held["interquartile mean over seeds, 10 tasks by 3"] = tasks_held
     held["improvement over seeds, 10 tasks by 3 against 3"] = beats_held
+    for gap in (0.0, 1.0):
+        apart = "equal" if gap == 0 else "a deviation apart"
+        held[f"difference over seeds, 3 against 3, paired, {apart}"] = partial(difference_held, gap, 3, 3, True)
+        held[f"difference over seeds, 3 against 3, {apart}"] = partial(difference_held, gap, 3, 3, False)
+        held[f"difference over seeds, 2 against 3, {apart}"] = partial(difference_held, gap, 2, 3, False)
+    for expected in (1, 2, 4, 8):
+        name = f"mean over episodes, {expected} of 645 to the clock"
+        held[name] = partial(rare_held, expected, False)
+        held[f"{name}, or marked"] = partial(rare_held, expected, True)
     for name, simulate in held.items():
         share = sum(simulate(np.random.default_rng([number, len(name)])) for number in range(simulations)) / simulations
         yield Row(name, 100 * share, "%", None, "93 to 97 %", 1)

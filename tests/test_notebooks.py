@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from hashlib import sha256
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lmrl.evaluation.records import read_records
+from lmrl.report.wording import label
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]_*.py"))
@@ -72,3 +76,22 @@ def test_it_runs(path: Path, tmp_path: Path) -> None:
     # Ten seconds or so; the limit is for what hangs, also on a machine that is busy with other things.
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_what_the_comparison_says_of_the_seeds_follows_from_the_records() -> None:
+    """Notebook 6 trains nothing: records that change leave its outputs and its sentences behind."""
+    path = NOTEBOOKS[5]
+    source = path.read_text(encoding="utf-8")
+    named = re.search(r'^OURS, BASE = "(\w+)", "(\w+)"$', source, re.MULTILINE)
+    assert named is not None
+    ours, base = named.groups()
+    records = read_records(ROOT / "results" / "cpu", "maze_fo")
+    printed = "".join("".join(output.get("text", ())) for output in outputs(path))
+    better: dict[str, list[str]] = {ours: [], base: []}
+    for seed, record in records[ours].items():
+        gain = record.episodes.returns.mean() - records[base][seed].episodes.returns.mean()
+        assert f"seed {seed}: {ours} over {base} {gain:+6.2f} points" in printed
+        better[ours if gain > 0 else base].append(str(seed))
+    first, second = " and ".join(better[ours]), " and ".join(better[base])
+    prose = " ".join(line.removeprefix("# ") for line in source.splitlines())
+    assert f"{label(ours)} is better with seeds {first}, {label(base)} with seed {second}, each" in prose

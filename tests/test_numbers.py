@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from lmrl.envs import registry
-from lmrl.evaluation.records import DATA, read_records
-from lmrl.evaluation.scores import Score, data_score, score
+from lmrl.evaluation.records import read_records
+from lmrl.evaluation.scores import Score, score, task_scores
 from lmrl.report.order import offline_rl, order, side_by_side
-from lmrl.report.tables import Table, overview, play
-from lmrl.report.wording import UNKNOWN, count, duration, label, number, ordered, percent, with_interval
+from lmrl.report.tables import Table, footnotes, named, overview, play, scored
+from lmrl.report.wording import BEFORE, UNKNOWN, count, duration, label, number, ordered, percent, with_interval
 from lmrl.reproduce import OFFLINE, ONLINE
 from tests.helpers.pages import PAGES, ROOT, rewrite
 
@@ -36,9 +36,13 @@ BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)",
 
 @cache
 def scores_of(task: str) -> dict[str, Score]:
-    found = {name: score(task, name, results) for name, results in read_records(RECORDS, task).items()}
-    data = data_score(RECORDS, task)
-    return found if data is None else {**found, DATA: data}
+    return task_scores(RECORDS, task)
+
+
+def with_notes(table: str, tasks: Iterable[str]) -> str:
+    """The table and what its marks mean."""
+    players = [one for task in tasks for one in scores_of(task).values()]
+    return "\n\n".join([table, *footnotes(players, table)])
 
 
 def grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -68,18 +72,18 @@ def of_task(task: str) -> str:
             if one is not None:
                 rows.append(
                     [
-                        *(label(name), play(one), with_interval(one.normalized, one.over_episodes)),
+                        *(named(one), play(one), scored(one)),
                         *(number(published.get(name)), number(one.own), percent(one.success_rate)),
                         *(percent(one.illegal_rate), number(one.excess, 3), str(len(one.seeds) or UNKNOWN)),
                         *((duration(one.cpu_seconds or one.seconds), count(one.tokens)) if one.tokens else ("", "")),
                     ]
                 )
-    return grid(heads, rows)
+    return with_notes(grid(heads, rows), [task])
 
 
 def of_all() -> str:
     """The report's table: a row per task that has records, as trained, tuned, published."""
-    return of_table(overview(all_scores())["table"])
+    return with_notes(of_table(overview(all_scores())["table"]), registry.tasks())
 
 
 def of_all_with_starts() -> str:
@@ -118,31 +122,31 @@ def of_quickstart(task: str) -> str:
 
 
 def of_order(task: str) -> str:
-    """What learned, the best first; of ``all``: offline RL beside filtered BC by task; of a method: see `BESIDE`."""
+    """All trained players, the best first; of ``all``: offline RL and filtered BC; of a method: see `BESIDE`."""
     found = all_scores()
     if task in BESIDE:
-        return of_table(side_by_side(found, [task], BESIDE[task]))
+        return with_notes(of_table(side_by_side(found, [task], BESIDE[task])), found)
     if task != "all":
-        return of_table(order(task, found[task]))
+        return with_notes(of_table(order(task, found[task])), [task])
     table, words = offline_rl(found)
-    return f"{of_table(table)}\n\n{words}"
+    return f"{with_notes(of_table(table), found)}\n\n{words}"
 
 
 def of_table(table: Table) -> str:
     return grid(table.heads, table.rows)
 
 
-def best(one: Score) -> str:
-    """The better of both ways of playing."""
-    return number(max(one.normalized, one.chosen.normalized))
+def chosen(one: Score) -> str:
+    """With the settings that were chosen on other games, whether or not they score higher in those that count."""
+    return number(one.chosen.normalized) + (f" {BEFORE}" if one.before else "")
 
 
 def of_algorithms() -> str:
-    """A row per algorithm that has records, a column per task: the better of both ways of playing."""
+    """A row per algorithm that has records, a column per task: with the settings that were chosen."""
     found = all_scores()
     names = ordered({name for players in found.values() for name, one in players.items() if one.tokens})
-    rows = [[label(name), *(best(of[name]) if name in of else UNKNOWN for of in found.values())] for name in names]
-    return grid(["algorithm", *found], rows)
+    rows = [[label(name), *(chosen(of[name]) if name in of else UNKNOWN for of in found.values())] for name in names]
+    return with_notes(grid(["algorithm", *found], rows), found)
 
 
 def of_floor() -> str:
@@ -182,14 +186,15 @@ def of_zoo() -> str:
 
 def with_ours(table: str, task: str) -> str:
     """A table whose last column is the score on that task of each algorithm that its first column names."""
-    found = {label(name): best(one) for name, one in scores_of(task).items() if one.tokens}
-    head, line, *rows = table.strip().splitlines()
+    found = {label(name): chosen(one) for name, one in scores_of(task).items() if one.tokens}
+    lines = table.strip().splitlines()
+    head, line, *rows = [text for text in lines if text.startswith("|")]  # without the notes below it
     made = []
     for row in rows:
         *cells, _ = [cell.strip() for cell in row.strip().strip("|").split("|")]
         scores = ", ".join(found.get(name, UNKNOWN) for name in cells[0].split(", "))
         made.append(f"| {' | '.join([*cells, scores])} |")
-    return "\n".join([head, line, *made])
+    return with_notes("\n".join([head, line, *made]), [task])
 
 
 def of_peers(name: str) -> str:
@@ -275,13 +280,13 @@ def expected(task: str, names: Sequence[str]) -> str:
     found, lines = scores_of(task), []
     for name in names:
         one = found[name]
-        told = f"- `{name}`: normalised {with_interval(one.normalized, one.over_episodes)} as trained"
+        told = f"- `{name}`: normalised {scored(one)} as trained"
         if one.tuned is not None:
             told += f", {number(one.tuned.normalized)} with temperature and beta chosen"
         runs = "one run" if len(one.seeds) == 1 else f"{len(one.seeds)} training seeds"
         measured = "of one core" if one.cpu_seconds else "by the clock"
         lines.append(f"{told}; {duration(one.cpu_seconds or one.seconds)} {measured} with evaluation, {runs}")
-    return "\n".join(lines)
+    return with_notes("\n".join(lines), [task])
 
 
 WHOLE = {
@@ -321,7 +326,7 @@ def test_tables_are_those_of_the_records(page: Path) -> None:
 def test_a_paper_has_the_scores_of_the_algorithms_that_it_names() -> None:
     table = "| algorithm | ours |\n|---|---|\n| BC, Dr. GRPO | 0 |\n| PPO |  |"
     lines = with_ours(table, "maze_fo").splitlines()
-    scores = {name: best(one) for name, one in scores_of("maze_fo").items()}
+    scores = {name: chosen(one) for name, one in scores_of("maze_fo").items()}
     assert lines[2:] == [f"| BC, Dr. GRPO | {scores['bc']}, {UNKNOWN} |", f"| PPO | {scores['ppo']} |"]
 
 

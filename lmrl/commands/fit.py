@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lmrl.callbacks import InteractiveEvaluation, KeepLast, TrainingProgress
 from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
-from lmrl.commands.run_folder import check_run_folder, run_folder
+from lmrl.commands.run_folder import check_run_folder, run_folder, unfinished
 from lmrl.configuration import config_file, configuration, defaults_file, value_at, with_config_files
 from lmrl.errors import UserError, check_range, user_error_in
 from lmrl.models.checkpoints import check_checkpoint, is_checkpoint, unreadable
@@ -157,6 +157,9 @@ class TrainingCLI(LightningCLI):
         if getattr(rank_zero_only, "rank", 0) == 0:  # before anything is loaded
             folder = Path(self.config.trainer.default_root_dir or ".")
             check_run_folder(folder, None if checkpoint is None else Path(checkpoint), self.config.overwrite)
+            start = self.config.model.init_args.get("pretrained") if checkpoint is None else None
+            if isinstance(start, str) and (steps := unfinished(start)):
+                print(f"warning: model.init_args.pretrained, {start}, is an unfinished run: {steps}", file=sys.stderr)
 
 
 def fit(argv: Sequence[str]) -> int:

@@ -9,13 +9,15 @@ from pathlib import Path
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from omegaconf import OmegaConf
 
+from lmrl.configuration import check_config, max_steps_of
 from lmrl.errors import UserError
 from lmrl.files import check_may_replace, locked, replacing
 from lmrl.models.checkpoints import has_run, is_checkpoint, set_aside, steps_of
 from lmrl.models.export import read_manifest
 
-__all__ = ["MetricsFile", "check_run_folder", "run_folder"]
+__all__ = ["MetricsFile", "check_run_folder", "run_folder", "unfinished"]
 
 
 def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> None:
@@ -45,6 +47,30 @@ def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> 
         f"{folder} holds a run{reached}: {go_on}begin anew with --overwrite (what is there is moved to "
         f"{folder.parent / '.earlier'}), or name another folder with --trainer.default_root_dir"
     )
+
+
+def unfinished(start: str) -> str:
+    """Say how far a run has come that was stopped before its last step: ``50 of 1,000 steps``.
+
+    Args:
+        start: what a training starts from: a run folder, or ``best`` or ``last`` in it; anything else gives an empty
+            text.
+
+    Returns:
+        An empty text if the run went to its end, or does not say how long it should have been.
+
+    Raises:
+        UserError: its configuration or ``lmrl.json`` is damaged.
+    """
+    folder = Path(start)
+    run = folder.parent if folder.name in ("best", "last") else folder
+    config = run / "config.yaml"
+    reached = read_manifest(run / "last").get("made_with", {}).get("steps")
+    if not config.is_file() or not isinstance(reached, int):
+        return ""
+    check_config(config)
+    planned = max_steps_of(OmegaConf.load(config))
+    return f"{reached:,} of {planned:,} steps" if planned is not None and reached < planned else ""
 
 
 _FIRST_FILES = ("config.yaml", "metrics.csv")

@@ -18,7 +18,7 @@ from lmrl.evaluation.results import TUNED, tuned_settings
 from lmrl.evaluation.scores import settings_told
 from lmrl.files import check_may_replace, locked, replacing_folder
 from lmrl.models.export import read_manifest
-from lmrl.models.zoo import ZOO_FILE, ZooPolicy, file_hashes, zoo_policies, zoo_policy
+from lmrl.models.zoo import GET_ZOO, ZOO_FILE, ZooPolicy, file_hashes, zoo_policies, zoo_policy
 from lmrl.modules import load_module, load_policy, trained_task
 from lmrl.types import Policy
 
@@ -42,7 +42,7 @@ def zoo_list_command(task: str | None = None) -> None:
         registry.task(task)
     names = zoo_policies(task)
     if not names:
-        raise UserError(f"there is no policy{'' if task is None else f' for {task}'} here: pip install lmrl-zoo")
+        raise UserError(f"there is no policy{'' if task is None else f' for {task}'} here: {GET_ZOO}")
     numbers = [Column(head, justify="right", no_wrap=True) for head in ("return", "normalised", "wins", "MB")]
     # For 80 columns.
     table = Table(Column("policy", overflow="fold"), *numbers, box=None, pad_edge=False, padding=(0, 1, 0, 0))

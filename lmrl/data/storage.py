@@ -24,6 +24,7 @@ __all__ = [
     "check_place",
     "checked_suffix",
     "join_shards",
+    "played_file",
     "read_dataset",
     "read_episodes",
     "read_metadata",
@@ -73,7 +74,7 @@ def read_episodes(source: str | os.PathLike[str] | Iterable[Episode]) -> Iterato
     """
     if not isinstance(source, str | os.PathLike):
         return iter(source)
-    path = _existing(_played(Path(source)))
+    path = _existing(played_file(Path(source)))
     return {".parquet": _parquet_episodes, ".jsonl": _jsonl_episodes}[checked_suffix(path)](path)
 
 
@@ -144,8 +145,15 @@ def _told(metadata: Mapping[str, Any], name: str) -> str:
     return f"{metadata[name]!s:.60}" if name in metadata else "none"
 
 
-def _played(path: Path) -> Path:
-    """Of a folder the file of the episodes that were played in its evaluation; a file itself."""
+def played_file(path: Path) -> Path:
+    """Return the file of episodes that a path stands for: of a folder that of its evaluation, else the path itself.
+
+    Args:
+        path: a file, the folder of an evaluation, or the folder of a run that was evaluated.
+
+    Raises:
+        UserError: a folder without episodes.
+    """
     if not path.is_dir():
         return path
     found = next((file for file in (path / _PLAYED, path / "evaluation" / _PLAYED) if file.is_file()), None)

@@ -1,4 +1,4 @@
-"""Statements over all tasks, and by task how probably one player does better than another."""
+"""Statements over all tasks, and by task how one player does beside another, over episodes and over training seeds."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -17,10 +17,20 @@ from lmrl.evaluation.intervals import (
     interquartile_mean,
     pooled_interquartile_mean,
     stratified_interval,
+    student_mean,
+    welch_difference,
 )
-from lmrl.evaluation.scores import Score
+from lmrl.evaluation.scores import Score, with_spread
 
-__all__ = ["Aggregate", "Improvement", "aggregates", "improvements"]
+__all__ = [
+    "ENOUGH_SEEDS",
+    "Aggregate",
+    "Improvement",
+    "SeedDifference",
+    "aggregates",
+    "improvements",
+    "seed_difference",
+]
 
 _BASE = "bc"
 
@@ -40,6 +50,8 @@ class Aggregate(NamedTuple):
     beats_bc: float | None
     """Mean over the tasks of the probability that a seed's score is above one of BC; None for BC itself."""
     beats_bc_over_seeds: Interval | None
+    before: tuple[str, ...] = ()
+    """Names of the fixes that some of its runs are older than, as in `lmrl.evaluation.scores.Score`."""
 
 
 class Improvement(NamedTuple):
@@ -84,6 +96,40 @@ def improvements(scores: Mapping[str, Score], names: Sequence[str], base: str = 
     return found
 
 
+class SeedDifference(NamedTuple):
+    """How far one method is above another, with an interval over training seeds."""
+
+    mean: float
+    """Mean difference of the normalised scores."""
+    interval: Interval | None
+    """Student's interval of paired differences, else Welch's; None if the runs show no spread."""
+    pairs: int
+    """Number of training seeds that both have, if the difference is paired by them; 0 if it is not."""
+
+
+ENOUGH_SEEDS = 3
+"""Paired training seeds from which on a difference is a statement about methods."""
+
+
+def seed_difference(ours: Score, base: Score) -> SeedDifference | None:
+    """Compare two methods over training seeds, each as it was scored; None unless both have two seeds or more.
+
+    Runs with the same seed start from the same weights and see the same data, so they are compared pair by pair: where
+    both methods have the same seeds, or three or more in common. Else all runs of both count as independent.
+    """
+    first = dict(zip(ours.seeds, ours.by_seed, strict=True))
+    second = dict(zip(base.seeds, base.by_seed, strict=True))
+    if min(len(first), len(second)) < 2:
+        return None
+    common = sorted(first.keys() & second.keys())
+    if first.keys() == second.keys() or len(common) >= ENOUGH_SEEDS:
+        differences = [first[seed] - second[seed] for seed in common]
+        mean = float(np.mean(differences))
+        return SeedDifference(mean, with_spread(student_mean(differences)), len(common))
+    mean = float(np.mean(ours.by_seed) - np.mean(base.by_seed))
+    return SeedDifference(mean, with_spread(welch_difference(ours.by_seed, base.by_seed)), 0)
+
+
 def _pairs(ours: Score, base: Score) -> list[tuple[int, int]]:
     if ours.seeds == base.seeds:
         return [(run, run) for run in range(len(ours.returns))]
@@ -102,6 +148,7 @@ def _aggregate(name: str, scores: Sequence[Score], bases: Sequence[Score]) -> Ag
         stratified_interval(by_task, pooled_interquartile_mean) if several else None,
         improvement(*compared) if bases else None,
         improvement_interval(*compared) if bases and several else None,
+        tuple(sorted({fix for score in scores for fix in score.before})),
     )
 
 

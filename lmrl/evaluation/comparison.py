@@ -100,8 +100,10 @@ def read_played(place: Path) -> Played:
         folder = folder / "evaluation"
     scores = read_json(folder / _SCORES)
     if not scores:
-        how = f"--policy {folder}" if has_run(folder) else "--policy POLICY --out FOLDER"
-        raise UserError(f"there is no {folder / _SCORES}; make one with: lmrl evaluate {how}")
+        if has_run(folder):
+            there = folder / "evaluation" / _SCORES
+            raise UserError(f"there is no {there}; make it with: lmrl evaluate --policy {folder}")
+        raise UserError(f"there is no {folder / _SCORES}; make one with: lmrl evaluate --policy POLICY --out FOLDER")
     if lacking := [key for key in SCORE_KEYS if key not in scores]:
         raise UserError(f"{folder / _SCORES}: lacks {', '.join(lacking)}")
     table = read_table(folder / "episodes.csv")

@@ -1,6 +1,7 @@
 """Let a policy play a task and sum up how it did."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lmrl import __version__
 from lmrl.distributed import map_over_ranks
 from lmrl.envs import registry
 from lmrl.envs.scores import Scores, normalize
@@ -200,12 +202,11 @@ def _options(starts: tuple[Mapping[str, Any], ...], episode: int) -> Mapping[str
 
 
 def _versions() -> dict[str, str]:
-    found = {}
-    for package in ("lmrl", "torch", "transformers"):
-        try:
+    # Not that of the installation's metadata, which an editable one does not renew.
+    found = {"lmrl": __version__}
+    for package in ("torch", "transformers"):
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:  # a checkout that is on the path but not installed
-            continue
     return found
 
 

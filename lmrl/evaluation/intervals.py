@@ -1,4 +1,4 @@
-"""95 % intervals: means by the bootstrap, rates by Wilson's score, stratified bootstrap over training runs.
+"""95 % intervals: means by the bootstrap, rates by Wilson's score, training runs by Student's t.
 
 A resample draws one value fewer than there are. Its mean then varies as that of the values does, where the variance of
 as many draws is too small by 1 in n: nothing for 256 episodes, a third for three seeds, an eleventh for eleven episodes
@@ -13,6 +13,7 @@ looks at a sample, it is resampled once.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp, lgamma, pi, sqrt
 from statistics import NormalDist
 from typing import NamedTuple, TypeAlias
@@ -34,8 +35,10 @@ __all__ = [
     "interquartile_mean",
     "percentiles",
     "pooled_interquartile_mean",
+    "rests_on_few",
     "stratified_interval",
     "student_mean",
+    "welch_difference",
     "wilson",
 ]
 
@@ -100,10 +103,63 @@ def student_mean(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(float(data.mean() - reach), float(data.mean() + reach))
 
 
-def _student(level: float, freedom: int) -> float:
+def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
+    """Welch's interval of ``mean(a) - mean(b)``: Student's, for samples that need not vary alike (Welch 1947).
+
+    Args:
+        a: one number per training run of the first method.
+        b: one number per training run of the second, whose runs are independent of the first's.
+        level: share of such intervals that hold the difference.
+
+    Raises:
+        UserError: fewer than two values on one side, or a level outside (0, 1).
+    """
+    first = np.asarray(a, dtype=np.float64)
+    second = np.asarray(b, dtype=np.float64)
+    if min(first.size, second.size) < 2:
+        raise UserError(f"Welch's interval needs two values or more on each side, got {first.size} and {second.size}")
+    _checked(level)
+    difference = float(first.mean() - second.mean())
+    ours = first.var(ddof=1) / first.size
+    base = second.var(ddof=1) / second.size
+    if ours + base == 0:
+        return Interval(difference, difference)
+    freedom = (ours + base) ** 2 / (ours**2 / (first.size - 1) + base**2 / (second.size - 1))
+    reach = _student(level, float(freedom)) * sqrt(ours + base)
+    return Interval(difference - reach, difference + reach)
+
+
+_FEW = 8
+"""Rare games by which a spread is known; of four the interval of the mean covers .90, of eight .93."""
+
+
+def rests_on_few(interval: Interval, games: int, mean: float, extremes: Interval) -> bool:
+    """Whether a 95 % interval of a mean is too narrow to trust: it is as wide as fewer than eight rare games make it.
+
+    A game that happens once in hundreds and returns far less than all others decides the mean, and a bootstrap that has
+    drawn none or one of them does not know. `k` games at the extreme of all known returns give the mean a standard
+    error of ``sqrt(k) * distance / games``. An interval that is narrower than that of eight does not rule out that
+    such games happen.
+
+    Args:
+        interval: of the mean return, over games.
+        games: number of games that the mean is of.
+        mean: their mean return.
+        extremes: lowest and highest return that such players are known to get.
+    """
+    distance = max(mean - extremes.low, extremes.high - mean)
+    if distance <= 0:  # all games that are known returned the same
+        return True
+    error = (interval.high - interval.low) / (2 * NormalDist().inv_cdf(0.975))
+    return (games * error / distance) ** 2 < _FEW
+
+
+@lru_cache(maxsize=256)
+def _student(level: float, freedom: float) -> float:
     """Half the width of the middle `level` of Student's distribution: its density, summed until there is enough."""
     # In t = sqrt(freedom) * tan(angle) the density is a power of the cosine, on a finite range.
-    angle = np.linspace(0.0, pi / 2, 200_001)
+    points = 4_001 if freedom < 100 else 200_001  # of many degrees of freedom the density is narrow
+    angle = np.linspace(0.0, pi / 2, points)
     # By logarithms: gamma itself is too large for a float from 343 degrees of freedom on.
     scale = 2 * exp(lgamma((freedom + 1) / 2) - lgamma(freedom / 2)) / sqrt(pi)
     density = scale * np.cos(angle) ** (freedom - 1)

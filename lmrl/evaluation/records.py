@@ -34,6 +34,8 @@ from lmrl.files import locked, parse_json, replacing
 
 __all__ = [
     "DATA",
+    "FIXES",
+    "Fix",
     "Record",
     "read_data",
     "read_record_curves",
@@ -82,6 +84,47 @@ Key: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Fix:
+    """A correction that changes the numbers of some runs: those that earlier versions made are labelled."""
+
+    name: str
+    version: str
+    """The first version of the package that has it."""
+    commit: str
+    date: str
+    words: str
+    """What was wrong, for the footnote of a table."""
+    optimizer: str | None = None
+    """Runs with this optimizer are concerned; None: whatever the optimizer."""
+    architecture: str | None = None
+    """Runs of models of this type are concerned; None: whatever the model."""
+    algorithm: str | None = None
+    """Runs of this class are concerned; None: of all."""
+
+
+FIXES = (
+    Fix(
+        "muon-scale",
+        "0.2.0",
+        "c9f50cd",
+        "2026-11-26",
+        "Muon scaled GPT-2's matrices by inputs over outputs",
+        optimizer="muon",
+        architecture="gpt2",
+    ),
+    Fix(
+        "return-bins",
+        "0.2.0",
+        "f59e65a",
+        "2026-11-26",
+        "return conditioning put different returns into one bin",
+        algorithm="lmrl.modules.ReturnConditionedBC",
+    ),
+)
+"""Of each record, `Record.before` names those that it is older than."""
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """One finished cell: an algorithm or a scripted policy on a task, with one training seed."""
 
@@ -110,6 +153,8 @@ class Record:
     """The first episode, to read."""
     tuned: "Record | None" = None
     """The same run with tuned decoding settings."""
+    before: tuple[str, ...] = ()
+    """Names of the `FIXES` that the run is older than and that change it or the run that it starts from."""
 
     def __repr__(self) -> str:
         """Describe the record in one line, without configuration and episodes."""
@@ -152,7 +197,73 @@ def read_records(place: Path, task: str) -> dict[str, dict[int, Record]]:
             continue
         record = _record(line, place, episodes)
         records.setdefault(record.algorithm, {})[record.seed] = record
+    for seeds in records.values():
+        for seed, record in seeds.items():
+            before = _before(record, records)
+            tuned = None if record.tuned is None else replace(record.tuned, before=before)
+            seeds[seed] = replace(record, before=before, tuned=tuned)
     return records
+
+
+def _before(record: Record, records: Mapping[str, Mapping[int, Record]]) -> tuple[str, ...]:
+    """Return the names of the fixes that the run is older than, or one of the runs that it starts from.
+
+    A run that starts from another one has its model, which its own configuration does not name.
+    """
+    chain = [record]
+    start = _start(record, records)
+    while start is not None and start not in chain:
+        chain.append(start)
+        start = _start(start, records)
+    model = _model(chain[-1]).get("architecture") or {}
+    architecture = model.get("model_type")
+    found = []
+    for fix in FIXES:
+        if any(_is_older(run, fix) and _is_concerned(run, fix, architecture) for run in chain):
+            found.append(fix.name)
+    return tuple(found)
+
+
+def _model(record: Record) -> Mapping[str, Any]:
+    """Return the arguments of the algorithm; empty if the record has none, or a form of them that is not known."""
+    model = record.config.get("model")
+    arguments = model.get("init_args") if isinstance(model, Mapping) else None
+    return arguments if isinstance(arguments, Mapping) else {}
+
+
+def _start(record: Record, records: Mapping[str, Mapping[int, Record]]) -> Record | None:
+    """Return the record of the run whose weights a run starts from; None if it is not among the records."""
+    pretrained = _model(record).get("pretrained")
+    if not isinstance(pretrained, str):
+        return None
+    folder = Path(pretrained)
+    if folder.parent.name != record.task:
+        return None
+    seed = re.fullmatch(r"seed_([1-9]\d*)", folder.parent.parent.name)
+    return records.get(folder.name, {}).get(int(seed[1]) if seed else 0)
+
+
+def _is_older(record: Record, fix: Fix) -> bool:
+    versions = [record.cell.get("versions", {}), record.scores.get("provenance", {}).get("versions", {})]
+    known = [_version(str(found["lmrl"])) for found in versions if "lmrl" in found]
+    return bool(known) and min(known) < _version(fix.version)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+def _is_concerned(record: Record, fix: Fix, architecture: Any) -> bool:
+    model = record.config.get("model")
+    algorithm = model.get("class_path") if isinstance(model, Mapping) else None
+    if algorithm is None:
+        return False
+    asked = (
+        (fix.optimizer, _model(record).get("optimizer")),
+        (fix.architecture, architecture),
+        (fix.algorithm, algorithm),
+    )
+    return all(wanted is None or wanted == given for wanted, given in asked)
 
 
 def read_record_curves(place: Path, task: str) -> dict[str, dict[int, Curves]]:

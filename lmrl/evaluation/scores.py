@@ -19,18 +19,22 @@ from lmrl.evaluation.intervals import (
     Sample,
     interquartile_mean,
     pooled_interquartile_mean,
+    rests_on_few,
     stratified_interval,
     student_mean,
     wilson,
 )
-from lmrl.evaluation.records import DATA, Record, read_data
+from lmrl.evaluation.records import DATA, Record, read_data, read_records
 
 __all__ = [
     "ALIKE",
     "Score",
     "data_score",
+    "mark_few",
     "score",
     "settings_told",
+    "task_scores",
+    "with_spread",
 ]
 
 
@@ -49,7 +53,8 @@ class Score:
     over_episodes: Interval
     """Of `normalized`: the training runs are given, and their starts where they are fixed; episodes are drawn anew."""
     over_seeds: Interval | None
-    """Of `normalized`, as one of further training seeds (Student's interval); None of a single one."""
+    """Of `normalized`, as one of further training seeds (Student's interval); None of a single one, and of equal ones,
+    whose spread is not known."""
     return_mean: float
     return_over_episodes: Interval
     iqm: float
@@ -85,6 +90,10 @@ class Score:
     """``temperature 0.25`` and the like of each seed, if any were chosen; empty: as trained."""
     tuned: "Score | None" = None
     """The same runs with the settings that were chosen for each, on games that no score counts."""
+    before: tuple[str, ...] = ()
+    """Names of the fixes (`lmrl.evaluation.records.FIXES`) that change some of the runs, which are older."""
+    few: bool = False
+    """Whether intervals over episodes are too narrow, as they rest on few games: see `mark_few`."""
 
     def __repr__(self) -> str:
         """One line, without the returns of the episodes."""
@@ -93,7 +102,7 @@ class Score:
 
     @property
     def chosen(self) -> "Score":
-        """As the runs play best: `tuned` where settings were chosen."""
+        """With the settings that were chosen on other games: `tuned` where there are such, whichever scores higher."""
         return self if self.tuned is None else self.tuned
 
     @property
@@ -135,7 +144,7 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
         episodes=min(map(len, returns)),
         normalized=mean(by_seed),
         over_episodes=over_episodes,
-        over_seeds=student_mean(by_seed) if len(by_seed) > 1 else None,
+        over_seeds=with_spread(student_mean(by_seed)) if len(by_seed) > 1 else None,
         return_mean=mean(map(mean, returns)),
         return_over_episodes=return_over_episodes,
         iqm=normalize(float(interquartile_mean(np.concatenate(returns))), published),
@@ -157,7 +166,62 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
         own_by_seed=() if own is None else tuple(normalize(mean(values), own) for values in returns),
         excess=_mean([_excess(run) for run in runs]),
         settings=settings if any(settings := tuple(_settings(run) for run in runs)) else (),
+        before=tuple(sorted({name for run in runs for name in run.before})),
     )
+
+
+def with_spread(interval: Interval) -> Interval | None:
+    """Return the interval over training runs, or None if it has no width: equal runs say nothing about their spread."""
+    tolerance = 1e-9 * max(1.0, abs(interval.low), abs(interval.high))  # of sums in another order
+    return interval if interval.high - interval.low > tolerance else None
+
+
+def task_scores(place: Path, task: str, records: Mapping[str, Mapping[int, Record]] | None = None) -> dict[str, Score]:
+    """Return the score of every player of a task, by name; `DATA` is that of the dataset.
+
+    Args:
+        place: folder of runs or of records, as of `lmrl.evaluation.records.read_records`.
+        task: name of the task.
+        records: its records, if they were read already.
+
+    Raises:
+        UserError: naming the file, if one is broken.
+    """
+    found = read_records(place, task) if records is None else records
+    scores = {name: score(task, name, results) for name, results in found.items()}
+    data = data_score(place, task)
+    if data is not None:
+        scores[DATA] = data
+    return mark_few(task, scores)
+
+
+def mark_few(task: str, scores: Mapping[str, Score]) -> dict[str, Score]:
+    """Set `Score.few` where the interval over episodes rests on too few games (`rests_on_few`).
+
+    The lowest and highest return that a trained policy can get are taken from the games of all trained policies of the
+    task: what one of them does, another may do in games that it has not played. Scripted players are not compared.
+
+    Args:
+        task: name of the task.
+        scores: its players.
+    """
+    scripted = {DATA, *registry.policy_names(task)}
+    trained = [one for name, one in scores.items() if name not in scripted and one.returns]
+    ways = [way for one in trained for way in (one, one.tuned) if way is not None]
+    if not ways:
+        return dict(scores)
+    low = min(min(returns) for way in ways for returns in way.returns)
+    high = max(max(returns) for way in ways for returns in way.returns)
+
+    def marked(one: Score) -> Score:
+        games = sum(map(len, one.returns))
+        few = rests_on_few(one.return_over_episodes, games, one.return_mean, Interval(low, high))
+        return replace(one, few=few, tuned=None if one.tuned is None else marked(one.tuned))
+
+    found = dict(scores)
+    for one in trained:
+        found[one.name] = marked(one)
+    return found
 
 
 def data_score(runs: Path, task: str) -> Score | None:

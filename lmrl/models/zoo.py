@@ -18,7 +18,17 @@ from typing import Any
 from lmrl.errors import UserError, unknown
 from lmrl.files import json_of_file
 
-__all__ = ["ZOO_FILE", "ZooPolicy", "file_hashes", "is_zoo", "own_settings", "zoo_folder", "zoo_policies", "zoo_policy"]
+__all__ = [
+    "GET_ZOO",
+    "ZOO_FILE",
+    "ZooPolicy",
+    "file_hashes",
+    "is_zoo",
+    "own_settings",
+    "zoo_folder",
+    "zoo_policies",
+    "zoo_policy",
+]
 
 PREFIX = "zoo:"
 ZOO_FILE = "zoo.json"
@@ -42,6 +52,10 @@ class ZooPolicy:
     def task(self) -> str:
         """Name of the task that it plays."""
         return self.name.partition("/")[0]
+
+
+GET_ZOO = 'pip install "git+https://github.com/lmrl/lmrl#subdirectory=zoo"'
+"""The command that installs the zoo: a folder of the repository, which no package index has."""
 
 
 def is_zoo(name: object) -> bool:
@@ -76,7 +90,7 @@ def zoo_policy(name: str) -> ZooPolicy:
     """
     folder = zoo_folder()
     if folder is None:
-        raise UserError(f"{name} is a policy of the zoo, which is not installed: pip install lmrl-zoo")
+        raise UserError(f"{name} is a policy of the zoo, which is not installed: {GET_ZOO}")
     known = zoo_policies()
     if name not in known:
         raise unknown("policy of the zoo", name, zoo_policies(name.removeprefix(PREFIX).partition("/")[0]) or known)
@@ -104,7 +118,7 @@ def _read(folder: Path, name: str) -> ZooPolicy:
         raise UserError(f"{file}: settings must be numbers for {' and '.join(sorted(_SETTINGS))}, got {settings}")
     found = file_hashes(folder)
     if wrong := sorted(part for part in {*found, *hashes} if found.get(part) != hashes.get(part)):
-        raise UserError(f"{folder / wrong[0]} is not the file that was published; install lmrl-zoo again")
+        raise UserError(f"{folder / wrong[0]} is not the file that was published; get the zoo again: {GET_ZOO}")
     return ZooPolicy(name, folder, numbers, scores)
 
 

@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 from lmrl.envs import registry
 from lmrl.errors import UserError, terminated_by_exception
 from lmrl.evaluation.aggregates import aggregates, improvements
-from lmrl.evaluation.records import DATA, Record, read_record_curves, read_records
+from lmrl.evaluation.records import DATA, FIXES, Record, read_record_curves, read_records
 from lmrl.evaluation.result_files import read_json, write_json
-from lmrl.evaluation.scores import Score, data_score, score
+from lmrl.evaluation.scores import Score, task_scores
 from lmrl.files import check_may_replace, locked, replacing
 from lmrl.report.order import differences, offline_rl, order
 from lmrl.report.pages import render_html, render_markdown
 from lmrl.report.pictures import draw
-from lmrl.report.tables import columns, follows, overview, play, task_words
+from lmrl.report.tables import columns, follows, footnotes, overview, play, task_words
 from lmrl.report.wording import label, ordered
 
 __all__ = ["write_report", "write_table"]
@@ -50,6 +50,7 @@ def write_table(scores: Mapping[str, Mapping[str, Score]], out: Path, made: Mapp
     record = {
         **made,
         "constants": {task: _constants(task) for task in scores},
+        "fixes": [asdict(fix) for fix in FIXES],
         "cells": rows,
         "aggregates": [one._asdict() for one in aggregates(scores, players)],
         "improvements_over_bc": [
@@ -68,6 +69,8 @@ def _row(score: Score) -> dict[str, Any]:
         **{name: getattr(score, name) for name in _INTERVALS},
         "play": play(score),
         "seeds": list(score.seeds),
+        "before": list(score.before),
+        "few": score.few,
         "by_seed": list(score.by_seed),
         "own_by_seed": list(score.own_by_seed),
         "published": published.normalized.get(score.name),
@@ -144,8 +147,11 @@ _WORDS: dict[str, Any] = {
         "Two kinds of interval, never mixed. Over episodes: the training runs are given, and so are the starts where a "
         "task has fixed ones; each run's episodes are resampled, among those of their start where every start was "
         "played several times (2,000 resamples, 95 % percentiles). Over seeds: for further training "
-        "runs, Student's interval, wide for a few of them. Success rates have Wilson's interval, as if starts were "
-        "drawn too.",
+        "runs, Student's interval, wide for a few of them; of runs that scored alike it has no width and is left out. "
+        "Differences over seeds are those of runs with the same seed, else Welch's. Success rates have Wilson's "
+        "interval, as if starts were drawn too.",
+        "A reading, higher or lower, is over training seeds where both methods have three or more of the same ones. "
+        "Else it is of these runs: how they differ, had they played other games.",
         "IQM is the interquartile mean, here over tasks and seeds; its interval over seeds resamples the seeds of each "
         "task within it (Agarwal et al. 2021). Tasks without a scale of their own do not enter it.",
         "Scores are those of the best checkpoint by return in play while training, with seeds that the final "
@@ -191,7 +197,7 @@ def write_report(
     """
     runs, out = Path(runs), Path(out)
     found = _found(runs, tasks)
-    scores = {task: _scores(runs, task, players) for task, players in found.items()}
+    scores = {task: task_scores(runs, task, players) for task, players in found.items()}
     made = _made(runs, found)
     _check_folder(out)
     with (
@@ -253,8 +259,11 @@ def _write(
     expected = tuple(algorithms or made["algorithms"] or _OFFLINE)
     offline, offline_words = offline_rl(scores)
     over_all = {**overview(scores, expected), "offline_rl": offline, "offline_rl_words": offline_words}
+    tables = _tasks(found, scores, expected)
+    shown = str(over_all) + str([words["results"] for words in tables])
+    notes = [*_WORDS["notes"], *footnotes([one for players in scores.values() for one in players.values()], shown)]
     title = "LMRL-Gym, reproduced" if found.keys() & {row.name for row in registry.BENCHMARK} else "Results"
-    words = {**_WORDS, **made, "title": title, "overview": over_all, "tasks": _tasks(found, scores, expected)}
+    words = {**_WORDS, **made, "title": title, "overview": over_all, "tasks": tables, "notes": notes}
     for name, text in (("md", render_markdown(words, pictures)), ("html", render_html(words, pictures))):
         with replacing(out / f"report.{name}") as file:
             file.write(text.encode())
@@ -268,12 +277,6 @@ def _found(runs: Path, tasks: Sequence[str] | None) -> Found:
     if not found:
         raise UserError(f"no results of {', '.join(chosen)} in {runs}; make some with: lmrl reproduce {chosen[0]}")
     return found
-
-
-def _scores(runs: Path, task: str, players: Mapping[str, Mapping[int, Record]]) -> dict[str, Score]:
-    scores = {name: score(task, name, results) for name, results in players.items()}
-    data = data_score(runs, task)
-    return scores if data is None else {**scores, DATA: data}
 
 
 def _tasks(found: Found, scores: Mapping[str, Mapping[str, Score]], expected: Sequence[str]) -> list[dict[str, Any]]:

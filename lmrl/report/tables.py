@@ -1,6 +1,6 @@
 """What the report says about one task and about all of them, as tables and sentences without any markup."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
@@ -11,11 +11,36 @@ from lmrl.envs.scores import ALGORITHMS, Scores, normalize
 from lmrl.errors import counted
 from lmrl.evaluation.aggregates import Aggregate, aggregates
 from lmrl.evaluation.intervals import Interval
-from lmrl.evaluation.records import DATA, Record
+from lmrl.evaluation.records import DATA, FIXES, Record
 from lmrl.evaluation.scores import Score
-from lmrl.report.wording import UNKNOWN, count, duration, is_known, label, number, ordered, percent, with_interval
+from lmrl.report.wording import (
+    BEFORE,
+    FEW,
+    NO_SPREAD,
+    UNKNOWN,
+    count,
+    duration,
+    is_known,
+    label,
+    number,
+    ordered,
+    percent,
+    with_interval,
+)
 
-__all__ = ["Table", "columns", "commands", "follows", "overview", "play", "task_words", "without_empty"]
+__all__ = [
+    "Table",
+    "columns",
+    "commands",
+    "follows",
+    "footnotes",
+    "named",
+    "overview",
+    "play",
+    "scored",
+    "task_words",
+    "without_empty",
+]
 
 
 def commands(result: Record) -> str:
@@ -31,6 +56,43 @@ def commands(result: Record) -> str:
     made_with = scores.get("provenance", {})
     lines += [f"  {name}: {_flat(value)}" for name, value in made_with.items() if value]
     return "\n".join(lines)
+
+
+def named(ours: Score) -> str:
+    """The player's label, marked if some of its runs are older than a fix that changes their numbers."""
+    return label(ours.name) + _older(ours)
+
+
+def _older(ours: Score | Aggregate) -> str:
+    return f" {BEFORE}" if ours.before else ""
+
+
+def scored(ours: Score) -> str:
+    """The normalised score with its interval over episodes, which is marked if it rests on too few games."""
+    return with_interval(ours.normalized, ours.over_episodes) + (f" {FEW}" if ours.few else "")
+
+
+def footnotes(scores: Iterable[Score], shown: str) -> list[str]:
+    """Explain the marks of a table.
+
+    Args:
+        scores: the players of the table.
+        shown: the table as text; only marks that it holds are explained.
+    """
+    names = {name for one in scores if label(one.name) in shown for name in one.before}
+    notes = []
+    if BEFORE in shown:
+        fixes = [f"{fix.words} (before {fix.version}, {fix.date})" for fix in FIXES if fix.name in names]
+        notes.append(
+            f"{BEFORE} Some of these runs, or of those that they start from, are older than a fix: {'; '.join(fixes)}. "
+            "The same runs today give other numbers."
+        )
+    if FEW in shown:
+        notes.append(
+            f"{FEW} Too narrow to trust: eight games as extreme as the most extreme one of a trained policy in this "
+            "task would make it wider, and these games hold fewer."
+        )
+    return notes
 
 
 def _flat(value: Any) -> str:
@@ -135,11 +197,12 @@ def _results(scores: Mapping[str, Score], published: Scores) -> Table:
 
 def _result(ours: Score, published: Scores) -> tuple[str, ...]:
     name, low_high = ours.name, ours.over_seeds
+    unknown = f"[{NO_SPREAD}]" if len(ours.seeds) > 1 else UNKNOWN
     return (
-        label(name),
+        named(ours),
         play(ours),
-        with_interval(ours.normalized, ours.over_episodes),
-        UNKNOWN if low_high is None else f"[{number(low_high.low)}, {number(low_high.high)}]",
+        scored(ours),
+        unknown if low_high is None else _interval(low_high, 1),
         number(published.normalized.get(name)) + ("" if follows(name, published) else " †"),
         UNKNOWN if ours.own is None else with_interval(ours.own, ours.own_over_episodes or ()),
         number(ours.last),
@@ -273,7 +336,13 @@ def _table(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> T
 
 def _own(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Table:
     rows = [
-        (task, *(UNKNOWN if name not in players else number(players[name].chosen.own) for name in names))
+        (
+            task,
+            *(
+                number(players[name].chosen.own) + _older(players[name]) if name in players else UNKNOWN
+                for name in names
+            ),
+        )
         for task, players in scores.items()
         if registry.task(task).own_scale is not None
     ]
@@ -286,6 +355,8 @@ def _cell(task: str, name: str, ours: Score | None) -> str:
     own = UNKNOWN if ours is None else number(ours.normalized)
     if ours is not None and ours.tuned is not None:
         own += f", {number(ours.tuned.normalized)}"
+    if ours is not None:
+        own += _older(ours)
     if name not in published.normalized:
         return own
     return f"{own} / {number(published.normalized[name])}" + ("" if follows(name, published) else " †")
@@ -295,7 +366,10 @@ def _raw(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Tab
     rows = []
     for task, players in scores.items():
         printed = registry.task(task).scores.raw
-        cells = [UNKNOWN if name not in players else number(players[name].return_mean, 2) for name in names]
+        cells = [
+            number(players[name].return_mean, 2) + _older(players[name]) if name in players else UNKNOWN
+            for name in names
+        ]
         shown = [
             f"{cell} / {number(printed[name], 2)}" if name in printed else cell
             for name, cell in zip(names, cells, strict=True)
@@ -309,7 +383,7 @@ def _aggregates(found: Sequence[Aggregate]) -> Table:
     heads = ("player", iqm, "[95 %, seeds]", "beats BC [95 %, seeds]", "tasks")
     rows = [
         (
-            label(one.name),
+            label(one.name) + _older(one),
             with_interval(one.iqm, one.over_episodes),
             _interval(one.over_seeds, 1),
             f"{number(one.beats_bc, 2)} {_interval(one.beats_bc_over_seeds, 2)}"

@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 __all__ = [
+    "BEFORE",
+    "FEW",
     "MINUS",
+    "NO_SPREAD",
     "UNKNOWN",
     "colour",
     "count",
@@ -78,6 +81,13 @@ def ordered(names: Iterable[str]) -> list[str]:
 
 
 MINUS, UNKNOWN = "\N{MINUS SIGN}", "\N{EN DASH}"
+
+BEFORE = "\N{DOUBLE DAGGER}"
+"""Marks a player some of whose runs are older than a fix that changes their numbers."""
+FEW = "\N{SECTION SIGN}"
+"""Marks an interval over episodes that rests on too few games."""
+NO_SPREAD = "no spread"
+"""In place of an interval over training runs that scored alike."""
 
 
 def number(value: float | None, decimals: int = 1) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from lmrl.data.storage import read_episodes
+from lmrl.data.storage import played_file, read_episodes
 from lmrl.errors import UserError
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.files import replacing
@@ -152,7 +152,8 @@ def write_study(
     its own, whatever the texts are. The key holds the condition, episode and turns of each id.
 
     Args:
-        conditions: a file of episodes for each name, see `lmrl.data.storage.read_episodes`.
+        conditions: a file of episodes for each name, or the folder of an evaluation or of an evaluated run, see
+            `lmrl.data.storage.played_file`.
         out: the page, ``NAME.html``.
         samples: dialogues of each condition.
         seed: the same files and seed give the same page.
@@ -170,6 +171,7 @@ def write_study(
     if not question.strip():
         raise UserError("question must not be empty")
     check_page(out, "lmrl study")
+    conditions = {name: played_file(path) for name, path in conditions.items()}
     drawn = draw_samples(conditions, samples, seed, turns)
     study, key = _study_id(question, drawn), out.with_suffix(".key.json")
     other = read_json(key).get("study") if key.is_file() else study

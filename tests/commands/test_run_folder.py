@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from lmrl.cli import main
-from lmrl.commands.run_folder import MetricsFile
+from lmrl.commands.run_folder import MetricsFile, unfinished
 from lmrl.data import generate
 from lmrl.files import locked
 from lmrl.models.checkpoints import weights_of
@@ -127,6 +127,28 @@ def test_a_second_training_in_the_folder_is_refused(
         assert fit() == 2
     assert "error: the run folder runs/maze_fo/bc is in use by process " in capsys.readouterr().err
     assert not Path("runs/maze_fo/bc/config.yaml").exists()
+
+
+def test_a_start_from_an_unfinished_run_is_told(fit: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that was killed before its last step leaves a model, from which the next training can start."""
+    run = Path("runs/maze_fo/bc")
+    assert fit() == 0
+    assert unfinished(str(run)) == "" and unfinished("gpt2") == ""
+    manifest = run / "last" / "lmrl.json"
+    found = json.loads(manifest.read_text())
+    found["made_with"]["steps"] = 1
+    manifest.write_text(json.dumps(found))
+    assert unfinished(str(run)) == unfinished(str(run / "best")) == "1 of 2 steps"
+    capsys.readouterr()
+    place = "runs/maze_fo/more"
+    words = (
+        f"--trainer.default_root_dir={place}",
+        f"--trainer.logger.init_args.save_dir={place}",
+        f"--model.init_args.pretrained={run}",
+    )
+    assert fit(*words, "--model.init_args.architecture=null", "--model.init_args.tokenizer=null") == 0
+    told = f"warning: model.init_args.pretrained, {run}, is an unfinished run: 1 of 2 steps\n"
+    assert told in capsys.readouterr().err
 
 
 def test_what_a_killed_save_has_left_is_made_good(fit: Callable[..., int]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lmrl.cli import main
-from lmrl.data.storage import write_episodes
+from lmrl.data.storage import read_episodes, write_episodes
 from lmrl.types import Episode
 
 
@@ -35,6 +35,20 @@ def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     said = capsys.readouterr()
     assert said.out == ""
     return said.err
+
+
+def test_a_run_folder_stands_for_the_episodes_of_its_evaluation(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = folder / "run"
+    (run / "evaluation").mkdir(parents=True)
+    assert failed(capsys, "make", "run", "bad.jsonl", "--out", "page.html", "--samples", "2").endswith(
+        "run: no episodes there (neither episodes.parquet nor evaluation/episodes.parquet)\n"
+    )
+    write_episodes(run / "evaluation" / "episodes.parquet", read_episodes("good.jsonl"))
+    assert main(["study", "make", "good=run", "bad.jsonl", "--out", "page.html", "--samples", "2"]) == 0
+    conditions = json.loads((folder / "page.key.json").read_text())["conditions"]
+    assert conditions["good"]["file"] == "run/evaluation/episodes.parquet"
 
 
 def test_from_episodes_to_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,3 +95,12 @@ def test_the_command_names_who_played_and_says_what_follows(
         "B and A are not told apart: the interval of the difference holds 0 (each with games of its own); the "
         "intervals of the two means overlap"
     )
+
+
+def test_a_run_that_was_not_evaluated_is_told_where_its_evaluation_would_be(tmp_path: Path) -> None:
+    run = tmp_path / "bc"
+    (run / "last").mkdir(parents=True)
+    with pytest.raises(UserError) as told:
+        read_played(run)
+    made = f"there is no {run}/evaluation/scores.json; make it with: lmrl evaluate --policy {run}"
+    assert str(told.value) == made

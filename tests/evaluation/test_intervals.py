@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 
 from lmrl.errors import UserError
-from lmrl.evaluation.intervals import Interval, bootstrap_difference, bootstrap_mean, student_mean, wilson
+from lmrl.evaluation.intervals import (
+    Interval,
+    bootstrap_difference,
+    bootstrap_mean,
+    rests_on_few,
+    student_mean,
+    welch_difference,
+    wilson,
+)
 
 
 def test_wilson_exact_numbers() -> None:
@@ -48,6 +56,62 @@ def test_students_interval_of_a_few_seeds() -> None:
     assert student_mean(many.tolist()) == pytest.approx((-0.0196020, 0.0196020), abs=1e-6)
     with pytest.raises(UserError, match="two values or more"):
         student_mean([1.0])
+
+
+def test_welchs_interval_of_two_samples() -> None:
+    # Variances of 2 and 2: squared errors 1 and 1, (1 + 1)^2 / (1 + 1) = 2 degrees of freedom, t = 4.30265.
+    reach = 4.30265 * 2**0.5
+    assert welch_difference([0.0, 2.0], [1.0, 3.0]) == pytest.approx((-1 - reach, -1 + reach), abs=1e-4)
+    # Where one side does not vary, the interval is that of the other's mean: 1 degree of freedom, t = 12.7062.
+    assert welch_difference([0.0, 2.0], [5.0, 5.0, 5.0]) == pytest.approx((-4 - 12.7062, -4 + 12.7062), abs=1e-3)
+    assert welch_difference([3.0, 3.0], [1.0, 1.0]) == (2.0, 2.0)
+    with pytest.raises(UserError, match="two values or more on each side, got 1 and 3"):
+        welch_difference([1.0], [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("gap", [0.0, 1.0])
+def test_a_few_training_runs_against_a_few_hold_the_truth(gap: float) -> None:
+    """Runs are normal with deviation 1; percentiles of a bootstrap hold the difference in .90 of the cases at best."""
+    generator = np.random.default_rng(0)
+    draws = 2_000
+    held = {"paired": 0, "3 against 3": 0, "2 against 3": 0}
+    for _ in range(draws):
+        ours = generator.normal(gap, 1.0, 3)
+        base = generator.normal(0.0, 1.0, 3)
+        intervals = {
+            "paired": student_mean((ours - base).tolist()),
+            "3 against 3": welch_difference(ours.tolist(), base.tolist()),
+            "2 against 3": welch_difference(ours[:2].tolist(), base.tolist()),
+        }
+        for name, (low, high) in intervals.items():
+            held[name] += low <= gap <= high
+    assert {name: count / draws for name, count in held.items() if count < 0.93 * draws} == {}
+
+
+@pytest.mark.parametrize("expected", [1, 2, 4, 8])
+def test_an_interval_holds_the_truth_or_is_said_to_rest_on_few_games(expected: int) -> None:
+    """Games return 0 or 1, and one in some hundreds returns -400, as a game that runs to the clock does."""
+    generator = np.random.default_rng(expected)
+    size = 645
+    truth = (-400.0 * expected + 0.5 * (size - expected)) / size
+    covered = told = 0
+    draws = 500
+    for _ in range(draws):
+        rare = generator.random(size) < expected / size
+        returns = np.where(rare, -400.0, generator.integers(0, 2, size))
+        interval = bootstrap_mean(returns.tolist(), resamples=400)
+        inside = interval.low <= truth <= interval.high
+        covered += inside
+        told += inside or rests_on_few(interval, size, float(returns.mean()), Interval(-401.0, 1.0))
+    assert told >= 0.93 * draws
+    assert expected > 2 or covered < 0.9 * draws  # else nothing had to be told
+
+
+def test_an_interval_of_many_games_rests_on_them() -> None:
+    steps = np.tile([-6.0, -3.0, -2.0, -2.0], 64)
+    assert not rests_on_few(bootstrap_mean(steps.tolist()), 256, float(steps.mean()), Interval(-6.0, -1.0))
+    assert rests_on_few(Interval(1.0, 1.0), 256, 1.0, Interval(0.0, 1.0))  # won all, and others have lost
+    assert rests_on_few(Interval(1.0, 1.0), 256, 1.0, Interval(1.0, 1.0))
 
 
 def test_bootstrap_agrees_with_the_normal_interval() -> None:

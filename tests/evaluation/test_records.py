@@ -171,3 +171,39 @@ def test_a_broken_parquet_file_is_named(records: Path) -> None:
     (records / "curves" / "maze_fo.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match=r"maze_fo\.parquet: not a file of records"):
         read_record_curves(records, "maze_fo")
+
+
+def test_runs_that_are_older_than_a_fix_are_labelled(tmp_path: Path, run_of: Callable[..., Path], seer: Any) -> None:
+    """Muon on GPT-2 is concerned, and all that starts from there: by the version, not by what anybody wrote down."""
+    gpt2 = {"architecture": {"model_type": "gpt2"}}
+    made = (
+        # name, seed, version, class, arguments, fixes
+        ("bc", 0, "0.1.0", "BC", {"optimizer": "muon", **gpt2}, ("muon-scale",)),
+        ("bc", 1, "0.2.0", "BC", {"optimizer": "muon", **gpt2}, ()),
+        ("awr", 0, "0.1.0", "AWR", {"optimizer": "adamw", **gpt2}, ()),
+        ("mc", 0, "0.1.0", "MC", {"optimizer": "muon", "architecture": {"model_type": "llama"}}, ()),
+        ("ppo", 0, "0.2.0", "PPO", {"optimizer": "adamw", "pretrained": "runs/maze_fo/bc"}, ("muon-scale",)),
+        ("ppo", 1, "0.1.0", "PPO", {"optimizer": "adamw", "pretrained": "runs/seed_1/maze_fo/bc"}, ()),
+        ("archer", 0, "0.1.0", "ArCHer", {"optimizer": "muon", "pretrained": "runs/maze_fo/awr"}, ("muon-scale",)),
+        ("ilql", 0, "0.1.0", "ILQL", {"optimizer": "muon", "pretrained": "gpt2"}, ()),
+        ("return_conditioned", 0, "0.1.0", "ReturnConditionedBC", {"optimizer": "adamw"}, ("return-bins",)),
+    )
+    expected: dict[str, dict[int, tuple[str, ...]]] = {}
+    for name, seed, version, algorithm, arguments, fixes in made:
+        run = run_of(tmp_path / "runs" / (f"seed_{seed}" if seed else ""), name, seer)
+        (run / "config.yaml").write_text(
+            json.dumps({"model": {"class_path": f"lmrl.modules.{algorithm}", "init_args": arguments}})
+        )
+        write_json({"task": "maze_fo", "versions": {"lmrl": version}}, run / "cell.json")
+        expected.setdefault(name, {})[seed] = fixes
+    write_records(tmp_path / "runs", tmp_path / "records")
+    for place in ("runs", "records"):
+        found = read_records(tmp_path / place, "maze_fo")
+        assert {name: {seed: one.before for seed, one in seeds.items()} for name, seeds in found.items()} == expected
+    page = write_report(tmp_path / "records", tmp_path / "report").with_suffix(".md")
+    text = page.read_text()
+    assert "| BC ‡ | as trained |" in text and "| AWR | as trained |" in text
+    assert "older than a fix: Muon scaled GPT-2's matrices by inputs over outputs (before 0.2.0, 2026-11-26); " in text
+    table = json.loads((page.parent / "table.json").read_text())
+    assert {cell["name"]: cell["before"] for cell in table["cells"]}["archer"] == ["muon-scale"]
+    assert [fix["name"] for fix in table["fixes"]] == ["muon-scale", "return-bins"]

@@ -8,13 +8,13 @@ import pytest
 from rich.console import Console
 
 from lmrl.errors import UserError
-from lmrl.evaluation.aggregates import aggregates, improvements
+from lmrl.evaluation.aggregates import aggregates, improvements, seed_difference
 from lmrl.evaluation.evaluate import Evaluation
-from lmrl.evaluation.intervals import student_mean
+from lmrl.evaluation.intervals import student_mean, welch_difference
 from lmrl.evaluation.records import read_records, seed_folder, seed_folders
 from lmrl.evaluation.result_files import write_json
 from lmrl.evaluation.results import write_evaluation
-from lmrl.evaluation.scores import Score, data_score, score
+from lmrl.evaluation.scores import Score, data_score, mark_few, score
 from lmrl.report.report import write_report
 from lmrl.report.wording import MINUS, with_interval
 from lmrl.reproduce.progress import summary
@@ -63,7 +63,7 @@ def test_the_two_kinds_of_interval_are_kept_apart(tmp_path: Path) -> None:
     found = scores_of(tmp_path)
     assert found["bc"].by_seed == (0.0, 50.0, 100.0) and found["bc"].normalized == 50.0
     assert found["bc"].over_episodes == (50.0, 50.0) and found["bc"].over_seeds == student_mean([0.0, 50.0, 100.0])
-    assert found["mc"].over_seeds == (25.0, 25.0)
+    assert found["mc"].over_seeds is None  # equal runs do not show how far the next one would be from them
     low, high = found["mc"].over_episodes
     assert 5 < low < 20 and 30 < high < 45
     assert found["bc"].return_mean == pytest.approx(0.42) and found["bc"].seeds == (0, 1, 2)
@@ -84,7 +84,7 @@ def test_fixed_starts_are_given_everywhere(tmp_path: Path) -> None:
     both = {task: scores_of(tmp_path, task) for task in ("text_nav_fo", "text_nav_po")}
     assert aggregates(both, ["bc"])[0].over_episodes == pytest.approx([aggregates(both, ["bc"])[0].iqm] * 2)
     page = write_report(tmp_path, tmp_path / "report").with_suffix(".md").read_text()
-    assert f"| MC {MINUS} BC | 21.5 [21.5, 21.5] |" in page
+    assert f"| MC {MINUS} BC | 21.5 [21.5, 21.5] § | 21.5 [no spread] |" in page
     lay(tmp_path, [0.2, 0.9] * 6, "mc", seed=1)  # a run of another design: then nothing is taken for fixed
     low, high = scores_of(tmp_path)["mc"].return_over_episodes
     assert low < 0.5 and high > 0.6
@@ -158,6 +158,43 @@ def test_improvement_pairs_equal_seeds(tmp_path: Path) -> None:
     assert improvements(scores_of(tmp_path), ["random"])[0].probability == 0.5
 
 
+def test_training_runs_are_paired_by_seed_or_independent(tmp_path: Path) -> None:
+    """Scores on the published scale, by seed: BC 0, 50, 100; MC the same and a little; ILQL without the last seed."""
+    for seed, (base, more) in enumerate(((0.0, 0.0), (0.26, 0.0), (1.0, 0.74))):
+        lay(tmp_path, [base] * 4, seed=seed)
+        lay(tmp_path, [base + 0.0026 * (seed + 1)] * 4, "mc", seed=seed)
+        if seed < 2:
+            lay(tmp_path, [1.0 - more] * 4, "ilql", seed=seed)
+    found = scores_of(tmp_path)
+    paired = seed_difference(found["mc"], found["bc"])
+    assert paired is not None and paired.interval is not None
+    gains = [ours - base for ours, base in zip(found["mc"].by_seed, found["bc"].by_seed, strict=True)]
+    assert (paired.mean, paired.pairs) == (pytest.approx(np.mean(gains)), 3)
+    assert paired.interval == pytest.approx(student_mean(gains))
+    apart = seed_difference(found["ilql"], found["bc"])
+    assert apart is not None and apart.interval is not None and (apart.mean, apart.pairs) == (50.0, 0)
+    assert apart.interval == pytest.approx(welch_difference([100.0, 100.0], [0.0, 50.0, 100.0]))
+    alike = seed_difference(found["bc"], found["bc"])
+    assert alike == (0.0, None, 3)
+    lay(tmp_path, [0.5] * 4, "ppo")
+    assert seed_difference(scores_of(tmp_path)["ppo"], found["bc"]) is None
+
+
+def test_intervals_that_rest_on_few_games_are_marked(tmp_path: Path) -> None:
+    """BC wins about half of its games. MC won all, and so did the optimal policy; nothing says that MC always will."""
+    half = [0.0, 1.0] * 32
+    lay(tmp_path, half)
+    lay(tmp_path, [1.0] * 64, "mc")
+    lay(tmp_path, half, "mc", part="evaluation_tuned", decoding={"temperature": 0.25})
+    lay(tmp_path, [1.0] * 64, "optimal")
+    found = mark_few("text_nav_fo", scores_of(tmp_path))
+    assert {name: one.few for name, one in found.items()} == {"bc": False, "mc": True, "optimal": False}
+    assert found["mc"].tuned is not None and not found["mc"].tuned.few
+    page = write_report(tmp_path, tmp_path / "report").with_suffix(".md").read_text()
+    assert "| MC | as trained | 100.0 [100.0, 100.0] § |" in page and "§ Too narrow to trust" in page
+    assert "| optimal |  | 100.0 [100.0, 100.0] |" in page
+
+
 def test_checkpoints_tokens_and_time_are_means_over_seeds(tmp_path: Path) -> None:
     for seed, tokens in enumerate((100, 300)):
         lay(tmp_path, [0.26], seed=seed)
@@ -204,8 +241,8 @@ def test_both_ways_to_play_stand_beside_each_other(tmp_path: Path) -> None:
     page = write_report(tmp_path, tmp_path / "report").with_suffix(".md").read_text()
     assert "| text\\_nav\\_fo | 0.0, 100.0 / " in page.replace("text_nav_fo", "text\\_nav\\_fo")
     assert (
-        "\n| BC | as trained | 0.0 [0.0, 0.0] |" in page
-        and "\n| BC | temperature 0.25 | 100.0 [100.0, 100.0] |" in page
+        "\n| BC | as trained | 0.0 [0.0, 0.0] § |" in page
+        and "\n| BC | temperature 0.25 | 100.0 [100.0, 100.0] § |" in page
     )
     lay(tmp_path, [0.0], seed=1)  # a second run, which nobody tuned
     assert scores_of(tmp_path)["bc"].tuned is None

@@ -1,6 +1,7 @@
 """Policies by name: what they play like, what is refused, and that those of the repository are what is published."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -127,8 +128,12 @@ def test_a_name_is_one_of_those_that_are_there(name: str, here: Path) -> None:
 
 def test_without_a_zoo_it_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmrl.models.zoo.zoo_folder", lambda: None)
-    with pytest.raises(UserError, match="pip install lmrl-zoo"):
+    with pytest.raises(UserError, match="not installed: pip install ") as told:
         zoo_policy(NAME)
+    repository = Path(__file__).parents[2]
+    found = re.search(r'"git\+(https://[\w./]+)#subdirectory=(\w+)"$', str(told.value))
+    assert found is not None and f'Source = "{found[1]}"' in (repository / "pyproject.toml").read_text()
+    assert 'name = "lmrl-zoo"' in (repository / found[2] / "pyproject.toml").read_text()
     assert main(["zoo", "list"]) == 2
 
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from lmrl.evaluation.intervals import Interval
+from lmrl.evaluation.intervals import Interval, student_mean
 from lmrl.evaluation.scores import Score
 from lmrl.report.order import differences, offline_rl, order, side_by_side
+from lmrl.report.wording import with_interval
 
 SURE = Interval(0.0, 0.0)
 
@@ -54,8 +55,10 @@ def test_the_best_comes_first_and_ties_count_half() -> None:
 def test_runs_are_compared_where_both_have_several() -> None:
     several = played("mc", HIGH, LOW), played("bc", LOW, LOW)
     (first, _) = order("wordle", of(*several)).rows
-    assert first[4] == "0.75 [0.50, 1.00]"  # one run above both of BC, one equal to both
+    assert first[4] == with_interval(1.5, student_mean([3.0, 0.0]))  # paired by seed
     assert order("wordle", of(several[0], played("bc", LOW))).rows[0][4] == "\N{EN DASH}"
+    equal = played("mc", LOW, LOW, LOW), played("bc", LOW, LOW, LOW)
+    assert order("wordle", of(*equal)).rows[0][4] == "0.0 [no spread]"
 
 
 def test_each_plays_as_was_chosen() -> None:
@@ -64,16 +67,38 @@ def test_each_plays_as_was_chosen() -> None:
     assert [row[0] for row in order("wordle", of(played("bc", LOW), played("mc", HIGH))).rows] == ["MC", "BC"]
 
 
-def test_offline_rl_is_the_better_of_both_and_counts_where_it_is_surely_higher() -> None:
-    better = of(played("filtered_bc", LOW), played("mc", LOW), played("ilql", HIGH))
-    equal = of(played("filtered_bc", LOW), played("mc", LOW))
-    table, words = offline_rl({"wordle": better, "chess": equal, "maze_fo": of(played("mc", LOW))})
+def test_the_choice_that_was_made_beforehand_counts_even_where_it_scores_less() -> None:
+    """MC was tuned, and scores less with those settings in the games that count: nobody may pick the better number."""
+    found = of(played("mc", HIGH, tuned=played("mc", LOW)), played("filtered_bc", LOW))
+    (row,) = side_by_side({"wordle": found}, ["mc"], "filtered_bc").rows
+    assert row[2].startswith("0.0 [")
+
+
+def test_offline_rl_shows_both_methods_and_counts_over_seeds_alone() -> None:
+    """In Wordle ILQL has one run, in chess MC has three runs that differ less than they are apart from filtered BC."""
+    wordle = of(played("filtered_bc", LOW), played("mc", LOW), played("ilql", HIGH))
+    near = [[value + shift for value in HIGH] for shift in (0.0, 0.1, 0.2)]
+    chess = of(played("filtered_bc", LOW, LOW, LOW), played("mc", *near))
+    table, words = offline_rl({"wordle": wordle, "chess": chess, "maze_fo": of(played("mc", LOW))})
     assert [(row[0], row[1], row[-1]) for row in table.rows] == [
-        ("wordle", "ILQL", "higher"),
-        ("chess", "MC", "not told apart"),
+        ("wordle", "MC", "of these runs: not told apart"),
+        ("wordle", "ILQL", "of these runs: higher"),
+        ("chess", "MC", "higher"),
     ]
-    assert "in 1 of 2 tasks" in words
+    assert "MC is higher in 1 of the 1 tasks with such seeds, ILQL is higher in 0 of the 0" in words
     assert offline_rl({"wordle": of(played("mc", LOW))})[1] == ""
+
+
+def test_a_reading_is_over_training_seeds_where_there_are_three() -> None:
+    """Every episode of these runs tells the methods apart; the three runs of each do not."""
+    far, near = (-3.0,) * 4, (-5.9,) * 4
+    base = played("grpo", (-6.0,) * 4, (-6.0,) * 4, (-6.0,) * 4)
+    (row,) = side_by_side({"wordle": of(base, played("gigpo", far, near, near))}, ["gigpo"], "grpo").rows
+    assert row[-1] == "not told apart"
+    both = of(played("grpo", (-6.0,) * 4, (-6.0,) * 4), played("gigpo", far, near))
+    assert side_by_side({"wordle": both}, ["gigpo"], "grpo").rows[0][-1] == "of these runs: higher"
+    (difference,) = differences("wordle", of(played("bc", *base.returns), played("gigpo", far, near, near))).rows
+    assert difference[-1] == "not told apart"
 
 
 def test_methods_side_by_side_are_compared_over_episodes_and_runs() -> None:
@@ -81,17 +106,18 @@ def test_methods_side_by_side_are_compared_over_episodes_and_runs() -> None:
     table = side_by_side({"wordle": several, "chess": of(played("gigpo", LOW))}, ["gigpo"], "grpo")
     (row,) = table.rows  # chess has no GRPO
     assert [*table.heads][2].endswith("GRPO, normalised [95 %, episodes]") and row[:2] == ("wordle", "GiGPO")
-    assert row[2].startswith("1.5 [") and row[4] == "0.75 [0.50, 1.00]" and row[5:] == ("2, 2", "higher")
+    assert row[2].startswith("1.5 [") and row[4] == with_interval(1.5, student_mean([3.0, 0.0]))
+    assert row[5:] == ("2, 2", "of these runs: higher")
     one_run = of(played("grpo", LOW), played("gigpo", LOW, LOW))
     (row,) = side_by_side({"wordle": one_run}, ["gigpo"], "grpo").rows
-    assert row[3].startswith("0.50 [") and row[4:] == ("\N{EN DASH}", "2, 1", "not told apart")
+    assert row[3].startswith("0.50 [") and row[4:] == ("\N{EN DASH}", "2, 1", "of these runs: not told apart")
 
 
 def test_differences_from_bc_of_all_that_learned() -> None:
     heads, rows, _ = differences("wordle", of(played("bc", HIGH), played("gigpo", LOW), played("random", LOW)))
-    assert [(row[0], row[-1]) for row in rows] == [("GiGPO \N{MINUS SIGN} BC", "lower")]
+    assert [(row[0], row[-1]) for row in rows] == [("GiGPO \N{MINUS SIGN} BC", "of these runs: lower")]
     assert "published" not in heads  # of GiGPO nothing was
-    assert rows[0][2].startswith("\N{MINUS SIGN}3.00 [")
+    assert rows[0][3].startswith("\N{MINUS SIGN}3.00 [")
     assert differences("wordle", of(played("mc", LOW))).rows == []
 
 

@@ -185,7 +185,7 @@ def test_the_table_as_files(report: Path) -> None:
 
 def test_the_difference_has_an_interval(report: Path) -> None:
     cells = row(report, "ILQL \N{MINUS SIGN} BC")
-    assert cells[4] == "higher" and cells[2] == "41.7"
+    assert cells[5] == "of these runs: higher" and cells[2:4] == [DASH, "41.7"]
     low, high = re.findall(r"\[([\d.]+), ([\d.]+)\]", cells[1])[0]
     assert 30 < float(low) < float(cells[1].split()[0]) < float(high) < 110
 
