@@ -195,10 +195,15 @@ def task_scores(place: Path, task: str, records: Mapping[str, Mapping[int, Recor
     return mark_few(task, scores)
 
 
-def mark_few(task: str, scores: Mapping[str, Score]) -> dict[str, Score]:
-    """Set `Score.few` where the interval over episodes rests on too few games (`rests_on_few`).
+_NOTICEABLE = 0.5
+"""Points of a normalised score that one game moves, from which on an interval that rests on few games is marked."""
 
-    The lowest and highest return that a trained policy can get are taken from the games of all trained policies of the
+
+def mark_few(task: str, scores: Mapping[str, Score]) -> dict[str, Score]:
+    """Set `Score.few` where the interval over episodes rests on too few games, each of which the score depends on.
+
+    That is where `rests_on_few` says so and a single game moves the normalised score by half a point or more. The lowest
+    and highest return that a trained policy can get are taken from the games of all trained policies of the
     task: what one of them does, another may do in games that it has not played. Scripted players are not compared.
 
     Args:
@@ -212,10 +217,14 @@ def mark_few(task: str, scores: Mapping[str, Score]) -> dict[str, Score]:
         return dict(scores)
     low = min(min(returns) for way in ways for returns in way.returns)
     high = max(max(returns) for way in ways for returns in way.returns)
+    published = registry.task(task).scores
 
     def marked(one: Score) -> Score:
         games = sum(map(len, one.returns))
         few = rests_on_few(one.return_over_episodes, games, one.return_mean, Interval(low, high))
+        moved = [one.return_mean + (extreme - one.return_mean) / games for extreme in (low, high)]
+        largest_move = max(abs(normalize(mean, published) - one.normalized) for mean in moved)
+        few = few and largest_move >= _NOTICEABLE
         return replace(one, few=few, tuned=None if one.tuned is None else marked(one.tuned))
 
     found = dict(scores)

@@ -89,8 +89,8 @@ def footnotes(scores: Iterable[Score], shown: str) -> list[str]:
         )
     if FEW in shown:
         notes.append(
-            f"{FEW} Too narrow to trust: eight games as extreme as the most extreme one of a trained policy in this "
-            "task would make it wider, and these games hold fewer."
+            f"{FEW} Too narrow to trust: it rests on fewer than eight games as extreme as the most extreme one of a "
+            "trained policy in this task, and one such game moves the score by half a point or more."
         )
     return notes
 
