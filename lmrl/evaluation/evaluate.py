@@ -1,5 +1,6 @@
 """Let a policy play a task and sum up how it did."""
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from lmrl import __version__
 from lmrl.distributed import map_over_ranks
 from lmrl.envs import registry
 from lmrl.envs.scores import Scores, normalize
@@ -203,7 +203,7 @@ def _options(starts: tuple[Mapping[str, Any], ...], episode: int) -> Mapping[str
 
 def _versions() -> dict[str, str]:
     # Not that of the installation's metadata, which an editable one does not renew.
-    found = {"lmrl": __version__}
+    found = {"lmrl": str(sys.modules["lmrl"].__version__)}
     for package in ("torch", "transformers"):
         with suppress(PackageNotFoundError):
             found[package] = version(package)
