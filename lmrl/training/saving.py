@@ -15,6 +15,7 @@ from lmrl.envs.registry import may_choose
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.export import MANIFEST, export, exported_values, read_manifest
+from lmrl.models.folders import CHOOSE_CODE, check_architecture, held_by_folder, limited_weights
 from lmrl.models.lm import build_lm
 from lmrl.models.lora import has_lora, is_adapter
 from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint
@@ -158,10 +159,6 @@ def generation_defaults(module: SavedModule) -> GenerationConfig:
     )
 
 
-# Of a transformers configuration: what chooses code rather than the shape of a model.
-_CHOOSE_CODE = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config")
-
-
 ROOMS = ("lmrl.modules", "lmrl.symbolic")
 """Packages whose classes a checkpoint may name; others go by the full name of a module that is imported."""
 
@@ -192,9 +189,15 @@ def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
             )
         named = str(beside)
     _check_task_tokens(arguments.get("task_tokens"), file)
-    architecture = arguments.get("architecture") or {}
-    shape = {k: v for k, v in architecture.items() if not k.startswith("_") and k not in _CHOOSE_CODE}
-    return {**arguments, "pretrained": None, "tokenizer": named, "architecture": shape}
+    return {**arguments, "pretrained": None, "tokenizer": named, "architecture": _shape(arguments.get("architecture"))}
+
+
+def _shape(architecture: Any) -> Any:
+    """A configuration, and those inside of it, without what chooses code."""
+    if not isinstance(architecture, Mapping):
+        return architecture or {}
+    kept = {k: v for k, v in architecture.items() if not str(k).startswith("_") and k not in CHOOSE_CODE}
+    return {k: _shape(v) if isinstance(v, Mapping) else v for k, v in kept.items()}
 
 
 def _check_task_tokens(given: Any, file: Path) -> None:
@@ -346,7 +349,10 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
         arguments["lora"] = None  # those of the language model are part of it, or are merged into it here
     if "play_target" in arguments:
         arguments["play_target"] = False  # of two copies the folder holds the one that plays
-    module = kind(**arguments)
+    held = held_by_folder(folder)
+    check_architecture(arguments["architecture"], held, folder / MANIFEST)
+    with limited_weights(held, folder / MANIFEST):
+        module = kind(**arguments)
     if fingerprint(module.tokenizer) != manifest["tokenizer"]:
         raise UserError(f"{folder / 'tokenizer.json'} and {folder / MANIFEST} do not belong together; export it again")
     read_entry(module, {"lmrl": manifest})
