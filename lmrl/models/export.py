@@ -237,8 +237,9 @@ def _trunk(folder: str | Path, weights: Mapping[str, Tensor], lora: Mapping[str,
         return trunk
     config = model_config(str(folder))
     kind = next(iter(weights.values())).dtype
-    with limited_weights(weights_held(weights, Path(folder) / VALUES_FILE), folder):
-        trunk = trunk_of(AutoModelForCausalLM.from_config(config, dtype=kind))  # type: ignore[no-untyped-call]
+    with limited_weights(weights_held(weights, Path(folder) / VALUES_FILE), folder), torch.device("meta"):
+        AutoModelForCausalLM.from_config(config, dtype=kind)  # type: ignore[no-untyped-call]
+    trunk = trunk_of(AutoModelForCausalLM.from_config(config, dtype=kind))  # type: ignore[no-untyped-call]
     trunk.load_state_dict(weights)
     return trunk
 

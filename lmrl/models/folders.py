@@ -114,7 +114,7 @@ def held_by_folder(folder: str | Path) -> Held:
     for path in sorted(Path(folder).glob("*.safetensors")):
         try:
             with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118
+                for name in file.keys():
                     tensors += 1
                     numbers += math.prod(file.get_slice(name).get_shape())
         except (SafetensorError, ValueError, struct.error, RuntimeError) as error:
@@ -189,7 +189,7 @@ def limited_weights(held: Held, where: str | Path) -> Iterator[None]:
         UserError: the model is too large.
     """
     thread = threading.get_ident()
-    parts_left = 20 * held.tensors + 5_000
+    parts_left = 20 * held.tensors + 2_000
     numbers_left = 8 * held.numbers + 2**22
 
     def count(module: nn.Module, name: str, part: Any) -> None:

@@ -126,21 +126,7 @@ def build_lm(
     """
     empty = _ON_FIRST.get() and getattr(rank_zero_only, "rank", 0) != 0
     if pretrained is None:
-        fresh = _without_dropout(_from_scratch(architecture, vocabulary))
-        if empty:
-            return _without_weights(fresh, vocabulary, trust_remote_code, "auto")
-        try:
-            if is_limited():
-                _without_weights(fresh, vocabulary, False, "auto")
-            made: PreTrainedModel = AutoModelForCausalLM.from_config(fresh)  # type: ignore[no-untyped-call]
-        except UserError:
-            raise
-        except Exception as error:  # a model may lack a setting or a package, in any exception of the libraries
-            kind = fresh.model_type
-            raise UserError(
-                f"architecture: no model of type {kind!r} can be made: {in_one_line(error, 300)}"
-            ) from error
-        return made
+        return _lm_from_scratch(architecture, vocabulary, empty)
     check_folder(pretrained)
     base = adapter_base(pretrained)
     if base is not None:
@@ -172,6 +158,23 @@ def build_lm(
     if vocabulary_of(model) < vocabulary:
         model.resize_token_embeddings(vocabulary)
     return model
+
+
+def _lm_from_scratch(architecture: Mapping[str, Any], vocabulary: int, empty: bool) -> PreTrainedModel:
+    """See `build_lm`; an empty one is on the meta device."""
+    config = _without_dropout(_from_scratch(architecture, vocabulary))
+    try:
+        if empty or is_limited():
+            made = _without_weights(config, vocabulary, False, "auto")
+        if not empty:
+            made = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    except UserError:
+        raise
+    except Exception as error:  # a model may lack a setting or a package, in any exception of the libraries
+        raise UserError(
+            f"architecture: no model of type {config.model_type!r} can be made: {in_one_line(error, 300)}"
+        ) from error
+    return made
 
 
 def _align(model: PreTrainedModel) -> None:

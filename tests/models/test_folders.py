@@ -73,3 +73,35 @@ def test_adapters_on_themselves_are_refused(tmp_path: Path) -> None:
         )
     with pytest.raises(UserError, match="base_model_name_or_path must name a model"):
         build_lm(str(tmp_path / "a"), {}, len(load_tokenizer()), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("name", ["../other.safetensors", "ABSOLUTE", "sub/x.safetensors", "..", 3, None])
+def test_the_index_of_a_folder_names_no_other_folder(folder: Path, tmp_path: Path, name: object) -> None:
+    (folder / "model.safetensors").rename(tmp_path / "other.safetensors")
+    weights = load_file(tmp_path / "other.safetensors")
+    named = str(tmp_path / "other.safetensors") if name == "ABSOLUTE" else name
+    table = {"metadata": {}, "weight_map": dict.fromkeys(weights, named)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(table))
+    for load in (lambda: BC(pretrained=str(folder)), lambda: load_module(folder)):
+        with pytest.raises(UserError, match=r"index\.json must name files of its own folder, got"):
+            load()
+
+
+@pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation", "experts_implementation"])
+def test_a_configuration_chooses_no_code(folder: Path, name: str) -> None:
+    change_config(folder, {name: "somebody/kernel", "auto_map": {"AutoConfig": "x.Y"}, "use_kernels": True})
+    for model in (BC(pretrained=str(folder)).model, load_module(folder).model):
+        assert model.config._attn_implementation in ("sdpa", "eager")
+        assert "somebody" not in str(model.config._experts_implementation)
+        assert not getattr(model.config, "use_kernels", False)
+
+
+def test_quantized_models_are_refused(folder: Path) -> None:
+    change_config(folder, {"quantization_config": {"quant_method": "gptq", "bits": 4}})
+    with pytest.raises(UserError, match=r"config\.json asks for quantization_config"):
+        BC(pretrained=str(folder))
+
+
+def change_config(folder: Path, settings: dict[str, object]) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
