@@ -81,6 +81,8 @@ def check_folder(folder: str) -> None:
     config = Path(folder) / "config.json"
     if not config.is_file():
         return
+    if (Path(folder) / "adapter_config.json").is_file():  # which transformers would load by itself
+        raise UserError(f"{folder} holds a model and adapters (adapter_config.json): remove one of them")
     settings = json_of_file(config)
     if settings.get("quantization_config") is not None:
         raise UserError(f"{config} asks for quantization_config: quantized models cannot be read, only whole ones")
