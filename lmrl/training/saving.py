@@ -115,8 +115,9 @@ def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     """Make sure that a run is resumed with its own data and settings; else what its card says would be false.
 
     Raises:
-        UserError: naming what differs.
+        UserError: naming what differs, or a counter of the training that is no number.
     """
+    _check_counters(checkpoint.get("loops"))
     before = {name: checkpoint["lmrl"].get("made_with", {}).get(name) for name in _DATA_SETTINGS}
     now = {name: module.made_with.get(name) for name in _DATA_SETTINGS}
     for name, value in checkpoint.get("hyper_parameters", {}).items():
@@ -131,6 +132,16 @@ def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
             f"the checkpoint's run has another {name} ({was}, now {now[name]!r}): resume it as it was, or start a new "
             "run from its weights with model.init_args.pretrained"
         )
+
+
+def _check_counters(loops: Any) -> None:
+    """Make sure that the counters of Lightning's loops are numbers: they may be used only hours later."""
+    if not isinstance(loops, Mapping):
+        return
+    for name, value in loops.items():
+        if name in ("ready", "started", "processed", "completed") and not (isinstance(value, int) and value >= 0):
+            raise UserError(f"the checkpoint is damaged: the counter {name} of its loops is {value!r:.40}")
+        _check_counters(value)
 
 
 def facts(module: SavedModule) -> dict[str, Any]:
