@@ -220,7 +220,13 @@ def load_policy(
     kind = _class(file, content)
     safe = {"trust_remote_code": False} if issubclass(kind, LanguageModule) else {}
     module = _made(file, content, kind, **safe).to(device)
-    return _named(module.policy(**{"max_new_tokens": task.max_action_tokens, **settings}), module)
+    try:
+        policy = module.policy(**{"max_new_tokens": task.max_action_tokens, **settings})
+    except (TypeError, AttributeError, KeyError) as error:  # a setting of another kind, which the file has named
+        raise UserError(
+            f"{file} cannot play with its settings: {type(error).__name__}: {in_one_line(error)}"
+        ) from error
+    return _named(policy, module)
 
 
 def _named(policy: Any, module: Any) -> Policy:

@@ -16,7 +16,7 @@ from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.export import MANIFEST, export, exported_values, read_manifest
 from lmrl.models.folders import CHOOSE_CODE, check_architecture, held_by_folder, limited_weights
-from lmrl.models.lm import build_lm
+from lmrl.models.lm import build_lm, vocabulary_of
 from lmrl.models.lora import has_lora, is_adapter
 from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint
 from lmrl.policies.lm import invalid_ids, stop_ids
@@ -28,6 +28,7 @@ __all__ = [
     "ROOMS",
     "SavedModule",
     "check_resumed",
+    "check_vocabulary",
     "class_name",
     "facts",
     "generation_defaults",
@@ -283,6 +284,17 @@ def note_weights(module: SavedModule, weights: Mapping[str, Tensor] | None = Non
     module.made_with["weights"] = found.hexdigest()[:32]
 
 
+def check_vocabulary(module: SavedModule) -> None:
+    """Make sure that a model has an embedding for every id of its tokenizer.
+
+    Raises:
+        UserError: it has fewer.
+    """
+    ids = len(module.tokenizer)
+    if vocabulary_of(module.model) < ids:
+        raise UserError(f"architecture.vocab_size must be at least {ids}, as the tokenizer has so many ids")
+
+
 def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     """Take over what `pack_checkpoint` put in.
 
@@ -299,6 +311,7 @@ def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     ours, theirs = fingerprint(module.tokenizer), entry["tokenizer"]
     if ours != theirs:
         raise UserError(f"the checkpoint was trained with another tokenizer ({theirs}) than this one ({ours})")
+    check_vocabulary(module)
     if entry["window"] is not None:
         module.window = Window(**entry["window"])
     module.made_with = dict(entry.get("made_with", {}))
