@@ -151,6 +151,10 @@ class TrainingCLI(LightningCLI):
             raise UserError(_told(str(error), parser, self._words)) from error
         except OmegaConfBaseException as error:
             raise UserError(f"the configuration cannot be put together: {error}") from error
+        except ValueError as error:  # a number of more digits than Python reads
+            if user_error_in(error):
+                raise
+            raise UserError(f"the configuration cannot be put together: {in_one_line(error)}") from error
         _check_settings(self.config)
         _check_callbacks(self.config, self._words)
         checkpoint = self.config.ckpt_path
