@@ -94,9 +94,10 @@ vllm: $(VENV)/.dev $(VENV)/.vllm  ## the tests with a real vLLM server on the CP
 	LMRL_VLLM=$(VENV)/vllm/bin/python $(BIN)/python -m pytest -s tests/policies/test_vllm_server.py \
 		tests/callbacks/test_vllm_sampler_server.py $(ARGS)
 
-nightly: verifiers agilerl vllm  ## what takes too long for every change: other packages, served tasks, killed commands, hostile requests and replies
+nightly: verifiers agilerl vllm  ## what takes too long for every change: other packages, served tasks, killed commands, hostile requests, replies and files
 	LMRL_SERVED_SEEDS=100 $(BIN)/python -m pytest tests/integrations/openenv/test_server.py -k transcripts
 	LMRL_KILLS=20 $(BIN)/python -m pytest tests/test_files.py -k killed
+	LMRL_EDITED_FILES=200 $(BIN)/python -m pytest tests/fuzz/test_edited_files.py
 	$(BIN)/python -m benchmarks hostile
 	LMRL_HOSTILE_REPLIES=100 $(BIN)/python -m pytest tests/fuzz/test_hostile_replies.py
 

@@ -14,7 +14,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lmrl.errors import UserError
+from lmrl.errors import UserError, in_one_line
 from lmrl.plugins import plugin_configs
 
 __all__ = [
@@ -102,6 +102,8 @@ def _check_text(path: Path, text: str) -> None:
         content = yaml.safe_load(text) if size <= _LARGEST else {}
     except RecursionError as error:
         raise UserError(f"{path} is nested too deep, or holds itself") from error
+    except ValueError as error:  # a number of more digits than Python reads
+        raise UserError(f"{path} is no configuration: {in_one_line(error)}") from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UserError(f"{path}, line {line}: no YAML: {error.problem}") from error
@@ -185,14 +187,17 @@ def configuration(words: Sequence[str]) -> DictConfig:
         else:
             try:
                 part = _plain(OmegaConf.from_dotlist([f"{key}={value}"]))
-            except (yaml.YAMLError, OmegaConfBaseException) as error:
-                raise UserError(f"--{key}={value} cannot be read: {error}") from error
+            except (ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
+                raise UserError(f"--{key}={value:.60} cannot be read: {in_one_line(error)}") from error
         merged = _merged(merged, part)
     return OmegaConf.create(merged)
 
 
 def _content(file: Path) -> dict[str, Any]:
-    return _content_of(file.read_text(encoding="utf-8"))
+    try:
+        return _content_of(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"{file} cannot be read as a configuration: {in_one_line(error)}") from error
 
 
 @lru_cache(maxsize=256)

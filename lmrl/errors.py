@@ -52,7 +52,9 @@ _WAYS_OUT = {
     errno.EADDRINUSE: "choose another port",
     errno.ECONNREFUSED: "nothing listens there: is it running?",
 }
-# What torch says where others raise an OSError.
+# What safetensors and tokenizers say where others raise an OSError.
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+# What torch says.
 _NOT_WRITTEN = ("PytorchStreamWriter failed", "file write failed")
 
 
@@ -173,7 +175,11 @@ def system_error(error: BaseException) -> str | None:
             f"memory ran out ({said or 'MemoryError'}): smaller batches, a smaller model or fewer processes need less"
         )
     if not isinstance(error, OSError):
-        return None
+        native = _OS_ERROR.search(said)
+        if native is None or isinstance(error, UserError):
+            return None
+        way_out = _WAYS_OUT.get(int(native[1]))
+        return said if way_out is None else f"{said}; {way_out}"
     if error.errno is None or error.strerror is None:
         return said or type(error).__name__
     names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]

@@ -204,3 +204,15 @@ def test_what_has_no_effect_or_is_missing_is_said(
     monkeypatch.syspath_prepend(str(folder))
     assert main(["fit", *shlex.split(words)]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["1" * 10_000, "${oc.en${y}:X}", "[" * 2000])
+def test_odd_values_in_a_file_are_refused_in_one_line(
+    value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "odd.yaml").write_text(f"model: {{init_args: {{lr: {value if value[0] == '1' else repr(value)}}}}}\n")
+    if value[0] == "[":
+        (tmp_path / "odd.yaml").write_text(f"model: {value}\n")
+    assert main(["fit", "--config", "configs/maze_fo/bc.yaml", "--config", str(tmp_path / "odd.yaml")]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1].startswith("error: ") and "Traceback" not in "".join(told)

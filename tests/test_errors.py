@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lmrl.cli import main
+from lmrl.commands.libraries import explain_library
 from lmrl.errors import UserError, check_range, system_error, terminated_by_exception, user_error_in
 
 
@@ -192,3 +193,14 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(r"error: .*File too large; free some space, or choose another folder.*\n", done.stderr)
     assert (os.listdir(tmp_path), path.read_text()) == (["e.parquet"], "before")
+
+
+def test_only_packages_of_this_project_are_recommended() -> None:
+    """A file can word the name of a module, and so what is installed."""
+    assert explain_library(ModuleNotFoundError(name="peft.tuners")) == (
+        "the package peft is not installed: pip install 'lmrl[lora]'"
+    )
+    assert explain_library(ModuleNotFoundError(name="rich")) == "the package rich is not installed: pip install rich"
+    for name in ("evil_mod", "ric", "rich2", "x; rm"):
+        told = explain_library(ModuleNotFoundError(name=name))
+        assert told is not None and repr(name) in told and "pip" not in told

@@ -57,8 +57,13 @@ def write_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappi
     if is_sharded(module):  # else each process has all that the checkpoint notes
         note_weights(module, weights)
         module.made_with = trainer.strategy.broadcast(module.made_with)
-    trainer.save_checkpoint(new)
-    _write_folder(trainer, module, root / name, scores, weights)
+    try:
+        trainer.save_checkpoint(new)
+        _write_folder(trainer, module, root / name, scores, weights)
+    except BaseException:  # a full disk
+        if trainer.is_global_zero:
+            remove(new)
+        raise
 
 
 def keep_run(trainer: Trainer, name: str) -> None:
@@ -66,11 +71,16 @@ def keep_run(trainer: Trainer, name: str) -> None:
 
     The folder is there before its checkpoint: a run whose last checkpoint is there has the folder of that step.
     """
-    for logger in trainer.loggers:
-        logger.save()
-    if trainer.is_global_zero:
-        root = Path(trainer.default_root_dir)
-        replace(_new(root, name), root / f"{name}.ckpt")
+    root = Path(trainer.default_root_dir)
+    try:
+        for logger in trainer.loggers:
+            logger.save()
+        if trainer.is_global_zero:
+            replace(_new(root, name), root / f"{name}.ckpt")
+    except BaseException:
+        if trainer.is_global_zero:
+            remove(_new(root, name))
+        raise
 
 
 def _write_folder(
@@ -291,5 +301,5 @@ class KeepLast(Callback):
 
     def _keep(self, trainer: Trainer) -> None:
         if self._written:
-            keep_run(trainer, "last")
             self._written = False
+            keep_run(trainer, "last")

@@ -13,6 +13,7 @@ from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.lm import build_lm, positions_of
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.tokens.encoding import render_chat
 
 __all__ = ["LocalChat"]
 
@@ -63,7 +64,7 @@ class LocalChat:
             seeds: of sampling, one for each.
 
         Raises:
-            UserError: a conversation and the longest answer do not fit into ``max_context``.
+            UserError: a conversation and the longest answer do not fit into ``max_context``, or the template fails.
         """
         contexts = [self._context(messages) for messages in batch]
         room = self._decoder.engine.max_length - self._settings.max_new_tokens
@@ -93,12 +94,13 @@ class LocalChat:
         except TemplateError:  # templates that know no system message
             system, user, *rest = messages
             both = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
+        try:
             return self._told([both, *rest])
+        except TemplateError as error:
+            raise UserError(f"the chat template of {self.path!r} fails: {error}") from error
 
     def _told(self, messages: Messages) -> list[int]:
-        told = [dict(message) for message in messages]
-        text = self._tokenizer.apply_chat_template(told, add_generation_prompt=True, tokenize=False)
-        return list(self._tokenizer.encode(str(text), add_special_tokens=False))
+        return list(self._tokenizer.encode(render_chat(self._tokenizer, messages), add_special_tokens=False))
 
     def _answer(self, contexts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[str]:
         samples = self._decoder.generate(range(len(contexts)), contexts, seeds, [0] * len(contexts), self._settings)

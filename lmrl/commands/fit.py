@@ -5,6 +5,7 @@ import re
 import shlex
 import signal
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from glob import escape
@@ -15,6 +16,7 @@ from threading import Thread
 from time import sleep
 from typing import Any
 
+import lightning.pytorch as lightning_package
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
@@ -28,8 +30,8 @@ from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
 from lmrl.commands.run_folder import check_run_folder, run_folder, unfinished
 from lmrl.configuration import config_file, configuration, defaults_file, value_at, with_config_files
-from lmrl.errors import UserError, check_range, user_error_in
-from lmrl.models.checkpoints import check_checkpoint, is_checkpoint, unreadable
+from lmrl.errors import UserError, check_range, in_one_line, system_error, user_error_in
+from lmrl.models.checkpoints import check_checkpoint, is_checkpoint, steps_of, unreadable
 from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import LanguageModule
 from lmrl.modules.load import variables_before
@@ -149,6 +151,10 @@ class TrainingCLI(LightningCLI):
             raise UserError(_told(str(error), parser, self._words)) from error
         except OmegaConfBaseException as error:
             raise UserError(f"the configuration cannot be put together: {error}") from error
+        except ValueError as error:  # a number of more digits than Python reads
+            if user_error_in(error):
+                raise
+            raise UserError(f"the configuration cannot be put together: {in_one_line(error)}") from error
         _check_settings(self.config)
         _check_callbacks(self.config, self._words)
         checkpoint = self.config.ckpt_path
@@ -211,6 +217,7 @@ def _end_with(parent: int) -> None:
 def _train(cli: TrainingCLI, argv: Sequence[str]) -> int:
     checkpoint, allow_pickle = cli.config.ckpt_path, cli.config.allow_pickle
     with run_folder(cli.trainer, None if checkpoint is None else Path(checkpoint), cli.config.overwrite, allow_pickle):
+        steps = None if checkpoint is None else steps_of(Path(checkpoint), allow_pickle)
         try:
             cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=checkpoint, weights_only=not allow_pickle)
         except UnpicklingError as error:
@@ -221,6 +228,12 @@ def _train(cli: TrainingCLI, argv: Sequence[str]) -> int:
             if not isinstance(end.__context__, KeyboardInterrupt):
                 raise
             return _ended_by("interrupted", _INTERRUPTED, cli.trainer, argv)
+        except Exception as error:
+            known = user_error_in(error) or explain_library(error) or system_error(error)
+            if checkpoint is None or known or not _is_refused_state(error, cli.trainer, steps):
+                raise
+            told = f"{type(error).__name__}: {in_one_line(error)}"
+            raise UserError(f"{checkpoint} is damaged, or not of this training ({told})") from error
     if cli.trainer.is_global_zero:
         print(_ending(cli.trainer))
     return 0
@@ -234,6 +247,15 @@ def _ended_by(how: str, code: int, trainer: Trainer, argv: Sequence[str]) -> int
     if trainer.is_global_zero:
         print(f"{how}{_how_to_go_on(trainer, argv)}", file=sys.stderr)
     return code
+
+
+def _is_refused_state(error: Exception, trainer: Trainer, steps: int | None) -> bool:
+    """Whether an exception is about the state in a checkpoint: it came up while that was restored, or used first."""
+    for frame in traceback.extract_tb(error.__traceback__):
+        restores = frame.name.lstrip("_").startswith(("restore", "resume", "load_checkpoint"))
+        if restores and Path(frame.filename).is_relative_to(Path(lightning_package.__file__).parent):
+            return True
+    return steps is not None and trainer.global_step <= steps + 1 and is_refused_setting(error)
 
 
 def _how_to_go_on(trainer: Trainer, argv: Sequence[str]) -> str:

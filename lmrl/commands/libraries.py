@@ -96,8 +96,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
 
 
-def _installable(package: str) -> str:
-    """What to install: the smallest extra of this project that brings the package, else the package itself."""
+def _missing(package: str) -> str:
+    """What to say of a package that is not there, and how to install it if this project names it.
+
+    The name can come from a file that chose it, and installing it would run its code: no other package is recommended.
+    """
     try:
         needed = requires("lmrl") or ()
     except PackageNotFoundError:  # not installed, only on the path
@@ -105,7 +108,11 @@ def _installable(package: str) -> str:
     pairs = [found.groups() for line in needed if (found := _NEEDED.match(line))]
     sizes = Counter(extra for _, extra in pairs)
     bringing = sorted((extra for name, extra in pairs if name == package), key=lambda extra: sizes[extra])
-    return f"'lmrl[{bringing[0]}]'" if bringing else package
+    if bringing:
+        return f"the package {package} is not installed: pip install 'lmrl[{bringing[0]}]'"
+    if any(re.match(rf"{re.escape(package)}(?![\w.-])", line) for line in needed):
+        return f"the package {package} is not installed: pip install {package}"
+    return f"there is no module {package!r:.60}, which lmrl itself does not need: look for what asks for it"
 
 
 def _explain(error: BaseException, text: str) -> str | None:
@@ -113,7 +120,7 @@ def _explain(error: BaseException, text: str) -> str | None:
     said = text.lower()
     if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] != "lmrl":
         package = error.name.partition(".")[0]
-        return f"the package {package} is not installed: pip install {_installable(package)}"
+        return _missing(package)
     if any(kind.startswith("wandb.") for kind in kinds):
         return f"Weights & Biases: {text.rstrip('.')}; run wandb login, or stay on this machine: WANDB_MODE=offline"
     if any(sign in said for sign in _NO_GPU):

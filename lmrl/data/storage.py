@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lmrl.data.records import SCHEMA, episode_from_row, record_from_episode, table_of
@@ -24,6 +25,7 @@ __all__ = [
     "check_place",
     "checked_suffix",
     "join_shards",
+    "parquet_batches",
     "played_file",
     "read_dataset",
     "read_episodes",
@@ -221,21 +223,130 @@ def _damaged(what: str) -> Iterator[None]:
         raise UserError(f"{what} ({in_one_line(error)})") from error
 
 
-def _parquet_episodes(path: Path) -> Iterator[Episode]:
+# A few bytes of Parquet can stand for gigabytes: repeated values, texts that are kept once. What is read at a time is
+# far below these numbers in files of this package.
+_LARGEST_GROUP = 2**28  # bytes of a row group without compression
+_MOST_VALUES = 2**24  # of a column in a row group
+_LARGEST_PART = 2**24  # bytes of the rows that become Python objects together, and so of one row
+_BYTES_OF_VALUE = 32
+_SMALLER = "write it again with small row groups (row_group_size=512)"
+
+
+def parquet_batches(path: Path, rows: int = _ROW_GROUP) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a Parquet file, a few MB at a time, whatever the file claims to hold.
+
+    Args:
+        path: the file.
+        rows: most rows at a time.
+
+    Raises:
+        UserError: it is no Parquet file, is damaged, or holds a row or a row group that is far too large.
+    """
     row = 0
     with _parquet(path) as file:
-        batches = file.iter_batches(batch_size=_ROW_GROUP)
-        while True:
-            with _damaged(f"{path}: damaged after row {row}"):
-                batch = next(batches, None)
-                records = [] if batch is None else batch.to_pylist()
-            if batch is None:
-                break
-            for record in records:
-                row += 1
-                yield episode_from_row(record, f"{path}, row {row}")
+        texts = _check_sizes(path, file.metadata)
+        with _damaged(f"{path}: not a Parquet file"):
+            # A text that occurs again and again stays one text until its size is known.
+            coded = pq.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True)
+        with coded:
+            for group in range(coded.num_row_groups):
+                batches = coded.iter_batches(batch_size=rows, row_groups=[group])
+                while True:
+                    with _damaged(f"{path}: damaged after row {row}"):
+                        batch = next(batches, None)
+                    if batch is None:
+                        break
+                    for part in _parts(batch):
+                        if _size(part) > _LARGEST_PART:
+                            raise UserError(f"{path}, row {row + 1}: larger than {_LARGEST_PART >> 20} MB")
+                        with _damaged(f"{path}: damaged after row {row}"):
+                            yield _decoded(part)
+                        row += part.num_rows
         if row != file.metadata.num_rows:
             raise UserError(f"{path}: damaged: holds {row} rows, and says that it has {file.metadata.num_rows}")
+
+
+def _check_sizes(path: Path, metadata: pq.FileMetaData) -> list[str]:
+    """Hold what a file says of its sizes to limits; returns the paths of its columns of texts."""
+    texts = []
+    for number in range(len(metadata.schema)):
+        column = metadata.schema.column(number)
+        if column.physical_type == "BYTE_ARRAY":
+            texts.append(column.path)
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group)
+        columns = [rows.column(number) for number in range(rows.num_columns)]
+        size = sum(column.total_uncompressed_size for column in columns)
+        if size > _LARGEST_GROUP:
+            raise UserError(f"{path}: row group {group} holds {size >> 20} MB: {_SMALLER}")
+        for column in columns:
+            if column.num_values > _MOST_VALUES:
+                name = column.path_in_schema
+                raise UserError(f"{path}: row group {group} holds {column.num_values} values of {name}: {_SMALLER}")
+            delta = [name for name in column.encodings if name.startswith("DELTA") and "BYTE_ARRAY" in name]
+            if delta and column.path_in_schema in texts:
+                raise UserError(
+                    f"{path}: texts in the encoding {delta[0]} are not read: write it again with plain texts or "
+                    "dictionaries, as pyarrow does by default"
+                )
+    return texts
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut rows in halves until they are small enough, or single."""
+    if batch.num_rows <= 1 or _size(batch) <= _LARGEST_PART:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _parts(batch.slice(0, half))
+    yield from _parts(batch.slice(half))
+
+
+def _size(batch: pa.RecordBatch) -> int:
+    """How many bytes rows take as Python objects, roughly."""
+    return sum(_size_of(column) for column in batch.columns)
+
+
+def _size_of(values: pa.Array) -> int:
+    size = _BYTES_OF_VALUE * len(values)
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        if pa.types.is_nested(kind.value_type) or pa.types.is_primitive(kind.value_type):
+            return size
+        lengths = pc.binary_length(values.dictionary).cast(pa.int64())
+        return size + (pc.sum(lengths.take(values.indices)).as_py() or 0)
+    if pa.types.is_struct(kind):
+        return size + sum(map(_size_of, values.flatten()))
+    if pa.types.is_nested(kind):
+        return size + _size_of(values.flatten())
+    return size + int(values.nbytes)
+
+
+def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with plain texts, which become Python objects faster."""
+    fields = [field.with_type(_decoded_type(field.type)) for field in batch.schema]
+    columns = [column.cast(field.type) for column, field in zip(batch.columns, fields, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _decoded_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_decoded_type(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_decoded_type(kind.value_type)))
+    return kind
+
+
+def _parquet_episodes(path: Path) -> Iterator[Episode]:
+    row = 0
+    for batch in parquet_batches(path):
+        with _damaged(f"{path}: damaged after row {row}"):
+            records = batch.to_pylist()
+        for record in records:
+            row += 1
+            yield episode_from_row(record, f"{path}, row {row}")
 
 
 def _jsonl_episodes(path: Path) -> Iterator[Episode]:

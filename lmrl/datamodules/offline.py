@@ -263,6 +263,11 @@ class OfflineDataModule(L.LightningDataModule):
         limit = self.hparams["max_tokens"]
         if limit is None:
             limit = (self.spec.positions or 1024) - self.task.max_action_tokens
+            if limit < 1:
+                raise UserError(
+                    f"the model reads {self.spec.positions} tokens, which leaves nothing beside an action of "
+                    f"{self.task.max_action_tokens}: take a model with more positions (n_positions)"
+                )
         return Window(self.task.last_texts, limit, self.hparams["rendering"])
 
     def state_dict(self) -> dict[str, Any]:
@@ -284,7 +289,12 @@ class OfflineDataModule(L.LightningDataModule):
     ) -> list[Segment]:
         """Of an episode, perhaps as it was prepared; an error names the one that was recorded."""
         try:
-            return list(segments(prepared or episode, encoder, window))
+            parts = list(segments(prepared or episode, encoder, window))
+            positions = self.spec.positions
+            longest = max((len(part.ids) for part in parts), default=0)
+            if positions is not None and longest > positions:
+                raise UserError(f"needs {longest} tokens up to the end of an action, and the model reads {positions}")
+            return parts
         except UserError as error:
             rows = (row for row, other in enumerate(read_dataset(self.path, self.task.name)) if other == episode)
             raise UserError(f"{self.path}: episode {next(rows, '?')}: {error}") from error

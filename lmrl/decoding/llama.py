@@ -38,6 +38,9 @@ class _Layer(NamedTuple):
     """``(inner, width)``."""
 
 
+_ANGLES = 2**25  # numbers, 128 MiB
+
+
 class LlamaForward:
     """Reads as the model does, up to rounding: sums are those of joined matrices.
 
@@ -73,6 +76,9 @@ class LlamaForward:
         if not isinstance(trunk, LlamaModel) or config._attn_implementation != "sdpa":
             return False
         if config.rope_parameters["rope_type"] != "default" or config.hidden_act != "silu":
+            return False
+        # Its angles are kept for every position.
+        if config.max_position_embeddings * config.head_dim > _ANGLES:
             return False
         if trunk.dtype != torch.float32 or torch.is_autocast_enabled(trunk.device.type):
             return False

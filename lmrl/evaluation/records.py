@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from omegaconf import OmegaConf
 
 from lmrl.configuration import check_config
+from lmrl.data.storage import parquet_batches
 from lmrl.envs.registry import probe, tasks
 from lmrl.errors import UserError, in_one_line
 from lmrl.evaluation.curves import Curve, Curves, find_metrics, read_curves
@@ -531,13 +532,22 @@ def _weights(scores: Mapping[str, Any]) -> Any:
 
 # Parquet files: episodes and curves.
 
+_LARGEST = 2**29  # bytes of a table
+
 
 def _read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
     """Read a Parquet file of this schema; an empty table if there is none."""
     if not path.is_file():
         return schema.empty_table()
     try:
-        return pq.read_table(path).cast(schema)
+        parts = []
+        size = 0
+        for part in parquet_batches(path, rows=2**16):
+            parts.append(part)
+            size += part.nbytes
+            if size > _LARGEST:
+                raise UserError(f"{path}: not a file of records (larger than {_LARGEST >> 20} MB)")
+        return pa.Table.from_batches(parts).cast(schema) if parts else schema.empty_table()
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise UserError(f"{path}: not a file of records ({in_one_line(error)})") from error
 

@@ -102,6 +102,10 @@ def read_shards(folder: Path, *, weights: bool, allow_pickle: bool) -> dict[str,
         return content
     reader = FileSystemReader(folder) if allow_pickle else _PlainReader(folder)
     entries = _entries(reader)
+    on_disk = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    tensors = [entry for entry in entries.values() if isinstance(entry, TensorStorageMetadata)]
+    if sum(entry.size.numel() * entry.properties.dtype.itemsize for entry in tensors) > on_disk:
+        raise UserError(f"{folder} is damaged: its table of contents names more than its files hold")
     found = {
         name.removeprefix(_WEIGHTS): torch.empty(entry.size, dtype=entry.properties.dtype)
         for name, entry in entries.items()

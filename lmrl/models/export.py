@@ -9,14 +9,22 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from lmrl.errors import UserError
 from lmrl.files import check_may_replace, json_of_file, parse_json, replacing_folder
-from lmrl.models.folders import check_folder, damaged, read_tensors, tensor_metadata
+from lmrl.models.folders import (
+    check_folder,
+    damaged,
+    limited_weights,
+    model_config,
+    read_tensors,
+    tensor_metadata,
+    weights_held,
+)
 from lmrl.models.heads import ValueHead
-from lmrl.models.lm import trunk_of
+from lmrl.models.lm import build_lm, trunk_of
 from lmrl.models.lora import add_lora, has_lora, merged, save_adapter, with_weights
 
 __all__ = [
@@ -223,12 +231,14 @@ def _values(folder: str | Path, weights: Mapping[str, Tensor], settings: dict[st
 
 def _trunk(folder: str | Path, weights: Mapping[str, Tensor], lora: Mapping[str, Any] | None) -> PreTrainedModel:
     if lora is not None:
-        trunk = trunk_of(AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False))
+        trunk = trunk_of(build_lm(str(folder), {}, 0))
         add_lora(trunk, lora)
         trunk.load_state_dict(weights, strict=False)
         return trunk
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    config = model_config(str(folder))
     kind = next(iter(weights.values())).dtype
+    with limited_weights(weights_held(weights, Path(folder) / VALUES_FILE), folder), torch.device("meta"):
+        AutoModelForCausalLM.from_config(config, dtype=kind)  # type: ignore[no-untyped-call]
     trunk = trunk_of(AutoModelForCausalLM.from_config(config, dtype=kind))  # type: ignore[no-untyped-call]
     trunk.load_state_dict(weights)
     return trunk

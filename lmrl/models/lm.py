@@ -1,7 +1,7 @@
 """Causal language models of `transformers`: from a folder or hub id, or a small one from scratch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from lmrl.errors import UserError, in_one_line
 from lmrl.losses import Scores, linear_scores, row_scores, soft_cap
-from lmrl.models.folders import check_folder
+from lmrl.models.folders import check_folder, held_by_folder, is_limited, limited_weights, model_config
 from lmrl.models.lora import adapter_base, merge_adapter
 from lmrl.tokens.collate import TokenBatch
 
@@ -110,6 +110,9 @@ def build_lm(
 ) -> PreTrainedModel:
     """A causal language model without dropout.
 
+    Inside of `lmrl.models.folders.limited_weights`, a model from scratch is built without weights first: one that is
+    too large is refused before there is memory for it.
+
     Args:
         pretrained: folder or hub id; None starts from random weights. Adapters in a folder of `peft` are merged into
             the model that they belong to.
@@ -123,30 +126,22 @@ def build_lm(
     """
     empty = _ON_FIRST.get() and getattr(rank_zero_only, "rank", 0) != 0
     if pretrained is None:
-        fresh = _without_dropout(_from_scratch(architecture, vocabulary))
-        if empty:
-            return _without_weights(fresh, vocabulary, trust_remote_code, "auto")
-        try:
-            made: PreTrainedModel = AutoModelForCausalLM.from_config(fresh)  # type: ignore[no-untyped-call]
-        except Exception as error:  # a model may lack a setting or a package, in any exception of the libraries
-            kind = fresh.model_type
-            raise UserError(
-                f"architecture: no model of type {kind!r} can be made: {in_one_line(error, 300)}"
-            ) from error
-        return made
+        return _lm_from_scratch(architecture, vocabulary, empty)
     check_folder(pretrained)
     base = adapter_base(pretrained)
     if base is not None:
         return merge_adapter(build_lm(base, {}, vocabulary, trust_remote_code, dtype), pretrained)
-    if Path(pretrained).is_dir():
+    is_folder = Path(pretrained).is_dir()
+    if is_folder:
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # read in a moment; of a download it is of use
     try:
-        config = _without_dropout(AutoConfig.from_pretrained(pretrained, trust_remote_code=trust_remote_code))
+        config = _without_dropout(model_config(pretrained, trust_remote_code))
         if empty:
             return _without_weights(config, vocabulary, trust_remote_code, dtype)
-        both: Any = AutoModelForCausalLM.from_pretrained(
-            pretrained, config=config, trust_remote_code=trust_remote_code, dtype=dtype, output_loading_info=True
-        )
+        with limited_weights(held_by_folder(pretrained), pretrained) if is_folder else nullcontext():
+            both: Any = AutoModelForCausalLM.from_pretrained(
+                pretrained, config=config, trust_remote_code=trust_remote_code, dtype=dtype, output_loading_info=True
+            )
         model: PreTrainedModel = both[0]
         loaded: dict[str, Any] = both[1]
         if lacking := sorted(loaded["missing_keys"]):  # which would begin from random numbers
@@ -163,6 +158,23 @@ def build_lm(
     if vocabulary_of(model) < vocabulary:
         model.resize_token_embeddings(vocabulary)
     return model
+
+
+def _lm_from_scratch(architecture: Mapping[str, Any], vocabulary: int, empty: bool) -> PreTrainedModel:
+    """See `build_lm`; an empty one is on the meta device."""
+    config = _without_dropout(_from_scratch(architecture, vocabulary))
+    try:
+        if empty or is_limited():
+            made = _without_weights(config, vocabulary, False, "auto")
+        if not empty:
+            made = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    except UserError:
+        raise
+    except Exception as error:  # a model may lack a setting or a package, in any exception of the libraries
+        raise UserError(
+            f"architecture: no model of type {config.model_type!r} can be made: {in_one_line(error, 300)}"
+        ) from error
+    return made
 
 
 def _align(model: PreTrainedModel) -> None:

@@ -1,7 +1,8 @@
 """Low-rank adapters on a language model that itself stays as it is (LoRA, Hu et al. 2022), by `peft`."""
 
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
@@ -13,12 +14,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from lmrl.errors import UserError, check_range
+from lmrl.errors import UserError, check_range, in_one_line
 from lmrl.files import json_of_file
+from lmrl.models.folders import held_by_folder, limited_weights
 
 __all__ = [
     "ADAPTER_CONFIG",
     "adapter_base",
+    "adapter_settings",
     "adapter_weights",
     "add_lora",
     "has_lora",
@@ -155,21 +158,115 @@ def adapter_base(folder: str) -> str | None:
     """The model that a folder's adapters belong to; None if it holds a whole model, or is no folder.
 
     Raises:
-        UserError: it names no model, or, perhaps by way of other adapters, itself.
+        UserError: it names no model, or, perhaps by way of other adapters, itself; or it holds adapters of a kind that
+            is not read here.
     """
     found, at, seen = None, folder, set[Path]()
     while (file := Path(at) / ADAPTER_CONFIG).is_file() and not (Path(at) / "config.json").is_file():
         base = json_of_file(file).get("base_model_name_or_path")
-        if not isinstance(base, str) or file.resolve() in seen:
+        if not isinstance(base, str) or not base or file.resolve() in seen:
             raise UserError(f"{file}: base_model_name_or_path must name a model, got {base!r:.80}")
         seen.add(file.resolve())
         found, at = found or base, base
+    if found is not None:
+        adapter_settings(Path(folder) / ADAPTER_CONFIG)
     return found
 
 
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[\w.-]+", value) is not None  # no regular expression
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 10**6
+
+
+def _is_names(value: Any) -> bool:
+    return _is_name(value) or (isinstance(value, list) and all(_is_name(name) for name in value))
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_name(name) and _is_number(value[name]) for name in value)
+
+
+def _is_switch(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_layers(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(layer, int) for layer in value)
+
+
+#: What adapters are made by, and what it must be where a file says it. Their weights come from the file beside it.
+_READ: Mapping[str, Callable[[Any], bool]] = {
+    "r": lambda value: _is_number(value) and isinstance(value, int) and value > 0,
+    "lora_alpha": _is_number,
+    "lora_dropout": _is_number,
+    "target_modules": _is_names,
+    "exclude_modules": _is_names,
+    "modules_to_save": _is_names,
+    "layers_to_transform": _is_layers,
+    "layers_pattern": _is_names,
+    "rank_pattern": _is_numbers,
+    "alpha_pattern": _is_numbers,
+    "bias": lambda value: value in ("none", "all", "lora_only"),
+    "fan_in_fan_out": _is_switch,
+    "use_rslora": _is_switch,
+    "use_dora": _is_switch,
+    "lora_bias": _is_switch,
+}
+#: What says nothing here: where adapters come from and how they began, or what matters only beside another setting.
+_OF_NO_USE = (
+    "auto_mapping", "base_model_name_or_path", "inference_mode", "init_lora_weights", "megatron_core", "peft_type",
+    "peft_version", "qalora_group_size", "revision", "task_type",
+)  # fmt: skip
+
+
+def adapter_settings(file: Path) -> dict[str, Any]:
+    """Return the settings of `peft.LoraConfig` in the configuration of a folder's adapters.
+
+    `peft` never reads the file itself: some of its settings name modules to import.
+
+    Raises:
+        UserError: it is of adapters of another kind, or has a setting that is not read here.
+    """
+    found = json_of_file(file)
+    if found.get("peft_type") != "LORA" or found.get("task_type") not in (None, "CAUSAL_LM"):
+        kind = f"{found.get('peft_type')!r:.40} for {found.get('task_type')!r:.40}"
+        raise UserError(f"{file} must be of adapters of the type LORA for CAUSAL_LM, got {kind}")
+    settings = {}
+    for name, value in found.items():
+        if name in _OF_NO_USE or value is None or value in ({}, [], False):
+            continue
+        if name not in _READ:
+            raise UserError(f"{file} sets {name!r:.60}, which is not read here: merge these adapters with peft first")
+        if not _READ[name](value):
+            raise UserError(f"{file}: {name} cannot be {value!r:.80}")
+        settings[name] = value
+    return settings
+
+
 def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:
-    """The model with the share of a folder's adapters in its weights."""
-    whole: PreTrainedModel = _peft().PeftModel.from_pretrained(model, folder).merge_and_unload()
+    """The model with the share of a folder's adapters in its weights.
+
+    Raises:
+        UserError: they do not belong to the model, or a file is damaged.
+    """
+    peft = _peft()
+    file = Path(folder) / ADAPTER_CONFIG
+    settings = adapter_settings(file)
+    try:
+        config = peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **settings)
+        with limited_weights(held_by_folder(folder), folder), warnings.catch_warnings():
+            # Without this the adapters would be random numbers.
+            warnings.filterwarnings("error", "Found missing adapter keys")
+            warnings.filterwarnings("ignore", "fan_in_fan_out is set to")
+            with_adapters = peft.PeftModel.from_pretrained(model, folder, config=config)
+        whole: PreTrainedModel = with_adapters.merge_and_unload()
+    except Exception as error:  # what does not fit together can end in any exception of the libraries
+        if isinstance(error, (UserError, MemoryError)) or getattr(error, "errno", None) is not None:
+            raise
+        raise UserError(f"{folder} holds no adapters of the model that it names: {in_one_line(error)}") from error
     return whole.requires_grad_(True)
 
 

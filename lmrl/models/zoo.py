@@ -6,7 +6,6 @@ nothing that a file says chooses another one.
 """
 
 import hashlib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ PREFIX = "zoo:"
 ZOO_FILE = "zoo.json"
 _NAME = re.compile(r"[a-z0-9_]+/[a-z0-9_]+")
 _SETTINGS = {"temperature", "top_p", "beta"}
+_SCORES = ("episodes", "seed", "return_mean", "return_ci", "normalized", "normalized_ci", "success_rate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,10 @@ def own_settings(name: object) -> dict[str, float]:
     return dict(zoo_policy(name).settings) if isinstance(name, str) and is_zoo(name) else {}
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < 1e18  # which NaN is not
+
+
 @cache
 def _read(folder: Path, name: str) -> ZooPolicy:
     file = folder / ZOO_FILE
@@ -113,7 +117,12 @@ def _read(folder: Path, name: str) -> ZooPolicy:
     settings, scores, hashes = (entry.get(key) for key in ("settings", "scores", "files"))
     if not (isinstance(settings, dict) and isinstance(scores, dict) and isinstance(hashes, dict)):
         raise UserError(f"{file} must hold settings, scores and files")
-    numbers = {key: value for key, value in settings.items() if isinstance(value, int | float) and math.isfinite(value)}
+    for key in _SCORES:
+        values = scores.get(key) if key.endswith("_ci") else [scores.get(key), 0]
+        if not (isinstance(values, list) and len(values) == 2 and all(map(_is_number, values))):
+            kind = "two finite numbers" if key.endswith("_ci") else "a finite number"
+            raise UserError(f"{file}: {key} of its scores must be {kind}, got {scores.get(key)!r:.60}")
+    numbers = {key: value for key, value in settings.items() if _is_number(value)}
     if not numbers.keys() == settings.keys() <= _SETTINGS:
         raise UserError(f"{file}: settings must be numbers for {' and '.join(sorted(_SETTINGS))}, got {settings}")
     found = file_hashes(folder)

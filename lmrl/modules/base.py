@@ -32,7 +32,14 @@ from lmrl.training.optimizer import (
     optimizer_and_schedule,
 )
 from lmrl.training.reporting import LossReporter
-from lmrl.training.saving import check_resumed, pack_checkpoint, read_entry, training_facts, write_folder
+from lmrl.training.saving import (
+    check_resumed,
+    check_vocabulary,
+    pack_checkpoint,
+    read_entry,
+    training_facts,
+    write_folder,
+)
 from lmrl.training.sharding import configure_shards, full_tensor, is_sharded
 from lmrl.types import Episode, Policy
 
@@ -191,6 +198,7 @@ class LanguageModule(L.LightningModule):
             self.window = data.window()
         keep_values_float32(self.trainer)
         if stage == "fit":
+            check_vocabulary(self)
             self.made_with = training_facts(self, data)
             check_start(self)
             # from_pretrained leaves a model in eval mode, in which transformers keeps all activations.

@@ -15,6 +15,7 @@ from lmrl.errors import OtherTaskError, UserError, in_one_line
 from lmrl.lazy import load
 from lmrl.models.checkpoints import read_checkpoint, resolve_run
 from lmrl.models.export import MANIFEST, read_manifest
+from lmrl.models.folders import check_architecture, limited_weights, weights_held
 from lmrl.models.zoo import is_zoo, zoo_policy
 from lmrl.modules.base import LanguageModule
 from lmrl.training.saving import ROOMS, plain_arguments, read_folder
@@ -120,7 +121,11 @@ def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -
         given = dict(content["hyper_parameters"])
         # Lightning notes there by what and whom a module was made.
         arguments = {name: value for name, value in given.items() if not str(name).startswith("_")}
-        module = kind(**{**_allowed(kind, arguments, file), **settings})
+        allowed = {**_allowed(kind, arguments, file), **settings}
+        held = weights_held(content["state_dict"], file)
+        check_architecture(allowed.get("architecture"), held, file)
+        with limited_weights(held, file):
+            module = kind(**allowed)
         module.configure_model()
         module.on_load_checkpoint(content)
         module.load_state_dict(content["state_dict"])
@@ -215,7 +220,13 @@ def load_policy(
     kind = _class(file, content)
     safe = {"trust_remote_code": False} if issubclass(kind, LanguageModule) else {}
     module = _made(file, content, kind, **safe).to(device)
-    return _named(module.policy(**{"max_new_tokens": task.max_action_tokens, **settings}), module)
+    try:
+        policy = module.policy(**{"max_new_tokens": task.max_action_tokens, **settings})
+    except (TypeError, AttributeError, KeyError) as error:  # a setting of another kind, which the file has named
+        raise UserError(
+            f"{file} cannot play with its settings: {type(error).__name__}: {in_one_line(error)}"
+        ) from error
+    return _named(policy, module)
 
 
 def _named(policy: Any, module: Any) -> Policy:

@@ -2,13 +2,16 @@
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
+from lmrl.models.folders import check_folder, held_by_folder, limited_weights, model_config
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.partners.environment import partner_dialogue
 from lmrl.policies import LMPolicy, load_lm_policy
@@ -42,7 +45,11 @@ class LMPartner:
         self._policy: LMPolicy | None = None
         if _is_seq2seq(folder):
             self._tokenizer = load_tokenizer(folder)
-            self.model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False).eval()
+            limits = limited_weights(held_by_folder(folder), folder) if Path(folder).is_dir() else nullcontext()
+            with limits:
+                self.model = AutoModelForSeq2SeqLM.from_pretrained(
+                    folder, config=model_config(folder), trust_remote_code=False
+                ).eval()
         else:
             self._policy = load_lm_policy(path, None, max_new_tokens, temperature=temperature, slots=slots)
             self.model = self._policy.model
@@ -87,9 +94,12 @@ class LMPartner:
 
 
 def _is_seq2seq(folder: str) -> bool:
+    check_folder(folder)
     try:
-        return bool(AutoConfig.from_pretrained(folder, trust_remote_code=False).is_encoder_decoder)
+        return bool(model_config(folder).is_encoder_decoder)
     except (OSError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"lm partner: no language model in {folder!r}: {error}") from error
 
 

@@ -21,17 +21,20 @@ contexts of the same pieces::
     following   \n<|im_start|>user\nat 1, 2<|im_end|>\n<|im_start|>assistant\n     every later observation
 """
 
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from types import FrameType
+from typing import Any, TypeAlias
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from lmrl.errors import UserError, unknown
+from lmrl.errors import UserError, in_one_line, unknown
 
-__all__ = ["RENDERINGS", "ChatEncoder", "Encoder", "Ids", "Window", "encoder_for"]
+__all__ = ["RENDERINGS", "ChatEncoder", "Encoder", "Ids", "Window", "encoder_for", "render_chat"]
 
 Ids: TypeAlias = tuple[int, ...]
 
@@ -144,6 +147,35 @@ def encoder_for(tokenizer: PreTrainedTokenizerBase, window: Window | None) -> En
     return ChatEncoder(tokenizer) if rendering == "chat" else Encoder(tokenizer)
 
 
+_SECONDS = 5.0  # for one conversation, which takes a millisecond
+
+
+def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, str]]) -> str:
+    """Return a conversation as the chat template of a tokenizer writes it, up to where the assistant begins.
+
+    Raises:
+        TemplateError: the template fails in whatever way, or does not end within 5 seconds.
+    """
+    deadline = time.monotonic() + _SECONDS
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it does not end within {_SECONDS:.0f} seconds")
+        return trace if frame.f_code.co_filename.startswith("<") else None  # line by line in the template alone
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        text = tokenizer.apply_chat_template(
+            [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
+        )
+    except Exception as error:  # a template comes with a model and can do anything that its sandbox permits
+        raise TemplateError(in_one_line(f"{type(error).__name__}: {error}")) from error
+    finally:
+        sys.settrace(before)
+    return str(text)
+
+
 class ChatEncoder(Encoder):
     """Renders with the chat template of the tokenizer. Texts lose the white space around them, as in most templates.
 
@@ -227,7 +259,7 @@ class ChatEncoder(Encoder):
     def _render(self, *texts: str) -> str:
         told = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
         try:
-            return str(self.tokenizer.apply_chat_template(told, add_generation_prompt=True, tokenize=False))
+            return render_chat(self.tokenizer, told)
         except TemplateError as error:
             raise self._unfit(str(error)) from error
 

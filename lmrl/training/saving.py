@@ -15,7 +15,8 @@ from lmrl.envs.registry import may_choose
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.export import MANIFEST, export, exported_values, read_manifest
-from lmrl.models.lm import build_lm
+from lmrl.models.folders import CHOOSE_CODE, check_architecture, held_by_folder, limited_weights
+from lmrl.models.lm import build_lm, vocabulary_of
 from lmrl.models.lora import has_lora, is_adapter
 from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint
 from lmrl.policies.lm import invalid_ids, stop_ids
@@ -27,6 +28,7 @@ __all__ = [
     "ROOMS",
     "SavedModule",
     "check_resumed",
+    "check_vocabulary",
     "class_name",
     "facts",
     "generation_defaults",
@@ -114,8 +116,9 @@ def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     """Make sure that a run is resumed with its own data and settings; else what its card says would be false.
 
     Raises:
-        UserError: naming what differs.
+        UserError: naming what differs, or a counter of the training that is no number.
     """
+    _check_counters(checkpoint.get("loops"))
     before = {name: checkpoint["lmrl"].get("made_with", {}).get(name) for name in _DATA_SETTINGS}
     now = {name: module.made_with.get(name) for name in _DATA_SETTINGS}
     for name, value in checkpoint.get("hyper_parameters", {}).items():
@@ -130,6 +133,16 @@ def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
             f"the checkpoint's run has another {name} ({was}, now {now[name]!r}): resume it as it was, or start a new "
             "run from its weights with model.init_args.pretrained"
         )
+
+
+def _check_counters(loops: Any) -> None:
+    """Make sure that the counters of Lightning's loops are numbers: they may be used only hours later."""
+    if not isinstance(loops, Mapping):
+        return
+    for name, value in loops.items():
+        if name in ("ready", "started", "processed", "completed") and not (isinstance(value, int) and value >= 0):
+            raise UserError(f"the checkpoint is damaged: the counter {name} of its loops is {value!r:.40}")
+        _check_counters(value)
 
 
 def facts(module: SavedModule) -> dict[str, Any]:
@@ -156,10 +169,6 @@ def generation_defaults(module: SavedModule) -> GenerationConfig:
         pad_token_id=tokenizer.pad_token_id,
         suppress_tokens=invalid.nonzero().flatten().tolist(),
     )
-
-
-# Of a transformers configuration: what chooses code rather than the shape of a model.
-_CHOOSE_CODE = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config")
 
 
 ROOMS = ("lmrl.modules", "lmrl.symbolic")
@@ -192,9 +201,15 @@ def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
             )
         named = str(beside)
     _check_task_tokens(arguments.get("task_tokens"), file)
-    architecture = arguments.get("architecture") or {}
-    shape = {k: v for k, v in architecture.items() if not k.startswith("_") and k not in _CHOOSE_CODE}
-    return {**arguments, "pretrained": None, "tokenizer": named, "architecture": shape}
+    return {**arguments, "pretrained": None, "tokenizer": named, "architecture": _shape(arguments.get("architecture"))}
+
+
+def _shape(architecture: Any) -> Any:
+    """A configuration, and those inside of it, without what chooses code."""
+    if not isinstance(architecture, Mapping):
+        return architecture or {}
+    kept = {k: v for k, v in architecture.items() if not str(k).startswith("_") and k not in CHOOSE_CODE}
+    return {k: _shape(v) if isinstance(v, Mapping) else v for k, v in kept.items()}
 
 
 def _check_task_tokens(given: Any, file: Path) -> None:
@@ -269,6 +284,17 @@ def note_weights(module: SavedModule, weights: Mapping[str, Tensor] | None = Non
     module.made_with["weights"] = found.hexdigest()[:32]
 
 
+def check_vocabulary(module: SavedModule) -> None:
+    """Make sure that a model has an embedding for every id of its tokenizer.
+
+    Raises:
+        UserError: it has fewer.
+    """
+    ids = len(module.tokenizer)
+    if vocabulary_of(module.model) < ids:
+        raise UserError(f"architecture.vocab_size must be at least {ids}, as the tokenizer has so many ids")
+
+
 def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     """Take over what `pack_checkpoint` put in.
 
@@ -285,6 +311,7 @@ def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     ours, theirs = fingerprint(module.tokenizer), entry["tokenizer"]
     if ours != theirs:
         raise UserError(f"the checkpoint was trained with another tokenizer ({theirs}) than this one ({ours})")
+    check_vocabulary(module)
     if entry["window"] is not None:
         module.window = Window(**entry["window"])
     module.made_with = dict(entry.get("made_with", {}))
@@ -346,7 +373,10 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
         arguments["lora"] = None  # those of the language model are part of it, or are merged into it here
     if "play_target" in arguments:
         arguments["play_target"] = False  # of two copies the folder holds the one that plays
-    module = kind(**arguments)
+    held = held_by_folder(folder)
+    check_architecture(arguments["architecture"], held, folder / MANIFEST)
+    with limited_weights(held, folder / MANIFEST):
+        module = kind(**arguments)
     if fingerprint(module.tokenizer) != manifest["tokenizer"]:
         raise UserError(f"{folder / 'tokenizer.json'} and {folder / MANIFEST} do not belong together; export it again")
     read_entry(module, {"lmrl": manifest})

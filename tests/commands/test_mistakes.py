@@ -87,6 +87,10 @@ MISTAKES = [
     (f"{FIT} --model.init_args.architecture.n_layer=many", "'n_layer' expected int"),
     (f"{FIT} --trainer.callbacks+=RolloutCollection", "plays for lmrl.datamodules.OnlineDataModule"),
     (f"{FIT} --trainer.callbacks+=InteractiveEvaluation --trainer.callbacks.task=maze", "known: car_dealer"),
+    (f"{FIT} --model.init_args.architecture.n_positions=8", "take a model with more positions (n_positions)"),
+    (f"{FIT} --model.init_args.architecture.vocab_size=10", "architecture.vocab_size must be at least 1280"),
+    (f"{FIT} --model.init_args.lr={'1' * 10_000}", "Exceeds the limit"),
+    (f"{FIT} --model.init_args.lr=${{oc.en${{y}}:X}}", "the configuration cannot be put together"),
     # What is not there, or not on this machine.
     (ILQL_CONFIG, "make it with: lmrl fit --config configs/maze_fo/bc.yaml"),
     (f"{FIT} --model ILQL", "give model.init_args.pretrained"),

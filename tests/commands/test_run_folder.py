@@ -1,15 +1,19 @@
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from lmrl.cli import main
 from lmrl.commands.run_folder import MetricsFile, unfinished
 from lmrl.data import generate
+from lmrl.errors import system_error
 from lmrl.files import locked
 from lmrl.models.checkpoints import weights_of
+from lmrl.modules import BC
 from tests.helpers.online import TINY
 
 ROWS = """\
@@ -162,3 +166,41 @@ def test_what_a_killed_save_has_left_is_made_good(fit: Callable[..., int]) -> No
     before = (run / "last.ckpt").read_bytes()
     assert fit(f"--ckpt_path={run}/last.ckpt") == 0
     assert weights_of(run / "last") == weights and (run / "last.ckpt").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["pytorch-lightning_version", "state_dict", "optimizer_states", "lr_schedulers", "lmrl", "epochs", "counter"],
+)
+def test_an_odd_checkpoint_is_refused_in_one_line(
+    fit: Callable[..., int], capsys: pytest.CaptureFixture[str], entry: str
+) -> None:
+    assert fit() == 0
+    file = Path("runs/maze_fo/bc/last.ckpt")
+    content = torch.load(file, weights_only=True)
+    if entry == "counter":
+        content["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"] = "x"
+    elif entry == "epochs":
+        content["loops"]["fit_loop"]["epoch_progress"] = "x"
+    else:
+        del content[entry]
+    torch.save(content, file)
+    capsys.readouterr()
+    assert fit(f"--ckpt_path={file}", "--trainer.max_steps=4") == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1].startswith("error: ") and "damaged" in told[-1] and "Traceback" not in "".join(told)
+
+
+def test_a_full_disk_leaves_no_half_checkpoint(fit: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        assert fit() == 2
+        told = capsys.readouterr().err.splitlines()[-1]
+        with pytest.raises(Exception, match=r"\(os error 27\)") as error:
+            BC(architecture=TINY).export(Path("model"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert told.startswith("error: ") and "free some space" in told
+    assert "free some space" in str(system_error(error.value))
+    assert not list(Path().rglob(".*.new"))

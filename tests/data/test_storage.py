@@ -1,15 +1,18 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lmrl.data.storage import read_episodes, read_metadata, write_episodes
+from lmrl.data.storage import parquet_batches, read_episodes, read_metadata, write_episodes
 from lmrl.errors import UserError
 from lmrl.types import Episode
 
@@ -325,3 +328,74 @@ def test_what_the_system_refuses_is_no_damage(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(OSError, match="Too many open files") as error:
         list(read_episodes(path))
     assert not isinstance(error.value, UserError)
+
+
+BOMB = """
+import resource, sys, time
+from lmrl.data.storage import read_episodes
+from lmrl.errors import UserError
+list(read_episodes(sys.argv[1]))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+began = time.process_time()
+for path in sys.argv[2:]:
+    try:
+        list(read_episodes(path))
+    except UserError as error:
+        print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.process_time() - began)
+"""
+
+
+def repeated(path: Path, text: str, turns: int, rows: int) -> Path:
+    """A small file of episodes of many turns, all with the same text, which is kept once."""
+    indices = pa.array(np.zeros(turns * rows, np.int32))
+    texts = pa.DictionaryArray.from_arrays(indices, pa.array([text]))
+    observations = pa.ListArray.from_arrays(pa.array(np.arange(rows + 1, dtype=np.int32) * turns), texts)
+    columns: dict[str, object] = {name: pa.array([RECORD[name]] * rows) for name in RECORD}
+    table = pa.table({**columns, "observations": observations})
+    pq.write_table(table, path, compression="zstd", dictionary_pagesize_limit=2**30)
+    return path
+
+
+def test_a_small_file_does_not_become_a_large_one(tmp_path: Path) -> None:
+    good = tmp_path / "good.parquet"
+    write_episodes(good, [PLAIN] * 600)
+    bombs = [
+        repeated(tmp_path / "texts.parquet", "a" * 50_000_000, 2, 512),
+        repeated(tmp_path / "text.parquet", "a" * 300_000_000, 1, 1),
+        repeated(tmp_path / "turns.parquet", "a", 50_000_000, 1),
+        repeated(tmp_path / "rows.parquet", "a", 16_000_000, 1),
+        repeated(tmp_path / "both.parquet", "a" * 10_000, 20_000, 100),
+    ]
+    assert all(path.stat().st_size < 2**16 for path in bombs)
+    command = [sys.executable, "-c", BOMB, str(good), *map(str, bombs)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path.cwd())
+    *told, last = done.stdout.splitlines()
+    assert [line.partition(":")[0].partition(",")[0] for line in told] == [str(path) for path in bombs], done.stderr
+    kilobytes, seconds = map(float, last.split())
+    assert kilobytes < 2**20 and seconds < 5 * len(bombs)
+
+
+def test_long_episodes_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "long.parquet"
+    episodes = [replace(PLAIN, observations=(str(number) * 200_000, "end")) for number in range(300)]
+    write_episodes(path, episodes)
+    assert list(read_episodes(path)) == episodes
+    parts = [part.num_rows for part in parquet_batches(path)]
+    assert sum(parts) == 300 and max(parts) < 100
+
+
+@pytest.mark.parametrize(
+    "options", [{"use_dictionary": False}, {"dictionary_pagesize_limit": 100}, {"row_group_size": 3}]
+)
+def test_files_of_other_writers_are_read(tmp_path: Path, options: dict[str, object]) -> None:
+    episodes = [replace(SAMPLED, seed=number, observations=(str(number), "b\n", "c")) for number in range(50)]
+    path = tmp_path / "a.parquet"
+    write_episodes(path, episodes)
+    table = pq.read_table(path)
+    large = pa.large_list(pa.large_string())
+    for kind in (table.schema.field("observations").type, large):
+        column = table.column_names.index("observations")
+        changed = table.set_column(column, "observations", table["observations"].cast(kind))
+        pq.write_table(changed, path, **options)
+        assert list(read_episodes(path)) == episodes

@@ -73,3 +73,98 @@ def test_adapters_on_themselves_are_refused(tmp_path: Path) -> None:
         )
     with pytest.raises(UserError, match="base_model_name_or_path must name a model"):
         build_lm(str(tmp_path / "a"), {}, len(load_tokenizer()), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("name", ["../other.safetensors", "ABSOLUTE", "sub/x.safetensors", "..", 3, None])
+def test_the_index_of_a_folder_names_no_other_folder(folder: Path, tmp_path: Path, name: object) -> None:
+    (folder / "model.safetensors").rename(tmp_path / "other.safetensors")
+    weights = load_file(tmp_path / "other.safetensors")
+    named = str(tmp_path / "other.safetensors") if name == "ABSOLUTE" else name
+    table = {"metadata": {}, "weight_map": dict.fromkeys(weights, named)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(table))
+    for load in (lambda: BC(pretrained=str(folder)), lambda: load_module(folder)):
+        with pytest.raises(UserError, match=r"index\.json must name files of its own folder, got"):
+            load()
+
+
+@pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation", "experts_implementation"])
+def test_a_configuration_chooses_no_code(folder: Path, name: str) -> None:
+    change_config(folder, {name: "somebody/kernel", "auto_map": {"AutoConfig": "x.Y"}, "use_kernels": True})
+    for model in (BC(pretrained=str(folder)).model, load_module(folder).model):
+        assert model.config._attn_implementation in ("sdpa", "eager")
+        assert "somebody" not in str(model.config._experts_implementation)
+        assert not getattr(model.config, "use_kernels", False)
+
+
+def test_quantized_models_are_refused(folder: Path) -> None:
+    change_config(folder, {"quantization_config": {"quant_method": "gptq", "bits": 4}})
+    with pytest.raises(UserError, match=r"config\.json asks for quantization_config"):
+        BC(pretrained=str(folder))
+
+
+def change_config(folder: Path, settings: dict[str, object]) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+@pytest.fixture
+def adapters(folder: Path, tmp_path: Path) -> Path:
+    """A folder of adapters on the model of `folder`, as peft writes them."""
+    peft = pytest.importorskip("peft")
+    model = build_lm(str(folder), {}, len(load_tokenizer()))
+    settings = {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True, "init_lora_weights": False}
+    made = peft.get_peft_model(model, peft.LoraConfig(**settings))
+    made.save_pretrained(tmp_path / "adapters")
+    path = tmp_path / "adapters" / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": str(folder)}))
+    return tmp_path / "adapters"
+
+
+def test_adapters_of_peft_are_read_without_its_configuration(adapters: Path) -> None:
+    peft = pytest.importorskip("peft")
+    model = build_lm(str(adapters), {}, len(load_tokenizer()))
+    base = build_lm(str(adapters.parent / "model"), {}, len(load_tokenizer()))
+    theirs = peft.PeftModel.from_pretrained(base, adapters).merge_and_unload().state_dict()
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"peft_type": "IA3"},
+        {"peft_type": "NONE"},
+        {"peft_type": 3},
+        {"task_type": "SEQ_CLS"},
+        {"megatron_config": {"a": 1}, "megatron_core": "evil_mod"},
+        {"loftq_config": {"loftq_bits": 4}},
+        {"lora_ga_config": {"cache_file": "/etc/passwd"}},
+        {"unknown": 1},
+        {"r": 10**9},
+        {"r": 100_000},
+        {"r": "x"},
+        {"r": -1},
+        {"r": 3},
+        {"lora_alpha": "x"},
+        {"lora_alpha": 10**400},
+        {"target_modules": ["missing"]},
+        {"target_modules": "(a+)+$"},
+        {"target_modules": [[]]},
+        {"rank_pattern": {"(a+)+$": 2}},
+        {"rank_pattern": {"c_attn": 10**7}},
+        {"modules_to_save": ["missing/../x"]},
+        {"layers_to_transform": [10**30], "layers_pattern": "h"},
+        {"base_model_name_or_path": ""},
+        {"base_model_name_or_path": {}},
+    ],
+)
+def test_adapters_of_another_kind_are_refused_in_one_line(
+    adapters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
+) -> None:
+    (tmp_path / "evil_mod.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = adapters / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    with pytest.raises(UserError) as error:
+        build_lm(str(adapters), {}, len(load_tokenizer()))
+    assert str(adapters) in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "ran").exists()

@@ -183,3 +183,34 @@ def test_the_wheel_of_the_zoo_holds_all_its_policies(tmp_path: Path) -> None:
     files = (path for path in (sources / "lmrl_zoo" / "policies").rglob("*") if path.is_file())
     assert held == {path.relative_to(sources).as_posix() for path in files}
     assert {f"lmrl_zoo/policies/{name.removeprefix('zoo:')}/zoo.json" for name in SHIPPED} <= held
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        {"normalized_ci": None},
+        {"normalized_ci": [1]},
+        {"normalized_ci": ["a", "b"]},
+        {"return_mean": "x"},
+        {"return_mean": float("nan")},
+        {"success_rate": [1]},
+        {"return_ci": {}},
+        {"episodes": 10**400},
+    ],
+)
+def test_odd_scores_are_refused_in_one_line(
+    here: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    scores: dict[str, object],
+) -> None:
+    shutil.copytree(here, tmp_path / "zoo")
+    monkeypatch.setattr("lmrl.models.zoo.zoo_folder", lambda: tmp_path / "zoo")
+    zoo._read.cache_clear()
+    file = tmp_path / "zoo/maze_fo/bc/zoo.json"
+    record = json.loads(file.read_text())
+    record["scores"].update(scores)
+    file.write_text(json.dumps(record))
+    assert main(["zoo", "list"]) == 2
+    assert "zoo.json: " in capsys.readouterr().err

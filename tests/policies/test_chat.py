@@ -359,3 +359,12 @@ def test_a_real_server_is_asked_about_every_task(here: Path) -> None:
             replies = player.act([first_request(name)] * 2)
             assert all(reply.text.endswith("\n") for reply in replies)
             assert player.describe()["spent"]["requests"] == 1  # the same conversation and seed: asked once
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ unknown.name }}", "{% for %}"])
+def test_a_failing_template_is_said_in_one_line(here: Path, template: str) -> None:
+    requests = [Request(0, 0, first_request("maze_fo").observations)]
+    player = chat_player(f"local:{saved(here / 'model', template)}", task("maze_fo"))
+    with pytest.raises(UserError, match=r"the chat template of '.*model' fails: ") as error:
+        player.act(requests)
+    assert "\n" not in str(error.value)

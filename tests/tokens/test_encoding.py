@@ -1,5 +1,6 @@
 """Chat templates: what is trained is what is read and said in play, token by token, and is what the template makes."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.modules import BC, ILQL, load_module, load_policy
 from lmrl.policies import LMPolicy
+from lmrl.tokens import encoding
 from lmrl.tokens.encoding import ChatEncoder, Window, encoder_for
 from lmrl.tokens.segments import context, segments
 from lmrl.types import Episode, Request
@@ -202,3 +204,24 @@ def test_a_run_on_chat_plays_as_it_was_trained(data_path: Path, tmp_path: Path) 
     end = bc.tokenizer.convert_tokens_to_ids("<end_of_turn>")
     generation = bc.model.generation_config.from_pretrained(tmp_path / "bc" / "last")  # type: ignore[union-attr]
     assert generation.eos_token_id in (end, [end]) and end not in generation.suppress_tokens
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1 / 0 }}",
+        "{{ unknown.name }}",
+        "{% for %}",
+        "{{ '' + 1 }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}",
+        "{{ ''.__class__.__mro__ }}{{ messages.append(1) }}",
+    ],
+)
+def test_a_template_that_fails_is_said_in_one_line(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "_SECONDS", 0.2)
+    before = sys.gettrace()
+    with pytest.raises(UserError, match="cannot be used for training") as error:
+        ChatEncoder(tokenizer(template))
+    assert "\n" not in str(error.value)
+    assert sys.gettrace() is before
