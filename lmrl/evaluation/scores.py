@@ -202,8 +202,8 @@ _NOTICEABLE = 0.5
 def mark_few(task: str, scores: Mapping[str, Score]) -> dict[str, Score]:
     """Set `Score.few` where the interval over episodes rests on too few games, each of which the score depends on.
 
-    That is where `rests_on_few` says so and a single game moves the normalised score by half a point or more. The lowest
-    and highest return that a trained policy can get are taken from the games of all trained policies of the
+    That is where `rests_on_few` says so and a single game moves the normalised score by half a point or more. The
+    lowest and highest return that a trained policy can get are taken from the games of all trained policies of the
     task: what one of them does, another may do in games that it has not played. Scripted players are not compared.
 
     Args:
