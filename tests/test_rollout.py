@@ -1,6 +1,9 @@
 """The loop in which policies meet environments, also those that fail."""
 
+import copy
+import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import partial
 from itertools import count
 from typing import Any, ClassVar
@@ -12,6 +15,7 @@ from lmrl.envs import TextEnv
 from lmrl.envs.registry import make_policy
 from lmrl.envs.twenty_questions.env import ScriptedOracle
 from lmrl.errors import UserError
+from lmrl.evaluation import Evaluation
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, PartnerRequest, Reply, Request, Start
 
@@ -280,3 +284,27 @@ def test_what_a_second_speaker_has_kept_is_forgotten_once_when_a_rollout_begins(
     )
     assert partner.forgotten == 1
     assert partner.kept == sum(len(episode) for episode in played)
+
+
+# Records, as they are shown.
+
+LONG = "a long text with\na second line " * 1_000
+EPISODE = Episode("maze_fo", (LONG, LONG, LONG), ("x\n", LONG), (-1.0, 0.0), True, False, 7, {"success": True})
+RECORDS = {
+    "<Episode of maze_fo: 2 turns, return -1, terminated, success, seed 7>": EPISODE,
+    "<Request of slot 3, seed 7, turn 1: 'a long text with": Request(3, 7, (LONG, LONG), (LONG,)),
+    "<Reply 'a long text with": Reply(LONG, tuple(range(1_000))),
+    "<PartnerRequest of guess_object, seed 7, text 1: 'a long text": PartnerRequest("guess_object", {}, (LONG,), (), 7),
+    "<Evaluation of me on maze_fo: 90 episodes, seed 0, mean return -1.00>": Evaluation(
+        "maze_fo", "me", (EPISODE,) * 90, 0
+    ),
+}
+
+
+@pytest.mark.parametrize(("beginning", "record"), RECORDS.items(), ids=[type(one).__name__ for one in RECORDS.values()])
+def test_a_record_is_shown_in_one_short_line_and_is_otherwise_as_before(beginning: str, record: object) -> None:
+    shown = repr(record)
+    assert shown.startswith(beginning) and len(shown) < 160 and "\n" not in shown
+    again = pickle.loads(pickle.dumps(record))
+    assert again == record == copy.deepcopy(record)
+    assert all(getattr(again, field.name) == getattr(record, field.name) for field in fields(record))  # type: ignore[arg-type]
