@@ -62,6 +62,7 @@ def test_a_command_without_an_address_is_told(tmp_path: Path, monkeypatch: pytes
         pass
 
 
+@pytest.mark.slow
 def test_the_first_game_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_game, "WORDS", ("web", "maze_fo", "--policy", "optimal", "--seed", "3"))
     with first_game.demo(tmp_path) as address:
@@ -94,6 +95,7 @@ def padding_folder_(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", lmrl.tasks())
 def test_less_than_a_tenth_is_padding(task: str, padding_folder: Path) -> None:
     """With the settings of the shipped configuration, but for fewer episodes."""
@@ -142,6 +144,7 @@ def test_required_operations_are_those_that_torch_counts() -> None:
     assert counter.get_total_flops() == slots.required(SLOTS_MODEL, read, said)
 
 
+@pytest.mark.slow
 def test_a_small_run_has_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "chatty_lm", lambda _: SLOTS_MODEL)
     rows = {row.name: row.value for row in slots.run(repeats=1, slots=(2, 4))}

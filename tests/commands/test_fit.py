@@ -224,17 +224,9 @@ def check_ended(first: "subprocess.Popen[str]", others: list[int], how: signal.S
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks for processes where Linux lists them")
-@pytest.mark.parametrize(
-    ("how", "whom"),
-    [
-        pytest.param(signal.SIGTERM, "first", marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, "other"),
-        pytest.param(signal.SIGTERM, "group", marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, "first", marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, "other", marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, "group"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["first", "other", "group"])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_processes_that_train_together_end_together(three_ranks: Any, how: signal.Signals, whom: str) -> None:
     first, others = three_ranks(Path("runs/maze_fo/bc/best.ckpt").is_file)
     assert len(others) == 2

@@ -241,6 +241,7 @@ IN_VIEW = """() => {
 FOLLOW = "words => { delete document.body.dataset.turns; location.hash = words; }"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("task", [row.name for row in registry.BENCHMARK])
 def test_every_task_in_the_page_to_its_end_and_from_its_link(task: str, width: int) -> None:
