@@ -77,7 +77,7 @@ def test_the_first_game_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_every_interval_is_simulated() -> None:
     rows = list(intervals.run(simulations=1))
-    assert len(rows) == 10 and {row.value for row in rows} <= {0.0, 100.0}
+    assert len(rows) == 24 and {row.value for row in rows} <= {0.0, 100.0}
 
 
 @pytest.mark.parametrize("draw", [intervals.normal, intervals.in_steps])
