@@ -18,6 +18,8 @@ from lmrl.report.wording import BEFORE, UNKNOWN, count, duration, label, number,
 from lmrl.reproduce import OFFLINE, ONLINE
 from tests.helpers.pages import PAGES, ROOT, rewrite
 
+pytestmark = pytest.mark.slow  # they compute every interval anew
+
 RECORDS = ROOT / "results" / "cpu"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 ZOO = ROOT / "zoo" / "lmrl_zoo" / "policies"
