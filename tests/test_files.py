@@ -12,6 +12,7 @@ from threading import Timer
 from typing import Any, NoReturn
 
 import pytest
+import torch
 
 from lmrl import files
 from lmrl.cli import main
@@ -306,6 +307,8 @@ def _count_and_die(words: list[str], folder: Path, at: int | None, pipe: int) ->
         note()
         fsync(file)
 
+    # A forked process has none of the threads of torch, and would wait for them forever.
+    torch.set_num_threads(1)
     sys.addaudithook(look)
     os.fsync = synchronize
     code = 1
