@@ -42,7 +42,7 @@ def worker_threads() -> int:
 
 
 def worker_environment() -> dict[str, str]:
-    """What a worker's environment is to hold: its threads, and where this process finds modules and data.
+    """Return the environment variables of a worker: its number of threads, and the paths of modules and data.
 
     Ray hands on neither. What belongs to the interpreter is left out: other machines have their own.
     """
@@ -58,7 +58,7 @@ def worker_environment() -> dict[str, str]:
 
 
 def _knock(address: str, host: str, port: int) -> None:
-    """Make sure that somebody listens: Ray ends the process where nobody does."""
+    """Make sure that the port is open: Ray ends the process if it is not."""
     try:
         socket.create_connection((host, port), _SECONDS).close()
     except (OSError, OverflowError) as error:
@@ -142,7 +142,7 @@ class Cluster:
         return self._ray.put(value)
 
     def get(self, reference: Any) -> Any:
-        """What a reference stands for.
+        """Return the value behind a reference.
 
         Raises:
             Cluster.Died: the process that was to make it has died. What it has raised itself is handed on.
@@ -155,7 +155,7 @@ class Cluster:
             raise
 
     def wait(self, references: Sequence[Any], seconds: float | None = None) -> list[Any]:
-        """Those that are there: one at least, but after so many seconds perhaps none."""
+        """Wait for at least one, but return after the given seconds even if there is none."""
         done: list[Any] = self._ray.wait([*references], num_returns=1, timeout=seconds)[0]
         return done
 
@@ -192,7 +192,7 @@ class Workers(Generic[T, R]):
     """Processes of a Ray cluster that do the same with many items; results come in the order of the items.
 
     A result must be a function of the item and of what is common to all: which process works on it, and how many there
-    are, follows from when they are free. A process that dies is replaced, and its item begun anew.
+    are, follows from when they are free. A process that dies is replaced, and its item begun again.
 
     Each takes as many cores of the cluster as it computes with threads (`worker_threads`), and waits until they are
     free. Use it in a ``with`` block; at its end the processes end.
@@ -233,9 +233,9 @@ class Workers(Generic[T, R]):
         self._cluster.close()
 
     def map(self, items: Sequence[T], *common: Any) -> Iterator[R]:
-        """What becomes of each item, in their order.
+        """Apply the function to each item and return the results in order.
 
-        Only so many items are begun before the first of them is done that results do not pile up.
+        Results do not pile up: the number of items that run ahead of the oldest unfinished one is limited.
 
         Args:
             items: each is sent to one process.

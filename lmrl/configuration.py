@@ -46,7 +46,7 @@ def configs_folder() -> Path:
 
 
 def defaults_file() -> Path:
-    """What every run begins with: loggers, callbacks and settings of the trainer; other files come over it."""
+    """Return the path of every run's defaults: loggers, callbacks and trainer settings. Other files override it."""
     return configs_folder() / "defaults.yaml"
 
 

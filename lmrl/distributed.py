@@ -33,7 +33,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def all_gather_objects(mine: T) -> list[T]:
-    """What all processes have, in their order. All of them have to call it, and each waits for the last."""
+    """Return the objects of all processes in rank order. Every process must call it, and waits for the last."""
     _, world = rank_and_world_size()
     if world == 1:
         return [mine]

@@ -126,7 +126,7 @@ def counted(count: int, what: str) -> str:
 
 
 def in_one_line(error: BaseException | str, limit: int = 300) -> str:
-    """What an error says, without line breaks and what a terminal would obey, and not endless."""
+    """Return an error's message without line breaks and terminal escapes, cut to a limited length."""
     text = "".join(sign if sign.isprintable() else "?" for sign in " ".join(str(error).split()))
     return text if len(text) <= limit else f"{text[:limit]}..."
 
@@ -166,7 +166,7 @@ def without_secrets(words: Iterable[str]) -> list[str]:
 
 
 def system_error(error: BaseException) -> str | None:
-    """What to say where the machine refused: disk, permissions, descriptors, memory, network; None for other errors."""
+    """Return the message for an error of the system (disk, permissions, memory, network), or None for other errors."""
     said = in_one_line(error)
     if isinstance(error, RuntimeError) and any(part in said for part in _NOT_WRITTEN):
         return f"a file could not be written ({said}): {_SPACE}"

@@ -64,7 +64,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextmanager
 def in_place_of(path: Path, temporary: Path) -> Iterator[None]:
-    """Errors of the system over a temporary file name the one whose place it is to take: nobody asked for the other."""
+    """Let errors about a temporary file name the file that it would replace, which is the one that the user knows."""
     try:
         yield
     except OSError as error:
@@ -127,7 +127,7 @@ def _unnamed(folder: Path) -> BinaryIO | None:
 def replacing_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """Hand out a new, empty folder that takes the place of ``folder`` when the block ends without an exception.
 
-    It is ``.NAME.new`` beside it. An exception leaves ``folder`` as it was; what a killed process has left is removed
+    It is ``.NAME.new`` next to it. An exception leaves ``folder`` as it was; what a killed process has left is removed
     by the next one. Two processes must not replace one folder at once (`lmrl.files`). See `replace`.
 
     Raises:
@@ -202,7 +202,7 @@ def _exchange(one: Path, other: Path) -> bool:
 def locked(folder: str | os.PathLike[str], what: str = "folder", kind: str = "", wait: float = 0.0) -> Iterator[None]:
     """Inside the block no other process that asks for the same lock writes into the folder.
 
-    The lock is a file ``.NAME.lock`` beside the folder (which may be moved, replaced or not there yet). The system
+    The lock is a file ``.NAME.lock`` next to the folder (which may be moved, replaced or not there yet). The system
     frees it when its holder ends, however that comes about; the file that a killed one leaves means nothing.
 
     Args:
@@ -243,7 +243,7 @@ def _this_process() -> dict[str, str | int]:
 
 
 def _holder(file: Path) -> str:
-    """What the holder of a lock has noted about itself."""
+    """Return the note that the holder of a lock has left about itself."""
     try:
         noted = json.loads(file.read_text(encoding="utf-8"))
         return f"process {noted['pid']} on {noted['host']} since {noted['since']} ({noted['command']})"

@@ -45,7 +45,7 @@ _COUNT = 32
 def first_episodes(task_name: str, count: int = _COUNT) -> list[Episode]:
     """Episodes 0 to ``count - 1`` of the default dataset.
 
-    They come from its file if that is there. Otherwise so many are recorded and kept: a longer dataset begins with the
+    They come from its file if that is there. Otherwise they are recorded and kept: a longer dataset begins with the
     same episodes.
 
     Raises:
@@ -92,7 +92,7 @@ def played_task(task: str | None, *names: str, allow_pickle: bool = False) -> Ta
 
 
 def _is_there(name: str) -> bool:
-    """Whether something trained has that name; of the zoo it is told with the names that are known if not."""
+    """Return whether a trained policy has that name. An unknown name of the zoo raises an error with the known ones."""
     return is_zoo(name) or Path(name).exists()
 
 
@@ -143,7 +143,7 @@ def named_policy(
 
 @runtime_checkable
 class Trained(Protocol):
-    """What has learned and hands out a policy: a `lmrl.modules.LanguageModule`."""
+    """A trained module that provides a policy: a `lmrl.modules.LanguageModule`."""
 
     def policy(self, **settings: Any) -> Policy: ...
 
@@ -260,7 +260,7 @@ def _no_policy(name: str, players: Sequence[str], more: str = "") -> UserError:
 
 
 def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: bool = False) -> Path:
-    """Where the evaluation of a player is written, and reports look for it, if nobody says otherwise.
+    """Return the default folder of a player's evaluation, where reports look for it.
 
     ``RUN/evaluation`` for a run and its best checkpoint, ``RUN/evaluation_last`` for its last one;
     ``runs/TASK/NAME/evaluation`` for other players, exported folders elsewhere, and runs that play another task than

@@ -37,7 +37,7 @@ Step: TypeAlias = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What came instead of a turn."""
+    """A failure in place of a turn."""
 
     error: Exception
     by_partner: bool
@@ -92,7 +92,7 @@ class _Together:
             self._turns[place] = outcome
 
     def _replies(self, asked: dict[int, tuple[DialogueEnv, PartnerRequest]]) -> list[str | None]:
-        """What the common partner of all these says; None where it fails twice."""
+        """Return the replies of a common partner; None where it fails twice."""
         partner = next(iter(asked.values()))[0].partner
         try:
             return [*partner.reply([request for _, request in asked.values()])]
@@ -125,7 +125,7 @@ def _step(env: "gymnasium.Env[str, str]", action: str) -> Step:
 
 
 def _arrived(outcome: Step | PartnerRequest) -> Step | PartnerRequest:
-    """What an environment has answered, with a text that every file can hold.
+    """Return the environment's answer with a text that every file can hold.
 
     Raises:
         UserError: the reward is no finite number of float32. It is refused at its turn, since no file of episodes
@@ -254,7 +254,7 @@ def rollout(
         slots: how many environments play side by side.
         stop: a recorder's own rule: an episode for which it says yes ends there as truncated.
         forgiving: what an environment or second speaker raises is not handed on: it is tried once more (an environment
-            anew, brought to the same point), and if it fails again, the episode ends after its last observation as
+            again, brought to the same point), and if it fails again, the episode ends after its last observation as
             truncated, with the message as ``info["error"]``. An episode that could not begin has no turn.
     """
     table = _Table(make_env, enumerate(starts), slots, task, forgiving)
@@ -354,7 +354,7 @@ def _final_values(policy: Policy, ended: Sequence[tuple[Slot, Episode]]) -> dict
 
 
 def _beyond(slot: Slot) -> Request:
-    """What the next action would be asked for with: where a game says that it is over, what it would have said else."""
+    """Return the request after the last turn, with the observation that the game would have given had it not ended."""
     request = slot.request()
     last = request.info.get("final_observation", request.observations[-1])
     return replace(request, observations=[*request.observations[:-1], last])

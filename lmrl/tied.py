@@ -1,6 +1,6 @@
 """``python -m lmrl.tied`` is the ``lmrl`` command for a process that must not outlive the one which started it.
 
-Its standard input is a pipe that nobody writes to: it ends when the other process does, even by SIGKILL. SIGUSR2, by
+Its standard input is a pipe without a writer: it ends when the other process does, even by SIGKILL. SIGUSR2, by
 which SLURM tells a whole job that its time is nearly over, is for that process.
 """
 

@@ -25,7 +25,7 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    r"""What was said, for what reward, and how it ended.
+    r"""The texts and rewards of an episode, and how it ended.
 
     Example: two turns, the second reaches the goal::
 
@@ -147,7 +147,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a policy says in answer to one `Request`."""
+    """A policy's answer to one `Request`."""
 
     text: str
     """The action, as the environment receives it."""

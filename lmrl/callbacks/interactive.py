@@ -29,7 +29,7 @@ _LOGGED = {
 
 
 class InteractiveEvaluation(Callback):
-    """Lets the policy play every so many steps, logs ``eval/<task>/...``, and keeps the best by return as ``best``.
+    """Evaluates the policy every ``every_n_steps`` steps, logs ``eval/<task>/...``, keeps the best return as ``best``.
 
     It plays what `lmrl.evaluate` plays with `selection`: starts that the task keeps for it where there are some, and
     seeds of its own.

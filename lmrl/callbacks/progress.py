@@ -1,4 +1,4 @@
-"""What a person sees of a training: steps, loss and return."""
+"""Progress of a training for the terminal: steps, loss and return."""
 
 import sys
 from datetime import timedelta

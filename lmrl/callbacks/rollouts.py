@@ -36,7 +36,7 @@ _FEW = 16  # fewer actions or pieces than this say nothing
 
 
 def signs_of_collapse(episodes: Sequence[Episode]) -> list[str]:
-    """What looks wrong about a round; empty if nothing does.
+    """Return warnings about a round of rollouts; an empty list if nothing looks wrong.
 
     Looks at the mean negative log-probability of what was sampled (an estimate of the entropy), at the spread of the
     returns, and at text that repeats itself, from action to action and within one.
@@ -103,7 +103,7 @@ class RolloutCollection(Callback):
             decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own;
                 PPO, which learns from what it samples, may have ``compile`` only.
             group_size: episodes that begin alike, for algorithms that compare them (GRPO).
-            piece: so many episodes are played, and what the policy has read is forgotten, before the next; None: all of
+            piece: number of episodes that are played before the policy forgets what it has read; None: all of
                 a round, with `ray` as many as there are slots.
             ray: a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.cluster.Cluster`), that plays.
             workers: how many of its processes; None: as many as it has cores (or GPUs) for.
@@ -136,10 +136,10 @@ class RolloutCollection(Callback):
         self._sampler = sampler
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Offer to play.
+        """Register the callback as the source of rollouts.
 
         Raises:
-            UserError: if nobody wants rounds, or for settings under which they cannot be learned from.
+            UserError: if the algorithm collects no rollouts, or for settings under which it cannot learn from them.
         """
         data = trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(pl_module, LanguageModule)
@@ -223,7 +223,7 @@ class RolloutCollection(Callback):
         return [episode for episodes in found for episode in episodes]
 
     def _policy(self, module: LanguageModule, settings: dict[str, Any]) -> Policy | None:
-        """Who plays; None: the workers of a cluster."""
+        """Return the policy that plays the rollout, or None if workers of a cluster play it."""
         if self._sampler is not None:
             return self._sampler.policy(module, settings["max_new_tokens"])
         return policy_of(module, settings) if self.ray is None else None
@@ -248,7 +248,7 @@ class RolloutCollection(Callback):
         self.teardown(trainer, pl_module, "fit")
 
     def _starts(self, seed: int, number: int) -> list[Start]:
-        """Of the episodes of a round, group by group.
+        """Return the starts of the episodes of a round, group by group.
 
         Raises:
             UserError: an environment of which several episodes are to begin alike does not say how one began.
@@ -277,7 +277,7 @@ class RolloutCollection(Callback):
 
 
 def _per_second(pace: RolloutPace, episodes: int, slots: int, seconds: float) -> dict[str, float]:
-    """Of all processes together."""
+    """Return the rate over all processes together."""
     counts = pace.compute()
     return {
         "perf/slot_utilisation": counts["turns"] / max(1, counts["calls"] * slots),

@@ -24,7 +24,7 @@ __all__ = ["CountedPolicy", "Piece", "RoundWorkers", "pieces_of", "play_piece"]
 
 
 class Piece(NamedTuple):
-    """What was played of a round."""
+    """A part of a round that was played."""
 
     episodes: list[Episode]
     """In the order of their starts."""
@@ -58,7 +58,7 @@ class CountedPolicy:
 
 
 def pieces_of(starts: Sequence[Start], size: int) -> list[Sequence[Start]]:
-    """The starts, so many at a time."""
+    """Split the starts into pieces of equal size."""
     return [starts[first : first + size] for first in range(0, len(starts), size)]
 
 
@@ -137,7 +137,7 @@ class RoundWorkers:
 
 
 class _RoundPlayer:
-    """What plays pieces in a process of a cluster."""
+    """A worker in a process of a cluster that plays pieces of rounds."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _RoundPlayer:
 
 
 def _lean(module: LanguageModule) -> LanguageModule:
-    """The module without what nobody needs who plays; it shares all else with the module."""
+    """A shallow copy of the module without the submodules that rollouts don't use."""
     found = copy.copy(module)  # without its trainer
     left = {name: part for name, part in module._modules.items() if name not in module.unused_in_rollouts}
     vars(found).update(_modules=left, reporter=None, _read_rows=None)

@@ -1,4 +1,4 @@
-"""Keeping a run: a checkpoint and, beside it, a folder for `transformers`."""
+"""Keeping a run: a checkpoint and, next to it, a folder for `transformers`."""
 
 import signal
 import threading
@@ -47,7 +47,7 @@ def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappin
 
 
 def write_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mapping[str, Any] | None = None) -> None:
-    """Write the folder and, beside it under a hidden name, the checkpoint; `keep_run` lets it take its place."""
+    """Write the folder and, next to it under a hidden name, the checkpoint; `keep_run` lets it take its place."""
     root = Path(trainer.default_root_dir)
     new = _new(root, name)
     if trainer.is_global_zero:
@@ -199,10 +199,10 @@ class _SignalsBetweenSteps:
 
 
 class KeepLast(Callback):
-    """Keeps ``last.ckpt`` and the folder ``last``: every so many steps, and where a run ends or is told to.
+    """Keeps ``last.ckpt`` and the folder ``last``: every ``every_n_steps`` steps, and where a run ends or is stopped.
 
     Ctrl-C and SIGTERM wait for the end of an optimizer step, so that the run resumes with the same weights as if it had
-    not been stopped. A second Ctrl-C ends it at once, with the last checkpoint that there is.
+    not been stopped. A second Ctrl-C ends it at once, with the last checkpoint that exists.
 
     Processes that train together end together, whichever of them gets the signal.
     """
@@ -253,14 +253,14 @@ class KeepLast(Callback):
         self._end_signals()
 
     def on_fit_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Of a run that had ended already: make sure that its folder is there, and of the last step."""
+        """Make sure that the folder of a run that had already ended exists and holds its last step."""
         root, began = Path(trainer.default_root_dir), trainer.ckpt_path
         if self._saved == -1 and began and Path(began).resolve() == (root / "last.ckpt").resolve():
             assert isinstance(pl_module, LanguageModule)
             _write_folder(trainer, pl_module, root / "last", None, full_state_dict(pl_module))
 
     def on_exception(self, trainer: Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Save what a run has learned that was told to end; after an error the last good checkpoint is worth more."""
+        """Save a run that was asked to stop; after an error the last good checkpoint is worth more."""
         signals = self._signals
         self._end_signals()
         told_to_end = isinstance(exception, (KeyboardInterrupt, SIGTERMException))

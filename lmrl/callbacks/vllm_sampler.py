@@ -36,7 +36,7 @@ class VLLMSampler(Callback):
     cache. The folder is the old one or the new one at every instant, so a server that was started from it and dies
     comes back with the weights of the round.
 
-    What the server tells of log-probabilities is not what the policy learns from: its own are read anew, and V with
+    The policy does not learn from the server's log-probabilities: its own are read again, and V with
     them, before the first step of a round. ``rollout/logprob_gap`` is the difference.
     """
 
@@ -81,7 +81,7 @@ class VLLMSampler(Callback):
         """Take the place of the policy in rounds.
 
         Raises:
-            UserError: the algorithm does not play rounds with one language model, nobody collects them, or the folder
+            UserError: the algorithm does not play rounds with one language model, nothing collects them, or the folder
                 holds something else.
         """
         if stage != "fit":

@@ -103,8 +103,8 @@ class ChatClient:
         retries: how often one is tried again.
         max_parallel: requests at the same time.
         requests_per_minute: they are spread evenly; None: no limit. This client alone is counted, here and below.
-        budget_requests: after so many, repeated ones too, none is begun. What the cache knows costs nothing.
-        budget_tokens: after so many, of prompts and answers, no request is begun; those under way are finished.
+        budget_requests: most requests, repeated ones included. Cached answers cost nothing.
+        budget_tokens: most tokens of prompts and answers. At the limit no request begins; running ones are finished.
         shared_budget: pace and budgets are those of all clients of this process that say so for the same endpoint (a
             player and a second speaker); each gives the same three numbers.
         cache: file with all answers so far; True: ``chat.sqlite`` in ``$LMRL_DATA`` or ``data``; False: none.

@@ -57,7 +57,7 @@ _CUT = frozenset({"length", "content_filter"})  # reasons for which a server end
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model said."""
+    """The answer of a chat model."""
 
     text: str
     """Valid Unicode; empty if the model said nothing."""
@@ -114,7 +114,7 @@ class Connection:
         finalize(self, _close, self._client)
 
     def _fetch(self, method: Callable[..., Any], **arguments: Any) -> bytes:
-        """What a method of the client brings (one of ``with_streaming_response``), whole and in time.
+        """Call a method of the client (one of ``with_streaming_response``) and return the whole response in time.
 
         Raises:
             AskAgain: no connection, no whole answer in time, or a crowded or broken server.
@@ -172,7 +172,7 @@ class Connection:
         return AskAgain(what, _seconds(refused.headers.get("retry-after")))
 
     def _shown(self, text: str) -> str:
-        """What an error says of it: the beginning, on one line, without the key, which some servers repeat."""
+        """Return the beginning of an error's text on one line, without the key, which some servers repeat."""
         safe = text.replace(self._key, "(key)") if self._key else text
         return " ".join(mended(safe).split())[:_SHOWN]
 
@@ -279,7 +279,7 @@ def _close(client: Any) -> None:
 
 
 def tokens_used(came: Any) -> int | None:
-    """What a request cost, if that is a number that it can have cost."""
+    """Return the number of tokens that a request used, or None if the server reports an impossible one."""
     match came:
         case {"usage": {"total_tokens": int() as total}} if not isinstance(total, bool) and 0 < total <= _MOST_TOKENS:
             return total
@@ -329,7 +329,7 @@ class ChatRetries(Generic[A]):
     """Asks an endpoint within its limits, again and again if need be; threads may share it.
 
     Between two tries pass 0.5, 1, 2, ... seconds, at most 30, up to half of it taken off by chance so that threads do
-    not come back together; or more if the endpoint says so (``Retry-After``), in which case nobody else asks either.
+    not come back together; or more if the endpoint says so (``Retry-After``), and then all other threads wait too.
 
     Args:
         endpoint: who is asked.

@@ -13,8 +13,8 @@ class ChatLimits:
 
     Args:
         requests_per_minute: they are spread evenly; None: no limit.
-        budget_requests: after so many requests none is begun; repeated ones count too. None: no limit.
-        budget_tokens: after so many tokens, of prompts and answers, none is begun. Those that are under way then still
+        budget_requests: most requests, repeated ones included. None: no limit.
+        budget_tokens: most tokens of prompts and answers; then no request begins. Those that are under way then still
             come to their end. None: no limit.
 
     Raises:
@@ -48,7 +48,7 @@ class ChatLimits:
             return at - now
 
     def pause(self, seconds: float) -> None:
-        """Give out no place before so many seconds have passed: the endpoint asked for it."""
+        """Let no request begin for this number of seconds, as the endpoint has asked."""
         with self._lock:
             self._next = max(self._next, time.monotonic() + seconds)
 
@@ -56,7 +56,7 @@ class ChatLimits:
         """Count a request.
 
         Raises:
-            BudgetError: the budget is used up, or nobody can tell how much of it.
+            BudgetError: the budget is used up, or the use of it is unknown.
         """
         with self._lock:
             if self._budget_tokens is not None and self._untold:

@@ -85,7 +85,7 @@ class LocalChat:
         }
 
     def spent(self) -> dict[str, int]:
-        """What was asked so far: ``requests`` and ``tokens``, of prompts and answers."""
+        """Return the usage so far: ``requests`` and ``tokens`` of prompts and answers."""
         return {"requests": self._requests, "tokens": self._tokens}
 
     def _context(self, messages: Messages) -> list[int]:

@@ -29,9 +29,9 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 class WeightReloader:
-    """Has a vLLM server (0.32) read weights anew, by the development endpoints of ``VLLM_SERVER_DEV_MODE=1``.
+    """Has a vLLM server (0.32) read weights again, by the development endpoints of ``VLLM_SERVER_DEV_MODE=1``.
 
-    These know no key: whoever reaches such a server can have it do anything. It belongs on this machine, or into a
+    These need no key: anyone who reaches such a server can have it do anything. It belongs on this machine, or into a
     network that is trusted.
 
     Args:
@@ -59,7 +59,7 @@ class WeightReloader:
         return 200 <= status < 300
 
     def wait(self, seconds: float) -> bool:
-        """Whether a server is ready within so many seconds."""
+        """Return whether the server is ready within the given seconds."""
         end = time.monotonic() + seconds
         while not (ready := self.answers()) and time.monotonic() < end:
             time.sleep(_PAUSE)
@@ -101,7 +101,7 @@ class WeightReloader:
         """Return the status and the first MiB of what a server answers.
 
         Raises:
-            TimeoutError: no whole answer in time. The timeouts of urllib begin anew with each byte, so another thread
+            TimeoutError: no whole answer in time. The timeouts of urllib start again with each byte, so another thread
                 waits for the bytes; it ends with the process at the latest.
         """
         request = Request(f"{self.url}{path}", data, {"content-type": "application/json"})

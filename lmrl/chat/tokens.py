@@ -21,7 +21,7 @@ _LOWEST = -3.4e38  # of float32, in which log-probabilities are kept
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model said after a prompt."""
+    """The completion of a prompt by a model."""
 
     ids: tuple[int, ...]
     """As sampled, the stop id included."""
@@ -88,7 +88,7 @@ class TokenEndpoint(Connection):
         return Completion(tuple(ids), tuple(min(float(one), 0.0) for one in logprobs), tokens)
 
     def _check_end(self, ids: Sequence[Any], reason: object, body: Mapping[str, Any]) -> None:
-        """Make sure that an answer ends where it was told to, and nowhere before."""
+        """Make sure that an answer ends at the requested stop, and nowhere before."""
         stops, most = body["stop_token_ids"], body["max_tokens"]
         if not all(isinstance(one, int) and not isinstance(one, bool) for one in ids) or len(ids) > most:
             raise UserError(f"it must answer in at most {most} token ids, got {self._shown(str(ids))}")
@@ -156,7 +156,7 @@ class TokenClient:
         self._retries = ChatRetries(self._endpoint, self._limits, retries)
 
     def positions(self) -> int | None:
-        """As `TokenEndpoint.positions`, asked once: whoever mistypes an address must not wait.
+        """Return `TokenEndpoint.positions`, asked only once, so that a mistyped address fails without a wait.
 
         Raises:
             UserError: there is no such server, or no such model at it.

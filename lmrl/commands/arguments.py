@@ -127,7 +127,7 @@ def public_classes(package: str) -> list[str]:
 
 
 def _names(module: ModuleType, wanted: str) -> list[str]:
-    """What may stand after a module in a path, where ``wanted`` stands: its classes, or the modules inside."""
+    """Return the names that can complete a path at ``wanted``: the classes of a module, or its modules."""
     if wanted[0].islower():
         return [found.name for found in pkgutil.iter_modules(getattr(module, "__path__", ()))]
     return [name for name in getattr(module, "__all__", dir(module)) if name[0].isupper()]
@@ -149,7 +149,7 @@ def _siblings(key: str, parser: ArgumentParser) -> set[str]:
 
 
 def _arguments(class_path: str) -> list[str]:
-    """Of a class, and of those that it hands its other arguments on to."""
+    """Return the arguments of a class and of the classes to which it passes its other arguments."""
     module, _, name = class_path.rpartition(".")
     names: list[str] = []
     for base in getattr(import_module(module), name).__mro__:
@@ -287,7 +287,7 @@ def _argument_table(name: str, verb: _Verb) -> list[str]:
 
 
 def _kind(hint: Any) -> str:
-    """What a reader types."""
+    """Return the name of a type as a user types it."""
     if hint is bool:
         return "switch"
     names = (("list", "words"), ("Path", "path"), ("int", "whole number"), ("float", "number"))

@@ -63,7 +63,7 @@ def generate_command(
         shard: i/n, e.g. 0/8: record only part i, counted from 0, of n parts of the dataset (see data join).
         chat: settings of a chat partner, e.g. budget_tokens=1000000 timeout=30 base_url=URL.
         vllm: settings of a behaviour or partner at a vLLM server, e.g. tokenizer=models/llama.
-        overwrite: take the place of a file with other settings (the same dataset is always recorded anew).
+        overwrite: take the place of a file with other settings (the same dataset is always recorded again).
     """
     if chat and partner is None:
         raise UserError("chat sets a chat partner: --partner chat:MODEL is missing")
@@ -136,7 +136,7 @@ def verify_command(file: Path, *, env: list[str] | None = None) -> int:
 
 
 def floor_command(task: str, *, episodes: int = 64, seed: int = 0, env: list[str] | None = None) -> None:
-    """Reckon the entropy of an action of a task's recorder: no clone's loss per action is lower.
+    """Compute the entropy per action of a task's recorder: no clone's loss per action is lower.
 
     What a player draws once for a whole episode, such as its skill, is taken as known.
 

@@ -63,7 +63,7 @@ def evaluate_command(
             each comes equally often; of a chat model as many as published).
         seed: of the whole evaluation; the result does not depend on the number of slots.
         out: folder for the two files (default: evaluation in the run's folder, or in runs/TASK/PLAYER; with other
-            settings than the policy's own, a folder beside it that names them).
+            settings than the policy's own, a folder next to it that names them).
         slots: how many episodes are played side by side.
         ray: play on a Ray cluster: local (this machine), auto (begun here by ray start) or HOST:PORT.
         workers: with --ray, how many processes play (default: as many as the cluster has cores for).
@@ -167,7 +167,7 @@ def _told(settings: Mapping[str, Any], selection: bool) -> str:
 
 
 def _heading(scores: Mapping[str, Any], trained: bool) -> str:
-    """What was played, by whom and how: ``maze_fo, policy runs/maze_fo/ilql: 275 episodes, seed 0, as trained``."""
+    """Return the heading: ``maze_fo, policy runs/maze_fo/ilql: 275 episodes, seed 0, as trained``."""
     made_with = scores["provenance"]
     settings = settings_told(made_with.get("decoding", {})) or "as trained" * trained
     told = [counted(scores["episodes"], "episode"), f"seed {scores['seed']}", *filter(None, [settings])]

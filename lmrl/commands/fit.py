@@ -139,7 +139,7 @@ class TrainingCLI(LightningCLI):
         return super().instantiate_trainer(**kwargs)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parse the words that were handed in, whatever ``sys.argv`` holds.
+        """Parse the given words, whatever ``sys.argv`` holds.
 
         Raises:
             UserError: an unknown or malformed key (the message names the nearest and the known ones), or a missing
@@ -259,7 +259,7 @@ def _is_refused_state(error: Exception, trainer: Trainer, steps: int | None) -> 
 
 
 def _how_to_go_on(trainer: Trainer, argv: Sequence[str]) -> str:
-    """The command that goes on from ``last.ckpt``, if there is one."""
+    """The command that resumes from ``last.ckpt``, if there is one."""
     last = Path(trainer.default_root_dir) / "last.ckpt"
     if not is_checkpoint(last):
         return f" at step {trainer.global_step}; there is no {last} to go on from"
@@ -269,7 +269,7 @@ def _how_to_go_on(trainer: Trainer, argv: Sequence[str]) -> str:
 
 
 def _ending(trainer: Trainer) -> str:
-    """What a training came to: steps, best return, folder, next command."""
+    """Return the summary of a training: steps, best return, folder, next command."""
     folder, steps = trainer.default_root_dir, trainer.global_step
     played = [c for c in trainer.callbacks if isinstance(c, InteractiveEvaluation)]  # type: ignore[attr-defined]
     bests = [f"best return {p.best:.2f} (step {p.best_step})" for p in played if p.best > float("-inf")]

@@ -1,4 +1,4 @@
-"""What libraries say: what they refuse, in one line with a way out, and their notes on themselves, not at all."""
+"""Messages of libraries: errors become one line with a remedy, and notes on themselves are dropped."""
 
 import logging
 import os
@@ -46,7 +46,7 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory"
 def explain_library(error: BaseException) -> str | None:
     """One line for what a library refused; None for anything else, which is a bug that a traceback belongs to.
 
-    No library is imported: exceptions are told apart by the names of their classes.
+    No library is imported: exceptions are distinguished by the names of their classes.
     """
     for at in _chain(error):
         if (told := _explain(at, " ".join(str(at).split()))) is not None:
@@ -97,7 +97,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _missing(package: str) -> str:
-    """What to say of a package that is not there, and how to install it if this project names it.
+    """Return the message about a missing package, with the install command if this project has an extra for it.
 
     The name can come from a file that chose it, and installing it would run its code: no other package is recommended.
     """

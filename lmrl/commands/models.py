@@ -69,11 +69,11 @@ def view_command(
 
     Args:
         source: a .parquet or .jsonl file of episodes, or a run folder that was evaluated.
-        out: the page (default: beside the file, with the suffix .html).
+        out: the page (default: next to the file, with the suffix .html).
         run: a run folder or checkpoint whose V, Q, advantage and probability colour the words (default: the run folder
             that is shown).
-        episodes: only so many, from the first on.
-        valued: so many episodes, from the first on, get values.
+        episodes: number of episodes, from the first on.
+        valued: number of episodes, from the first on, that get values.
         allow_other_task: show what a run thinks of episodes of another task than the one that it was trained on.
         env: arguments of the environment that was played, e.g. max_steps=20 (default: as the file says; a
             path is never taken from it).

@@ -98,7 +98,7 @@ def run_folder(trainer: Trainer, checkpoint: Path | None, overwrite: bool, allow
     Args:
         trainer: of the run.
         checkpoint: from which the training goes on.
-        overwrite: move the run that is there to ``.earlier/NAME-1`` (2, 3, ...) beside it.
+        overwrite: move the run that is there to ``.earlier/NAME-1`` (2, 3, ...) next to it.
         allow_pickle: as of `lmrl.models.checkpoints.read_checkpoint`.
 
     Raises:
@@ -124,11 +124,11 @@ def run_folder(trainer: Trainer, checkpoint: Path | None, overwrite: bool, allow
 class MetricsFile(ExperimentWriter):
     """``metrics.csv`` of a `CSVLogger`, which Lightning would delete where a run goes on.
 
-    A new column has the file written anew, in one step; else rows are appended.
+    A new column has the file written again, in one step; else rows are appended.
 
     Args:
         log_dir: where it is.
-        step: optimizer steps of the checkpoint that the run goes on from; None for a new run.
+        step: optimizer steps of the checkpoint that the run resumes from; None for a new run.
     """
 
     def __init__(self, log_dir: str, step: int | None = None) -> None:
@@ -162,7 +162,7 @@ class MetricsFile(ExperimentWriter):
 
 
 def _until(rows: list[dict[str, str]], step: int | None) -> list[dict[str, str]]:
-    """The rows that were logged before a checkpoint of so many steps became ``last.ckpt``; they are in that order."""
+    """Return the rows, in order, that were logged before the checkpoint of this step became ``last.ckpt``."""
     for index, row in enumerate(rows):
         if step is None or _is_after(row, step):
             return rows[:index]
@@ -170,7 +170,7 @@ def _until(rows: list[dict[str, str]], step: int | None) -> list[dict[str, str]]
 
 
 def _is_after(row: Mapping[str, str], step: int) -> bool:
-    """Whether a run that goes on after so many optimizer steps logs a row again.
+    """Return whether a run that resumes after this number of optimizer steps logs a row again.
 
     Lightning logs the batch that makes step ``s`` under ``s - 1``, with its epoch; `lmrl.training.rounds.log_now` logs
     under the number of steps so far: evaluations after a batch, and rounds before the next one.

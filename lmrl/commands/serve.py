@@ -50,7 +50,7 @@ def serve_command(
         task: name of the task, e.g. maze_fo.
         host: address to listen at; others than your own machine can reach it only if you change this.
         port: to listen at; 0 is any free one.
-        sessions: how many are open at the same time; whoever comes then is refused.
+        sessions: how many are open at the same time; further ones are refused.
         idle: seconds without a request after which a session is closed.
         message_bytes: of the longest request.
         env: arguments of the environment, e.g. opponent=random.

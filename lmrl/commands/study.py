@@ -29,7 +29,7 @@ def make_command(
 
     Args:
         files: .parquet or .jsonl files of episodes, one for each condition; NAME=FILE names a condition.
-        out: the page, an .html file; the key is written beside it as .key.json.
+        out: the page, an .html file; the key is written next to it as .key.json.
         samples: dialogues of each condition.
         seed: the same files and seed give the same page.
         turns: show windows of this many turns (default: whole dialogues).

@@ -31,7 +31,7 @@ def fit(*configs: str | PathLike[str], **options: Any) -> Path:
 
     Raises:
         UserError: what the command ends with: an unknown key or file, a value that is not taken, a run in the way.
-        KeyboardInterrupt: Ctrl-C; the run goes on from its ``last.ckpt``.
+        KeyboardInterrupt: Ctrl-C; the run resumes from its ``last.ckpt``.
     """
     words = [word for config in configs for word in ("--config", fspath(config))]
     words += [_word(name, value) for name, value in options.items() if value is not False or name != "overwrite"]

@@ -104,7 +104,7 @@ def _chat_settings(first: Order, words: list[str] | None) -> dict[str, Any]:
 
 
 def _no_browser(address: str, order: Order) -> str:
-    """What to do where no browser could be opened, as on a machine without a screen."""
+    """Return the message for a machine where no browser can be opened, such as one without a screen."""
     watched = next((f" --policy {name}" for name in order.policies if name != "human"), "")
     advisor = f" --advisor {order.advisor}" if order.advisor and not watched else ""
     played = f"lmrl play {order.task}{watched}{advisor}"

@@ -2,7 +2,7 @@
 
 A scripted player decides by a generator (`lmrl.envs.task.turn_chance`). Here it is given one that takes every branch in
 turn and keeps the probability of each, so that the distribution of its actions is exact, whatever the player. What a
-player draws once for a whole episode, such as its skill, is known to this reckoning and hidden from a model: then the
+player draws once for a whole episode, such as its skill, is known to this calculation but not to a model: then the
 floor is a lower bound.
 """
 
@@ -47,7 +47,7 @@ class _Branch(Random):
         self.probability = 1.0
 
     def decide(self, weights: Sequence[float]) -> int:
-        """Which of several possibilities it is on this path."""
+        """Return the branch that the current path takes among several."""
         at = len(self.weights)
         self.weights.append(weights)
         if at == len(self.path):
@@ -94,7 +94,7 @@ class _Branch(Random):
     def least_of(
         self, population: Sequence[Any], cum_weights: Sequence[float], k: int, key: Callable[[Any], float]
     ) -> Any:
-        """As `lmrl.envs.task.least_of`: one decision, by the probability with which each member is the least of k."""
+        """Decide like `lmrl.envs.task.least_of`, in one step, by each member's probability of being the least of k."""
         here = tuple(self.path[: len(self.weights)])
         if here not in self._known:
             self._known[here] = _chances_of_least(_differences(cum_weights), k, [key(item) for item in population])
@@ -154,7 +154,7 @@ class _Weighed:
         self._player, self.entropies = player, dict[int, list[float]]()
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
-        """What the player says."""
+        """Return the player's action."""
         for request in requests:
             chances = action_distribution(self._player, request).values()
             entropy = -sum(p * math.log(p) for p in chances if p > 0)
@@ -163,7 +163,7 @@ class _Weighed:
 
 
 class Entropy(NamedTuple):
-    """Of the actions of a recorder, in nats."""
+    """The entropy of a recorder's actions, in nats."""
 
     mean: float
     """Over the states that it comes to."""

@@ -29,8 +29,8 @@ def import_official(
 ) -> int:
     """Convert an official file to ``out`` (``.parquet`` or ``.jsonl``) and return the number of episodes.
 
-    One record per line and one JSON list of records are both understood. What a record holds, and how what it leaves
-    out is filled in, is said where the task's format is: in the module ``official`` of its folder.
+    One record per line and one JSON list of records are both understood. The module
+    ``official`` of a task's folder describes its records, and how missing fields are reconstructed.
 
     A record of which no action is left is left out, and a warning is logged that says how many were. ``info["start"]``
     is set where only one start fits, so that `lmrl.data.inspection` knows where to begin.

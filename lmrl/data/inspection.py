@@ -1,4 +1,4 @@
-"""What is in a dataset beside what was published about it, and whether its environment says the same when replayed."""
+"""The statistics of a dataset compared with the published ones, and its replay in the environment."""
 
 import math
 import os
@@ -181,7 +181,7 @@ def dataset_stats(path: str | os.PathLike[str], task_name: str | None = None) ->
 
 
 def stats_table(stats: DatasetStats) -> Table:
-    """The figures, beside the published ones if there are any, for a terminal."""
+    """The figures, next to the published ones if there are any, for a terminal."""
     heads = ["", "here", *([] if stats.published is None else ["published", "difference"])]
     table = Table(*heads, title=f"{stats.task}: {stats.episodes} episodes")
     for name, (ours, published, difference) in stats.compared().items():
@@ -242,7 +242,7 @@ def verify(
     An episode begins from its seed and ``info["start"]``. Without a recorded start (an official file) the task's
     starts are tried in turn, and the episode counts as right if it replays from one of them. An episode that its
     recorder cut (truncated, while the environment would go on) is right. A second speaker with a model behind it says
-    again what was recorded; a scripted one is asked anew.
+    again what was recorded; a scripted one is asked again.
 
     Args:
         path: a file of episodes.

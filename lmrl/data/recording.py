@@ -146,7 +146,7 @@ def generate(
         shard: ``(i, n)`` records part ``i``, counted from 0, of ``n`` parts of the same dataset, so that machines can
             share it; `lmrl.data.join_shards` puts the parts together.
         ray: the processes are of a Ray cluster: ``local``, ``auto`` or ``HOST:PORT`` (see `lmrl.cluster.Cluster`).
-        overwrite: the file may take the place of a dataset with other settings; the same one is always recorded anew.
+        overwrite: the file may take the place of a dataset with other settings; the same one is always recorded again.
 
     Returns:
         The path of the file, which takes its name in one step when all is done.
@@ -154,7 +154,7 @@ def generate(
     Raises:
         UserError: for an unknown task or player, or a number out of range; if there is a file with other settings; if a
             second speaker or an opponent gives up; and if processes that play die over the same episodes again and
-            again (what one that dies was at is played anew). What was finished by then is kept in a file beside, whose
+            again (what one that dies was at is played again). What was finished by then is kept in a file beside, whose
             name the message tells.
     """
     row, env = task(task_name), dict(env or {})
@@ -199,7 +199,7 @@ def _part_of(size: int, shard: tuple[int, int] | None) -> tuple[int, int]:
 def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -> Path:
     """Write a file under its name when it is complete, and what there is under another if the play breaks off.
 
-    Until then it has a name of its own: whoever records the same dataset at the same time writes the same file.
+    Until then it has a name of its own: processes that record the same dataset at the same time write the same file.
     """
     failed: list[UserError] = []
     own = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
@@ -236,18 +236,18 @@ def _on_this_machine(chunks: Sequence[_Chunk], workers: int) -> Iterator[_Played
 
 
 def _on_ray(chunks: Sequence[_Chunk], workers: int | None, address: str) -> Iterator[_Played]:
-    """What each chunk becomes, in order, played by processes of a Ray cluster."""
+    """Play the chunks in processes of a Ray cluster, and yield their results in order."""
     with Workers[_Chunk, _Played](address, workers, _recorder) as processes:
         yield from processes.map(chunks)
 
 
 def _recorder() -> Callable[[_Chunk], _Played]:
-    """What plays chunks in a process of a cluster; it keeps models that it has loaded."""
+    """Return the function that plays chunks in a process of a cluster; it keeps the models that it has loaded."""
     return _play_chunk
 
 
 def _in_processes(chunks: Sequence[_Chunk], workers: int) -> Iterator[_Played]:
-    """What each chunk becomes, in order.
+    """Play the chunks in local processes, and yield their results in order.
 
     A process that dies (killed, out of memory) takes the pool with it, but not what was finished: a new pool plays the
     chunks that were not.
@@ -294,7 +294,7 @@ class _Pool:
         return future if finished else self.submit(chunk)
 
     def close(self) -> None:
-        """End without those that nobody waits for any more."""
+        """End without waiting for unfinished work."""
         self._pool.shutdown(cancel_futures=True)
 
 

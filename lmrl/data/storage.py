@@ -214,7 +214,7 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
 @contextmanager
 def _damaged(what: str) -> Iterator[None]:
-    """What pyarrow raises over a file as one line; what the system raises (no permission, too many files) as it is."""
+    """Turn an error of pyarrow about a file into one line; pass on errors of the system (permissions, open files)."""
     try:
         yield
     except (pa.ArrowException, ValueError, OverflowError, OSError) as error:

@@ -60,7 +60,7 @@ class ResumableLoader(DataLoader[TokenBatch]):
     """Knows how far an epoch has come; Lightning keeps that in checkpoints and hands it back.
 
     A run that goes on reads what was left of its epoch, and draws the epochs after it, as if it had never been
-    interrupted. It goes on with as many processes as it had. Its `batch_sampler` has to be a `ResumableBatches`.
+    interrupted. It resumes with as many processes as it had. Its `batch_sampler` has to be a `ResumableBatches`.
     """
 
     _epoch, _seen = -1, 0
@@ -80,7 +80,7 @@ class ResumableLoader(DataLoader[TokenBatch]):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of the epoch, how many of its batches were handed out, and chance as it was before it."""
+        """The number of the epoch, how many of its batches were returned, and chance as it was before it."""
         if self._restored is not None:  # nothing has happened since
             return self._restored
         if self._epoch < 0 or self._seen == len(self):  # the next one is about to begin
@@ -100,7 +100,7 @@ class ResumableLoader(DataLoader[TokenBatch]):
         return cast(ResumableBatches, self.batch_sampler)
 
     def _generator(self) -> torch.Generator | None:
-        """Of the order; none where several processes draw it from the number of the epoch."""
+        """Return the generator of the order; None if several processes draw it from the number of the epoch."""
         return getattr(self._batches.sampler, "generator", None)
 
     def _chance(self) -> Tensor | None:
@@ -115,7 +115,7 @@ Run: TypeAlias = tuple[Segment, ...]
 class OfflineDataModule(L.LightningDataModule):
     """The episodes of one task, split by episode into training and validation.
 
-    What batches hold beside the action tokens says the algorithm, by `configure_batches`.
+    The algorithm declares extra batch fields through `configure_batches`.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class OfflineDataModule(L.LightningDataModule):
 
     @property
     def seed(self) -> int:
-        """Of what chance decides in training; kept with checkpoints, so that a run goes on with its own."""
+        """The seed of the training's random choices. Checkpoints keep it, so that a resumed run uses its own seed."""
         if self._seed is None:
             self._seed = int(os.environ.get("PL_GLOBAL_SEED", 0))  # where Lightning's seed_everything leaves it
         return self._seed
@@ -181,7 +181,7 @@ class OfflineDataModule(L.LightningDataModule):
         """Take what the algorithm wants; `LanguageModule.setup` calls it before any dataloader is made.
 
         Raises:
-            UserError: if it wants rounds prepared, which nobody plays here.
+            UserError: if it wants rounds of rollouts, which this datamodule does not collect.
         """
         if spec.post_rollout is not None:
             raise UserError("an algorithm that learns from what it plays needs lmrl.datamodules.OnlineDataModule")
@@ -259,7 +259,7 @@ class OfflineDataModule(L.LightningDataModule):
         return float(low), float(high)
 
     def window(self) -> Window:
-        """What the policy reads: of the texts as many as the task says, of the tokens as many as fit the model."""
+        """Return the context window: the task's number of observations, and as many tokens as fit the model."""
         limit = self.hparams["max_tokens"]
         if limit is None:
             limit = (self.spec.positions or 1024) - self.task.max_action_tokens
@@ -287,7 +287,7 @@ class OfflineDataModule(L.LightningDataModule):
     def _segments(
         self, episode: Episode, encoder: Encoder, window: Window, prepared: Episode | None = None
     ) -> list[Segment]:
-        """Of an episode, perhaps as it was prepared; an error names the one that was recorded."""
+        """Return the segments of an episode, possibly prepared before. Errors name the recorded episode."""
         try:
             parts = list(segments(prepared or episode, encoder, window))
             positions = self.spec.positions

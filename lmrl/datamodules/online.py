@@ -27,17 +27,17 @@ _MOST_EMPTY = 20  # rounds in a row that may leave nothing to learn from
 
 
 class OnlineDataModule(OfflineDataModule):
-    """What the policy plays itself. An epoch is a round: it begins with new episodes, played with the weights of now.
+    """Data that the policy collects itself. Each epoch is a round, and begins with new episodes of the current policy.
 
     The callback `RolloutCollection` says how they are played (`set_rollout_source`), the algorithm which episodes of
     those at hand it learns from, and what is computed once per round (`configure_batches`). Episodes that a failure
     aborted (`Episode.aborted`) are left out: no buffer, filter, baseline or loss sees them.
 
-    Everything about a round follows from its number and `seed`, and the checkpoint holds the rest: a run that goes
-    on from a checkpoint, wherever in a round it was saved, gives the numbers of one that was never interrupted.
+    Everything about a round follows from its number and `seed`, and the checkpoint holds the rest: a resumed run
+    gives the numbers of one that was never interrupted, wherever in a round the checkpoint was saved.
 
     Processes that train together hold the same rounds and plan the same minibatches, of `batch_size` segments for each
-    of them; each is handed its share. A run goes on from a checkpoint with as many processes as it had.
+    of them; each is handed its share. A run resumes from a checkpoint with as many processes as it had.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class OnlineDataModule(OfflineDataModule):
         Args:
             task: name of a task.
             epochs: passes over the data at hand per round.
-            batches: so many minibatches per round instead, however many passes or parts of one that are.
+            batches: number of minibatches per round instead, however many passes or parts of one that are.
             keep_replay: keep all earlier rounds (a replay buffer) instead of this one alone.
             offline: read the task's recorded episodes too: with `keep_replay` as the beginning of the buffer, else for
                 losses of their own (PPO's `bc_weight`).
@@ -78,7 +78,7 @@ class OnlineDataModule(OfflineDataModule):
         """Take what the algorithm wants; see `OfflineDataModule.configure_batches`.
 
         Raises:
-            UserError: if it prepares recorded episodes, as which nobody plays here.
+            UserError: if it prepares recorded episodes, which this datamodule does not have.
         """
         if spec.prepare is not None:
             raise UserError("an algorithm that prepares recorded episodes needs an offline datamodule")
@@ -105,10 +105,10 @@ class OnlineDataModule(OfflineDataModule):
         )
 
     def train_dataloader(self) -> Any:
-        """Minibatches of rounds; with recorded episodes that are no part of a buffer, a second loader beside it.
+        """Minibatches of rounds; with recorded episodes that are no part of a buffer, a second loader next to it.
 
         Raises:
-            UserError: if nobody plays.
+            UserError: if no callback collects rollouts.
         """
         if self._play is None:
             raise UserError(
@@ -195,7 +195,7 @@ class OnlineDataModule(OfflineDataModule):
         return [(buffer, span[first : first + size]) for span in spans for first in range(0, len(span), size)]
 
     def _expect(self, runs: Sequence[Run], batches: float) -> tuple[float, float]:
-        """Action tokens and observation tokens of a batch, if these runs make so many batches (of all processes)."""
+        """Action and observation tokens per batch, if these runs make this number of batches (over all processes)."""
         counts = [
             buffer.token_counts([run for its, run in runs if its is buffer]) for buffer in (self.recorded, self.played)
         ]
@@ -203,7 +203,7 @@ class OnlineDataModule(OfflineDataModule):
         return n_actions / batches, n_observation_tokens / batches
 
     def _runs_per_batch(self) -> int:
-        """Of all processes together."""
+        """Return the number of runs per batch over all processes together."""
         _, world = rank_and_world_size()
         return world * max(1, int(self.hparams["batch_size"]) // int(self.hparams["consecutive"]))
 
@@ -220,7 +220,7 @@ class OnlineDataModule(OfflineDataModule):
         return batch if mine else batch.without_targets()
 
     def state_dict(self) -> dict[str, Any]:
-        """What was played, and how far learning from it has come."""
+        """Return the current round and the progress within it."""
         own = {"round": self.round, "consumed": self.consumed, "played": self.played.state_dict()}
         return {**super().state_dict(), **own}
 
@@ -249,7 +249,7 @@ def online_datamodule(trainer: L.Trainer, name: str) -> OnlineDataModule:
 
 
 class _Stream(IterableDataset[TokenBatch]):
-    """A function as a dataset: every epoch calls it anew."""
+    """A function as a dataset: every epoch calls it again."""
 
     def __init__(self, batches: Callable[[], Iterator[TokenBatch]]) -> None:
         self._batches = batches

@@ -146,7 +146,7 @@ class ReplayBuffer:
         add["group"]([outcome.group])
 
     def outcomes(self) -> list[Outcome]:
-        """Of all episodes."""
+        """Return the outcomes of all episodes."""
         columns = (self._columns[name].values().tolist() for name in ("total_reward", "success", "group"))
         return [Outcome(total, bool(success), group) for total, success, group in zip(*columns, strict=True)]
 

@@ -1,4 +1,4 @@
-"""What an algorithm wants from its datamodule, as one frozen record: which episodes, how much text, which targets."""
+"""The requirements of an algorithm on its datamodule, as one frozen record: episodes, context and targets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -72,7 +72,7 @@ Prepare: TypeAlias = Callable[[Sequence[Episode]], Sequence[Episode]]
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """What batches are made for and must hold; see `lmrl.modules.LanguageModule.batch_spec`."""
+    """The purpose and required fields of batches; see `lmrl.modules.LanguageModule.batch_spec`."""
 
     tokenizer: PreTrainedTokenizerBase | None = None
     """Of the model; None: the bundled one."""

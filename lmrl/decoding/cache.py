@@ -68,7 +68,7 @@ class SlotCache(Cache):
     Args:
         rows: rows to begin with; `grow` adds more.
         limit: tokens that a row will hold at most. Columns are added on the way there, by doubling.
-        fixed: make all columns at once, and one more that nobody reads, and tell `torch.compile` that the blocks stay
+        fixed: make all columns at once, and one more that is never read, and tell `torch.compile` that the blocks stay
             where they are: a CUDA graph writes into them.
     """
 
@@ -93,7 +93,7 @@ class SlotCache(Cache):
 
         Args:
             first: row of the batch's first entry; the others follow it.
-            columns: ``(batch, new)``, where each new token is written; -1 is the last column that there is.
+            columns: ``(batch, new)``, where each new token is written; -1 is the last column that exists.
             used: how many columns the attention reads.
             room: a number that every entry of ``columns`` is below (padding may be written behind ``used``).
         """

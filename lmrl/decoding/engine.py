@@ -30,10 +30,10 @@ register_optimizer_step_post_hook(_count)
 
 
 class Weights:
-    """Notices that a model's parameters were written to, by whomever.
+    """Notices that a model's parameters were changed.
 
     Any step of any optimizer of torch counts: fused kernels leave a tensor's version as it is, and under FSDP another
-    tensor than the one that is read takes the step. Beside it the tensors' addresses and versions are compared, and of
+    tensor than the one that is read takes the step. Next to it the tensors' addresses and versions are compared, and of
     each tensor 256 numbers at equal distances: for writers that pass autograd by, such as ``.data`` and collectives.
 
     A write that is none of these and touches fewer than one in 256 of a tensor's numbers can go unnoticed.
@@ -75,7 +75,7 @@ class Engine:
 
     Callers hand over whole contexts; the engine compares the ids with what the slot holds and reads only the rest.
     Rows have their own lengths and positions: padding is on the right, and nothing sees it. If weights have changed
-    since the last `feed` (a training step; see `lmrl.decoding.engine.Weights`), all slots are read anew.
+    since the last `feed` (a training step; see `lmrl.decoding.engine.Weights`), all slots are read again.
 
     Args:
         model: GPT-2- or Llama-like: full attention, explicit ``position_ids``, eager or sdpa attention; see

@@ -65,7 +65,7 @@ class GPT2Forward:
 
     @staticmethod
     def accepts(trunk: PreTrainedModel) -> bool:
-        """Whether every part is the very class that `transformers` made, and nobody listens in or has replaced it."""
+        """Return whether every part has the class that `transformers` made, without hooks or replacements."""
         config = trunk.config
         if not isinstance(trunk, GPT2Model) or config._attn_implementation != "sdpa":
             return False

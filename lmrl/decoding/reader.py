@@ -46,7 +46,7 @@ def is_static(device: torch.device) -> bool:
 def step_for(choice: bool | str, device: torch.device) -> Step | None:
     """`_read_new`, compiled; None if it is not to be.
 
-    What is compiled belongs to the function, not to whoever asked for it: a policy that is made anew every round finds
+    What is compiled belongs to the function, not to its caller: a policy that is made again every round finds
     it again, and weights are its inputs.
     """
     backend = backend_of(choice)
@@ -64,7 +64,7 @@ def step_for(choice: bool | str, device: torch.device) -> Step | None:
 def _read_new(
     trunk: PreTrainedModel, cache: SlotCache, ids: Tensor, positions: Tensor, used: int, dtype: torch.dtype
 ) -> Tensor:
-    """Read ids at the place that the cache was told, each seeing the columns up to its own position.
+    """Read ids at the cache's current place, each attending to the columns up to its own position.
 
     Args:
         trunk: the model without its head.
@@ -171,7 +171,7 @@ class Reader:
         return _in_order(ends, order)
 
     def _read_one(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
-        """As `_read_group` where every slot has one id: nothing is ragged."""
+        """Read a group like `_read_group` where every slot has one new id, so that nothing is ragged."""
         first, order = self.slots.arrange(slots)
         held = [len(self.slots.held(slots[i])) for i in order]
         used = max(held) + 1
@@ -208,7 +208,7 @@ class Reader:
             return self._forward(self._cache, ids, positions, mask)
 
     def _attending(self) -> AbstractContextManager[None]:
-        """On a GPU, attention without cuDNN: it plans anew for every number of columns, which takes longer than that.
+        """On a GPU, attention without cuDNN: it plans again for every number of columns, which takes longer than that.
 
         Measured on an H100, GPT-2 small size in bfloat16, 256 rows: 3.8 ms per layer for the plan, .15 ms to compute.
         """

@@ -20,7 +20,7 @@ Turn: TypeAlias = tuple[str, float, bool, bool, dict[str, Any]]
 class TextEnv(gymnasium.Env[str, str]):
     """A one-player text game with Gymnasium's interface.
 
-    ``reset`` and ``step`` return only the new text of this turn; the history belongs to whoever plays. Time limits
+    ``reset`` and ``step`` return only the new text of this turn; the policy keeps the history. Time limits
     truncate, rules terminate, and any text is an action that the rules answer. Every ``info`` holds
 
     - ``seed``, ``start``: ``reset(seed=info["seed"], options=info["start"])`` begins the same episode again;
@@ -139,7 +139,7 @@ Outcome: TypeAlias = "Turn | PartnerRequest"
 class DialogueEnv(TextEnv):
     """A text game with a second speaker.
 
-    A step has two halves, so that whoever runs many environments can ask their common partner once for all of them::
+    A step has two halves, so that a loop over many environments can ask their common partner once for all of them::
 
         outcome = env.say(action)
         while isinstance(outcome, PartnerRequest):
@@ -173,7 +173,7 @@ class DialogueEnv(TextEnv):
         return outcome
 
     def say(self, action: str) -> Outcome:
-        """The first half of a step: what the partner is asked, or the turn, if nobody needs to be asked.
+        """The first half of a step: the request to the partner, or the turn if no partner is needed.
 
         Raises:
             UserError: see `TextEnv.step`.

@@ -124,7 +124,7 @@ class Trial:
         return Play(self, self.make(), self.seed + index)
 
     def play(self, index: int, turns: int | None = None) -> "Play":
-        """A game of random moves, to the end or for so many turns."""
+        """A game of random moves, to the end or for a number of turns."""
         game = self.begin(index)
         for _ in range(_MAX_TURNS if turns is None else turns):
             if game.over:

@@ -1,4 +1,4 @@
-"""Official files of LMRL-Gym: which formats a task has, and their records checked field by field."""
+"""LMRL-Gym's official files: the formats of each task, with every field checked."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _LARGEST = 3.4e38  # as of a reward in our files
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """What a record says, whatever its layout."""
+    """The content of a record in either layout."""
 
     observations: tuple[str, ...]
     """One per action, and one more where the record holds the last."""
@@ -76,7 +76,7 @@ def game_of_texts(record: Any) -> Game:
 
 
 def game_of_commands(record: Any) -> Game:
-    """As `game_of_texts`, but rewards and dones may also go by command: one for each action.
+    """Read a game like `game_of_texts`, but allow one reward and one done flag per command.
 
     Raises:
         UserError: saying what is wrong.

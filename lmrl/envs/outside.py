@@ -79,7 +79,7 @@ def make(name: str, **kwargs: Any) -> TextEnv:
 
 
 class OpenEnvGame(TextEnv):
-    """A session of a server of OpenEnv; a lost one is begun anew with the next episode.
+    """A session of a server of OpenEnv; a lost one is begun again with the next episode.
 
     Of a server of ours (``lmrl serve``), texts, rewards, endings and ``info`` are those of `lmrl.make`, and reset
     options are handed on. Of others, ``done`` is an end by the rules. Half a character in a text becomes U+FFFD. An
@@ -147,14 +147,14 @@ class OpenEnvGame(TextEnv):
         return self._told("step", {self._action: action})
 
     def _told(self, kind: str, data: Mapping[str, Any]) -> Turn:
-        """As `_ask`; a lost connection is an error for the user."""
+        """Ask like `_ask`, but turn a lost connection into an error for the user."""
         try:
             return self._ask(kind, data)
         except ConnectionError as error:
             raise UserError(str(error)) from error
 
     def _ask(self, kind: str, data: Mapping[str, Any]) -> Turn:
-        """What the server answers.
+        """Send a request and return the server's answer.
 
         Raises:
             ConnectionError: it does not.
@@ -226,7 +226,7 @@ class _Refusal(UserError):
 
 
 def _shut_down(connection: socket.socket) -> None:
-    """Without a word: whoever collects garbage may hold the locks that a word would need, or be the one to answer."""
+    """Close without a message: the garbage collector may hold the locks that a message would need."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -246,7 +246,7 @@ def _without_redirects(library: Any) -> type:
 
 
 def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
-    """What a server says in ``info``, without entries that readers of episodes would take for something else."""
+    """Return the server's ``info`` without entries that have another meaning in episodes."""
     facts: dict[str, Any] = _with_tuples(info)
     facts.pop("error", None)  # by which `lmrl.rollout.rollout` marks an episode that it has aborted
     if not isinstance(facts.get("final_observation", ""), str):
@@ -330,7 +330,7 @@ class TextArenaGame(TextEnv):
         return text, reward, True, False, info
 
     def _new_text(self) -> tuple[str, bool]:
-        """What was said since the last time, without the player's own words; whether a move was invalid."""
+        """Return the text since the last turn without the player's own words, and whether a move was invalid."""
         kinds = _arena().ObservationType
         _, said = self._game.get_observation()
         if isinstance(said, str):

@@ -131,7 +131,7 @@ def register(row: Task, *, listed: bool = True) -> None:
 
 
 def _search() -> None:
-    """Ask other packages for their tasks, once; one that is broken is told and left out."""
+    """Load the tasks of other packages, once; a broken one is reported and left out."""
     global _searched
     if _searched:
         return
@@ -194,7 +194,7 @@ def recorded_arguments(name: str, recorded: Any, given: Mapping[str, Any] | None
 
     A file may come from anyone. It chooses numbers and true or false where the environment takes them, and texts out of
     `Task.choices`; who is meant to be trusted with a path or a program is the user alone. A second speaker
-    (``partner``) is left out: whoever replays a dialogue says what answers.
+    (``partner``) is left out: the caller that replays a dialogue supplies the answers.
 
     Args:
         name: of the task.
@@ -247,7 +247,7 @@ def may_choose(name: str, argument: str, value: Any) -> bool:
 
 
 def _hook(row: Task, field: str) -> Any:
-    """What a hook of the task leads to; None if the task has none."""
+    """Return the object that a task's hook names, or None if the task has no such hook."""
     where = getattr(row, field)
     if not where:
         return None
@@ -259,7 +259,7 @@ def _hook(row: Task, field: str) -> Any:
 
 
 def _needed(task_name: str, field: str, kind: str) -> Any:
-    """As `_hook`, for what a task must have; ``kind`` is what such a task is called in the message."""
+    """Return a hook that the task must have; ``kind`` is the kind of task in the error message."""
     having = [name for name, row in tasks().items() if getattr(row, field)]
     if task_name not in having and not (task_name in _unlisted and getattr(_TASKS[task_name], field)):
         raise unknown(kind, task_name, having)
@@ -329,7 +329,7 @@ def chat_prompt(task_name: str) -> ChatPrompt:
 
 
 def guide(task_name: str) -> Guide:
-    """What a person is told who plays a task; of one that has no guide of its own, its description and its actions.
+    """Return the guide for people who play a task. The default is its description and its actions.
 
     Raises:
         UserError: for an unknown task.
@@ -341,7 +341,7 @@ def guide(task_name: str) -> Guide:
 
 
 def partner_prompts(task_name: str) -> PartnerPrompts:
-    """What models are told that are the second speaker of a task.
+    """Return the prompts for models that act as the partner of a task.
 
     Raises:
         UserError: for an unknown task, or one whose second speaker has no prompts.
@@ -360,9 +360,9 @@ def make_picture(task_name: str, make: Callable[[], gymnasium.Env[str, str]]) ->
 
 
 def pictures(task_names: Iterable[str]) -> list[type[Picture]]:
-    """What the pages need that show episodes of these tasks: each kind of picture once.
+    """Return the pictures for pages that show episodes of these tasks, each kind once.
 
-    One of another package that cannot be imported is told and left out: the page is for all tasks.
+    A picture of another package that cannot be imported is reported and left out: the page is for all tasks.
     """
     found: dict[str, type[Picture]] = {}
     for name in task_names:

@@ -28,7 +28,7 @@ class PublishedData:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What was published about one task; without arguments: nothing."""
+    """The published scores of one task; empty by default."""
 
     minimum: float = 0.0
     average: float | None = None
@@ -45,7 +45,7 @@ class Scores:
 
     @property
     def any_scale(self) -> bool:
-        """Whether a normalised score says more than the return: constants, or scores that count as normalised."""
+        """Return whether any task has a normalised score: constants, or scores that count as normalised."""
         return self.average is not None or bool(self.normalized)
 
 

@@ -1,4 +1,4 @@
-"""`Task`: everything that the rest of the package knows of a row of the benchmark beside its environment."""
+"""`Task`: everything that the rest of the package knows of a row of the benchmark next to its environment."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,11 +68,11 @@ def _nothing(env: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """How a task is put to a chat model that plays it.
+    """The prompt of a task for a chat model that plays it.
 
-    Where the paper's code says how its GPT-4 baselines were asked (Abdulhai et al. 2025, appendix; scripts
-    ``*/gpt4/*``), the temperature, how much of the past is shown, the examples and the form of the reply are theirs.
-    Else the temperature is the endpoint's usual one, 1, and one example is shown.
+    Temperature, length of the history, examples and form of the reply are those of the paper's GPT-4 baselines where
+    its code has them (Abdulhai et al. 2025, appendix; scripts ``*/gpt4/*``). Otherwise the temperature is the
+    endpoint's usual one, 1, and one example is shown.
     """
 
     role: str
@@ -115,7 +115,7 @@ def _no_note(request: Request, env: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """What a person is told who plays. Policies, datasets and transcripts have none of it."""
+    """The instructions for people who play. Policies, datasets and transcripts contain none of it."""
 
     rules: str
     """The game and what is rewarded, shown before the first move."""
@@ -141,7 +141,7 @@ PartnerDialogue: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class PartnerPrompts:
-    """What models are told that are the second speaker of a dialogue."""
+    """The prompts for models that act as the partner in a dialogue."""
 
     dialogue: Callable[[PartnerRequest], PartnerDialogue]
     """What a trained language model reads; its reply comes next."""
@@ -162,8 +162,8 @@ class PartnerPrompts:
 class Picture:
     """How episodes of a task are drawn, in the terminal and on pages. One object is for one environment.
 
-    What a page knows of an environment (`facts`) and of each state (`states`) goes as JSON to ``PICTURES.get(kind)`` of
-    `script`; see ``report/templates/pictures.js`` for what that must be.
+    The facts of an environment (`facts`) and of each state (`states`) are passed as JSON to ``PICTURES.get(kind)`` of
+    `script`; ``report/templates/pictures.js`` describes its interface.
 
     Args:
         make: makes the environment, with the arguments that it is played with; called only by who needs it. A file may
@@ -181,11 +181,11 @@ class Picture:
         self._make = make
 
     def facts(self) -> Mapping[str, Any]:
-        """What a page must know of the environment."""
+        """Return the facts about the environment for a docs page."""
         return {}
 
     def states(self, episode: Episode) -> Sequence[Any] | None:
-        """What must be known beyond the texts of the state before each action and at the end, ``T + 1`` entries.
+        """Return the state before each action and at the end, beyond its texts, as ``T + 1`` entries.
 
         None: nothing, or it cannot be told.
         """
@@ -222,7 +222,7 @@ def words_as_tokens(texts: Iterable[str], lines: Iterable[str] = ()) -> TaskToke
 
     Args:
         texts: e.g. all questions that players know.
-        lines: whole texts, with their line breaks: what is said in so many words, time and again.
+        lines: whole texts, with their line breaks, that occur again and again.
     """
     words = dict.fromkeys(word for text in texts for word in re.findall(r" ?[\w'-]+", text))
     return TaskTokens({text: (text,) for text in (*words, "?\n", *lines)})
@@ -234,7 +234,7 @@ TokensOf: TypeAlias = Callable[[Mapping[str, Any]], TaskTokens]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a policy does, and what it expects to earn, in states of interest."""
+    """The policy's actions and expected returns in states of interest."""
 
     run: Callable[[Policy, str, Mapping[str, Any]], Any]
     """From a greedy policy, the name of the task and the arguments of the environment to what was found."""
@@ -257,7 +257,7 @@ class ProbePlot:
     """Draw on the axis: the policy's name, and what was found."""
 
     def file_name(self, task: str) -> str:
-        """Of a task's picture in the report."""
+        """Return the name of a task's picture in the report."""
         return f"{self.subject}_values_{task}.png"
 
 
@@ -279,7 +279,7 @@ def turn_chance(request: Request) -> Random:
 
 @contextmanager
 def decided_by(chance: Random) -> Iterator[None]:
-    """Inside, `turn_chance` is this generator: for reckoning with what players may do (`lmrl.data.floor`)."""
+    """Inside, `turn_chance` is this generator, for calculations over all possible moves (`lmrl.data.floor`)."""
     token = _decided_by.set(chance)
     try:
         yield
@@ -290,9 +290,9 @@ def decided_by(chance: Random) -> Iterator[None]:
 def least_of(
     chance: Random, population: Sequence[T], cum_weights: Sequence[float], k: int, key: Callable[[T], float]
 ) -> T:
-    """Of `k` members drawn with replacement the one with the least key, of equals the first drawn.
+    """Draw `k` members with replacement and return the one with the least key; among equals, the first drawn.
 
-    A generator that reckons with what players may do has a method of this name, which need not try all draws.
+    A generator that calculates over all possible moves has a method of this name, which need not try all draws.
     """
     reckoned = getattr(chance, "least_of", None)
     if reckoned is not None:

@@ -1,4 +1,4 @@
-"""Playing, summing up and reporting: scores with intervals, beside the published ones."""
+"""Playing, summing up and reporting: scores with intervals, next to the published ones."""
 
 from lmrl.evaluation.evaluate import Evaluation, default_episodes, evaluate
 from lmrl.evaluation.intervals import Interval, bootstrap_difference, bootstrap_mean, wilson

@@ -28,7 +28,7 @@ class Agreement:
 
     @property
     def share(self) -> float:
-        """Of all questions."""
+        """Return the share of all questions."""
         return (self.yes[0] + self.no[0]) / max(1, self.yes[1] + self.no[1])
 
     def to_dict(self) -> dict[str, Any]:

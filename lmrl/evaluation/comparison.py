@@ -50,12 +50,12 @@ class Played:
 
     @property
     def mean_interval(self) -> Interval:
-        """Of the mean return."""
+        """Return the interval of the mean return."""
         return Interval(*self.scores["return_ci"])
 
     @property
     def games(self) -> tuple[Any, ...]:
-        """What decides the start and the seed of each episode: of equal ones all games are the same."""
+        """Return the keys that determine start and seed of each episode. Equal keys mean equal games."""
         selection = bool(self.scores.get("provenance", {}).get("selection"))
         return self.scores["seed"], self.starts, selection, len(self.table.returns)
 
@@ -114,7 +114,7 @@ def read_played(place: Path) -> Played:
 
 
 def compare(played: Sequence[Played]) -> list[Comparison]:
-    """Each evaluation but the first beside the first.
+    """Each evaluation but the first next to the first.
 
     Where both played the same games (task, seed, starts and number of episodes), differences are those of each game,
     and their interval is `bootstrap_mean`; else the two are resampled independently.

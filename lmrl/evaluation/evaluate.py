@@ -35,7 +35,7 @@ _SELECTION = 2
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a policy played, and the numbers that follow from it."""
+    """The episodes of a policy, and the scores that follow from them."""
 
     task: str
     policy: str
@@ -121,7 +121,7 @@ def evaluate(
     slot. Pieces are what workers of a Ray cluster are given, so the result is, byte for byte, that of one process.
 
     Args:
-        policy: whoever plays: a policy, a module in memory, or a name as of ``lmrl evaluate --policy``: a run folder, a
+        policy: a policy, a module in memory, or a name as of ``lmrl evaluate --policy``: a run folder, a
             checkpoint, ``random``, ...
         task: name of a task, one of `lmrl.tasks()`; None: the one that a run, checkpoint or module was trained on.
         episodes: how many, at least one; None: `default_episodes`.
@@ -193,7 +193,7 @@ def default_episodes(task: str) -> int:
 
 
 def _opponent(episode: Episode) -> dict[str, Any]:
-    """Whom it was played with or against, where the game says so."""
+    """Return the opponent or partner, if the game names one."""
     return {name: episode.info[name] for name in ("opponent", "partner") if name in episode.info}
 
 
@@ -225,7 +225,7 @@ def _warnings(returns: list[float], published: Scores) -> list[str]:
 
 
 def _uneven(episodes: int, starts: int) -> list[str]:
-    """What to say where fixed starts, which are taken in turn, were not played equally often."""
+    """Return a warning if fixed starts, which are taken in turn, were not played equally often."""
     if starts == 0 or episodes % starts == 0:
         return []
     which = f"only the first {episodes}" if episodes < starts else "some more often than others"

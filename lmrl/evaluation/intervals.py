@@ -68,7 +68,7 @@ def bootstrap_mean(
         values: one number per episode.
         seed: of the resampling; the same values and seed give the same interval.
         level: share of resampled means inside the interval, between 0 and 1.
-        resamples: how often the values are drawn anew with replacement.
+        resamples: how often the values are drawn again with replacement.
         strata: the number of each value's stratum, within which it is resampled: the start of its episode, where the
             starts are fixed. None: all are one.
 
@@ -82,7 +82,7 @@ def bootstrap_mean(
 
 
 def grouped(strata: Sequence[int]) -> list[NDArray[np.intp]]:
-    """The places of each stratum; those of a single value, whose spread nobody knows, are one together."""
+    """The places of each stratum. Strata of a single value, whose spread is unknown, are pooled."""
     labels, sizes = np.unique(np.asarray(strata), return_inverse=True, return_counts=True)[1:]
     labels = np.where(sizes[labels] == 1, len(sizes), labels)
     return [np.flatnonzero(labels == label) for label in np.unique(labels)]
@@ -309,7 +309,7 @@ def stratified_interval(
         statistic: see `Statistic`.
         seed: of the resampling.
         level: share of the resampled statistics inside the interval.
-        resamples: how often all samples are drawn anew.
+        resamples: how often all samples are drawn again.
 
     Raises:
         UserError: no sample, one without values, or a level outside (0, 1).

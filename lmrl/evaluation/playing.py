@@ -1,4 +1,4 @@
-"""Who plays the episodes of an evaluation: this process, or those of a cluster, with the same result."""
+"""Play of an evaluation's episodes in this process or in those of a cluster, with the same result."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +82,7 @@ def _pieces(starts: Sequence[Start], slots: int) -> list[Sequence[Start]]:
 def _worker(
     make_policy: Callable[[], Policy], task: str, env: Mapping[str, Any] | None, slots: int
 ) -> Callable[[Sequence[Start]], list[Episode]]:
-    """What plays in a process of a cluster."""
+    """Return the player of a process of a cluster."""
     return Player(make_policy(), environment(task, env), task, slots)
 
 

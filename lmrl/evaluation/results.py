@@ -181,7 +181,7 @@ def record_evaluation(
     """Evaluate and write an evaluation's files, and for a task with a probe ``probe.json``, at once.
 
     Args:
-        policy: whoever plays.
+        policy: the policy that plays.
         task: name of the task.
         directory: where the files go, for the report ``runs/<task>/<name>/evaluation``.
         episodes: how many to play.
@@ -258,7 +258,7 @@ def _is_writable(episode: Episode) -> bool:
 
 
 def _probe(policy: Policy, greedy: Callable[[], Policy] | None, task: str, arguments: Mapping[str, Any]) -> Any:
-    """What the task's probe finds; None if it has none, or the policy cannot be probed."""
+    """Return the result of the task's probe; None if it has none, or if the policy cannot be probed."""
     probe = registry.probe(task)
     if greedy is None or probe is None:
         return None

@@ -1,4 +1,4 @@
-"""What a trained model thinks of every token that a player said: its probability, and V and Q where it has values."""
+"""The probability of every token of an action under a trained model, with V and Q if the model has values."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """The tasks for `verifiers` 0.4: a taskset, the environment in which an agent plays it, and a harness for chat.
 
-``vf-eval lmrl-verifiers`` finds them through the module ``lmrl_verifiers``. The model is told the rules and the first
+``vf-eval lmrl-verifiers`` finds them through the module ``lmrl_verifiers``. The model reads the rules and the first
 text, says one action per turn, and is answered with the new text; the reward is the undiscounted return.
 """
 
@@ -33,7 +33,7 @@ _OF_VERIFIERS = 3  # keeps these episodes apart from those of evaluations, round
 
 
 class GameConfig(vf.TasksetConfig):  # type: ignore[misc]
-    """Which episodes there are, ``--env.taskset.*``."""
+    """The choice of episodes, ``--env.taskset.*``."""
 
     game: str = ""
     """Name of a task of `lmrl.tasks`, ``openenv:URL`` or ``textarena:NAME``; it has to be given."""
@@ -57,7 +57,7 @@ class GameTask(vf.Task[GameData, vf.State, vf.TaskConfig]):  # type: ignore[misc
 
 
 class GameTaskset(vf.Taskset[GameTask, GameConfig]):  # type: ignore[misc]
-    """So many episodes of a game, each with a seed of its own.
+    """A number of episodes of a game, each with a seed of its own.
 
     Raises:
         UserError: for an unknown task or argument of its environment, when it is read.
@@ -94,7 +94,7 @@ class GameEnvConfig(vf.EnvConfig):  # type: ignore[misc]
 class GameEnv(vf.Env[GameEnvConfig]):  # type: ignore[misc]
     """Plays an episode: each reply of the agent is a move, and the new text is its next message.
 
-    A reply in which there is no action is an empty line. Where the agent stops before the end, empty lines are played
+    A reply without an action is an empty line. Where the agent stops before the end, empty lines are played
     until the game is over: in most tasks each turn costs something, and not to play would be best.
     """
 
@@ -162,7 +162,7 @@ def _prompt(game: str) -> ChatPrompt:
 
 
 def _messages(game: str, arguments: Mapping[str, Any], text: str) -> list[dict[str, str]]:
-    """What a model is told before its first action."""
+    """Return the messages that a model reads before its first action."""
     prompt = _prompt(game)
     first = Request(slot=0, seed=0, observations=[text], actions=[], action_ids=[], info={})
     return conversation(prompt, introduction(prompt, prompt.appendix(arguments), (), "plain"), first, "plain")

@@ -15,7 +15,7 @@ __all__ = ["ArCHerLoss", "TurnValues", "Turns", "archer_loss", "awr_actor_loss",
 
 
 class Turns(NamedTuple):
-    """Which of N action tokens make up which of T whole actions.
+    """The assignment of N action tokens to T whole actions.
 
     Example: actions ``x y`` and ``z``, side by side::
 
@@ -35,7 +35,7 @@ class Turns(NamedTuple):
 
 
 class TurnValues(NamedTuple):
-    """What the critic makes of T whole actions, (T,) float32 each."""
+    """The critic's outputs for T whole actions, (T,) float32 each."""
 
     q: Sequence[Tensor]
     """Of each head: Q(o, a), read where the last token of the action has been read and nothing beyond."""

@@ -1,4 +1,4 @@
-"""What PPO and the algorithms without a critic share: ratios, clipping, KL penalties, and what is averaged over.
+"""Parts that PPO and the algorithms without a critic share: ratios, clipping, KL penalties and averaging.
 
 Names are those of TRL and verl where they have one.
 """
@@ -106,7 +106,7 @@ class KLController:
             )
 
     def after(self, kl_weight: float, kl: float, samples: int) -> float:
-        """The coefficient after a round of so many samples with this mean KL."""
+        """Return the coefficient after a round with this number of samples and this mean KL."""
         if self.target is None or self.horizon is None:
             return kl_weight
         error = min(0.2, max(-0.2, kl / self.target - 1.0))
@@ -179,7 +179,7 @@ def importance_weights(
 
 
 class TokenLogprobs(NamedTuple):
-    """What a policy makes of N action tokens now, (N,) float32 each."""
+    """The current policy's log-probs of N action tokens, (N,) float32 each."""
 
     logprob: Tensor
     entropy: Tensor

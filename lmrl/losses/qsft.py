@@ -122,7 +122,7 @@ def qsft_weight(
 
 
 class TokenNLL(NamedTuple):
-    """What p says about each action token."""
+    """The negative log-likelihood of each action token under p."""
 
     own: Tensor
     """(N,) ``-log p`` of the token."""

@@ -186,7 +186,7 @@ def linear_scores(
 
 
 def _precision(hidden: Tensor) -> torch.dtype:
-    """What a linear layer would compute in here."""
+    """Return the precision in which a linear layer would compute here."""
     kind = hidden.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
 
@@ -271,7 +271,7 @@ class _Pieces(torch.autograd.Function):
 
 
 class _Distribution(torch.autograd.Function):
-    """As `_Pieces`, with the entropy, and without the words that are never sampled."""
+    """Like `_Pieces`, with the entropy and without the words that are never sampled."""
 
     _TABLES = 4  # of a piece that backward holds at once
 
@@ -342,7 +342,7 @@ class _Distribution(torch.autograd.Function):
 
 
 class TokenScores(NamedTuple):
-    """What a table of scores says about the tokens that were taken."""
+    """The scores of the actions that were taken, from a table of scores."""
 
     score: Tensor
     """(N,) the score of the token."""

@@ -1,6 +1,6 @@
 """Checkpoints read without running what is in them, in one file or in shards, and where a run keeps them.
 
-`torch.distributed.checkpoint` keeps its table of contents, and numbers beside the tensors, as pickles, which can run
+`torch.distributed.checkpoint` keeps its table of contents, and numbers next to the tensors, as pickles, which can run
 any code when they are read. Here they are read as plain values or not at all.
 """
 
@@ -87,7 +87,7 @@ def is_sharded_checkpoint(path: Path) -> bool:
 
 
 def read_shards(folder: Path, *, weights: bool, allow_pickle: bool) -> dict[str, Any]:
-    """What a run saved beside weights and optimizer, and the weights if wanted, on the CPU; as in a single file.
+    """Read a sharded checkpoint onto the CPU, optionally with its weights, in the layout of a single file.
 
     Args:
         folder: a checkpoint in shards.
@@ -225,7 +225,7 @@ def check_checkpoint(path: Path, allow_pickle: bool) -> None:
 
 
 def unreadable(file: object, error: Exception) -> UserError:
-    """What to say about a file that could not be read: it holds objects, or is no checkpoint."""
+    """Return the message about an unreadable file: it contains objects, or is no checkpoint."""
     if isinstance(error, UserError):
         return error
     if isinstance(error, UnpicklingError) and "GLOBAL" in str(error):
@@ -261,7 +261,7 @@ def resolve_checkpoint(path: str | Path) -> Path:
 
 
 def resolve_run(path: str | Path) -> Path:
-    """What plays: an exported folder (also ``best`` and ``last`` of a run, ``zoo:NAME``), else as `resolve_checkpoint`.
+    """Return an exported folder (also ``best``, ``last``, ``zoo:NAME``) as it is, else call `resolve_checkpoint`.
 
     Raises:
         UserError: if there is none; it names the command that makes one.
@@ -289,7 +289,7 @@ def has_run(folder: Path) -> bool:
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Move a run with all that is in its folder to ``.earlier/NAME-1`` (2, 3, ...) beside it: two must not mix.
+    """Move a run with all that is in its folder to ``.earlier/NAME-1`` (2, 3, ...) next to it: two must not mix.
 
     Returns:
         Where it is now; None if there was nothing.

@@ -1,4 +1,4 @@
-"""A model folder in Hugging Face's layout, with value weights beside it."""
+"""A model folder in Hugging Face's layout, with value weights next to it."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -57,7 +57,7 @@ def export(
     base: str | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the folder anew: ``AutoModelForCausalLM`` and ``AutoTokenizer`` load it without this package.
+    """Write the folder again: ``AutoModelForCausalLM`` and ``AutoTokenizer`` load it without this package.
 
     Args:
         folder: replaced as a whole if it exists, in one step once the new one is complete.
@@ -187,7 +187,7 @@ def exported_values(folder: str) -> dict[str, Tensor]:
 
 
 class Values(NamedTuple):
-    """What lies beside the language model in an exported folder."""
+    """The files next to the language model in an exported folder."""
 
     trunk: PreTrainedModel
     """Reads the same ids; in eval mode, without gradients."""

@@ -54,7 +54,7 @@ _COUNTS = re.compile("layer|label|depth")  # names of settings by which transfor
 
 
 class Held(NamedTuple):
-    """What a file holds, by which the model that it describes is judged before it is built."""
+    """The content of a file, by which a model is checked before it is built."""
 
     tensors: int
     numbers: int
@@ -243,7 +243,7 @@ def model_config(pretrained: str, trust_remote_code: bool = False) -> PreTrained
 
 
 def tensor_metadata(path: Path) -> dict[str, str]:
-    """The texts beside the tensors of a file, whose header agrees with its size.
+    """The texts next to the tensors of a file, whose header agrees with its size.
 
     Raises:
         UserError: naming the file, if it is damaged.
@@ -269,5 +269,5 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def damaged(path: Any, error: Exception) -> UserError:
-    """What to say about a file or folder in which a library stumbled."""
+    """Return the message about a file or folder that a library could not read."""
     return UserError(f"{path} is damaged or of another kind: {type(error).__name__}: {in_one_line(error)}")

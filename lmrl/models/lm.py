@@ -229,7 +229,7 @@ def head_of(model: PreTrainedModel) -> nn.Module:
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
-    """Keep each layer's input only for the backward pass and compute the rest anew: less memory, a third more work.
+    """Keep each layer's input only for the backward pass and compute the rest again: less memory, a third more work.
 
     Raises:
         UserError: if this kind of model cannot do it.
@@ -244,7 +244,7 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
 
 
 class LogitTransform(NamedTuple):
-    """What a model does to the output of its vocabulary head: multiply it, then cap it."""
+    """The transform behind a model's vocabulary head: a factor, then a cap."""
 
     scale: float = 1.0
     cap: float | None = None
@@ -262,7 +262,7 @@ _CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 
 
 def logit_transform(config: PreTrainedConfig) -> LogitTransform:
-    """What a model of this configuration does behind its head; `lmrl.decoding.check.check_model` verifies it."""
+    """Return the transform behind the head for a configuration; `lmrl.decoding.check.check_model` verifies it."""
     settings = vars(config)  # looked up in every decoding step, and getattr of a configuration is slow
     scale = 1.0
     for name in _FACTORS:

@@ -42,7 +42,7 @@ BUNDLED = tuple(sorted(path.parent.name for path in _FOLDER.glob(f"*/{_RECIPE}")
 
 
 def train(name: str = BUNDLED[0]) -> Tokenizer:
-    """A bundled tokenizer anew, the same for the same corpus."""
+    """A bundled tokenizer again, the same for the same corpus."""
     recipe = _Recipe(**json.loads((_FOLDER / name / _RECIPE).read_text(encoding="utf-8")))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -155,7 +155,7 @@ def add_task_tokens(
 
 
 def bundled_name(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Which of the bundled tokenizers it is, if it is one."""
+    """Return the name of a bundled tokenizer, or None for any other."""
     ours = fingerprint(tokenizer)
     return next((name for name in BUNDLED if fingerprint(load_tokenizer(name)) == ours), None)
 

@@ -1,6 +1,6 @@
 """Trained policies that come with the package ``lmrl-zoo``, by name: ``zoo:maze_fo/ilql``.
 
-Each is a folder as `lmrl export` writes it, with weights in float16, and beside them a ``zoo.json``: with which
+Each is a folder as `lmrl export` writes it, with weights in float16, and next to them a ``zoo.json``: with which
 settings it plays, its scores with these, and a hash of every file. A name is looked up among the folders that exist;
 nothing that a file says chooses another one.
 """

@@ -1,4 +1,4 @@
-"""What ArCHer and AWR share: a language model that learns and plays, and a critic with parameters of its own."""
+"""Parts that ArCHer and AWR share: a language model that learns and plays, and a critic with parameters of its own."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ __all__ = ["ActorCritic"]
 class ActorCritic(LanguageModule):
     """The language model is the actor: it is what plays, and what `generate` of an exported folder plays.
 
-    Critic and actor are trained by one optimizer. Started from a run with a critic of the same kind, it goes on from
+    Critic and actor are trained by one optimizer. Started from a run with a critic of the same kind, it resumes from
     that (offline to online).
     """
 
@@ -33,7 +33,7 @@ class ActorCritic(LanguageModule):
     q_heads = 0
 
     def __init__(self, head_bias: float = 0.0, **shared: Any) -> None:
-        """Build the critic beside the language model.
+        """Build the critic next to the language model.
 
         Args:
             head_bias: what the critic says everywhere at the start; near the data's typical return.

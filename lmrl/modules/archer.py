@@ -31,7 +31,7 @@ class ArCHer(ActorCritic):
     """Two Qs of whole actions and a V of the states in which they are begun; the language model follows ``Q - V``.
 
     Zhou et al. 2024, with V as an expectile of the data's Q (their offline form) in place of the mean over actions that
-    the actor samples anew. A turn is a step: rewards and discounts are those of turns. As for ILQL a terminated
+    the actor samples again. A turn is a step: rewards and discounts are those of turns. As for ILQL a terminated
     episode has no value beyond its end, and a truncated one is bootstrapped from the state after its last observation.
     """
 
@@ -125,7 +125,7 @@ class ArCHer(ActorCritic):
         return archer_loss(values, *data, *logprobs, train_actor=train_actor, **self.loss_arguments)
 
     def turn_values(self, batch: TokenBatch, turns: Turns) -> TurnValues:
-        """What critic and target networks make of the actions of a batch."""
+        """Return the outputs of the critic and the target networks for the actions of a batch."""
         assert batch.next is not None and batch.after is not None
         begun, said, following = batch.state[turns.first], batch.after[turns.last], batch.next[turns.last]
         hidden = self.hidden_states(self.critic.trunk, batch)

@@ -34,7 +34,7 @@ class AWR(ActorCritic):
         expectile: float = 0.5,
         **shared: Any,
     ) -> None:
-        """Build V beside the language model.
+        """Build V next to the language model.
 
         Args:
             gamma: discount per action token.

@@ -1,4 +1,4 @@
-"""What the LightningModules share: a language model, an optimizer, gradients in which all action tokens count alike."""
+"""Parts that all LightningModules share: a language model, an optimizer, and equal weights of action tokens."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -92,7 +92,7 @@ class LanguageModule(L.LightningModule):
             pretrained: run folder (``runs/TASK/bc``), model folder or hub id to start from; None: from scratch.
             architecture: configuration values of a model from scratch, over those of a small GPT-2.
             tokenizer: a bundled one, a folder or hub id; None: that of `pretrained`, or ``lmrl``.
-            task_tokens: task whose texts are tokens (or ``{name: ..., vocab: ...}``); None: all is spelt.
+            task_tokens: task whose texts are tokens (or ``{name: ..., vocab: ...}``); None: spell everything.
             optimizer: ``adamw``, or ``muon`` for the matrices inside of the transformer and AdamW for the rest.
             lr: peak learning rate of AdamW.
             muon_lr: peak learning rate of Muon.
@@ -132,7 +132,7 @@ class LanguageModule(L.LightningModule):
         """The player that scores whole actions and says the best, for tasks whose actions can be listed."""
 
     def batch_spec(self) -> BatchSpec:
-        """What the datamodule has to put into batches; an algorithm adds to it with `dataclasses.replace`."""
+        """Declare the content of batches. An algorithm extends it with `dataclasses.replace`."""
         return BatchSpec(tokenizer=self.tokenizer, positions=positions_of(self.model.config))
 
     def objective(self, terms: Any, batch: TokenBatch) -> Tensor:
@@ -155,7 +155,7 @@ class LanguageModule(L.LightningModule):
         return {}
 
     def played_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Of a full state dict: `model.*` and what `value_state_dict` names are what plays."""
+        """Return the weights that play from a full state dict: `model.*` and the names in `value_state_dict`."""
         return weights
 
     def hidden_states(self, trunk: nn.Module, batch: TokenBatch) -> Tensor:
@@ -165,7 +165,7 @@ class LanguageModule(L.LightningModule):
 
     @property
     def told(self) -> str:
-        """What the policy reads before the texts of the environment."""
+        """Return the text that the policy reads before the first observation."""
         return ""
 
     def as_read(self, episode: Episode) -> Episode:
@@ -173,7 +173,7 @@ class LanguageModule(L.LightningModule):
         return episode
 
     def context_window(self) -> Window:
-        """What the policy reads, as in training.
+        """Return the policy's context window, as in training.
 
         Raises:
             UserError: if the module has neither been fitted nor loaded.
@@ -184,7 +184,7 @@ class LanguageModule(L.LightningModule):
         return self.window
 
     def forward(self, nothing: None = None) -> None:
-        """Nothing: what is learned comes from `losses`, and what is played from `policy`."""
+        """Unused; required by FSDP. Training calls `losses`, inference uses `policy`."""
 
     def setup(self, stage: str) -> None:
         """Tell the datamodule what batches must hold, and learn from it what is read.

@@ -23,7 +23,7 @@ class FilteredBC(BC):
         self.filter = Filter(success=success, top_fraction=top_fraction, min_return=min_return)
 
     def batch_spec(self) -> BatchSpec:
-        """Of the episodes that the filter keeps."""
+        """Declare batches of the episodes that the filter keeps."""
         return replace(super().batch_spec(), filter=self.filter)
 
 

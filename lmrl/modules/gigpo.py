@@ -67,7 +67,7 @@ class GiGPO(GRPO):
         return [one + self.step_weight * step for one, step in zip(whole, steps, strict=True)]
 
     def _states(self, episode: Episode, segments: list[Segment]) -> list[Any]:
-        """Of each turn what it was taken in."""
+        """Return the state in which each turn was taken."""
         if self.anchor == "observation":
             return [*episode.observations[:-1]]
         starts = [(part, [0, *(np.flatnonzero(part.turn_end)[:-1] + 1)]) for part in segments]

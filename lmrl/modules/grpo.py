@@ -124,7 +124,7 @@ class GRPO(PolicyGradient):
         return [np.full(len(reward), one) for reward, one in zip(rewards, compared, strict=True)]
 
     def spread(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """How far returns differ within the groups of a round, under the names that TRL logs."""
+        """Return the spread of returns within the groups of a round, under the names that TRL logs."""
         if self.advantage == "rebn" or not episodes:
             return {}
         spreads = group_spreads([episode.total_reward for episode in episodes], self.groups(episodes))

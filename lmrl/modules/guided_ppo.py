@@ -61,7 +61,7 @@ class GuidedPPO(PPO):
 
     @property
     def played_values(self) -> ValueModel:
-        """What plays beside pi_beta, and what is exported."""
+        """Return the values that play with pi_beta, and that are exported."""
         return ValueModel(self.trunk, self.q_heads, self.v_head)
 
     def train(self, mode: bool = True) -> "GuidedPPO":

@@ -19,7 +19,7 @@ __all__ = ["ILQL"]
 
 
 class ILQL(ValueModule):
-    """Offline value learning: two Qs and a V per action token, V an upper expectile of the target networks' lower Q.
+    """Value learning from offline data: two Qs and a V per action token, V an upper expectile of the lower target Q.
 
     Snell et al. 2022, in the form of Abdulhai et al. 2025 with its episode ends corrected: a terminated episode has
     no value beyond its end, a truncated one is bootstrapped from the state after its last observation.

@@ -51,7 +51,7 @@ def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_co
 
 
 def _content(file: Path, allow_pickle: bool) -> dict[str, Any]:
-    """What a checkpoint holds; of an exported folder what `read_manifest` finds, under the same entry."""
+    """Return a checkpoint's content; for an exported folder the result of `read_manifest`, under the same entry."""
     return (
         {"lmrl": read_manifest(file)}
         if (file / MANIFEST).is_file()
@@ -72,7 +72,7 @@ def _class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
 
 
 def _imported(file: Path, named: str) -> object:
-    """What the user has imported under that name, or listed the module of."""
+    """Return a class of that name that the user has imported, or whose module the user has listed."""
     for module in _listed():
         try:
             load(module)
@@ -94,7 +94,7 @@ def _listed() -> list[str]:
 
 
 def variables_before(kind: type) -> str:
-    """What stands before a command that reads a run of that class: nothing, or ``LMRL_MODULES=my_package.algorithms ``.
+    """Return the prefix of a command that reads a run of that class: empty, or ``LMRL_MODULES=my_package.algorithms ``.
 
     Args:
         kind: the class, which may be one of the user's own; its module must be listed then, and found.
@@ -138,7 +138,7 @@ def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -
 
 
 def _allowed(kind: type[L.LightningModule], arguments: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    """What a checkpoint may choose among its arguments; raises where it names something else."""
+    """Return the arguments that a checkpoint may choose. Raise an error for any other."""
     if issubclass(kind, LanguageModule):
         return plain_arguments(arguments, file)
     check: Callable[[Mapping[str, Any], Path], Mapping[str, Any]] | None
@@ -166,7 +166,7 @@ def _own_task(content: Mapping[str, Any]) -> str | None:
 
 
 def _task(path: str | Path, content: Mapping[str, Any], named: Task | str | None, allow_other: bool) -> Task:
-    """What a policy is to play: what is named, if it may play that, or else its own task."""
+    """Return the task that a policy plays: the given one if it can play it, or else its own task."""
     own = _own_task(content)
     if named is None:
         if own is None:

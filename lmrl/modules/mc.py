@@ -18,7 +18,7 @@ class MC(ValueModule):
     name = "mc"
 
     def __init__(self, gamma: float = 0.99, cql_weight: float = 0.01, **shared: Any) -> None:
-        """Build the value model beside the frozen policy.
+        """Build the value model next to the frozen policy.
 
         Args:
             gamma: discount per action token.

@@ -1,4 +1,4 @@
-"""What PPO and GRPO share: rounds that the policy plays itself, a reference model, and what is known of each token."""
+"""Parts that PPO and GRPO share: collecting rollouts, a reference model, and per-token data."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ class ProcessedRollout(NamedTuple):
 
 
 def turn_lengths(segments: Sequence[list[Segment]]) -> list[list[int]]:
-    """Of each episode the number of tokens of each action."""
+    """Return the number of tokens of each action, per episode."""
     ends = [np.concatenate([part.turn_end for part in its]).nonzero()[0] for its in segments]
     return [np.diff(end, prepend=-1).tolist() for end in ends]
 
@@ -237,7 +237,7 @@ class PolicyGradient(LanguageModule):
         return logits_of(self.ref_model, self.hidden_states(trunk_of(self.ref_model), batch))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """See `LanguageModule.training_step`; a BC batch beside it adds its loss, divided by its own expectation."""
+        """See `LanguageModule.training_step`; a BC batch next to it adds its loss, divided by its own expectation."""
         if isinstance(batch, TokenBatch):
             return super().training_step(batch, batch_idx)
         recorded = batch["bc"]
@@ -262,7 +262,7 @@ class PolicyGradient(LanguageModule):
         return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)
 
     def read(self, segments: Sequence[Segment], use: Any, bootstrap: bool) -> list[Any]:
-        """What a function makes of batches of segments; see `lmrl.training.rounds.read_batches`."""
+        """Apply a function to batches of segments; see `lmrl.training.rounds.read_batches`."""
         size = int(online_datamodule(self.trainer, self.name).hparams["batch_size"])
         return read_batches(segments, use, size=size, bootstrap=bootstrap, device=self.device)
 

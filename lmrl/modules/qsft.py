@@ -86,7 +86,7 @@ class QSFT(LanguageModule):
 
     @property
     def played_values(self) -> RatioModel:
-        """What plays beside pi_beta, and what is exported."""
+        """Return the values that play with pi_beta, and that are exported."""
         return RatioModel(self.q_model, self.return_range, self.support)
 
     def setup(self, stage: str) -> None:

@@ -1,4 +1,4 @@
-"""BC that is told the return of the episode (Chen et al. 2021, arXiv 2106.01345, for texts)."""
+"""BC with the return of the episode in the prompt (Chen et al. 2021, arXiv 2106.01345, for texts)."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ __all__ = ["ReturnConditionedBC"]
 class ReturnConditionedBC(BC):
     r"""BC on episodes that begin with the return to come, ``return 7 of 10\n``; it plays with a wished one.
 
-    Returns are told as quantile bins of the training episodes. The line stands before the first observation where the
+    Returns are given as quantile bins of the training episodes. The line stands before the first observation where the
     policy reads all texts, and before every observation where it reads the newest ones alone.
     """
 
@@ -66,7 +66,7 @@ class ReturnConditionedBC(BC):
         self.bin_returns.copy_(bin_means(returns, self.return_edges))
 
     def batch_spec(self) -> BatchSpec:
-        """Of episodes that are told their return."""
+        """Declare batches of episodes whose prompt contains their return."""
         return replace(super().batch_spec(), prepare=self.prepare)
 
     def prepare(self, episodes: Sequence[Episode]) -> list[Episode]:

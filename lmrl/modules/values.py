@@ -1,4 +1,4 @@
-"""What MC and ILQL share: a frozen policy, a value model beside it, and the policy that plays both."""
+"""Parts that MC and ILQL share: a frozen policy, a separate value model, and the policy that combines them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -59,7 +59,7 @@ def build_value_trunk(model: PreTrainedModel, lora: Mapping[str, Any] | None) ->
     """A trunk of its own for values, which begins as that of the model; the model is frozen.
 
     Args:
-        model: the policy. With `lora` the trunk holds its very parameters, and adapters beside them.
+        model: the policy. With `lora` the trunk holds its very parameters, and adapters next to them.
         lora: settings of `lmrl.models.lora.add_lora`; None copies the parameters, which learn.
     """
     return learning_copy(model, trunk_of(model), lora)
@@ -111,7 +111,7 @@ class ValueModule(LanguageModule):
     """The model of the BC run stays frozen as pi_beta; a copy of its trunk carries the Q heads.
 
     With `lora` that copy is of the modules only: it holds the very parameters of pi_beta, and adapters of its own.
-    Started from a run with values of the same kind, it goes on from those instead (offline to online).
+    Started from a run with values of the same kind, it resumes from those instead (offline to online).
     """
 
     starts_from_bc = True
@@ -119,7 +119,7 @@ class ValueModule(LanguageModule):
     heads = 1
 
     def __init__(self, beta: float = 8.0, head_bias: float = 0.0, q_rank: int | None = None, **shared: Any) -> None:
-        """Build the value model beside the frozen policy.
+        """Build the value model next to the frozen policy.
 
         Args:
             beta: how strongly Q moves the policy when it plays.
@@ -150,12 +150,12 @@ class ValueModule(LanguageModule):
 
     @property
     def value_model(self) -> ValueModel:
-        """What learns."""
+        """Return the model that learns."""
         return ValueModel(self.trunk, self.q_heads, self.v_head)
 
     @property
     def played_values(self) -> ValueModel:
-        """What plays beside pi_beta, and what is exported: `ILQL` may play its target networks."""
+        """Return the values that play with pi_beta, and that are exported. `ILQL` may use its target networks."""
         return self.value_model
 
     def train(self, mode: bool = True) -> "ValueModule":
@@ -173,7 +173,7 @@ class ValueModule(LanguageModule):
         return self.played_values.reranker(self, proposals, **settings)
 
     def gather_q(self, hidden: Tensor, batch: TokenBatch) -> list[TokenScores]:
-        """What each Q head says, on (S, width) hidden vectors, about the action tokens of a batch."""
+        """Return each Q head's values for the action tokens of a batch, given (S, width) hidden vectors."""
         heads = cast(Iterable[ValueHead], self.q_heads)
         return [head.gather_token_scores(hidden, batch.state, batch.token) for head in heads]
 

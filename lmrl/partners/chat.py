@@ -79,7 +79,7 @@ class ChatPartner:
 
 
 def _line(answer: str, request: PartnerRequest) -> str:
-    """What the model says in its role: the first line, and a conclusion where that has a line of its own.
+    """Return the first line of the model in its role, and a conclusion if it has a line of its own.
 
     Thoughts, the name of the speaker, quotation marks around it and what the model made the other one say are left out.
     """

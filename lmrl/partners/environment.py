@@ -115,7 +115,7 @@ def partner_dialogue(request: PartnerRequest) -> PartnerDialogue:
 
 
 def partner_episodes(pairs: Sequence[tuple[PartnerRequest, str]]) -> list[Episode]:
-    """What a second speaker was asked in one episode and replied, as episodes in which they are the player.
+    """Return the questions to a partner and its replies in one episode, as episodes in which the partner is the player.
 
     Who reads the whole dialogue has one episode of many turns; who reads one question at a time has one for each. They
     have no rewards; the last observation is empty.

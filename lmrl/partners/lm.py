@@ -75,7 +75,7 @@ class LMPartner:
         return {"name": "lm", "model": self.path, "hash": self._hash, "temperature": self.temperature}
 
     def _translate(self, requests: Sequence[PartnerRequest]) -> list[str]:
-        """Replies of an encoder-decoder, which reads each dialogue anew."""
+        """Replies of an encoder-decoder, which reads each dialogue again."""
         texts = []
         for request in requests:
             heard, said = partner_dialogue(request)

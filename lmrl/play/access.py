@@ -1,4 +1,4 @@
-"""Who is answered.
+"""Access control of the web page.
 
 One-time keys, sessions, headers of every request and response, and connections that must not stay.
 """
@@ -33,11 +33,11 @@ _HEADERS = {
 
 
 class Keys:
-    """Keys that each open one session. A session is known to the tab that opened it and to nobody else.
+    """Keys that each open one session. Only the tab that opened a session knows it.
 
     Args:
         announce: called with a new key when the last one that people were told was used.
-        make: makes keys and sessions that nobody can guess.
+        make: makes keys and sessions that cannot be guessed.
     """
 
     def __init__(self, announce: Callable[[str], object], make: Callable[[], str] = secrets.token_urlsafe) -> None:
@@ -51,7 +51,7 @@ class Keys:
         """A key that was not used yet.
 
         Args:
-            hidden: nobody is told, it is for a browser that is started with it, and perhaps there is none.
+            hidden: do not announce it: it is for a browser that is started with it, and perhaps there is none.
         """
         key = self._make()
         with self._lock:
@@ -93,7 +93,7 @@ class OwnRequests:
 
     Args:
         app: what answers.
-        names: of the machine besides ``localhost``; numerical addresses are nobody's to take.
+        names: of the machine besides ``localhost``; numerical addresses are allowed, since no one can register them.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
@@ -142,7 +142,7 @@ class OwnRequests:
 class BoundedConnection(H11Protocol):
     """HTTP as uvicorn has it, with limits of time and number.
 
-    A connection that has not sent a whole request after so many seconds is cut, however little came of it and however
+    A connection that has not sent a whole request by this time is cut, however little came of it and however
     steadily, and so is one that has not taken its answer and asked again. A new one beyond the number takes the place
     of the one that has waited longest. How long a player thinks about a whole request is not limited.
     """

@@ -151,7 +151,7 @@ class _Games:
 
 
 async def _told(request: Request) -> Any:
-    """What a request says.
+    """Return the data of a request.
 
     Raises:
         UserError: it is not JSON, or too long.

@@ -90,7 +90,7 @@ class Game:
         ]
 
     def step(self, typed: str | None) -> None:
-        """One turn of every seat whose episode is not over. If a player fails, nobody has moved.
+        """One turn of every seat whose episode is not over. If a player fails, no seat moves.
 
         Args:
             typed: the person's action, if there is one at the table.
@@ -117,7 +117,7 @@ class Game:
             self.step(move)
 
     def advice(self) -> dict[str, Any]:
-        """The advisor's move for the person, with V and values of its tokens; empty if nobody can be asked or told."""
+        """The advisor's move for the person, with V and values of its tokens; empty without an advisor or a person."""
         waiting = [seat for seat in self.seats if seat.person and not seat.over]
         if self._adviser is None or not waiting:
             return {}
@@ -129,7 +129,7 @@ class Game:
         return {"turn": request.turn, **told, "words": words}
 
     def state(self) -> dict[str, Any]:
-        """What the page shows, JSON-like."""
+        """Return the state of the page, JSON-like."""
         return {
             "task": self.order.task,
             "seed": str(self.order.seed),
@@ -146,7 +146,7 @@ class Game:
             seat.close()
 
     def _link(self) -> str:
-        """What an address says of a person's own game, so that it can be played again; empty for other games."""
+        """Return the link that replays a person's own game; empty for other games."""
         if list(self.order.policies) != [PERSON] or not all(_may_set(self.order.task, word) for word in self.order.env):
             return ""
         moves = [action.removesuffix("\n") for action in self.seats[0].episode().actions]
@@ -218,7 +218,7 @@ class Offer:
         self._named = [name for name in (*first.policies, first.advisor) if name and name != PERSON]
 
     def describe(self) -> dict[str, Any]:
-        """What the page offers, JSON-like."""
+        """Return the options of the page, JSON-like."""
         tasks = {
             row.name: {"description": row.description, "guide": _told(row.name), "players": self.groups(row.name)}
             for row in registry.tasks().values()
@@ -241,7 +241,7 @@ class Offer:
 
         Args:
             order: what is to be played.
-            shared: it is that of a link, which whoever wrote it chose and which begins at once: the arguments of the
+            shared: it comes from a link, whose author chose it and which begins at once: the arguments of the
                 command line, such as a second speaker at an endpoint, are not for it.
 
         Raises:
@@ -280,7 +280,7 @@ def _may_set(task: str, word: str) -> bool:
 
 
 def _told(task: str) -> dict[str, Any]:
-    """What a page says of a task before the first move."""
+    """Return the information of a task that the page shows before the first move."""
     guide = registry.guide(task)
     return {"rules": guide.rules, "action": f"{guide.action} {guide.page}".strip(), "example": [*guide.example]}
 

@@ -29,7 +29,7 @@ class Advice(NamedTuple):
 
 
 def advise(policy: Policy, request: Request) -> Advice:
-    """What the policy would say, and its V."""
+    """Return the policy's action and its V."""
     reply = policy.act([request])[0]
     return Advice(reply.text.strip(), value_of(policy, request), reply)
 
@@ -47,7 +47,7 @@ class _Squares(Protocol):
 
 
 class Move(NamedTuple):
-    """What a player says, and what the state was worth to it (None: it does not know)."""
+    """An action of a player and its value of the state (None if it has no values)."""
 
     reply: Reply
     value: float | None
@@ -100,11 +100,11 @@ class Seat:
         return isinstance(self._slot.env, DialogueEnv)
 
     def request(self) -> Request:
-        """What the player is asked now."""
+        """Return the current request to the player."""
         return self._slot.request()
 
     def move(self, typed: str | None) -> Move:
-        """What the player says next; nothing has happened yet.
+        """Return the player's next action without taking it.
 
         Args:
             typed: the line that a person typed.
@@ -154,11 +154,11 @@ class Seat:
         return play.words_from(policy, imagined, len(so_far))[0]
 
     def solution(self, leaving: bool = False) -> str:
-        """What was hidden, one sentence; empty where nothing was, and before the end, unless the player leaves."""
+        """Return the hidden solution in one sentence; empty without one, or before the end unless they resign."""
         return self._guide.solution(self._slot.info) if self.over or leaving else ""
 
     def _note_words(self, episode: Episode) -> None:
-        """Read when a page asks: nobody else needs them."""
+        """Read only when a page asks for it."""
         known, first = any(value is not None for value in self._values), len(self._words)
         if self._player is not None and known:
             self._words += play.words_from(self._player, episode, first)
@@ -173,7 +173,7 @@ class Seat:
         self.notes.append(note)
 
     def state(self) -> dict[str, Any]:
-        """What the page shows, JSON-like; of a person's own game no more than the texts tell."""
+        """Return the state of the page, JSON-like. A person's own game shows no more than the observations."""
         episode = self.episode()
         texts = said(episode)
         self._note_words(episode)

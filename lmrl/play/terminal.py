@@ -33,7 +33,7 @@ def play_episode(
         task: what is played.
         arguments: of its environment.
         seed: of the episode.
-        adviser: whose move is shown each turn; None: nobody's.
+        adviser: whose move is shown each turn; None: no adviser.
         name: of the adviser.
         player: who plays, each move shown with V of the state where it has values; None: the person at the terminal.
     """
@@ -69,7 +69,7 @@ def play_episode(
 
 
 def known_actions(task: Task, arguments: Mapping[str, Any], seed: int) -> list[str]:
-    """What can be typed as the first move of an episode, as people read it.
+    """Return the possible first actions of an episode in readable form.
 
     Args:
         task: what is played.

@@ -49,7 +49,7 @@ def view_data(
     env: Mapping[str, Any] | None = None,
     recorded: Any = None,
 ) -> dict[str, Any]:
-    """What the page shows, JSON-like.
+    """Return the data of the page, JSON-like.
 
     Args:
         episodes: of any tasks, in order.
@@ -85,7 +85,7 @@ def _tokens(turn: Sequence[TokenValue], texts: _Texts) -> list[list[Any]]:
 
 
 def _picture(name: str, recorded: Any, env: Mapping[str, Any] | None) -> tuple[Picture | None, dict[str, Any]]:
-    """How episodes of a task are drawn, and what the page must know for that; files may be of tasks nobody knows."""
+    """The kind of picture for a task's episodes and its facts; None for unknown tasks."""
 
     def make() -> TextEnv:
         return registry.make(name, **registry.recorded_arguments(name, recorded, env, "the file"))
@@ -119,8 +119,8 @@ def write_view(
         source: file of episodes, see `lmrl.data.storage.read_episodes`.
         out: the page, an ``.html`` file.
         run: run folder or checkpoint whose values colour the words.
-        episodes: only so many, from the first on; None: all.
-        valued: so many episodes, from the first on, get values.
+        episodes: number of episodes, from the first on; None: all.
+        valued: number of episodes, from the first on, that get values.
         env: arguments of the environment that was played, over those that the file names.
         allow_other_task: also take a run that was trained on another task than that of the episodes.
 

@@ -1,4 +1,4 @@
-"""What a policy with values expects of each token that it says. Whoever plays without a model never imports this."""
+"""Values of each token that a policy with values says. Players without a model never import this."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias

@@ -141,7 +141,7 @@ _LONGEST = 200
 
 
 class Speaker(Protocol):
-    """Whoever answers conversations: `lmrl.chat.client.ChatClient`, `lmrl.chat.local.LocalChat`."""
+    """The interface of chat models: `lmrl.chat.client.ChatClient`, `lmrl.chat.local.LocalChat`."""
 
     def complete(self, batch: Sequence[Messages], seeds: Sequence[int] | None = None) -> list[str]: ...
 
@@ -159,7 +159,7 @@ class ChatPolicy:
 
     Args:
         speaker: who is asked.
-        task: name of the task; see `lmrl.envs.task.ChatPrompt` for what is told about it.
+        task: name of the task; `lmrl.envs.task.ChatPrompt` describes its prompt.
         episodes: of the task's dataset; the best of them are the examples.
         reply: ``json`` as published, or ``plain`` for models that cannot keep to it.
         env: arguments of the environment that is played, where the rules depend on them.

@@ -1,4 +1,4 @@
-"""A policy that is told something before it acts."""
+"""A policy that reads an additional line before it acts."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -68,7 +68,7 @@ class ContextBuilder:
         return stop_ids(self.encoder)
 
     def invalid_ids(self, model: PreTrainedModel) -> Tensor:
-        """What the policy must never say, as `invalid_ids`."""
+        """Return the token ids that the policy must never sample."""
         return invalid_ids(self.encoder.tokenizer, model.config.vocab_size, model.device, self.encoder.end)
 
 

@@ -36,7 +36,7 @@ class ValueGuidedPolicy:
         temperature: 0 is greedy.
         top_k: over the weighed distribution; 0 is off.
         top_p: over the weighed distribution; 1 is off.
-        support_top_k: only so many of the language model's most probable tokens are allowed at all; 0 is off.
+        support_top_k: allow only this number of the language model's most probable tokens; 0 is off.
         support_top_p: likewise by probability mass; 1 is off.
         max_new_tokens: an action without a line break ends here, as it is.
         slots: parallel episodes to make room for; more are possible.
@@ -93,7 +93,7 @@ class ValueGuidedPolicy:
         self._decoder.reset()
 
     def state_values(self, requests: Sequence[Request]) -> Tensor:
-        """What each state is worth, ``(n,)`` float32 on the CPU, read where the policy is about to act.
+        """Return the value of each state, ``(n,)`` float32 on the CPU, read where the policy is about to act.
 
         With a V head, its answer (ILQL: an upper expectile of Q). Without one (MC), the expectation of the lowest Q
         under the very distribution that the next token is sampled from; for a greedy policy, the Q of its choice.

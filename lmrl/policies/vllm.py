@@ -109,7 +109,7 @@ class VLLMPolicy:
 
 
 def _body(settings: SamplingSettings, invalid: Sequence[int]) -> dict[str, Any]:
-    """What all requests share: every setting that a server would else take from the model's generation_config.json."""
+    """Return the body of all requests. It sets everything that a server would else read from generation_config.json."""
     return {
         "temperature": settings.temperature,
         "top_k": settings.top_k,
@@ -212,7 +212,7 @@ def load_vllm_policy(
 
 
 def _config(folder: str) -> Mapping[str, Any]:
-    """What the folder of a model says of it; empty for a tokenizer alone."""
+    """Return the configuration in the folder of a model; empty for a tokenizer alone."""
     if folder in BUNDLED or not (Path(folder) / "config.json").is_file():
         return {}
     text = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()

@@ -147,7 +147,7 @@ def _few(ours: Score, base: Score) -> str:
 
 
 def _intervals(ours: Score, base: Score, published: Scores) -> tuple[Interval, Interval]:
-    """Of the difference of both means: normalised, and in returns."""
+    """Return the intervals of the difference of both means: normalised, and in returns."""
     both, count = [*ours.samples, *base.samples], len(ours.returns)
     points = stratified_interval(both, partial(_gap, count=count, published=published))
     return points, stratified_interval(both, partial(_gap, count=count))

@@ -1,4 +1,4 @@
-"""Markdown and HTML pages that need no file beside them, and what they show of an episode."""
+"""Markdown and HTML pages that need no file next to them, and what they show of an episode."""
 
 import base64
 import hashlib
@@ -72,7 +72,7 @@ def check_page(path: Path, generator: str) -> None:
 
 
 def render_markdown(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
-    """The same report as Markdown; pictures are named and expected beside it."""
+    """The same report as Markdown; pictures are named and expected next to it."""
     environment = _environment(autoescape=False)
     environment.filters |= {"md": _escaped, "code": _code}
     page = environment.get_template("report.md.j2").render(words, images={path.name for path in pictures})
@@ -102,9 +102,9 @@ def scripts(*names: str, before: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def page_parts(pictures: Sequence[type[Picture]], *names: str) -> dict[str, Any]:
-    """As `scripts`, for a page that shows episodes; with ``picture_style``, the style sheets of the pictures.
+    """Return the scripts, and with ``picture_style`` also the style sheets of pictures, for a page that shows episodes.
 
-    A picture whose files cannot be read is told and left out: the page shows episodes of its task without one.
+    A picture whose files cannot be read is reported and left out: the page shows episodes of its task without one.
     """
     own = _text_of("lmrl.report:templates/pictures.js")
     before, styles = [own], []
@@ -121,7 +121,7 @@ def page_parts(pictures: Sequence[type[Picture]], *names: str) -> dict[str, Any]
 
 
 def _text_of(place: str) -> str:
-    """Of a file of a package, ``package:file``."""
+    """Return the text of a file of a package, ``package:file``."""
     package, _, name = place.partition(":")
     return files(package).joinpath(name).read_text(encoding="utf-8")
 

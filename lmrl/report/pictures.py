@@ -36,7 +36,7 @@ _TERMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 class Along(NamedTuple):
-    """What a learning curve is drawn over: a logged quantity, as the last line before an evaluation has it."""
+    """The horizontal axis of a learning curve: a logged quantity, in its last value before each evaluation."""
 
     column: str
     unit: str
@@ -48,7 +48,7 @@ EPISODES = Along("rollout/episodes", "episodes drawn")
 
 
 def _panels(count: int, most: int, width: float, height: float, more: float) -> tuple[Figure, list[Axes]]:
-    """A figure of so many panels of that size, at most so many side by side, and its axes."""
+    """Return a figure with a number of panels of that size, in rows of limited length, and its axes."""
     columns = min(most, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows + more), layout="constrained")

@@ -1,4 +1,4 @@
-"""The report: everything that was evaluated, beside the published numbers, as Markdown, HTML, tables and pictures."""
+"""The report: everything that was evaluated, next to the published numbers, as Markdown, HTML, tables and pictures."""
 
 import csv
 import io

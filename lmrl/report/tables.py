@@ -1,4 +1,4 @@
-"""What the report says about one task and about all of them, as tables and sentences without any markup."""
+"""Tables and sentences of the report, about one task and about all, without markup."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -113,7 +113,7 @@ class Table(NamedTuple):
 
 
 def without_empty(table: Table, *heads: str) -> Table:
-    """The table without columns of dashes; without rows if nothing is left beside the first column.
+    """The table without columns of dashes; without rows if nothing is left next to the first column.
 
     Args:
         table: any.
@@ -403,7 +403,7 @@ def _interval(interval: Interval | None, decimals: int) -> str:
 
 
 def _scale_constants(scores: Mapping[str, Mapping[str, Score]]) -> Table:
-    """Beside our own means; empty if no task has constants."""
+    """Next to our own means; empty if no task has constants."""
     heads = ("task", "published minimum (0)", "average (50)", "maximum (100)", "our data", "our optimal player")
     rows = []
     for task, players in scores.items():

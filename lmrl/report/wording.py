@@ -120,7 +120,7 @@ def with_interval(value: float, interval: Sequence[float], decimals: int = 1, sc
 
 
 def duration(seconds: float | None) -> str:
-    """``42 s``, ``5 min 03 s``, ``2 h 05 min``; a dash for what nobody measured."""
+    """``42 s``, ``5 min 03 s``, ``2 h 05 min``; a dash if it was not measured."""
     if seconds is None:
         return UNKNOWN
     whole = round(seconds)

@@ -51,8 +51,8 @@ def reproduce(
     """Make the datasets, train, let everyone play, and write the report.
 
     What was finished before from the same configuration, seed and number of episodes is not run again, and a training
-    that was killed goes on from its last checkpoint. Any other run in the folder of a cell is moved out of the
-    way, as ``lmrl fit --overwrite`` does. A cell that fails is told with its log and skipped, with those that start
+    that was killed resumes from its last checkpoint. Any other run in the folder of a cell is moved out of the
+    way, as ``lmrl fit --overwrite`` does. A cell that fails is reported with its log and skipped, with those that start
     from it; the rest goes on.
 
     Args:
@@ -63,7 +63,7 @@ def reproduce(
         slurm: run cells as SLURM jobs, with these options (`lmrl.reproduce.slurm.OPTIONS`). Cells that are ready
             together are one array. If this process ends, the jobs go on, and the next one picks them up.
         ray: run cells as tasks of a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.cluster.Cluster`). If this
-            process ends, they end too, and the next one goes on from their checkpoints.
+            process ends, they end too, and the next one resumes from their checkpoints.
         launcher: the command in front of ``fit``, ``evaluate`` and ``data generate``; None: ``lmrl``.
         console: where progress is shown; standard output if left out.
         command: what made the table, for the report.

@@ -1,4 +1,4 @@
-"""What a table of results consists of: cells, each after the one that it starts from, and how far each is."""
+"""The plan of a table of results: cells in order of their starting points, and the progress of each."""
 
 import hashlib
 import json
@@ -132,7 +132,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What a checkpoint says about itself."""
+    """The facts that a checkpoint records about itself."""
 
     step: int
     """Optimizer steps."""
@@ -158,7 +158,7 @@ def reached(checkpoint: Path) -> Reached | None:
 def standing(cell: Cell, fit: Step) -> Standing:
     """What is to be done: a run of the same recipe goes on, any other that is in the folder does not count.
 
-    One that was killed after its last step goes on too: `lmrl fit` then only writes what is missing beside it.
+    One that was killed after its last step goes on too: `lmrl fit` then only writes what is missing next to it.
     """
     if is_done(cell, fit):
         return Standing.DONE
@@ -228,7 +228,7 @@ _ROUNDS = "lmrl.callbacks.RolloutCollection"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a table is to hold, and how it is made."""
+    """The specification of a table: its cells, and the way in which they are made."""
 
     tasks: Sequence[str]
     algorithms: Sequence[str]

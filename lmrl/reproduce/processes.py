@@ -125,7 +125,7 @@ def _note(folder: Path, step: Step, record: dict[str, Any]) -> None:
 
 
 def _seconds_before(folder: Path, step: Step) -> float:
-    """What earlier attempts at this step took: until its log was last written to."""
+    """Return the seconds that earlier attempts at this step took, until the last write to its log."""
     record = read_json(folder / "timing.json").get(step.name, {})
     log = folder / "log.txt"
     if record.get("recipe") != step.recipe or "began" not in record or not log.is_file():

@@ -142,7 +142,7 @@ def _last_step(folder: Path) -> int | None:
 
 
 def summary(runs: Path, tasks: Sequence[str]) -> Table:
-    """Scores of everything evaluated under ``runs``, beside the published ones; a line per training seed.
+    """Scores of everything evaluated under ``runs``, next to the published ones; a line per training seed.
 
     It fits into 80 columns: the task stands above its players; success is that as trained, and
     returns are in the report.

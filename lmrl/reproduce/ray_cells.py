@@ -18,7 +18,7 @@ _RETRIES = 3
 
 
 def _run(folder: str, cell: Cell, order: Order, launcher: Sequence[str] | None, threads: int) -> dict[str, Any] | str:
-    """What a task does: the record of the cell, or why it failed."""
+    """Run a cell as a Ray task; return its record, or the reason of its failure."""
     try:
         os.chdir(folder)
     except OSError as error:
@@ -53,7 +53,7 @@ class RayCells:
     """Runs cells as tasks: what is ready at a time is handed to Ray, which begins it where there are cores for it.
 
     A cell takes as many cores as a worker computes with threads (`lmrl.cluster.worker_threads`), and in the preset for
-    GPUs one of those. If this process ends, the tasks end too; the next one goes on from their checkpoints.
+    GPUs one of those. If this process ends, the tasks end too; the next one resumes from their checkpoints.
 
     Args:
         order: what the cells were planned from.

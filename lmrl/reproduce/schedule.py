@@ -128,7 +128,7 @@ class Runner(Protocol):
 
 
 class Threads:
-    """Cells on this machine, so many at once. Close it inside the ``with`` block of the processes.
+    """Cells on this machine, a number of them at once. Close it inside the ``with`` block of the processes.
 
     Its threads then end as soon as those are ended.
 
@@ -136,7 +136,7 @@ class Threads:
         order: what the table is to hold.
         processes: run the steps of cells.
         jobs: how many cells at once.
-        say: is told what is moved out of the way.
+        say: receives the names of folders that are moved out of the way.
     """
 
     def __init__(self, order: Order, processes: Processes, jobs: int, say: Callable[[str], None] = print) -> None:
@@ -164,7 +164,7 @@ def run_cells(cells: Sequence[Cell], runner: Runner, progress: Progress) -> dict
     Args:
         cells: in an order in which each comes after the one it starts from.
         runner: starts them; it is closed at the end.
-        progress: is told what happens.
+        progress: receives each event.
 
     Returns:
         Why cells failed, by their name; empty if none did.
@@ -270,7 +270,7 @@ def train(cell: Cell, processes: Processes, say: Callable[[str], None] = print) 
     Args:
         cell: a cell with a training.
         processes: run it.
-        say: is told what was moved, and where it is.
+        say: receives the names of folders that were moved, and their new places.
 
     Raises:
         CommandFailed: with the last lines of its output.

@@ -55,7 +55,7 @@ def slurm_parameters(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _CellJob:
-    """What a job does. One that reaches the end of its time is queued again, and goes on as a new command would."""
+    """The job of a cell. A job that reaches its time limit is queued again and resumes like a new command."""
 
     def __call__(self, cell: Cell, order: Order, launcher: Sequence[str]) -> dict[str, Any] | str:
         with Processes(1, launcher) as processes:
@@ -89,14 +89,14 @@ class _Job:
 class SlurmJobs:
     """Runs cells as jobs: what is ready at a time becomes one array.
 
-    The numbers of jobs are kept in ``slurm/jobs.json`` of the folder of runs, beside what submitit writes. Whoever goes
-    on waits for the jobs that are still queued or running instead of starting their cells again.
+    The numbers of jobs are kept in ``slurm/jobs.json`` of the folder of runs, next to submitit's files. A resumed
+    command waits for the jobs that are still queued or running instead of starting their cells again.
 
     Args:
         order: what the cells were planned from.
         options: as of `slurm_parameters`.
         jobs: how many cells of an array run at once; None: as many as SLURM lets.
-        say: is told the numbers of jobs.
+        say: receives the numbers of jobs.
         launcher: the command in front of the words of a step.
         cluster: of submitit: ``slurm``, or ``local`` and ``debug`` for tests.
 

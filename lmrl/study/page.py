@@ -1,6 +1,6 @@
 """A study of how people rate dialogues.
 
-Episodes drawn and mixed, one HTML page for raters, one key for whoever evaluates it.
+Episodes drawn and mixed, one HTML page for raters, and one key for the evaluation.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _IDS = 16**8
 
 
 class Line(NamedTuple):
-    """What one side said: ``A`` is the environment (the second speaker), ``B`` the player."""
+    """A line of one side: ``A`` is the environment (the partner), ``B`` the player."""
 
     speaker: str
     text: str
@@ -49,7 +49,7 @@ class Sample:
 def draw_samples(files: Mapping[str, Path], each: int, seed: int = 0, turns: int | None = None) -> list[Sample]:
     """Draw episodes at random without repetition, from each of them all turns or a window, and shuffle.
 
-    Whoever has only the samples cannot find the order again from the seed: it also depends on the files. An opening
+    The samples alone do not reveal the order, even with the seed: it also depends on the files. An opening
     that all drawn episodes of a task share is a heading, nothing that was said, and left out.
 
     Args:
@@ -199,7 +199,7 @@ def _page(study: str, question: str, samples: Sequence[Sample]) -> str:
 
 
 def _study_id(question: str, samples: Sequence[Sample]) -> str:
-    """Of what people see, so that ratings of one page are not taken for those of another."""
+    """Return an id of the page's visible content, so that ratings of different pages are never mixed up."""
     shown = [question, [(sample.id, sample.first > 0, sample.lines) for sample in samples]]
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
 

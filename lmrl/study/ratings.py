@@ -1,7 +1,7 @@
-"""What a study found: ratings checked against their key, their intervals, and tables of conditions and pairs.
+"""Results of a study: ratings checked against their key, their intervals, and tables of conditions and pairs.
 
 Neither two ratings of a person nor two of a dialogue are independent, so samples are relabelled as a whole, and raters
-and samples are drawn anew as a whole.
+and samples are drawn again as a whole.
 
 Shapes: R raters, S samples of one condition; nan where somebody did not rate.
 """
@@ -42,7 +42,7 @@ _BEST = 5
 
 @dataclass(frozen=True, slots=True)
 class Ratings:
-    """Who rated what how.
+    """The ratings of all raters.
 
     Example: two raters, one sample of each of two conditions, the second rater left one out::
 
@@ -73,7 +73,7 @@ class Ratings:
 
 
 def read_ratings(key: Path, files: Sequence[Path]) -> Ratings:
-    """Read what people's pages saved, and put it beside the key.
+    """Read what people's pages saved, and put it next to the key.
 
     Raises:
         UserError: naming the file, for one that is missing or not of this kind, ratings of another study, a rater
@@ -157,7 +157,7 @@ class Permutation(NamedTuple):
 def permutation_test(a: FloatArray, b: FloatArray, seed: int = 0) -> Permutation:
     """Two-sided test of whether two conditions are rated alike.
 
-    If they are, it is chance which samples bear which name. So the names are dealt to the samples anew, the same for
+    If they are, it is chance which samples bear which name. So the names are dealt to the samples again, the same for
     all raters: within each rater the labels are permuted, and all ratings of a sample stay together. The statistic is
     the difference of the two means of sample values; a sample's value is the mean of its ratings, each less the mean
     of all that its rater gave to the two conditions. If everybody rated everything this is the difference of the mean
@@ -198,7 +198,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def crossed_bootstrap(groups: Sequence[FloatArray], seed: int = 0, resamples: int = 10_000) -> FloatArray:
-    """Mean ratings when raters and samples are both drawn anew with replacement (Owen 2007, the pigeonhole bootstrap).
+    """Mean ratings when raters and samples are both drawn again with replacement (Owen 2007, the pigeonhole bootstrap).
 
     Quantiles of a column are an interval for a condition's mean, those of the difference of two columns one for the
     difference: the raters drawn are the same for all groups.
@@ -328,7 +328,7 @@ def study_table(ratings: Ratings, seed: int = 0) -> StudyTable:
         seed: of resampling and, for large studies, of drawing relabellings.
 
     Raises:
-        UserError: a condition that nobody rated.
+        UserError: a condition without ratings.
     """
     names = ratings.names()
     groups = [ratings.of(name) for name in names]

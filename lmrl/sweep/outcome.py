@@ -1,4 +1,4 @@
-"""What a sweep leaves: a table on the terminal and in files, a picture, and the best settings as an overlay."""
+"""Results of a sweep: a table on the terminal and in files, a picture, and the best settings as an overlay."""
 
 import csv
 import io

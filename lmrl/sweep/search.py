@@ -38,10 +38,10 @@ def run_sweep(
     launcher: Sequence[str] = LMRL,
     console: Console | None = None,
 ) -> list[Trial]:
-    """Try settings until there are so many trials, and return all of them, also those of earlier commands.
+    """Try settings until there is the given number of trials, and return all of them, also those of earlier commands.
 
     The study lies in ``study.db`` of the sweep's folder, and each trial is made in a folder of its own. What was done
-    is not done again; a trial that was killed goes on with the settings it had. What trial ``n`` tries follows from the
+    is not done again; a trial that was killed resumes with the settings it had. What trial ``n`` tries follows from the
     seed, ``n`` and the trials that were done when it began (with ``random`` from the seed and ``n`` alone), so a sweep
     that was interrupted tries what an uninterrupted one does, if one trial runs at a time.
 
@@ -54,7 +54,7 @@ def run_sweep(
 
     Raises:
         UserError: a number out of its range; another command works in the folder, or it holds a sweep of other
-            settings; an option that there is not; the first trials all failed.
+            settings; an unknown option; the first trials all failed.
     """
     package = import_module("optuna")
     check_range("[1, inf)", trials=trials, jobs=jobs, episodes=sweep.episodes)
@@ -109,7 +109,7 @@ def _sampler(package: ModuleType, sweep: Sweep, number: int) -> "optuna.samplers
 
 
 def _suggested(trial: "optuna.Trial", sweep: Sweep) -> dict[str, Value]:
-    """What a trial tries; a trial that was begun keeps what it had."""
+    """Return the settings of a trial. A trial that was started before keeps its settings."""
     found: dict[str, Value] = {}
     for key, part in sweep.space.items():
         if isinstance(part, Choices):

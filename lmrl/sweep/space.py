@@ -1,4 +1,4 @@
-"""What a sweep searches: a YAML file with the values that each option of a run file may take."""
+"""The search space of a sweep: a YAML file with the possible values of each option of a run file."""
 
 import json
 import math

@@ -57,7 +57,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one setting was worth."""
+    """The result of one setting."""
 
     number: int
     settings: Mapping[str, Value]

@@ -41,7 +41,7 @@ _WRITTEN = ("evaluation", "timing.json", "last.ckpt", "metrics.csv", "hparams.ya
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What a learner is given."""
+    """The input of a learner."""
 
     folder: Path
     data: Path
@@ -58,7 +58,7 @@ def symbolic_command(
     steps: int = 3000,
     seed: int = 0,
 ) -> None:
-    """Learn the maze as a grid, play the maze of words with what was learned, and put it beside the language models.
+    """Learn the maze as a grid, play the maze of words with what was learned, and put it next to the language models.
 
     Each result goes to <runs>/maze_fo/symbolic_<algorithm>, where lmrl report finds it.
 

@@ -56,7 +56,7 @@ class Grid:
     def greedy_return(self, q: NDArray[np.floating]) -> float:
         """Mean undiscounted return of the greedy policy of ``q``, ``(S, 4)``, over all starts, as the benchmark counts.
 
-        Who has not arrived after 100 moves gets one more -1, which is the call that says so.
+        A player who has not arrived after 100 moves gets one more -1, for the call that ends the episode.
         """
         moves, here = q.argmax(-1), self.starts.copy()
         total, running = np.zeros(len(here)), np.ones(len(here), dtype=bool)
@@ -70,7 +70,7 @@ class Grid:
 class GridMaze(gymnasium.Env[int, int]):
     """The maze for learners of numbers: ``reset`` and ``step`` give the number of a cell and take that of a move.
 
-    Steps, rewards, and the 101st call that moves nobody and truncates, are those of the text environment.
+    Steps, rewards, and the 101st call, which does not move the player and truncates, are those of the text environment.
     ``info["position"]`` is the cell.
 
     Args:

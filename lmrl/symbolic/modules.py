@@ -117,7 +117,7 @@ class Replay(IterableDataset[list[Tensor]]):
     def _step(
         self, moves: NDArray[np.integer], chance: np.random.Generator
     ) -> tuple[int, int, float, int, bool] | None:
-        """One step of the running episode; None where time ran out, since that call moves nobody."""
+        """One step of the running episode; None if time ran out, since that call moves no one."""
         if self._state is None:
             self._state, _ = self._env.reset(seed=int(chance.integers(2**31)))
         state = self._state
@@ -258,7 +258,7 @@ class _SymbolicQ(L.LightningModule):
 
     @staticmethod
     def arguments_of_checkpoint(arguments: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-        """What a checkpoint may choose among its arguments: no layout in a file.
+        """Return the arguments that a checkpoint may choose: no layout in a file.
 
         Raises:
             UserError: it names one.
@@ -308,6 +308,6 @@ class SymbolicCQL(_SymbolicQ):
         super().__init__(cql_weight=cql_weight, **shared)
 
     def batches(self) -> Recorded:
-        """Of recorded steps."""
+        """Yield batches of recorded steps."""
         steps = from_episodes(read_dataset(self.hparams["data"]), self.grid)
         return Recorded(steps, self.hparams["batch_size"], self.hparams["seed"])

@@ -60,7 +60,7 @@ def grouped(lengths: Sequence[int]) -> Groups:
 
 
 def _best_cut(rows: Ints, start: int, end: int) -> tuple[int, int]:
-    """What a cut in a group saves, and where."""
+    """Return the saving of the best cut in a group, and its place."""
     part = rows[start:end]
     if len(part) < 2:
         return 0, start
@@ -156,7 +156,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 class TokenBatch(NamedTuple):
-    """What the learning code sees. N action tokens index S distinct states of the R x L ids that the model reads."""
+    """The input of the learning code. N action tokens index S distinct states of the R x L ids that the model reads."""
 
     input_ids: Tensor
     """(R, L) right-padded ids, long rows first."""

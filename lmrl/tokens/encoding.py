@@ -244,7 +244,7 @@ class ChatEncoder(Encoder):
         return self._followings[observation]
 
     def _after(self, observation: str) -> str:
-        """What the template makes of an observation behind the end of a turn."""
+        """Return the template's text of an observation after the end of a turn."""
         whole = self._render(*_DIALOGUE[:2], observation)
         if not whole.startswith(self._before):
             raise self._unfit(f"earlier turns change with {observation!r}, as in {whole!r}")

@@ -38,7 +38,7 @@ class _Texts:
     """Turns before the first of these texts."""
 
     def start(self, window: Window, count: int) -> int:
-        """Index of the first text that is read when so many have been said."""
+        """Return the index of the first text that is read when this number of texts exists."""
         return window.start(self.lengths[:count], [len(ids) for ids in self.openings])
 
     def ids(self, start: int, count: int, window: Window) -> list[int]:
@@ -85,7 +85,7 @@ def context(
         window: how much of the past is read.
         observations: ``t + 1`` texts.
         actions: ``t`` texts.
-        action_ids: ids of the actions as sampled; they win over encoding the text anew.
+        action_ids: ids of the actions as sampled; they win over encoding the text again.
         name: what an error calls the episode.
 
     Raises:

@@ -38,7 +38,7 @@ def model_card(
     Args:
         facts: what it was made with, JSON-like: ``algorithm``, ``task``, ``data``, ``seed``, ``steps`` and settings.
         scores: content of ``scores.json``; None if it was not evaluated.
-        guided: whether Q heads lie beside the model.
+        guided: whether Q heads lie next to the model.
         ratios: whether a second language model does, whose probabilities are values.
         base: the model that adapters belong to, where the folder holds these alone.
     """

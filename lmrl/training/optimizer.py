@@ -53,7 +53,7 @@ class HalfTransformers(HalfPrecision):
         return module
 
     def forward_context(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        """Leave the default precision as it is: what is made anew belongs to a loss."""
+        """Leave the default precision as it is: what is made again belongs to a loss."""
         return nullcontext()
 
     def convert_input(self, data: Any) -> Any:
@@ -266,7 +266,7 @@ def schedule(optimizer: torch.optim.Optimizer, kind: str, warmup: int, last: flo
 
 
 def compiled_reader(choice: bool | str) -> RowReader:
-    """What reads the rows of a batch: `lmrl.models.lm.read_rows`, compiled where a backend is chosen.
+    """Return the function that reads the rows of a batch: `lmrl.models.lm.read_rows`, compiled if a backend is chosen.
 
     Raises:
         UserError: torch has no such backend.

@@ -1,4 +1,4 @@
-"""What a training logs: terms of the loss as means over action tokens, batches and ranks."""
+"""Logging of training: terms of the loss as means over action tokens, batches and ranks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -97,7 +97,7 @@ class TokenPerplexity(Perplexity):
 
 
 class FarthestRatio(Metric):
-    """Of ratios of probabilities the one that is farthest from 1, by the logarithm; 1 where there were none."""
+    """The probability ratio that is farthest from 1 by its logarithm; 1 if there were none."""
 
     full_state_update = False
     below: Tensor
@@ -119,7 +119,7 @@ class FarthestRatio(Metric):
 
 
 def _all_gather(tensor: Tensor, group: Any = None) -> list[Tensor]:
-    """Of all ranks; the states above have the same shape on each, so that shapes need not be exchanged before."""
+    """Gather the states of all ranks. Their shapes are equal on every rank, so shapes need not be exchanged first."""
     found = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     dist.all_gather(found, tensor.contiguous(), group)
     return found
@@ -176,7 +176,7 @@ class LossReporter(Callback):
     # -- what kinds of reporters do differently -----------------------------------------------------------------
 
     def over_ranks(self, means: dict[str, Tensor], tokens: int) -> TermMeans:
-        """Means over the tokens of all ranks, of means over so many tokens of this one."""
+        """Average means over this rank's tokens to means over the tokens of all ranks."""
         if rank_and_world_size()[1] == 1:
             return TermMeans(means, torch.tensor(tokens))
         names = tuple(means)
@@ -209,7 +209,7 @@ class LossReporter(Callback):
         self._metrics[key].update(*values)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Begin anew."""
+        """Begin again."""
         self._forget(validation=False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -217,7 +217,7 @@ class LossReporter(Callback):
         self._log(pl_module, validation=False)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Begin anew."""
+        """Begin again."""
         self._forget(validation=True)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:

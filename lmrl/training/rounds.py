@@ -50,7 +50,7 @@ class RolloutCorrection:
 
 
 def logprob_gaps(logprobs: Vector, sampler_logprobs: Vector, max_gap: float | None) -> dict[str, float]:
-    """How far the log-probabilities that a sampler told are from the policy's own: the mean gap and the largest.
+    """Return the mean and the largest gap between the sampler's log-probabilities and the policy's own.
 
     Args:
         logprobs: (N,) of the action tokens of a round under the policy.
@@ -75,7 +75,7 @@ def rescored(episodes: Sequence[Episode], scores: Sequence[Vector]) -> list[Epis
 
     Args:
         episodes: of a round.
-        scores: of each, (T, 1) log-probabilities of its tokens or (T, 2) with V of their states beside them.
+        scores: of each, (T, 1) log-probabilities of its tokens or (T, 2) with V of their states next to them.
     """
     found = []
     for episode, numbers in zip(episodes, scores, strict=True):
@@ -155,7 +155,7 @@ def read_batches(
     bootstrap: bool,
     device: torch.device,
 ) -> list[T]:
-    """What a function makes of batches of segments, computed by all ranks together.
+    """Apply a function to batches of segments on all ranks together.
 
     Ranks share the batches. Where there is none left for a rank, it reads the last one too: if the weights are in
     shards, forward passes are made by all together.

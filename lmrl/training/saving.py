@@ -1,4 +1,4 @@
-"""What checkpoints and model folders hold of a module: weights, provenance and tokenizer."""
+"""The content of checkpoints and model folders: weights, provenance and tokenizer."""
 
 import hashlib
 import os
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class SavedModule(Protocol):
-    """What checkpoints and model folders ask of an algorithm: `lmrl.modules.LanguageModule`."""
+    """The interface of an algorithm for checkpoints and model folders: `lmrl.modules.LanguageModule`."""
 
     name: str
     tokenizer: PreTrainedTokenizerBase
@@ -146,7 +146,7 @@ def _check_counters(loops: Any) -> None:
 
 
 def facts(module: SavedModule) -> dict[str, Any]:
-    """What a model card says: training, what is read, and the settings of the algorithm."""
+    """Return the facts of a model card: training, context, and the settings of the algorithm."""
     settings = {name: value for name, value in module.hparams.items() if name not in _NOT_SETTINGS}
     window = module.window
     reads: dict[str, Any] = {}
@@ -184,10 +184,10 @@ def class_name(kind: type) -> str:
 def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """The arguments of a checkpoint as far as it may choose: no model to start from, and a tokenizer that is bundled.
 
-    The tokenizer of another model is taken from the folder that a run keeps beside its checkpoint.
+    The tokenizer of another model is taken from the folder that a run keeps next to its checkpoint.
 
     Raises:
-        UserError: it names a model to start from, a tokenizer that is neither bundled nor beside it, or a path in the
+        UserError: it names a model to start from, a tokenizer that is neither bundled nor next to it, or a path in the
             arguments of its task tokens.
     """
     if arguments.get("pretrained") is not None:
@@ -250,7 +250,7 @@ def _arguments(module: SavedModule, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entry(module: SavedModule, steps: int | None) -> dict[str, Any]:
-    """What loading needs beside the arguments."""
+    """Return the entry that loading needs in addition to the arguments."""
     return {
         "class": class_name(class_of(module)),
         "tokenizer": fingerprint(module.tokenizer),
@@ -325,7 +325,7 @@ def write_folder(
     weights: Mapping[str, Tensor] | None,
     merge: bool,
 ) -> None:
-    """Write a folder that `transformers` loads without this package, and what was learned beside the model.
+    """Write a folder that `transformers` loads without this package, and what was learned next to the model.
 
     Args:
         module: of which it is.

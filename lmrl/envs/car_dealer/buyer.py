@@ -2,7 +2,7 @@
 
 The model, for a buyer with budget B who is to pay the price P for the car that was described last:
 
-- **worth** is a multiple of B: ``1.15``, for whoever gets all they want goes 15 % above their budget; times ``.75`` if
+- **worth** is a multiple of B: ``1.15``, a buyer who gets all they want goes 15 % above budget; times ``.75`` if
   the brand is another or unknown, times ``.85`` if the type is, times what the strategy makes of the rest, where *told*
   is the share of the wanted features that the seller named for this car:
 
@@ -79,7 +79,7 @@ _CUT = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """What the buyer has heard."""
+    """The state of a conversation, as the buyer has heard it."""
 
     lines: int = 0
     """Lines heard, with what faults and, for impatient buyers, long lines cost."""
@@ -97,7 +97,7 @@ class Talk:
 
 
 def listen(buyer: Buyer, heard: Sequence[str], said: Sequence[str]) -> Talk:
-    """What the buyer makes of all lines of the seller, knowing their own answers."""
+    """Derive the buyer's knowledge from all lines of the seller and the buyer's own answers."""
     talk = Talk()
     sellers: set[str] = set()
     buyers: set[str] = set()
@@ -236,7 +236,7 @@ class ScriptedBuyer:
         self.noise = float(noise)
 
     def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
-        """What each buyer says; a decision ends it."""
+        """Return the buyer's next line. A decision ends the conversation."""
         return [self._reply(request) for request in requests]
 
     def describe(self) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class ScriptedBuyer:
 def decision(talk: Talk, buyer: Buyer, taken: bool) -> str:
     """The line by which a buyer concludes.
 
-    Where no MSRP was told, the highest price that was asked stands for it, and the budget where nothing was asked. It
+    If no MSRP was named, the highest price that was asked stands for it, and the budget if no price was asked. It
     is never above one and a half times the budget, nor, if the car is rejected, below $5,000: in the reward ``fancy``
     the one would pay, the other cost a multiple of what a sale brings.
     """
@@ -285,7 +285,7 @@ def _sentences(buyer: Buyer, talk: Talk, request: PartnerRequest, chance: Random
 
 
 def _kinds(buyer: Buyer, talk: Talk, line: Line, request: PartnerRequest, known: Sequence[Line]) -> list[str]:
-    """What there is to say: a complaint, answers, or what is in the way of buying."""
+    """Return the kinds of the next line: a complaint, answers, or an obstacle to buying."""
     if talk.fault:
         return [talk.fault]
     if line.asks and line.price is None:
@@ -333,7 +333,7 @@ def _worded(kind: str, buyer: Buyer, said: Sequence[str], chance: Random, names:
 
 
 def _names(buyer: Buyer, wish: str) -> dict[str, str]:
-    """What sentences say of this buyer."""
+    """Return the names that fill the sentences of this buyer."""
     kind = noun(buyer.type)
     return {
         "car": f"{buyer.brand} {kind}",

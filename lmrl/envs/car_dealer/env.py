@@ -22,7 +22,7 @@ _PRICE = re.compile(r"\$?([1-9]\d{0,2},?\d{0,3})\b(?!,?\d)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Sale:
-    """What a buyer decided."""
+    """The decision of a buyer."""
 
     bought: bool
     msrp: int
@@ -31,7 +31,7 @@ class Sale:
     """What was paid, below $1,000,000; None if nothing was bought, or if the price cannot be read."""
 
     def reward(self, kind: str, budget: int) -> float:
-        """What the seller gets, in one of the original's two units.
+        """Return the seller's reward in one of the original's two units.
 
         ``revenue``: the price in thousands of dollars, 0 without a sale. ``fancy``: the price over the mean of budget
         and MSRP; without a sale ``-(budget - msrp) / msrp``, which is positive for a car above the budget, and 0 if

@@ -71,7 +71,7 @@ class Buyer:
 
     @property
     def prompt(self) -> str:
-        """The line by which the original's language model is told whom it plays (it has no strategy)."""
+        """The line that describes the buyer to the original's language model (without a strategy)."""
         article = "an" if self.brand == "Audi" else "a"
         wish = f"{article} {self.brand} {self.type} with {', '.join(self.features)}"
         return f"Personality: {self.personality}. Prefers {wish}. Budget: ${self.budget:,}\n"
@@ -149,7 +149,7 @@ _KEEP = re.compile(r"[a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a line says. Names are spelled as in `CHOICES` and stand in the order of the line."""
+    """The content of a line. Names are spelled as in `CHOICES` and appear in the order of the line."""
 
     key: str
     """Its words in small letters, to tell whether two lines are the same; empty for one without words."""
@@ -309,7 +309,7 @@ _UNCOUNTED = ("heated seats", "leather seats", "third-row seating", "blind spot 
 
 
 def noun(kind: str) -> str:
-    """What a car of that type is called: "sedan", "luxury car"."""
+    """Return the noun for a type of car: "sedan", "luxury car"."""
     return _NOUNS.get(kind, kind)
 
 

@@ -45,7 +45,7 @@ assert all(_SIGNS[strategy].search(hint) for strategy, hints in HINTS.items() fo
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Of the buyer what they said, of the seller what was done."""
+    """The words of the buyer and the actions of the seller so far."""
 
     brand: str
     """Last brand that the buyer named; empty if none."""
@@ -264,7 +264,7 @@ _STYLES = {"discounts": _by_discounts, "features": _by_features, "concise": _by_
 
 
 def _question(notes: Notes, temper: Temper) -> str:
-    """What is to be said before anything else, if it is."""
+    """Return the question that comes before anything else, if there is one."""
     if not notes.said:
         return "hello" if temper.greets else "car"
     unknown = not notes.budget and "budget" not in notes.asked and not notes.price

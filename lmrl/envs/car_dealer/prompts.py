@@ -1,4 +1,4 @@
-"""How Car Dealer is put to a chat model that sells, and what models are told that are the buyer.
+"""Prompts of Car Dealer for a chat model that sells, and for models that act as the buyer.
 
 The paper has no script for a chat model that sells. Its trained buyer reads the whole dialogue behind a line that says
 whom they play (appendix C.8), and is sampled.

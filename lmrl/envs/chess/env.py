@@ -1,6 +1,6 @@
 """Chess as White against an opponent, by positions and moves in words, with a space between all characters.
 
-Of the paper's erratum: its examples were spelt otherwise than the positions.
+The paper's erratum: its examples spelled moves and positions differently.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ class Chess(TextEnv):
         elo: strength of stockfish; such games do not repeat.
         skill: strength of stockfish, 0 to 20; such games do not repeat.
         engine_path: the stockfish binary; None: ``$STOCKFISH`` or the one on the path.
-        max_moves: the clock runs out with the action after so many.
+        max_moves: the clock runs out with the action after this number of moves.
         render_mode: see `TextEnv`.
 
     Raises:
@@ -162,7 +162,7 @@ def _position(fen: Any) -> chess.Board:
 
 
 def _black_moves(replies: Any) -> list[str]:
-    """Whether they are legal shows when it is their turn; a null move never is."""
+    """Their legality is checked when it is their turn; a null move is never legal."""
     try:
         if isinstance(replies, str) or not all(map(chess.Move.from_uci, replies)):
             raise ValueError

@@ -1,4 +1,4 @@
-"""What a person is told who plays on a chess board: rules, both sides' moves in SAN, positions without the spaces."""
+"""The guide for people who play on a chess board: rules, moves of both sides in SAN, positions without the spaces."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -87,7 +87,7 @@ def _comes_up(now: chess.Board, request: Request) -> int:
 
 
 def _alike(fen: str) -> str:
-    """What two positions share that count as the same: men, side to move, castling, en passant; not the clocks."""
+    """Return the key of equal positions: pieces, side to move, castling and en passant, without the clocks."""
     return fen.rpartition(" ")[0].rpartition(" ")[0]
 
 

@@ -1,4 +1,4 @@
-"""What the official chess and endgame files leave out: Black's moves and the last position.
+"""Reconstruction of Black's moves and the last position, which the official chess and endgame files leave out.
 
 A record is a list of ``{"state", "action", "reward", "done"}``; chess also comes as a stream of ``{"from_state",
 "action", "reward", "done"}``, which is cut into games. ``info["start"]`` holds the first position and Black's moves,

@@ -1,4 +1,4 @@
-"""Who plays Black: random moves, a small alpha-beta player, or Stockfish as a process of its own."""
+"""Opponents that play Black: random moves, a small alpha-beta player, or Stockfish as a process of its own."""
 
 import asyncio
 import os
@@ -152,7 +152,7 @@ class Stockfish:
         return found
 
     def _lasting(self, ask: Callable[[chess.engine.SimpleEngine], _T]) -> _T:
-        """What the engine answers; one that dies over it, or was dead already, is replaced."""
+        """Return the engine's answer, and replace an engine that has died."""
         for _ in range(_LIVES):
             try:
                 return ask(self._engine())

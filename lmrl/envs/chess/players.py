@@ -29,7 +29,7 @@ class ChessPlayer:
     Args:
         mover: who finds the other moves.
         epsilon: from an episode's seed, as a generator, to the probability of a random move in that episode.
-        opening: so many of the first moves are random, so that two players who always find the same moves play
+        opening: number of random first moves, so that two players who always find the same moves play
             different games.
     """
 
@@ -52,7 +52,7 @@ def any_move(board: chess.Board, chance: Random) -> chess.Move:
 
 
 def searched(depth: int) -> Mover:
-    """The built-in player, looking so many plies ahead."""
+    """The built-in player, looking ahead by a number of plies."""
     return lambda board, chance: best_move(board, depth, chance)
 
 

@@ -1,6 +1,6 @@
 """The texts of chess that are one token each: a man on its square, the parts of a move, a number.
 
-The squares of men are not spelt in a position's text: they follow from the places of its characters. So a position is
+A position's text does not name the pieces' squares: they follow from the places of its characters. So a position is
 respelt first, ``4 k 3 / 8 / ...   w   -   -`` as ``ke8 ...   w   -   -``: each man with its square, rank 8 first.
 """
 
@@ -30,7 +30,7 @@ MEN_ON_SQUARES = (*_EMPTY, *_FILE[::-1], *_RANK, (r"(?:\. |/ )+(?=[^\n]*  [wb]  
 
 
 def men_parts(men: str) -> dict[str, tuple[str, ...]]:
-    """The tokens of men on squares: who, on which file, rank and square."""
+    """The tokens of pieces on squares: kind, file, rank and square."""
     return {
         f"{man}{square} ": (man, f"{man}{square}", f"on {square}", f"on file {square[0]}", f"on rank {square[1]}")
         for man, square in product(men, _SQUARES)
@@ -72,7 +72,7 @@ def clock_parts() -> dict[str, tuple[str, ...]]:
 
 
 def tokens(env: Mapping[str, Any]) -> TaskTokens:
-    """Men on squares, castling rights, numbers, and the parts of White's moves."""
+    """Pieces on squares, castling rights, numbers, and the parts of White's moves."""
     rights = (
         "".join(right * has for right, has in zip("KQkq", whose, strict=True)) for whose in product((0, 1), repeat=4)
     )

@@ -65,7 +65,7 @@ _CHOICE = 645  # seed
 
 
 def choose_held_out(number: int) -> list[str]:
-    """The first ``number`` of the held-out positions, in FEN, worked out anew.
+    """The first ``number`` of the held-out positions, in FEN, worked out again.
 
     The sets take turns. Positions are drawn until one is hard and no mirror image of another: by the exact tables the
     mate is at least 15 plies away in kQK and kRK, as the paper asks (appendix E.3). With two men none is as far (the
@@ -211,6 +211,6 @@ GUIDE = Guide(
 
 
 def tokens(env: Mapping[str, Any]) -> TaskTokens:
-    """Men on squares, numbers, and the parts of moves of the pieces that there are."""
+    """Pieces on squares, numbers, and the parts of moves of the pieces on the board."""
     side = {"  w   -   -   ": ("side",)}
     return TaskTokens({**men_parts("kKQR"), **side, **clock_parts(), **move_parts("KQR")}, MEN_ON_SQUARES)

@@ -3,7 +3,7 @@
 The paper (appendix C.5) says: a random legal position and a random epsilon; each move is random with probability
 epsilon, otherwise the engine's. How epsilon is distributed is not said; here it is a uniform number to the power 1.2,
 so that success and return come near the published .59 and .586 when Stockfish is Black. The engine is the exact table,
-whoever plays Black: its moves are the best there are, and the same on every machine. So games are shorter than the
+whatever Black plays: its moves are the best there are, and the same on every machine. So games are shorter than the
 published 11.9 moves.
 
 The reference cuts games after 200 moves. None gets there: 75 moves without a capture end a game, and at most one
@@ -42,5 +42,5 @@ PLAYERS: dict[str, Callable[[Mapping[str, Any]], Policy]] = {
 
 
 def recording(task_name: str, env: Mapping[str, Any]) -> Recording:
-    """The recipe, whoever plays Black."""
+    """The recipe, against any Black."""
     return Recording(PLAYERS["behaviour"](env), lambda seed, index: Start(recording_seed(seed, index)))

@@ -108,7 +108,7 @@ def solve(men: str, smaller: Mapping[str, Ints]) -> tuple[Ints, Ints]:
     """Plies to mate with White and with Black to move, `NO_WIN` or `ILLEGAL`.
 
     Args:
-        men: White's men beside the king: ``Q``, ``R``, ``QR`` or ``RR``.
+        men: White's men next to the king: ``Q``, ``R``, ``QR`` or ``RR``.
         smaller: for each set that is left when one of them is taken, the values with White to move.
 
     Returns:
@@ -160,7 +160,7 @@ def _black_to_move(men: str, white: Ints, smaller: Mapping[str, Ints], legal: Bo
 
 
 def _seen_from(square: int, values: Ints) -> Ints:
-    """The values with Black's king on any square of the board; axes of the other men only."""
+    """The values with Black's king on any square of the board; axes of the other pieces only."""
     symmetry, place = HOME[square]
     image = SYMMETRIES[symmetry]
     seen: Ints = values[place][np.ix_(*[image] * (values.ndim - 1))]
@@ -209,7 +209,7 @@ def load_table(men: str) -> tuple[Ints, Ints]:
     for two) and written there, or not where the folder cannot be written.
 
     Args:
-        men: White's men beside the king: ``Q``, ``R``, ``QR`` or ``RR``.
+        men: White's men next to the king: ``Q``, ``R``, ``QR`` or ``RR``.
     """
     path = cache_file(men)
     tables = None if path is None else _read(path, (10,) + (64,) * (1 + len(men)))

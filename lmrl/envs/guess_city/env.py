@@ -24,10 +24,10 @@ _LONGEST_REPLY = 200
 class GuessCity(DialogueEnv):
     r"""The partner lives in one of a hundred cities; the agent asks, by open questions too, and wins by naming it.
 
-    Every question costs 1, the winning one nothing. The right guess or the twentieth question terminates. What a guess
-    is says `lmrl.envs.guess_city.oracle.guessed`; the game answers the right one by itself, and the partner answers
+    Every question costs 1, the winning one nothing. The right guess or the twentieth question terminates.
+    `lmrl.envs.guess_city.oracle.guessed` recognises guesses; the game answers the right one by itself, and the partner answers
     everything else in one line. An answer that names the city, or the country before a question did, is replaced by a
-    refusal; ``info["refused"]`` says so. A text without letters is illegal: nobody is asked, and it costs a question.
+    refusal; ``info["refused"]`` says so. A text without letters is illegal: it costs a question and gets no answer.
 
     ``info["start"]["city"]`` is the city. Source: LMRL-Gym, section 4 and appendix C.7; there the answers are yes or no
     in the code, and no question can win.

@@ -96,7 +96,7 @@ def guessed(question: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def leaks(text: str, city: City, country_too: bool = True) -> bool:
-    """Whether a text names the city, or (unless that is known) its country.
+    """Return whether a text names the city, or (unless that is known) its country.
 
     A name also counts where its letters are spread over several words ("T o k y o") and, for a city's name from five
     letters, where a word begins with it ("Parisian"). Names of peoples and languages are no names of countries.
@@ -165,8 +165,8 @@ _MAIN = ("language",)
 class ScriptedResident:
     """A partner without weights: the same words for the same request.
 
-    Questions are understood by the words in them, in any phrasing. Facts are told in one of several short sentences;
-    the seed and the number of questions choose which. What nobody wrote down is answered evasively.
+    Questions are understood by the words in them, in any phrasing. Each fact is one of several short sentences;
+    the seed and the number of questions choose which. Questions about unknown facts get an evasive answer.
 
     Args:
         noise: probability of an evasive answer to a question that has a better one. It never says what is false.

@@ -43,7 +43,7 @@ EVERYWHERE = (1 << len(cities())) - 1
 def agreeing(question: str, answer: str) -> int:
     """The cities of which the answer may be true; all where it says nothing.
 
-    That there is nothing ("There is no sea here.") counts first, then facts that the answer names, then yes and no.
+    A denial ("There is no sea here.") counts first, then facts that the answer names, then yes and no.
     """
     reading, said = read_question(question), plain_words(answer)
     if reading.places.cities:
@@ -70,7 +70,7 @@ def best_topic(some: int) -> Topic:
 
 
 def _remaining(some: list[City], topic: Topic) -> float:
-    """The expected logarithm of how many cities are left, where nothing but general terms is told."""
+    """The expected logarithm of the number of remaining cities, if the answer contains only general terms."""
     weight: dict[str, float] = defaultdict(float)
     count: dict[str, int] = defaultdict(int)
     for city in some:

@@ -1,4 +1,4 @@
-"""How Guess My City is put to a chat model that plays, and what models are told that are the resident.
+"""Prompts of Guess My City for a chat model that plays, and for models that act as the resident.
 
 The paper has no script for a chat model that plays. Its trained resident reads one question without those before it
 (appendix C.7).

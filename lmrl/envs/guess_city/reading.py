@@ -1,4 +1,4 @@
-"""What a question to somebody who lives in a city is about, whatever its words."""
+"""The topic of a question to a resident of a city, whatever its words."""
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass

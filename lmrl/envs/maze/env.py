@@ -58,7 +58,7 @@ class Maze(TextEnv):
     The actions are ``move left\n``, ``move right\n``, ``move up\n`` and ``move down\n``. A wall leaves the player in
     place, and so does any other text, however close, which is illegal. The move that reaches the goal is answered by
     ``Success\n`` and terminates. After ``max_steps`` actions the clock is checked before the next one: that call moves
-    nobody, is answered by ``Failure\n`` and reward -1, and truncates. Its ``info["final_observation"]`` is what the
+    no one, is answered by ``Failure\n`` and reward -1, and truncates. Its ``info["final_observation"]`` is what the
     player would have read had the clock not run out, for learners that bootstrap (if the move would have reached the
     goal: the text of the cell before it, because ``Success\n`` is no state that has a value).
 
@@ -226,7 +226,7 @@ _TOWARDS = {
 
 
 def _note(request: Request, env: Mapping[str, Any]) -> str:
-    """Why the newest action moved nobody, as the texts before and after it tell."""
+    """Return why the newest action moved no one, according to the texts before and after it."""
     if not request.actions:
         return ""
     action, (before, now) = request.actions[-1], request.observations[-2:]

@@ -1,4 +1,4 @@
-r"""What the official maze files leave out: the last observation, how the episode ended, and where it began.
+r"""Reconstruction of the last observation, the end and the start, which the official maze files leave out.
 
 A record of ``maze_fo`` is a list of ``{"state", "action", "reward", "done"}``, one of ``maze_po`` ``{"text_history",
 "rewards", "dones"}`` whose lists go by text. What followed the last action is filled in:

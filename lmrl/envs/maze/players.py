@@ -35,7 +35,7 @@ class MazePlayer:
     """Plays a share of its moves towards the goal and the others uniformly at random.
 
     ``skill=0`` is the uniform legal player, ``skill=0.15`` the one that recorded the dataset (15 % of the actions from
-    a solver, 85 % uniform), ``skill=1`` the optimal one. The solver is told the position by the environment: in the
+    a solver, 85 % uniform), ``skill=1`` the optimal one. The environment gives the solver its position: in the
     partially observed maze it knows more than it reads, so no policy of texts can be asked to equal it.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a policy would do, and what it thinks it will earn, in every cell of a maze."""
+"""The policy's action and expected return in every cell of a maze."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a policy knows of a maze: V as colour and number (each policy with its own scale), greedy moves as arrows.
+"""A picture of a policy in a maze: V as colour and number (each policy with its own scale), greedy moves as arrows.
 
 A move that is not on a shortest path is dashed and framed; a policy that says no move gets a question mark.
 """

@@ -13,7 +13,7 @@ _CACHE = 1 << 15
 
 
 class TextNav(TextEnv):
-    r"""A text adventure of eight rooms, written anew as a small machine: no compiler, no other process.
+    r"""A text adventure of eight rooms, written again as a small machine: no compiler, no other process.
 
     The first text states the objective and describes the room; each later one answers the command. All end with a
     line ``Admissible commands: go east, go south, ...`` and, fully observed, a line with the inventory (after the

@@ -80,7 +80,7 @@ class State(NamedTuple):
         return _FLOOR + self.room
 
     def held(self) -> list[str]:
-        """What the player carries, the newest first."""
+        """Return the items that the player carries, the newest first."""
         return self.at(_HANDS)
 
     def won(self) -> bool:
@@ -93,7 +93,7 @@ class State(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a command does."""
+    """The effect of a command."""
 
     state: State
     words: tuple[str, ...]
@@ -122,7 +122,7 @@ def commands(state: State) -> tuple[str, ...]:
 
 
 def obey(state: State, command: str) -> Change | None:
-    """What an admissible command does; None for any other text."""
+    """Return the effect of an admissible command, or None for any other text."""
     return _changes(state).get(command)
 
 
@@ -153,7 +153,7 @@ def _handling(state: State) -> Iterator[tuple[str, Change]]:
 
 
 def _carrying(state: State) -> Iterator[tuple[str, Change]]:
-    """What can be done with what is carried."""
+    """Return the commands that are possible with the carried items."""
     piece, place = FURNITURE.get(state.room), state.here()
     for thing in state.held():
         yield f"drop {thing}", _moved(state, thing, state.floor(), "drop")

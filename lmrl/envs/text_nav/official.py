@@ -1,4 +1,4 @@
-"""What the official Text-Nav files leave out: how an episode ended, and the line ends.
+"""Reconstruction of the end of an episode and the line ends, which the official Text-Nav files leave out.
 
 A record is ``{"text_history", "rewards", "dones"}``, whose lists go by text or by command. Won or lost is what the last
 text says; else the episode is truncated, whatever ``dones`` claims.

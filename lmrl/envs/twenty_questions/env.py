@@ -67,7 +67,7 @@ class TwentyQuestions(DialogueEnv):
     Each question costs 1, the one that wins nothing. A question wins if it is a guess of the hidden object (see
     `lmrl.envs.twenty_questions.meaning`) and the oracle says yes to it. The winning question or the 20th terminates.
     A reply of the oracle that does not begin with "yes" counts as no. A text without letters and digits is illegal:
-    nobody is asked, the answer is no, and it costs a question.
+    the oracle is not asked, the answer is no, and it costs a question.
 
     ``info["start"]["word"]`` is the hidden object, one of `lmrl.envs.twenty_questions.objects.things`. Source:
     LMRL-Gym, section 4 and appendix C.6.

@@ -1,4 +1,4 @@
-"""What a question of Twenty Questions means.
+"""The meaning of a question in Twenty Questions.
 
 The guess that it makes, or the set of objects for which the answer is yes.
 
@@ -56,7 +56,7 @@ def is_guess(question: str, variants: Sequence[str]) -> bool:
 
 
 def guessed(question: str) -> tuple[str, ...]:
-    """What may be the name in a guess: the question without its frame, and without one filler after the other.
+    """Return possible names in a guess: the question without its frame, then without one filler after the other.
 
     >>> guessed("Is it a pair of big socks?")
     ('a pair of big socks', 'pair of big socks', 'big socks', 'socks')

@@ -132,7 +132,7 @@ def _guess(subset: int, chance: Random) -> str:
 
 @lru_cache(maxsize=1)
 def common_properties() -> tuple[Property, ...]:
-    """What players ask for."""
+    """Return the properties that players ask about."""
     return tuple(item for item in properties() if item.common)
 
 
@@ -203,7 +203,7 @@ def _breaks_off(request: Request) -> bool:
 
 
 def _start(seed: int, index: int) -> Start:
-    """Each object comes once in every 158 episodes, in an order drawn anew each time."""
+    """Each object comes once in every 158 episodes, in an order drawn again each time."""
     every = [thing.name for thing in things()]
     Random(f"words {seed} {index // len(every)}").shuffle(every)
     return Start(recording_seed(seed, index), {"word": every[index % len(every)]})
@@ -224,7 +224,7 @@ PLAYERS = {name: _player(make) for name, make in _PLAYERS.items()}
 
 
 def recording(task_name: str, env: Mapping[str, Any]) -> Recording:
-    """The recipe, whoever answers.
+    """The recipe, with any oracle.
 
     Some conversations break off, as in the published data: without that the published length (14.9) and success (.31)
     exclude each other, since 69 % of 20 questions are 13.8 already.

@@ -1,4 +1,4 @@
-"""How Twenty Questions is put to a chat model that plays, and what models are told that are the oracle.
+"""Prompts of Twenty Questions for a chat model that plays, and for models that act as the oracle.
 
 The paper gives a chat model no example; here it has one. Its trained oracle reads one question without those before it
 (appendix C.6).

@@ -55,7 +55,7 @@ class Vocabulary:
         Args:
             guess: five letters, in the vocabulary or not.
             colors: five of ``g``, ``y``, ``b``.
-            counted: copies of a letter are told apart, as in the newspaper's game.
+            counted: distinguish copies of a letter, as in the newspaper's game.
         """
         key = (guess, colors, counted)
         if key not in self._agreeing:
@@ -133,14 +133,14 @@ class Wordle(TextEnv):
 
     ``g``: the letter is here; ``y``: it is elsewhere in the word; ``b``: it is not in the word. A guess outside of the
     vocabulary is illegal, is answered by an empty line and costs a try. Each guess costs 1, the right one nothing. The
-    right guess or the sixth terminates. The published benchmark draws the hidden word anew among all words that agree
+    right guess or the sixth terminates. The published benchmark draws the hidden word again among all words that agree
     with what was said; for a player this is the same as one word drawn at the start, which is what happens here.
 
     ``info["start"]["word"]`` is the hidden word. Source: LMRL-Gym, section 4 and appendix C.
 
     Args:
         vocab: path of a word list; None: the 431 words that come with the package.
-        counted: copies of a letter are told apart, as in the newspaper's game: of ``e`` twice in the guess and once in
+        counted: distinguish copies of a letter, as in the newspaper's game: of ``e`` twice in the guess and once in
             the word only one is coloured. False, as published: every copy is.
         bad_word_reward: reward of an illegal guess; the published evaluation has -1, some of its trainings -10.
         render_mode: see `TextEnv`.

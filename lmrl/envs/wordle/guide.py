@@ -1,4 +1,4 @@
-"""What a person is told who plays Wordle: rules, a guess that is no word, what is known of each letter, the word."""
+"""The guide for people who play Wordle: rules, invalid guesses, the known letters, and the word at the end."""
 
 from collections.abc import Mapping
 from typing import Any

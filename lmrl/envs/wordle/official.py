@@ -1,4 +1,4 @@
-"""What the official Wordle files leave out: the hidden word.
+"""Reconstruction of the hidden word, which the official Wordle files leave out.
 
 A record is ``{"sequence": [[text, is_action], ...], "reward", "done"}``. ``info["start"]`` is the hidden word or,
 where a game was not solved, any of the vocabulary that agrees with all answers.

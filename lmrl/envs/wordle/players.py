@@ -106,7 +106,7 @@ def wrong(words: Vocabulary, agreeing: int, request: Request, chance: Random, co
 
 
 def best_guess(words: Vocabulary, agreeing: int, request: Request, chance: Random, counted: bool) -> str:
-    """Of the words that agree, the one whose colours are expected to tell most (the first of equals).
+    """Return the consistent word whose colours have the highest expected information (the first of equals).
 
     One step of looking ahead: near the best possible, and deterministic.
     """

@@ -16,7 +16,7 @@ __all__ = ["TaskAction", "TaskClient", "TaskObservation", "TaskState"]
 
 
 class TaskAction(Action):  # type: ignore[misc]
-    """What the player says."""
+    """The action of the player."""
 
     text: str
 
@@ -34,7 +34,7 @@ class TaskObservation(Observation):  # type: ignore[misc]
 
 
 class TaskState(State):  # type: ignore[misc]
-    """Of the session: beside OpenEnv's fields the task, the seed, and the sum of rewards as ``return_so_far``."""
+    """The state of a session: OpenEnv's fields, the task, the seed, and the sum of rewards as ``return_so_far``."""
 
     task: str = ""
     seed: int | None = None

@@ -134,7 +134,7 @@ class TaskServer:
         """Answer until it is closed.
 
         Raises:
-            asyncio.TimeoutError: no request came, or nobody took the answer.
+            asyncio.TimeoutError: no request came, or the client did not take the answer.
         """
         while True:
             message = await asyncio.wait_for(socket.receive(), self._limits.idle)
@@ -151,7 +151,7 @@ class TaskServer:
             await asyncio.wait_for(socket.send_text(written(answer)), self._limits.idle)
 
     async def _leave(self, socket: WebSocket, why: Refused, code: int) -> None:
-        """Say why, and close; whoever does not listen is left."""
+        """Send the reason and close, without waiting for a client that does not listen."""
         try:
             farewell = written({"type": "error", "data": why.payload()})
             await asyncio.wait_for(socket.send_text(farewell), 1.0)
@@ -240,7 +240,7 @@ class TaskServer:
         return held
 
     async def _in(self, name: Any, call: Callable[[Session], Payload]) -> Payload:
-        """Do something in a session, and begin anew to wait for its next request."""
+        """Do something in a session, and start again to wait for its next request."""
         held = self._find(name)
         if held.busy.locked():
             raise Refused("the session is answering another request: one at a time", "SESSION_ERROR", 409)

@@ -1,7 +1,7 @@
 """Sessions of a served task: each has an environment of its own, and whatever it is sent is answered.
 
-What a request says chooses the seed, the start and the action, and nothing else: the task and the arguments of its
-environment are those that it is served with.
+A request chooses the seed, the start and the action, and nothing else: the server fixes the task and the arguments
+of its environment.
 """
 
 import json
@@ -31,7 +31,7 @@ _STEP_KEYS = ("metadata", "text")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server takes upon itself.
+    """The limits of one server.
 
     Raises:
         UserError: one of them is not above 0.
@@ -140,7 +140,7 @@ class Session:
         return {**told, "return": self._return, "running": self._why_not is None}
 
     def answer(self, message: str) -> Payload | None:
-        """What a message of OpenEnv's WebSocket protocol is answered with; None for one that ends the session."""
+        """Return the answer to a message of OpenEnv's WebSocket protocol, or None for one that ends the session."""
         try:
             said = parse_message(message)
             kind, data = said.get("type"), said.get("data", {})
@@ -163,7 +163,7 @@ class Session:
             self._env.close()
 
     def _call(self, call: Callable[[], Any], code: str = "EXECUTION_ERROR") -> Any:
-        """What the environment says.
+        """Call the environment and return its answer.
 
         Raises:
             Refused: it raises; of what is not meant for users, only the server's log has the details.
@@ -180,7 +180,7 @@ class Session:
 
 
 def shared_turn(shared: bool) -> AbstractContextManager[object] | None:
-    """What sessions hold that share a second speaker, which is asked by one at a time."""
+    """Return the lock of sessions that share a partner, or None if they share none."""
     return threading.Lock() if shared else None
 
 
@@ -224,6 +224,6 @@ def _check_keys(data: Mapping[str, Any], known: tuple[str, ...]) -> None:
 def _observation(
     text: str, reward: float | None, terminated: bool, truncated: bool, info: Mapping[str, Any]
 ) -> Payload:
-    """Beside the text, what OpenEnv's ``done`` does not tell."""
+    """Next to the text, what OpenEnv's ``done`` does not tell."""
     seen = {"text": text, "terminated": terminated, "truncated": truncated, "info": dict(info)}
     return {"observation": seen, "reward": reward, "done": terminated or truncated}

@@ -45,7 +45,7 @@ class TextRollout:
 
     The model reads the whole episode. Its next turn is begun if an action of ``max_new_tokens`` still fits, into
     ``max_completion_length`` of `GRPOConfig` (all turns together, the observations included) and into the model: no
-    action is cut. An episode without room for another turn goes on with empty lines (`episode_return`).
+    action is cut. An episode without room for another turn resumes with empty lines (`episode_return`).
 
     Args:
         name: of a task, of the benchmark or registered, ``openenv:URL`` or ``textarena:NAME``.

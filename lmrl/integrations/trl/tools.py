@@ -92,7 +92,7 @@ class TaskEnvironment:
 
     @property
     def episode(self) -> Episode:
-        """What was played since `reset`; truncated if it is not over."""
+        """Return the episode since `reset`, truncated if it has not ended."""
         terminated, truncated = self._end
         return self._slot.episode(self._name, terminated, truncated or not terminated)
 
@@ -139,7 +139,7 @@ def episode_return(
 
     Args:
         environments: of the rollouts.
-        log_metric: is told ``success`` and ``unfinished`` (what part of the episodes was ended by empty lines).
+        log_metric: receives ``success`` and ``unfinished`` (the share of episodes that empty lines ended).
         columns: everything else that TRL hands to reward functions, not used.
     """
     unfinished = [not environment.done for environment in environments]
@@ -172,12 +172,12 @@ def take_turns(environments: Sequence[TaskEnvironment], replies: Sequence[Reply]
 
 
 def opening(name: str, observation: str) -> str:
-    """The first text of an episode as a model is told it."""
+    """The first text of an episode as a model reads it."""
     return "\n".join(transcript(_prompt(name), [observation], 0, "plain"))
 
 
 def answer(name: str, observation: str, over: bool) -> str:
-    """A later text as a model is told it."""
+    """A later text as a model reads it."""
     said = _prompt(name).spelling(observation)
     return "\n".join(filter(None, (said, GAME_OVER))) if over else said
 
