@@ -144,7 +144,7 @@ MUTATIONS = (
     Mutation(
         "Q-SFT", "mask", "what is never said has a part in the ratios",
         "modules/qsft.py",
-        "base, target = mask_scores(base, invalid), mask_scores(target, invalid)", "pass",
+        "base = mask_scores(base, invalid)\n        target = mask_scores(target, invalid)", "pass",
         (f"{QSFT}what_is_never_said_has_no_part_in_the_targets",),
     ),
     Mutation(

@@ -150,8 +150,8 @@ class Cluster:
         try:
             return self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
-            if isinstance(cause := error.cause, Exception):
-                raise cause from error
+            if isinstance(error.cause, Exception):
+                raise error.cause from error
             raise
 
     def wait(self, references: Sequence[Any], seconds: float | None = None) -> list[Any]:
@@ -229,7 +229,8 @@ class Workers(Generic[T, R]):
         """End the processes, and leave the cluster if it was joined for them."""
         for actor in self._actors:
             self._cluster.kill(actor)
-        self._actors, self._idle = [], []
+        self._actors = []
+        self._idle = []
         self._cluster.close()
 
     def map(self, items: Sequence[T], *common: Any) -> Iterator[R]:
@@ -245,7 +246,9 @@ class Workers(Generic[T, R]):
             UserError: processes die over the same item again and again. What the work raises is handed on.
         """
         shared = [self._cluster.put(value) for value in common]
-        waiting, running, done = deque(enumerate(items)), dict[Any, tuple[int, T, Any]](), dict[int, R]()
+        waiting = deque(enumerate(items))
+        running = dict[Any, tuple[int, T, Any]]()
+        done = dict[int, R]()
         self._deaths.clear()
         for place in range(len(items)):
             while place not in done:

@@ -41,7 +41,8 @@ _MAY_BE_SAVED = re.compile(r"(LMRL|SLURM)_\w+|HOME|USER|TMPDIR|SCRATCH")
 def configs_folder() -> Path:
     """The folder of ``defaults.yaml``, ``<task>/<algorithm>.yaml``, ``paper/``, ``scale/`` and ``logger/``."""
     package = Path(__file__).parent
-    inside, beside = package / "_configs", package.parent / "configs"
+    inside = package / "_configs"
+    beside = package.parent / "configs"
     return inside if inside.is_dir() else beside
 
 
@@ -234,7 +235,8 @@ def _merged(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
     # Neither is changed, nor is what they hold: contents of files are kept.
     merged = dict(whole)
     for key, value in part.items():
-        name, there = key.removesuffix("+"), merged.get(key.removesuffix("+"))
+        name = key.removesuffix("+")
+        there = merged.get(key.removesuffix("+"))
         if name != key:
             merged[name] = [*(there if isinstance(there, list) else [there] * (there is not None)), *value]
         elif isinstance(value, dict) and isinstance(there, dict):

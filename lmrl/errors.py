@@ -102,7 +102,8 @@ def check_range(interval: str, **numbers: float | None) -> None:
     """
     found = _INTERVAL.fullmatch(interval)
     assert found is not None, interval
-    low, high = float(found[2]), float(found[3])
+    low = float(found[2])
+    high = float(found[3])
     for name, value in numbers.items():
         if value is None:
             continue
@@ -222,7 +223,8 @@ def user_error_in(error: BaseException) -> UserError | None:
         if id(at) in seen:
             continue
         seen.add(id(at))
-        if "Traceback" in str(at) and (sent := _SENT.findall(str(at))):
+        sent = _SENT.findall(str(at)) if "Traceback" in str(at) else []
+        if sent:
             return UserError(sent[-1])
         if isinstance(at, UserError):
             return at

@@ -32,7 +32,9 @@ __all__ = [
     "replacing_folder",
 ]
 
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
+# of linux/fcntl.h and linux/fs.h
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM)
 
 
@@ -69,7 +71,8 @@ def in_place_of(path: Path, temporary: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if str(temporary) in (str(error.filename), str(error.filename2)):
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            error.filename2 = None
         raise
 
 
@@ -299,7 +302,8 @@ def json_of_file(path: Path) -> dict[str, Any]:
 
 
 def _depth(value: Any) -> int:
-    deepest, waiting = 0, [(value, 0)]
+    deepest = 0
+    waiting = [(value, 0)]
     while waiting:
         found, depth = waiting.pop()
         deepest = max(deepest, depth)

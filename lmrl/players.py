@@ -272,7 +272,10 @@ def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: b
         settings: what else is not as usual; becomes part of the folder's name.
         allow_pickle: as of `lmrl.load_module`.
     """
-    path, kept, runs = Path(name), "", Path("runs") / re.sub(r"[^\w.=,+-]+", "-", task.name)  # it may be an address
+    # it may be an address
+    path = Path(name)
+    kept = ""
+    runs = Path("runs") / re.sub(r"[^\w.=,+-]+", "-", task.name)
     if is_zoo(name):
         folder = runs / f"zoo-{path.name}"
     elif is_trained(name, task):

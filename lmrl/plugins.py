@@ -21,6 +21,9 @@ def plugins() -> list[EntryPoint]:
 def plugin_configs() -> tuple[Path, ...]:
     """The folders ``configs`` in those packages; they hold ``<task>/<algorithm>.yaml``."""
     tops = dict.fromkeys(re.split(r"[.:]", point.value)[0] for point in plugins())
-    specs = [spec for top in tops if (spec := find_spec(top)) is not None]
-    places = [Path(place) / "configs" for spec in specs for place in spec.submodule_search_locations or ()]
-    return tuple(place for place in places if place.is_dir())
+    folders = []
+    for top in tops:
+        spec = find_spec(top)
+        if spec is not None:
+            folders += [Path(location) / "configs" for location in spec.submodule_search_locations or ()]
+    return tuple(folder for folder in folders if folder.is_dir())

@@ -41,7 +41,7 @@ class Failure:
 
     error: Exception
     by_partner: bool
-    """The second speaker failed twice; else the environment did, once."""
+    """The partner failed twice; else the environment did, once."""
 
 
 def step_together(moves: Sequence[Move], failures: dict[int, Failure] | None = None) -> list[Step | None]:
@@ -50,20 +50,21 @@ def step_together(moves: Sequence[Move], failures: dict[int, Failure] | None = N
     Args:
         moves: what to do.
         failures: if given, an environment that raises is noted here under its place, its turn is None, and the others
-            go on. A second speaker that raises is asked again, question by question.
+            go on. A partner that raises is asked again, question by question.
 
     Returns:
         The turns in the order of the moves.
 
     Raises:
-        BudgetError: a second speaker's budget is used up, whatever ``failures`` is.
+        BudgetError: a partner's budget is used up, whatever ``failures`` is.
     """
     return _Together(moves, failures).turns()
 
 
 class _Together:
     def __init__(self, moves: Sequence[Move], failures: dict[int, Failure] | None) -> None:
-        self._moves, self._failures = moves, failures
+        self._moves = moves
+        self._failures = failures
         self._turns: list[Step | None] = [None] * len(moves)
         self._asked: dict[int, tuple[DialogueEnv, PartnerRequest]] = {}
 
@@ -162,12 +163,18 @@ class Slot:
     illegal: int = 0
 
     def begin(self, order: int, start: Start) -> None:
-        self.order, self.start, self.illegal = order, start, 0
-        self.observations, self.replies, self.rewards, self.info = [""], [], [], {}
+        self.order = order
+        self.start = start
+        self.illegal = 0
+        self.observations = [""]
+        self.replies = []
+        self.rewards = []
+        self.info = {}
         self.observations[0], self.info = self._reset()
 
     def _reset(self) -> tuple[str, dict[str, Any]]:
-        options, seed = self.start.options, self.start.seed
+        options = self.start.options
+        seed = self.start.seed
         text, info = self.env.reset(seed=seed, options=None if options is None else dict(options))
         if not text:
             raise UserError(
@@ -211,7 +218,8 @@ class Slot:
         return terminated, truncated
 
     def episode(self, task: str, terminated: bool, truncated: bool) -> Episode:
-        sampled, valued = any(reply.ids for reply in self.replies), any(reply.values for reply in self.replies)
+        sampled = any(reply.ids for reply in self.replies)
+        valued = any(reply.values for reply in self.replies)
         return Episode(
             task=task,
             observations=tuple(self.observations),
@@ -244,7 +252,7 @@ def rollout(
 ) -> Iterator[tuple[int, Episode]]:
     """Play one episode per start and yield ``(index of the start, episode)`` as episodes finish.
 
-    What the policy and a second speaker have kept from before is forgotten first (`lmrl.types.Resettable`).
+    What the policy and a partner have kept from before is forgotten first (`lmrl.types.Resettable`).
 
     Args:
         policy: asked once per round for all waiting environments.
@@ -253,7 +261,7 @@ def rollout(
         task: name written into the episodes.
         slots: how many environments play side by side.
         stop: a recorder's own rule: an episode for which it says yes ends there as truncated.
-        forgiving: what an environment or second speaker raises is not handed on: it is tried once more (an environment
+        forgiving: what an environment or partner raises is not handed on: it is tried once more (an environment
             again, brought to the same point), and if it fails again, the episode ends after its last observation as
             truncated, with the message as ``info["error"]``. An episode that could not begin has no turn.
     """
@@ -276,7 +284,10 @@ class _Table:
     def __init__(
         self, make_env: MakeEnv, waiting: Iterator[tuple[int, Start]], slots: int, task: str, forgiving: bool
     ) -> None:
-        self._make_env, self._waiting, self._slots, self._task = make_env, waiting, slots, task
+        self._make_env = make_env
+        self._waiting = waiting
+        self._slots = slots
+        self._task = task
         self._failures: dict[int, Failure] | None = {} if forgiving else None
         self._all: list[Slot] = []
         self._free: list[Slot] = []
@@ -293,7 +304,7 @@ class _Table:
 
     def _new(self) -> Slot:
         env = self._make_env()
-        # All that are made share one second speaker.
+        # All that are made share one partner.
         if not self._all and isinstance(env, DialogueEnv) and isinstance(env.partner, Resettable):
             env.partner.reset()
         self._all.append(Slot(env, len(self._all)))
@@ -304,7 +315,8 @@ class _Table:
         replies = [_written(reply) for reply in policy.act([slot.request() for slot in self.busy])]
         moves = [(slot.index, slot.env, reply.text) for slot, reply in zip(self.busy, replies, strict=True)]
         turns = step_together(moves, self._failures)
-        ended, still = list[tuple[Slot, Episode]](), []
+        ended = list[tuple[Slot, Episode]]()
+        still = []
         for place, (slot, reply, first) in enumerate(zip(self.busy, replies, turns, strict=True)):
             turn = _again(slot, reply, (self._failures or {}).pop(place), self._make_env) if first is None else first
             episode = self._after(slot, reply, turn, stop)

@@ -181,7 +181,7 @@ class Valued(Protocol):
 
 @runtime_checkable
 class Resettable(Protocol):
-    """A policy or second speaker that keeps something from one call to the next, such as what it has read.
+    """A policy or partner that keeps something from one call to the next, such as what it has read.
 
     What it keeps does not decide what it says, but for the last bits of numbers: a prefix that was read before is not
     read again, so other tokens are added up together. `lmrl.rollout.rollout` begins with all of it forgotten, so that
@@ -204,7 +204,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PartnerRequest:
-    r"""An environment asks its second speaker (an oracle, a buyer) for what it says next.
+    r"""An environment asks its partner (an oracle, a buyer) for what it says next.
 
     Like a `Request` it holds the whole dialogue, so that a partner needs no memory of its own.
 
@@ -222,11 +222,11 @@ class PartnerRequest:
     task: str
     """Which game is played: it decides what `facts` are."""
     facts: Mapping[str, Any]
-    """What the second speaker knows and the player does not: the hidden word, the buyer's profile."""
+    """What the partner knows and the player does not: the hidden word, the buyer's profile."""
     heard: Sequence[str]
     """What the player said, oldest first; never empty, the newest is to be answered."""
     said: Sequence[str]
-    """What the second speaker said to all but the newest (and, with `begin`, to that one too)."""
+    """What the partner said to all but the newest (and, with `begin`, to that one too)."""
     seed: int
     """Seed of the episode. All randomness of an answer follows from the seed and the number of texts."""
     begin: str = ""
@@ -235,14 +235,14 @@ class PartnerRequest:
     """Which of the parallel environments asks; it stays the same for a whole episode."""
 
     def __repr__(self) -> str:
-        """One line: the task, and the text to be answered, but not what the second speaker knows."""
+        """One line: the task, and the text to be answered, but not what the partner knows."""
         newest = _short(self.heard[-1] if self.heard else "")
         return f"<PartnerRequest of {in_one_line(self.task, 60)}, seed {self.seed}, text {len(self.heard)}: {newest}>"
 
 
 @runtime_checkable
 class Partner(Protocol):
-    """The second speaker of a game. `reply` gets one request per waiting environment and answers in that order."""
+    """The partner of a game. `reply` gets one request per waiting environment and answers in that order."""
 
     def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
         """One text for each request; any text is one that the environment can deal with."""

@@ -59,12 +59,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"lmrl {__version__}\n"
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"fit"}))
-def test_each_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*verb.split(), "--help"]) == 0
-    out = capsys.readouterr().out
-    assert f"lmrl {verb}" in out
-    assert "options:" in out
+def test_each_verb_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in sorted(set(VERBS) - {"fit"}):
+        assert main([*verb.split(), "--help"]) == 0
+        out = capsys.readouterr().out
+        assert f"lmrl {verb}" in out
+        assert "options:" in out
 
 
 def test_an_unknown_verb_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,7 @@ def test_the_task_of_a_run_is_its_default(runs: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("kind", ["name", "path", "text of a path", "checkpoint", "zoo", "module", "policy"])
+@pytest.mark.slow
 def test_a_name_a_path_and_an_object_stand_for_the_same_everywhere(runs: Path, kind: str) -> None:
     def player() -> Any:
         return {

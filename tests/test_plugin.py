@@ -60,6 +60,7 @@ def done(site: Path, folder: Path, *words: str, typed: str = "") -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_data_and_play(site: Path, tmp_path: Path) -> None:
     assert "ok: any text is answered" in done(site, tmp_path, "check-env", "corridor", "--texts", "20")
     done(site, tmp_path, "data", "generate", "corridor", "--size", "30", "--out", "data.parquet")

@@ -8,7 +8,6 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import yaml
@@ -74,13 +73,26 @@ def test_there_is_something_to_check() -> None:
     assert "make quickstart" in COMMANDS
 
 
-def _with_marks(line: str) -> Any:
-    """Reading a configuration with all its classes takes a second, and the docs have many of them."""
-    return pytest.param(line, marks=[pytest.mark.slow] if " fit " in line else [])
+def _commands_of(page: Path) -> list[str]:
+    return [line for line in COMMANDS if line in _shown(page)]
 
 
-@pytest.mark.parametrize("line", map(_with_marks, COMMANDS))
-def test_a_command_of_the_docs_is_understood(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if _commands_of(page)], ids=name_of)
+def test_commands_of_a_page_are_understood(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in _commands_of(page):
+        if " fit " not in line:
+            _check_command(line, tmp_path, capsys)
+
+
+# Reading a configuration with all its classes takes a second.
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(8))
+def test_trainings_of_the_docs_are_understood(place: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in [line for line in COMMANDS if " fit " in line][place::8]:
+        _check_command(line, tmp_path, capsys)
+
+
+def _check_command(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program, *words = shlex.split(line)
     if BEST in words:
         (tmp_path / "best.yaml").write_text("model:\n  init_args:\n    lr: 0.001\n", encoding="utf-8")
@@ -136,6 +148,7 @@ def test_the_yaml_of_a_page_is_one(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
+@pytest.mark.slow
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in NEEDS.get(name_of(page), ()):
         pytest.importorskip(package)
@@ -148,11 +161,15 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
         exec(compile(block, name_of(page), "exec"), module.__dict__)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere() -> None:
     drawn = ROOT / "docs" / "pictures"  # when the site is built, which refuses links to pictures that are not there
-    targets = [(page.parent / target).resolve() for target in _LINK.findall(_shown(page)) if "://" not in target]
-    assert not [target for target in targets if not target.exists() and target.parent != drawn]
+    broken = []
+    for page in PAGES:
+        for target in _LINK.findall(_shown(page)):
+            path = (page.parent / target).resolve()
+            if "://" not in target and not path.exists() and path.parent != drawn:
+                broken.append(f"{name_of(page)}: {target}")
+    assert not broken
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,14 @@ class InteractiveEvaluation(Callback):
         check_range("[0, inf)", seed=seed)
         check_decoding(decoding or {})
         self.task = task_of(task)
-        self.every_n_steps, self.episodes, self.seed, self.slots = every_n_steps, episodes, seed, slots
+        self.every_n_steps = every_n_steps
+        self.episodes = episodes
+        self.seed = seed
+        self.slots = slots
         self.decoding = {"max_new_tokens": self.task.max_action_tokens, **(decoding or {})}
         self.env = dict(env or {})
-        self.best, self.best_step = float("-inf"), 0
+        self.best = float("-inf")
+        self.best_step = 0
         self.seconds = 0.0
         self._spent = 0.0  # seconds of training, by earlier processes of this run
         self._began = perf_counter()
@@ -118,7 +122,8 @@ class InteractiveEvaluation(Callback):
         module.train(training)
         log_now(trainer, self._metrics(scores) | {"time/train_seconds": self._trained(began)})
         if scores["return_mean"] > self.best:
-            self.best, self.best_step = scores["return_mean"], trainer.global_step
+            self.best = scores["return_mean"]
+            self.best_step = trainer.global_step
             save_run(trainer, module, "best", scores)
         self.seconds += perf_counter() - began
 
@@ -144,7 +149,8 @@ class InteractiveEvaluation(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved best return."""
-        self.best, self.best_step = float(state_dict["best"]), int(state_dict["best_step"])
+        self.best = float(state_dict["best"])
+        self.best_step = int(state_dict["best_step"])
         self._spent = float(state_dict.get("seconds", 0.0))  # of a checkpoint from before it was counted
 
 

@@ -43,7 +43,8 @@ class TrainingProgress(ProgressBar):
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._began = self._looked = self._written = 0.0
-        self._first, self._total = 0, 0
+        self._first = 0
+        self._total = 0
         self._returns: list[float] = []
         self._line: list[str] = []
 
@@ -123,9 +124,11 @@ class TrainingProgress(ProgressBar):
         if self._bar is not None:
             step = trainer.global_step
             self._bar.update(self._task, completed=step, description=self._steps(trainer), told=", ".join(told))
-        elif self._line != (line := [self._steps(trainer), *told]):
-            if always or played or now - self._written >= self.seconds:
-                self._line, self._written = line, now
+        else:
+            line = [self._steps(trainer), *told]
+            if self._line != line and (always or played or now - self._written >= self.seconds):
+                self._line = line
+                self._written = now
                 print(", ".join([*line, *self._pace(trainer, now)]), file=sys.stderr, flush=True)
 
     def _steps(self, trainer: Trainer) -> str:
@@ -142,12 +145,14 @@ class TrainingProgress(ProgressBar):
         if "train/loss" in metrics:
             told.append(f"loss {float(metrics['train/loss']):.4g}")
         told += [f"return {value:.2f}" for value in returns]
-        new, self._returns = returns != self._returns, returns
+        new = returns != self._returns
+        self._returns = returns
         return told, new
 
     def _pace(self, trainer: Trainer, now: float) -> list[str]:
         """Steps per second of this process, and the time that the rest will take."""
-        done, took = trainer.global_step - self._first, now - self._began
+        done = trainer.global_step - self._first
+        took = now - self._began
         if not done or not took:
             return []
         left = timedelta(seconds=round(max(0, self._total - trainer.global_step) * took / done))

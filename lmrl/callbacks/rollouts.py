@@ -51,8 +51,10 @@ def signs_of_collapse(episodes: Sequence[Episode]) -> list[str]:
         found.append(f"entropy is near zero: {-float(np.mean(logprobs)):.4f} nats per token")
     if len(returns) > 1 and float(np.std(returns)) < 1e-6:
         found.append(f"returns do not differ: all {len(returns)} are {returns[0]:g}")
-    if actions.total() >= _FEW and (most := actions.most_common(1)[0])[1] > _SHARE * actions.total():
-        found.append(f"{most[1]} of {actions.total()} actions are {most[0]!r}")
+    if actions.total() >= _FEW:
+        action, count = actions.most_common(1)[0]
+        if count > _SHARE * actions.total():
+            found.append(f"{count} of {actions.total()} actions are {action!r}")
     if len(pieces) >= _FEW and 1.0 - fresh / len(pieces) > _REPEATED:
         found.append(f"{1.0 - fresh / len(pieces):.0%} of the three-token pieces within actions are repeated")
     return found
@@ -72,7 +74,7 @@ class RolloutCollection(Callback):
     """Plays a round whenever the datamodule begins one, with the weights of that moment, and logs how it went.
 
     Seeds follow from that of the datamodule, the number of the round and the episode, and episodes begin where their
-    seeds have them begin, never at the starts that evaluation declares. A game or second speaker that fails twice ends
+    seeds have them begin, never at the starts that evaluation declares. A game or partner that fails twice ends
     its episode, as `lmrl.rollout` has it; the round goes on.
 
     Processes that train together share the episodes of a round, and each gets all of them: the round is that of one
@@ -81,7 +83,7 @@ class RolloutCollection(Callback):
     `piece`, whatever the number of workers and whichever of them die.
 
     The episodes of a group begin alike, with the same word or on the same square, and each has a seed of its own for
-    what happens then: what is sampled, how an opponent moves, what a second speaker says. ``info["group"]`` numbers the
+    what happens then: what is sampled, how an opponent moves, what a partner says. ``info["group"]`` numbers the
     groups of a round.
     """
 
@@ -117,10 +119,13 @@ class RolloutCollection(Callback):
         if episodes % group_size:
             raise UserError(f"episodes must be a multiple of group_size, got {episodes} and {group_size}")
         check_decoding(decoding or {})
-        self.episodes, self.slots, self.group_size = episodes, slots, group_size
+        self.episodes = episodes
+        self.slots = slots
+        self.group_size = group_size
         self.decoding = dict(decoding or {})
         self.piece = slots if piece is None and ray is not None else piece
-        self.ray, self.workers = ray, workers
+        self.ray = ray
+        self.workers = workers
         self._workers: RoundWorkers | None = None
         self._sampler: Sampler | None = None
         self._seconds = 0.0
@@ -165,7 +170,8 @@ class RolloutCollection(Callback):
     def _collect(self, trainer: Trainer, module: LanguageModule, data: OnlineDataModule, number: int) -> list[Episode]:
         began = perf_counter()
         say(trainer, f"playing round {number}")
-        starts, pace = self._starts(data.seed, number), RolloutPace()
+        starts = self._starts(data.seed, number)
+        pace = RolloutPace()
         if self._sampler is not None:
             self._sampler.hand_over(trainer, module)
         own = self._sampler is None

@@ -48,7 +48,8 @@ class CountedPolicy:
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         replies = self._policy.act(requests)
-        self.calls, self.turns = self.calls + 1, self.turns + len(requests)
+        self.calls = self.calls + 1
+        self.turns = self.turns + len(requests)
         self.tokens += sum(len(reply.ids) for reply in replies)
         return replies
 
@@ -63,7 +64,7 @@ def pieces_of(starts: Sequence[Start], size: int) -> list[Sequence[Start]]:
 
 
 def play_piece(policy: Policy, make_env: MakeEnv, starts: Sequence[Start], task: str, slots: int) -> Piece:
-    """Play episodes side by side; one whose game or second speaker fails twice ends there (`lmrl.rollout`)."""
+    """Play episodes side by side; one whose game or partner fails twice ends there (`lmrl.rollout`)."""
     counted = CountedPolicy(policy)
     episodes = in_order(rollout(counted, make_env, starts, task=task, slots=slots, forgiving=True))
     return Piece(episodes, counted.calls, counted.turns, counted.tokens)
@@ -148,9 +149,12 @@ class _RoundPlayer:
         slots: int,
         decoding: Mapping[str, Any],
     ) -> None:
-        self._module, self._precision = module, precision
+        self._module = module
+        self._precision = precision
         self._make_env: Callable[[], Any] = environment(task, env)
-        self._task, self._slots, self._decoding = task, slots, decoding
+        self._task = task
+        self._slots = slots
+        self._decoding = decoding
         self._number: int | None = None
 
     def __call__(self, piece: Sequence[Start], weights: _Weights) -> Piece:

@@ -215,7 +215,8 @@ class KeepLast(Callback):
         """
         check_range("[1, inf)", every_n_steps=every_n_steps)
         self.every_n_steps = every_n_steps
-        self._saved, self._written = -1, False
+        self._saved = -1
+        self._written = False
         self._signals: _SignalsBetweenSteps | None = None
         self._children: list[Popen[bytes]] = []
 
@@ -254,7 +255,8 @@ class KeepLast(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Make sure that the folder of a run that had already ended exists and holds its last step."""
-        root, began = Path(trainer.default_root_dir), trainer.ckpt_path
+        root = Path(trainer.default_root_dir)
+        began = trainer.ckpt_path
         if self._saved == -1 and began and Path(began).resolve() == (root / "last.ckpt").resolve():
             assert isinstance(pl_module, LanguageModule)
             _write_folder(trainer, pl_module, root / "last", None, full_state_dict(pl_module))
@@ -297,7 +299,8 @@ class KeepLast(Callback):
         if trainer.global_step != self._saved and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             assert isinstance(pl_module, LanguageModule)
             write_run(trainer, pl_module, "last")
-            self._saved, self._written = trainer.global_step, True
+            self._saved = trainer.global_step
+            self._written = True
 
     def _keep(self, trainer: Trainer) -> None:
         if self._written:

@@ -74,7 +74,9 @@ class VLLMSampler(Callback):
         check_range("[0, inf)", wait=wait)
         self._reloader = WeightReloader(url, timeout)
         self._client = TokenClient(url, model, timeout, retries, max_parallel)
-        self._folder, self._server_folder, self._wait = folder, server_folder, wait
+        self._folder = folder
+        self._server_folder = server_folder
+        self._wait = wait
         self._policy: VLLMPolicy | None = None
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -132,7 +134,8 @@ class VLLMSampler(Callback):
             UserError: as `lmrl.policies.VLLMPolicy`, or what is read does not fit into the server's positions.
         """
         if self._policy is None:
-            window, positions = module.context_window(), self._client.positions()
+            window = module.context_window()
+            positions = self._client.positions()
             own = getattr(module.model.config, "max_position_embeddings", None)
             most = min(one for one in (positions, own, window.tokens + max_new_tokens) if one)
             builder = ContextBuilder(module.tokenizer, window, most, max_new_tokens)

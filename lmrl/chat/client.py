@@ -106,7 +106,7 @@ class ChatClient:
         budget_requests: most requests, repeated ones included. Cached answers cost nothing.
         budget_tokens: most tokens of prompts and answers. At the limit no request begins; running ones are finished.
         shared_budget: pace and budgets are those of all clients of this process that say so for the same endpoint (a
-            player and a second speaker); each gives the same three numbers.
+            player and a partner); each gives the same three numbers.
         cache: file with all answers so far; True: ``chat.sqlite`` in ``$LMRL_DATA`` or ``data``; False: none.
         extra: more of the request, as the protocol has it: ``{"reasoning_effort": "low"}``.
 
@@ -135,7 +135,8 @@ class ChatClient:
         _check(model, timeout, extra, retries=retries, max_parallel=max_parallel, max_tokens=max_tokens)
         check_range("[0, inf)", temperature=temperature, retries=retries)
         check_range("[1, inf)", max_parallel=max_parallel, max_tokens=max_tokens)
-        self.model, self.max_parallel = model, max_parallel
+        self.model = model
+        self.max_parallel = max_parallel
         self.base_url = _url(base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI)
         given = {"temperature": temperature, "max_tokens": max_tokens, **(extra or {})}
         self.settings = {name: value for name, value in given.items() if value is not None}
@@ -186,7 +187,8 @@ class ChatClient:
 
     def _ask_all(self, missing: Mapping[str, Mapping[str, Any]], answers: dict[str, str]) -> None:
         """Add the missing answers. After a failure nothing more is asked, but what is under way is waited for."""
-        wanted, stop = len(answers) + len(missing), Event()
+        wanted = len(answers) + len(missing)
+        stop = Event()
         with ThreadPoolExecutor(min(self.max_parallel, len(missing))) as pool:
             running = {pool.submit(self._asking.ask, body, stop): key for key, body in missing.items()}
             try:

@@ -78,7 +78,8 @@ class AskAgain(Exception):
 
     def __init__(self, what: str, after: float | None = None, tokens: int | None = None) -> None:
         super().__init__(what)
-        self.after, self.tokens = after, tokens
+        self.after = after
+        self.tokens = tokens
 
 
 class Connection:
@@ -99,7 +100,8 @@ class Connection:
             self._package: Any = import_module("openai")
         except ImportError as error:
             raise UserError(f"models at servers need the package openai ({error}): pip install 'lmrl[chat]'") from error
-        self._key, self._timeout = key, timeout
+        self._key = key
+        self._timeout = timeout
         # The timeouts of an HTTP client begin anew with each byte. Only a coroutine can be cancelled at any point.
         transport = self._package.DefaultAsyncHttpxClient(
             timeout=timeout,
@@ -304,7 +306,9 @@ def _seconds(header: str | None) -> float | None:
     return max(seconds, 0.0) if seconds <= _MONTH else None
 
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds between two tries
+# seconds between two tries
+_FIRST_WAIT = 0.5
+_LONGEST_WAIT = 30.0
 _LONGEST_PAUSE = 120.0  # seconds that an endpoint may ask us to wait
 _MONTH = 31 * 86_400.0  # seconds
 
@@ -338,7 +342,9 @@ class ChatRetries(Generic[A]):
     """
 
     def __init__(self, endpoint: _Asked[A], limits: ChatLimits, retries: int) -> None:
-        self._endpoint, self._limits, self._retries = endpoint, limits, retries
+        self._endpoint = endpoint
+        self._limits = limits
+        self._retries = retries
         self._chance = random.Random()
 
     def ask(self, body: Mapping[str, Any], stop: Event) -> A:

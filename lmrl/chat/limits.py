@@ -36,8 +36,11 @@ class ChatLimits:
         self.given = given
         self.requests = self.tokens = 0
         self._gap = 60 / requests_per_minute if requests_per_minute else 0.0
-        self._budget_requests, self._budget_tokens = budget_requests, budget_tokens
-        self._lock, self._next, self._untold = Lock(), 0.0, False
+        self._budget_requests = budget_requests
+        self._budget_tokens = budget_tokens
+        self._lock = Lock()
+        self._next = 0.0
+        self._untold = False
 
     def turn(self) -> float:
         """Take the next place in the queue; returns the seconds until it is there."""

@@ -45,7 +45,8 @@ class LocalChat:
         if slots < 1:
             raise UserError(f"slots must be at least 1, got {slots}")
         folder = resolve_pretrained(path)
-        self.path, self._slots = path, slots
+        self.path = path
+        self._slots = slots
         self._tokenizer = load_tokenizer(folder)
         if not self._tokenizer.chat_template:
             raise UserError(f"{path!r} must be a model with a chat template, its tokenizer has none")
@@ -54,7 +55,9 @@ class LocalChat:
         self._settings = SamplingSettings(
             temperature, max_new_tokens=max_tokens, stop_ids=_ends(model, self._tokenizer)
         )
-        self._decoder, self._requests, self._tokens = Decoder(engine), 0, 0
+        self._decoder = Decoder(engine)
+        self._requests = 0
+        self._tokens = 0
 
     def complete(self, batch: Sequence[Messages], seeds: Sequence[int] | None = None) -> list[str]:
         """One answer for each conversation.
@@ -68,9 +71,11 @@ class LocalChat:
         """
         contexts = [self._context(messages) for messages in batch]
         room = self._decoder.engine.max_length - self._settings.max_new_tokens
-        if (longest := max(map(len, contexts), default=0)) > room:
+        longest = max(map(len, contexts), default=0)
+        if longest > room:
             raise UserError(f"max_context leaves {room} tokens for a conversation, got one of {longest}")
-        given, answers = list(seeds or [0] * len(batch)), list[str]()
+        given = list(seeds or [0] * len(batch))
+        answers = list[str]()
         for first in range(0, len(batch), self._slots):
             answers += self._answer(contexts[first : first + self._slots], given[first : first + self._slots])
         return answers

@@ -74,7 +74,8 @@ class TokenEndpoint(Connection):
         tokens = tokens_used(came)
         match came:
             case {"choices": [dict() as choice, *_]}:
-                ids, told = choice.get("token_ids"), choice.get("logprobs")
+                ids = choice.get("token_ids")
+                told = choice.get("logprobs")
             case _:
                 raise AskAgain(self._malformed(content), tokens=tokens)
         if not isinstance(ids, list):
@@ -89,7 +90,8 @@ class TokenEndpoint(Connection):
 
     def _check_end(self, ids: Sequence[Any], reason: object, body: Mapping[str, Any]) -> None:
         """Make sure that an answer ends at the requested stop, and nowhere before."""
-        stops, most = body["stop_token_ids"], body["max_tokens"]
+        stops = body["stop_token_ids"]
+        most = body["max_tokens"]
         if not all(isinstance(one, int) and not isinstance(one, bool) for one in ids) or len(ids) > most:
             raise UserError(f"it must answer in at most {most} token ids, got {self._shown(str(ids))}")
         ends = [place for place, one in enumerate(ids) if one in stops]
@@ -150,7 +152,9 @@ class TokenClient:
         check_range("(0, inf)", timeout=timeout)
         check_range("[0, inf)", retries=retries)
         check_range("[1, inf)", max_parallel=max_parallel)
-        self.url, self.model, self.max_parallel = server_address(url), model, max_parallel
+        self.url = server_address(url)
+        self.model = model
+        self.max_parallel = max_parallel
         self._endpoint = TokenEndpoint(self.url, os.environ.get("VLLM_API_KEY", "").strip(), timeout)
         self._limits = ChatLimits()
         self._retries = ChatRetries(self._endpoint, self._limits, retries)
@@ -191,7 +195,8 @@ class TokenClient:
                 wait(asked)
             finally:
                 stop.set()
-        failed = [error for one in asked if (error := one.exception()) and not isinstance(error, Stopped)]
+        errors = [one.exception() for one in asked]
+        failed = [error for error in errors if error and not isinstance(error, Stopped)]
         if failed:
             raise self._told(failed[0]) if isinstance(failed[0], UserError) else failed[0]
         return [one.result() for one in asked]

@@ -56,23 +56,29 @@ _KINDS = {
 def explain(message: str, parser: ArgumentParser) -> str:
     """One line for what went wrong in ``parser``: an unknown option, key or class, or a value of the wrong kind."""
     message, path, owner = _innermost(message)
-    if found := _NO_SUCH_NAME.search(message):
+    found = _NO_SUCH_NAME.search(message)
+    if found:
         return _unknown("name", found[2], _names(import_module(found[1]), found[2]), f" of {found[1]}")
     if owner is not None and (found := _NOT_IMPORTED.search(message)):
         return _not_imported(path or "class_path", owner, found[0], found[1])
-    if found := _NO_SUCH_CLASS.search(message):
+    found = _NO_SUCH_CLASS.search(message)
+    if found:
         given = [*filter(None, found.groups()), *_GIVEN.findall(message), ""]
         return _no_such_class(path or "class_path", given[0])
-    if found := _GROUP.search(message):
+    found = _GROUP.search(message)
+    if found:
         key = f"{found[1]}.{found[2]}"
         return _unknown("key", key, _siblings(key, parser))
-    if found := _STRANGE.search(message):
+    found = _STRANGE.search(message)
+    if found:
         if owner is not None:
             return _unknown("key", found[1], _arguments(owner), f" of {owner}")
         return _unknown("key", found[1], _siblings(found[1], parser))
-    if found := _WORD.search(message):
+    found = _WORD.search(message)
+    if found:
         return f"unexpected {found[1]!r}: settings are given as --name=value"
-    if found := _NO_VALUE.search(message):
+    found = _NO_VALUE.search(message)
+    if found:
         return f"{found[1]} must be followed by a value"
     if path and (rule := _rule(message)) and (given := _GIVEN.findall(message)):
         return f"{path} must be {rule}, got {given[-1]!r}"
@@ -82,13 +88,17 @@ def explain(message: str, parser: ArgumentParser) -> str:
 
 def _innermost(message: str) -> tuple[str, str, str | None]:
     """What is wrong, the path of its key, and the class that the key is an argument of."""
-    path, owner = "", None
+    path = ""
+    owner = None
     while found := _CLASS.search(message):
-        if key := _KEY.search(message[: found.start()]):
+        key = _KEY.search(message[: found.start()])
+        if key:
             path = f"{path}.{key[1]}" if path else key[1]
-        message, owner = found[3], found[2]
+        message = found[3]
+        owner = found[2]
         path = f"{path}.init_args"
-    if key := _KEY.search(message):
+    key = _KEY.search(message)
+    if key:
         path = f"{path}.{key[1]}" if path else key[1]
     return message, path.removesuffix(".init_args"), owner
 
@@ -173,7 +183,8 @@ def parser_of(function: Function, prog: str) -> ArgumentParser:
     """
     words = parse_docstring(function.__doc__ or "")
     parser = ArgumentParser(prog=prog, description=_description(words), exit_on_error=False, allow_abbrev=False)
-    hints, about = get_type_hints(function), {p.arg_name: p.description for p in words.params}
+    hints = get_type_hints(function)
+    about = {p.arg_name: p.description for p in words.params}
     for parameter in inspect.signature(function).parameters.values():
         _add(parser, parameter, hints[parameter.name], about.get(parameter.name) or "")
     return parser
@@ -197,7 +208,7 @@ def call(function: Function, argv: Sequence[str], prog: str) -> int:
 
 
 def partner_argument(partner: str, chat: Sequence[str] | None) -> str | dict[str, Any]:
-    """A second speaker as environments take it: its name, or a mapping of the name and settings of a chat model.
+    """A partner as environments take it: its name, or a mapping of the name and settings of a chat model.
 
     Raises:
         UserError: settings for a partner that is no chat model, or a word that is not ``name=value``.
@@ -271,7 +282,9 @@ def _argument_table(name: str, verb: _Verb) -> list[str]:
     called = verb.load()
     words = parse_docstring(called.__doc__ or "")
     about = {p.arg_name: " ".join((p.description or "").split()) for p in words.params}
-    hints, rows, usage = get_type_hints(called), [], [f"lmrl {name}"]
+    hints = get_type_hints(called)
+    rows = []
+    usage = [f"lmrl {name}"]
     for parameter in inspect.signature(called).parameters.values():
         positional = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         shown = parameter.name.upper() if positional else f"--{parameter.name}"

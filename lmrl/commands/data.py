@@ -73,7 +73,8 @@ def generate_command(
         raise UserError("vllm sets a player at a vLLM server: --behaviour (or --partner) vllm:URL#MODEL is missing")
     spoken = second if second != partner or partner is None else partner_argument(partner, chat)
     arguments = {**env_arguments(env), **({} if spoken is None else {"partner": spoken})}
-    shown, part = sys.stderr.isatty(), _part(shard)
+    shown = sys.stderr.isatty()
+    part = _part(shard)
     more: dict[str, Any] = {"behaviour": player, "shard": part, "ray": ray, "overwrite": overwrite}
     path = generate(task, size, seed, out, workers, shown, arguments, **more)
     print(f"written to {path}")
@@ -194,7 +195,8 @@ def check_env_command(task: str, *, texts: int = 200, seed: int = 0, env: list[s
         seed: of the episodes and texts.
         env: arguments of the environment, e.g. opponent=random.
     """
-    row, whole = named_task(task), True
+    row = named_task(task)
+    whole = True
     for law, broken in tried_laws(partial(make, row.name, **env_arguments(env)), texts, seed, row.last_texts):
         whole = whole and broken is None
         if broken is None:

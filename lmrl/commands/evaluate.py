@@ -83,14 +83,18 @@ def evaluate_command(
         chat: settings of a chat model, e.g. reply=plain max_tokens=64 budget_tokens=1000000 base_url=URL.
         vllm: settings of a model at a vLLM server, e.g. tokenizer=models/llama timeout=600.
     """
-    row, arguments = played_task(task, policy, allow_pickle=allow_pickle), env_arguments(env)
+    row = played_task(task, policy, allow_pickle=allow_pickle)
+    arguments = env_arguments(env)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
     chosen |= _tuned(policy, chosen, tuned) | {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
-    decoding, settings = _set(chosen), _set(chosen | {"allow_other_task": allow_other_task})
+    decoding = _set(chosen)
+    settings = _set(chosen | {"allow_other_task": allow_other_task})
     make = partial(named_policy, policy, row, arguments, *_named(chat=chat, vllm=vllm), **settings)
-    on_ray, player = _workers(ray, workers, make, policy, device), make()
+    on_ray = _workers(ray, workers, make, policy, device)
+    player = make()
     out = out or default_folder(policy, row, _told(decoding | arguments, selection), allow_pickle=allow_pickle)
-    human, count = policy == "human", _count(policy, row.name, episodes, slots, seed)
+    human = policy == "human"
+    count = _count(policy, row.name, episodes, slots, seed)
     bar = _bar(row.name, count, disable=human)
     with locked(out, "evaluation folder"), terminated_by_exception(), bar as advance:
         scores = record_evaluation(
@@ -193,7 +197,8 @@ def _summary(scores: dict[str, Any], out: Path) -> list[str]:
     if scores["own"] is not None:
         own = "own scale  {:.1f}  (95 % interval {:.1f} to {:.1f})"
         lines.insert(-2, own.format(scores["own"], *scores["own_ci"]))
-    if "replies" in (told := scores["provenance"].get("player", {})):
+    told = scores["provenance"].get("player", {})
+    if "replies" in told:
         asked = ", ".join(f"{count} {what}" for what, count in told["spent"].items())
         lines.append(f"replies    {told['replies']}, without an action {told['unreadable']}; asked: {asked}")
     notes = [f"note: {warning}" for warning in scores["warnings"]]

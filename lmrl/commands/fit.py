@@ -39,7 +39,8 @@ from lmrl.modules.load import variables_before
 __all__ = ["RunConfig", "TrainingCLI", "fit"]
 
 
-_INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+_INTERRUPTED = 128 + signal.SIGINT
+_TERMINATED = 128 + signal.SIGTERM
 #: Environment variable: the process that started those of the same training.
 _PARENT = "LMRL_FIT_PROCESS"
 #: Of settings that Lightning would take, and then fail or do nothing.
@@ -164,7 +165,8 @@ class TrainingCLI(LightningCLI):
             folder = Path(self.config.trainer.default_root_dir or ".")
             check_run_folder(folder, None if checkpoint is None else Path(checkpoint), self.config.overwrite)
             start = self.config.model.init_args.get("pretrained") if checkpoint is None else None
-            if isinstance(start, str) and (steps := unfinished(start)):
+            steps = unfinished(start) if isinstance(start, str) else None
+            if steps:
                 print(f"warning: model.init_args.pretrained, {start}, is an unfinished run: {steps}", file=sys.stderr)
 
 
@@ -215,7 +217,8 @@ def _end_with(parent: int) -> None:
 
 
 def _train(cli: TrainingCLI, argv: Sequence[str]) -> int:
-    checkpoint, allow_pickle = cli.config.ckpt_path, cli.config.allow_pickle
+    checkpoint = cli.config.ckpt_path
+    allow_pickle = cli.config.allow_pickle
     with run_folder(cli.trainer, None if checkpoint is None else Path(checkpoint), cli.config.overwrite, allow_pickle):
         steps = None if checkpoint is None else steps_of(Path(checkpoint), allow_pickle)
         try:
@@ -270,10 +273,12 @@ def _how_to_go_on(trainer: Trainer, argv: Sequence[str]) -> str:
 
 def _ending(trainer: Trainer) -> str:
     """Return the summary of a training: steps, best return, folder, next command."""
-    folder, steps = trainer.default_root_dir, trainer.global_step
+    folder = trainer.default_root_dir
+    steps = trainer.global_step
     played = [c for c in trainer.callbacks if isinstance(c, InteractiveEvaluation)]  # type: ignore[attr-defined]
     bests = [f"best return {p.best:.2f} (step {p.best_step})" for p in played if p.best > float("-inf")]
-    started = not isinstance(bar := trainer.progress_bar_callback, TrainingProgress) or bar.started
+    bar = trainer.progress_bar_callback
+    started = not isinstance(bar, TrainingProgress) or bar.started
     done = (
         f"trained {steps} steps"
         if started
@@ -299,8 +304,9 @@ def _check_first(argv: Sequence[str]) -> None:
 def _meant(words: Sequence[str]) -> str:
     """The command that was meant by ``maze_fo bc``, ``maze_fo/bc`` or a path, if there is such a configuration."""
     for name in ("/".join(words), words[0]):
+        shipped = name if name.endswith(".yaml") else f"configs/{name}.yaml"
         try:
-            config_file(shipped := name if name.endswith(".yaml") else f"configs/{name}.yaml")
+            config_file(shipped)
         except UserError:
             continue
         return f": lmrl fit --config {shipped}"
@@ -320,8 +326,10 @@ def _with_class_names(argv: Sequence[str]) -> list[str]:
     for index, word in enumerate(words):
         option, equals, value = word.partition("=")
         if not equals:
-            option, value = (words[index - 1] if index else ""), word
-        if option in options and (name := f"{value}Module") in public_classes(PUBLIC["data"]):
+            option = words[index - 1] if index else ""
+            value = word
+        name = f"{value}Module"
+        if option in options and name in public_classes(PUBLIC["data"]):
             words[index] = f"{option}={name}" if equals else name
     return words
 
@@ -344,7 +352,8 @@ def _told(message: str, parser: LightningArgumentParser, words: Sequence[str]) -
     if "arguments are required" not in message:
         return explain(message, parser)
     named = {word.removeprefix("--").partition("=")[0].partition(".")[0] for word in words}
-    if (found := _INCOMPLETE.search(message)) and named & {"config", "-c", "data"}:
+    found = _INCOMPLETE.search(message)
+    if found and named & {"config", "-c", "data"}:
         played = found[1].endswith(".InteractiveEvaluation")  # of the defaults; the data has no task to refer to
         way_out = ": name it as data.init_args.task, or list the callbacks of this run as trainer.callbacks"
         return f"{found[1]} must be given {found[2]}" + (way_out if played else "")
@@ -364,7 +373,8 @@ def _check_settings(config: Namespace) -> None:
         if value is not None and value < 1 and value != -1:
             raise UserError(f"trainer.{name} must be at least 1, or -1 for no limit, got {value}")
     folder = Path(config.trainer.default_root_dir or ".").absolute()
-    if (there := next(path for path in (folder, *folder.parents) if path.exists())) and not there.is_dir():
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if there and not there.is_dir():
         raise UserError(f"trainer.default_root_dir must be a folder, and {there} is a file")
 
 

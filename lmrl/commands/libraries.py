@@ -49,7 +49,8 @@ def explain_library(error: BaseException) -> str | None:
     No library is imported: exceptions are distinguished by the names of their classes.
     """
     for at in _chain(error):
-        if (told := _explain(at, " ".join(str(at).split()))) is not None:
+        told = _explain(at, " ".join(str(at).split()))
+        if told is not None:
             return told
     return None
 
@@ -105,7 +106,7 @@ def _missing(package: str) -> str:
         needed = requires("lmrl") or ()
     except PackageNotFoundError:  # not installed, only on the path
         needed = ()
-    pairs = [found.groups() for line in needed if (found := _NEEDED.match(line))]
+    pairs = [found.groups() for found in map(_NEEDED.match, needed) if found]
     sizes = Counter(extra for _, extra in pairs)
     bringing = sorted((extra for name, extra in pairs if name == package), key=lambda extra: sizes[extra])
     if bringing:

@@ -78,7 +78,8 @@ def view_command(
         env: arguments of the environment that was played, e.g. max_steps=20 (default: as the file says; a
             path is never taken from it).
     """
-    file, trained = source, run
+    file = source
+    trained = run
     if source.is_dir():
         file = source / _PLAYED
         trained = run or (source if any(source.glob("*.ckpt")) else None)
@@ -134,10 +135,10 @@ def tune_command(
 def agreement_command(
     task: str, *, partner: str, size: int = 2_000, seed: int = 0, json: bool = False, chat: list[str] | None = None
 ) -> None:
-    """Ask a second speaker and the scripted one the same questions, half of them in words that no data holds.
+    """Ask a partner and the scripted one the same questions, half of them in words that no data holds.
 
     Args:
-        task: name of a task whose second speaker says yes or no.
+        task: name of a task whose partner says yes or no.
         partner: who is tested: lm:PATH or chat:MODEL.
         size: questions in all.
         seed: of the questions.

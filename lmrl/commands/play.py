@@ -32,7 +32,8 @@ def play_command(
     if watched and advisor is not None:
         raise UserError(f"an advisor is for a person who plays: leave out --advisor {advisor} or --policy {policy}")
     names = [policy] if watched else [] if advisor is None else [advisor]
-    row, arguments = played_task(task, *names), env_arguments(env)
+    row = played_task(task, *names)
+    arguments = env_arguments(env)
     if actions:
         print("\n".join(known_actions(row, arguments, seed)))
         return

@@ -20,7 +20,8 @@ __all__ = ["report_command", "reproduce_command"]
 
 _SEEDS_OF_ALL = 3
 _JOBS = 2
-_REPORT, _SMOKE = Path("report"), "smoke"
+_REPORT = Path("report")
+_SMOKE = "smoke"
 """Scores of a smoke test mean nothing: they have folders of their own, in which no report looks for others."""
 
 
@@ -72,7 +73,8 @@ def reproduce_command(
             episodes; the report is then of all that are there.
         device: where trained policies play, e.g. cuda (default: what the preset says).
     """
-    size, chosen = preset_of(preset), _tasks(tasks or [], all)
+    size = preset_of(preset)
+    chosen = _tasks(tasks or [], all)
     size = size if device is None else replace(size, device=device)
     order = Order(
         tasks=chosen,

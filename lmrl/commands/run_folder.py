@@ -41,7 +41,8 @@ def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> 
         check_may_replace(folder, _begun(folder), "training", written=_FIRST_FILES)
         return
     steps = read_manifest(folder / "last").get("made_with", {}).get("steps")
-    last, reached = folder / "last.ckpt", "" if steps is None else f" of {steps} steps"
+    last = folder / "last.ckpt"
+    reached = "" if steps is None else f" of {steps} steps"
     go_on = f"go on with --ckpt_path {last}, or " if is_checkpoint(last) else "it has no checkpoint to go on from: "
     raise UserError(
         f"{folder} holds a run{reached}: {go_on}begin anew with --overwrite (what is there is moved to "
@@ -110,7 +111,8 @@ def run_folder(trainer: Trainer, checkpoint: Path | None, overwrite: bool, allow
     folder = Path(trainer.default_root_dir)
     with locked(folder, "run folder"):
         check_run_folder(folder, checkpoint, overwrite)
-        if overwrite and (moved := set_aside(folder)):
+        moved = set_aside(folder) if overwrite else None
+        if moved:
             print(f"the run that was in {folder} is now in {moved}")
         step = None if checkpoint is None else steps_of(checkpoint, allow_pickle)
         for logger in trainer.loggers:

@@ -55,7 +55,9 @@ def serve_command(
         message_bytes: of the longest request.
         env: arguments of the environment, e.g. opponent=random.
     """
-    row, arguments, limits = named_task(task), env_arguments(env), Limits(sessions, idle, message_bytes)
+    row = named_task(task)
+    arguments = env_arguments(env)
+    limits = Limits(sessions, idle, message_bytes)
     app = _app(row.name, limits, arguments)
     with listen(host, port, _most_connections(limits)) as listener, suppress(KeyboardInterrupt):
         name = f"[{host}]" if ":" in host else host

@@ -48,7 +48,8 @@ def zoo_list_command(task: str | None = None) -> None:
     table = Table(Column("policy", overflow="fold"), *numbers, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:
         policy = zoo_policy(name)
-        scores, size = policy.scores, sum(path.stat().st_size for path in policy.folder.iterdir())
+        scores = policy.scores
+        size = sum(path.stat().st_size for path in policy.folder.iterdir())
         low, high = scores["normalized_ci"]
         row = [f"{scores['return_mean']:.2f}", f"{scores['normalized']:.1f} [{low:.1f}, {high:.1f}]"]
         row += [f"{scores['success_rate']:.0%}", f"{size / 1e6:.1f}"]

@@ -42,7 +42,8 @@ class _Branch(Random):
 
     def __init__(self, path: Sequence[int], known: dict[tuple[int, ...], list[float]]) -> None:
         super().__init__(0)
-        self.path, self.weights = list(path), list[Sequence[float]]()
+        self.path = list(path)
+        self.weights = list[Sequence[float]]()
         self._known = known  # what was reckoned before, by the path to it
         self.probability = 1.0
 
@@ -111,7 +112,9 @@ def _differences(sums: Sequence[float]) -> list[float]:
 
 def _chances_of_least(weights: Sequence[float], k: int, keys: Sequence[float]) -> list[float]:
     """The probability with which each is the one of least key among `k` drawn; of equals the first drawn."""
-    chances, whole, beyond = [0.0] * len(keys), sum(weights), 0.0
+    chances = [0.0] * len(keys)
+    whole = sum(weights)
+    beyond = 0.0
     for value in sorted(set(keys), reverse=True):
         equal = [at for at, other in enumerate(keys) if other == value]
         here = sum(weights[at] for at in equal)
@@ -151,7 +154,8 @@ class _Weighed:
     """Plays as the recorder does, and keeps the entropy of each of its actions, by the seed of the episode."""
 
     def __init__(self, player: Policy) -> None:
-        self._player, self.entropies = player, dict[int, list[float]]()
+        self._player = player
+        self.entropies = dict[int, list[float]]()
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """Return the player's action."""

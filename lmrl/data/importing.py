@@ -65,7 +65,8 @@ def import_official(
 def _episodes(
     row: Task, form: FileFormat, path: Path, left_out: list[str], arguments: Mapping[str, Any]
 ) -> Iterator[Episode]:
-    env, empty = make(row.name, **arguments), True
+    env = make(row.name, **arguments)
+    empty = True
     for where, record in form.regroup(_records(path, form.list_begins)):
         empty = False
         try:

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class RecordedPartner:
-    """Says again what a second speaker said in an episode.
+    """Says again what a partner said in an episode.
 
     Args:
         episode: ``info["replies"]`` is what they said before the rules had their say. Without it (an official file)
@@ -134,7 +134,9 @@ class _Moments:
     """Mean and spread of a stream (Welford)."""
 
     def __init__(self) -> None:
-        self.count, self.mean, self._squares = 0, 0.0, 0.0
+        self.count = 0
+        self.mean = 0.0
+        self._squares = 0.0
 
     def add(self, value: float) -> None:
         self.count += 1
@@ -153,10 +155,12 @@ def dataset_stats(path: str | os.PathLike[str], task_name: str | None = None) ->
     Raises:
         UserError: see `read_dataset`.
     """
-    lengths, returns = _Moments(), _Moments()
+    lengths = _Moments()
+    returns = _Moments()
     ends: Counter[str] = Counter()
     actions: Counter[str] = Counter()
-    name, illegal = "", 0
+    name = ""
+    illegal = 0
     for episode in read_dataset(path, task_name):
         name = episode.task
         lengths.add(len(episode))
@@ -241,7 +245,7 @@ def verify(
 
     An episode begins from its seed and ``info["start"]``. Without a recorded start (an official file) the task's
     starts are tried in turn, and the episode counts as right if it replays from one of them. An episode that its
-    recorder cut (truncated, while the environment would go on) is right. A second speaker with a model behind it says
+    recorder cut (truncated, while the environment would go on) is right. A partner with a model behind it says
     again what was recorded; a scripted one is asked again.
 
     Args:
@@ -253,7 +257,9 @@ def verify(
         UserError: see `read_dataset`; and if the file was recorded with a path or a program, which its metadata names
             and only ``env_arguments`` can choose: see `lmrl.envs.registry.recorded_arguments`.
     """
-    name, episodes, turns = "", 0, 0
+    name = ""
+    episodes = 0
+    turns = 0
     wrong: list[Mismatch] = []
     mismatched = 0
     env: TextEnv | None = None
@@ -264,7 +270,8 @@ def verify(
         if isinstance(env, DialogueEnv) and "partner" in {**recorded, **(env_arguments or {})}:
             env.partner = RecordedPartner(episode)
         found = _mismatch(env, task(name), index, episode)
-        episodes, turns = episodes + 1, turns + len(episode)
+        episodes = episodes + 1
+        turns = turns + len(episode)
         if found is not None:
             mismatched += 1
             wrong = [*wrong, found][:_SHOWN]

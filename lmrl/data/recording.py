@@ -50,7 +50,7 @@ def recording_setup(task_name: str, env: Mapping[str, Any], behaviour: Behaviour
 
     Args:
         task_name: name of the task.
-        env: arguments of the environment; ``partner`` may name the second speaker.
+        env: arguments of the environment; ``partner`` may name the partner.
         behaviour: ``lm:PATH`` (a run folder, a model folder or a hub id), ``vllm:URL#MODEL`` (perhaps a mapping of that
             ``name`` and settings, see `lmrl.policies.vllm`), or a scripted player's name; None: the one of the recipe.
 
@@ -81,7 +81,8 @@ def _player(task_name: str, behaviour: str | Mapping[str, Any], env: Mapping[str
     if kind == "lm" and path:
         row = task(task_name)
         return policies.load_lm_policy(path, row.last_texts, row.max_action_tokens, temperature=1.0, slots=_SLOTS)
-    if name not in (players := policy_names(task_name)):
+    players = policy_names(task_name)
+    if name not in players:
         raise UserError(
             f"behaviour must be lm:PATH (the language model of a run or folder), vllm:URL#MODEL or one of "
             f"{', '.join(players)}, got {name!r}; games of a trained policy as it plays, values included, are written "
@@ -153,11 +154,12 @@ def generate(
 
     Raises:
         UserError: for an unknown task or player, or a number out of range; if there is a file with other settings; if a
-            second speaker or an opponent gives up; and if processes that play die over the same episodes again and
+            partner or an opponent gives up; and if processes that play die over the same episodes again and
             again (what one that dies was at is played again). What was finished by then is kept in a file beside, whose
             name the message tells.
     """
-    row, env = task(task_name), dict(env or {})
+    row = task(task_name)
+    env = dict(env or {})
     size = row.dataset_size if size is None else size
     alone = 1 if workers is None and ray is None else workers
     for name, value, least in (("size", size, 1), ("workers", 1 if alone is None else alone, 1), ("seed", seed, 0)):
@@ -255,7 +257,9 @@ def _in_processes(chunks: Sequence[_Chunk], workers: int) -> Iterator[_Played]:
     Raises:
         UserError: processes die over the first of the chunks again and again.
     """
-    waiting, running, deaths = deque(chunks), deque[tuple[_Chunk, Future[_Played]]](), 0
+    waiting = deque(chunks)
+    running = deque[tuple[_Chunk, Future[_Played]]]()
+    deaths = 0
     while waiting or running:
         try:
             with closing(_Pool(workers)) as pool:
@@ -306,7 +310,7 @@ def _finished(played: _Played) -> Iterator[Episode]:
 
 
 def _play_chunk(chunk: _Chunk) -> _Played:
-    """Episodes ``first`` to ``last - 1``, or those that were finished when a second speaker or a player gave up."""
+    """Episodes ``first`` to ``last - 1``, or those that were finished when a partner or a player gave up."""
     task_name, seed, first, last, env, behaviour = chunk
     recipe, make_env = recording_setup(task_name, env, behaviour)
     starts = (recipe.start(seed, index) for index in range(first, last))

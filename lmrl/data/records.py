@@ -12,7 +12,8 @@ from lmrl.types import LARGEST_REWARD, Episode
 
 __all__ = ["SCHEMA", "episode_from_record", "episode_from_row", "record_from_episode", "table_of"]
 
-_INT32, _INT64 = 2**31, 2**63
+_INT32 = 2**31
+_INT64 = 2**63
 
 
 def _is_number(value: Any) -> bool:
@@ -122,8 +123,9 @@ def episode_from_record(record: Any, where: str) -> Episode:
         is_right, rule = _RULES[name]
         if not is_right(value):
             raise UserError(f"{where}: column {name!r} must be {rule}, got {_shortened(value)}")
+    info = present.get("info", {})
     for name, (is_right, rule) in _INFO_RULES.items():
-        if name in (info := present.get("info", {})) and not is_right(info[name]):
+        if name in info and not is_right(info[name]):
             raise UserError(f"{where}: {name!r} of column 'info' must be {rule}, got {_shortened(info[name])}")
     try:
         return _episode(present)

@@ -173,7 +173,8 @@ def _existing(path: str | os.PathLike[str]) -> Path:
 
 def _write_parquet(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[str, Any]) -> int:
     schema = SCHEMA.with_metadata({_METADATA_KEY: json.dumps(metadata).encode()} if metadata else None)
-    count, source = 0, iter(episodes)
+    count = 0
+    source = iter(episodes)
     with pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
         while block := [*islice(source, _ROW_GROUP)]:
             writer.write_table(table_of(block, count))
@@ -182,7 +183,8 @@ def _write_parquet(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[s
 
 
 def _write_jsonl(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[str, Any]) -> int:
-    count, begin = 0, b""
+    count = 0
+    begin = b""
     if metadata:
         begin = json.dumps({_HEADER: metadata}).encode()[:-1] + b", " + json.dumps(_COUNT).encode() + b": "
         file.write(_counted(begin, count))
@@ -350,7 +352,8 @@ def _parquet_episodes(path: Path) -> Iterator[Episode]:
 
 
 def _jsonl_episodes(path: Path) -> Iterator[Episode]:
-    count, expected = 0, None
+    count = 0
+    expected = None
     for number, record in _jsonl_lines(path):
         if number == 1 and _is_header(record):
             expected = record.get(_COUNT)
@@ -422,7 +425,8 @@ def join_shards(
     for path in ordered:
         if _without(parts[path]) != whole:
             raise UserError(f"{path} is a part of another dataset than {ordered[0]}")
-    found, count = [parts[path]["shard"][0] for path in ordered], parts[ordered[0]]["shard"][1]
+    found = [parts[path]["shard"][0] for path in ordered]
+    count = parts[ordered[0]]["shard"][1]
     if len(parts) != len(files) or found != list(range(count)):
         raise UserError(f"files must be all of the {count} parts, each once; got the parts {found}")
     check_place(Path(out), whole, overwrite, ordered)

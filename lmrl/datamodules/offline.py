@@ -52,7 +52,8 @@ class ResumableBatches(BatchSampler):
         self.skip = 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        skip, self.skip = self.skip, 0
+        skip = self.skip
+        self.skip = 0
         yield from islice(super().__iter__(), skip, None)
 
 
@@ -63,7 +64,8 @@ class ResumableLoader(DataLoader[TokenBatch]):
     interrupted. It resumes with as many processes as it had. Its `batch_sampler` has to be a `ResumableBatches`.
     """
 
-    _epoch, _seen = -1, 0
+    _epoch = -1
+    _seen = 0
     _began: Tensor | None = None
     _restored: dict[str, Any] | None = None
 
@@ -90,8 +92,10 @@ class ResumableLoader(DataLoader[TokenBatch]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Have the next epoch be the one in which a run was saved, and begin there."""
         self._restored = state_dict
-        self._epoch, self._batches.skip = int(state_dict["epoch"]) - 1, int(state_dict["seen"])
-        generator, chance = self._generator(), state_dict["chance"]
+        self._epoch = int(state_dict["epoch"]) - 1
+        self._batches.skip = int(state_dict["seen"])
+        generator = self._generator()
+        chance = state_dict["chance"]
         if generator is not None and chance is not None:
             generator.set_state(chance)
 
@@ -302,7 +306,8 @@ class OfflineDataModule(L.LightningDataModule):
     def _loader(
         self, episodes: Sequence[Episode], shuffle: bool, generator: torch.Generator | None
     ) -> DataLoader[TokenBatch]:
-        encoder, window = self._encoder(), self.window()
+        encoder = self._encoder()
+        window = self.window()
         size = self.hparams["consecutive"]
         runs: list[Run] = []
         prepared = episodes if self.spec.prepare is None else self.spec.prepare(episodes)

@@ -72,7 +72,8 @@ class OnlineDataModule(OfflineDataModule):
         self.consumed = 0
         self._plan: list[list[Run]] | None = []
         self._expected = (0.0, 0.0)
-        self.recorded, self.played = ReplayBuffer(), ReplayBuffer()
+        self.recorded = ReplayBuffer()
+        self.played = ReplayBuffer()
 
     def configure_batches(self, spec: BatchSpec) -> None:
         """Take what the algorithm wants; see `OfflineDataModule.configure_batches`.
@@ -114,7 +115,8 @@ class OnlineDataModule(OfflineDataModule):
             raise UserError(
                 "OnlineDataModule needs somebody who plays: add the callback lmrl.callbacks.RolloutCollection"
             )
-        encoder, window = self._encoder(), self.window()
+        encoder = self._encoder()
+        window = self.window()
         for episode in self.split()[0] if self.hparams["offline"] and not len(self.recorded) else ():
             self.recorded.append(self._segments(episode, encoder, window), _outcome(episode))
         rounds: DataLoader[TokenBatch] = DataLoader(_Stream(self.minibatches), batch_size=None)
@@ -147,7 +149,8 @@ class OnlineDataModule(OfflineDataModule):
 
     def _next_round(self) -> None:
         assert self._play is not None
-        encoder, window = self._encoder(), self.window()
+        encoder = self._encoder()
+        window = self.window()
         for number in range(self.round + 1, self.round + 1 + _MOST_EMPTY):
             # The return of an aborted episode is partial: where turns cost, it would look better than the others.
             episodes = [episode for episode in self._play(number) if len(episode) and not episode.aborted]
@@ -158,7 +161,9 @@ class OnlineDataModule(OfflineDataModule):
                 self.played.clear()
             for episode, its in zip(episodes, parts, strict=True):
                 self.played.append(its, _outcome(episode))
-            self.round, self.consumed, self._plan = number, 0, None
+            self.round = number
+            self.consumed = 0
+            self._plan = None
             if self._planned():
                 return
             why = (
@@ -170,8 +175,10 @@ class OnlineDataModule(OfflineDataModule):
     def _planned(self) -> list[list[Run]]:
         """The minibatches of this round, nearly equal in size; a function of the buffers and the round's number."""
         if self._plan is None:
-            runs, size = self._chosen(), self._runs_per_batch()
-            draw, wanted = self._draw(0, self.round), self.hparams["batches"]
+            runs = self._chosen()
+            size = self._runs_per_batch()
+            draw = self._draw(0, self.round)
+            wanted = self.hparams["batches"]
             self._plan = []
             pieces = -(-len(runs) // size)
             passes = self.hparams["epochs"] if wanted is None else -(-wanted // max(1, pieces))
@@ -213,9 +220,11 @@ class OnlineDataModule(OfflineDataModule):
     def _batch(self, runs: Sequence[Run], expected: tuple[float, float]) -> TokenBatch:
         """This process's share of a minibatch; if there are fewer runs than processes, rows with nothing to learn."""
         rank, world = rank_and_world_size()
-        mine, pad = runs[rank::world], self._tokenizer().pad_token_id or 0
+        mine = runs[rank::world]
+        pad = self._tokenizer().pad_token_id or 0
         parts = [buffer[index] for buffer, run in mine or runs[:1] for index in run]
-        spec, share = self.spec, (expected[0] / world, expected[1] / world)
+        spec = self.spec
+        share = (expected[0] / world, expected[1] / world)
         batch = collate(parts, pad, spec.observations, spec.bootstrap, share, spec.after)
         return batch if mine else batch.without_targets()
 
@@ -227,7 +236,8 @@ class OnlineDataModule(OfflineDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a run was saved."""
         super().load_state_dict(state_dict)
-        self.round, self.consumed = int(state_dict["round"]), int(state_dict["consumed"])
+        self.round = int(state_dict["round"])
+        self.consumed = int(state_dict["consumed"])
         self.played.load_state_dict(state_dict["played"])
         self._plan = None
 

@@ -28,7 +28,9 @@ class Column:
     """
 
     def __init__(self, dtype: DTypeLike, file: Path | None = None, limit: int = 2**28) -> None:
-        self._dtype, self._file, self._limit = np.dtype(dtype), file, limit
+        self._dtype = np.dtype(dtype)
+        self._file = file
+        self._limit = limit
         self._room: NDArray[Any] = np.empty(0, self._dtype)
         self._used = 0
 
@@ -74,7 +76,10 @@ class Column:
             self._room[: self._used] = kept
 
 
-_ENDS, _GOES_ON, _IS_CUT = 0, 1, 2  # what follows a segment: nothing, the next segment, a context of its own
+# what follows a segment: nothing, the next segment, a context of its own
+_ENDS = 0
+_GOES_ON = 1
+_IS_CUT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,8 @@ class ReplayBuffer:
             "success": np.int8,
             "group": np.int32,
         }
-        self._folder, self._limit = folder, limit
+        self._folder = folder
+        self._limit = limit
         self._columns = {name: self._column(name, dtype) for name, dtype in types.items()}
         self._attached: dict[str, Column] = {}  # per action token, under the names that the algorithm gave
 
@@ -125,7 +131,8 @@ class ReplayBuffer:
 
     def append(self, parts: Sequence[Segment], outcome: Outcome) -> None:
         """Add the segments of one episode."""
-        last, add = len(parts) - 1, {name: column.extend for name, column in self._columns.items()}
+        last = len(parts) - 1
+        add = {name: column.extend for name, column in self._columns.items()}
         for number, part in enumerate(parts):
             add["ids"](part.ids)
             add["col"](part.col)
@@ -167,8 +174,10 @@ class ReplayBuffer:
 
     def __getitem__(self, index: int) -> Segment:
         """One segment."""
-        ids, said = self._part("ids", "ids_end", index), self._bounds("col_end", index)
-        col, follows = self._columns["col"].values(*said), int(self._columns["follows"].values(index, index + 1)[0])
+        ids = self._part("ids", "ids_end", index)
+        said = self._bounds("col_end", index)
+        col = self._columns["col"].values(*said)
+        follows = int(self._columns["follows"].values(index, index + 1)[0])
         following = None
         if follows == _IS_CUT:
             following = self._part("next_ids", "next_end", index)
@@ -204,7 +213,8 @@ class ReplayBuffer:
             UserError: it lacks columns, as those of earlier versions do.
         """
         saved: Mapping[str, Tensor] = state["columns"]
-        if missing := sorted(self._columns.keys() - saved.keys()):
+        missing = sorted(self._columns.keys() - saved.keys())
+        if missing:
             raise UserError(
                 f"the replay buffer in the checkpoint is of an earlier version and lacks {', '.join(missing)}; begin "
                 "the run anew with --overwrite, or go on with the version that wrote it"

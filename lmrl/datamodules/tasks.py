@@ -80,17 +80,17 @@ class CarDealerDataModule(OfflineDataModule):
 
 
 class PartnerDataModule(OfflineDataModule):
-    """The second speaker's side of a task's dialogues, to be imitated: what distils a partner.
+    """The partner's side of a task's dialogues, to be imitated: what distils a partner.
 
     Prompts are those of `lmrl.partners.lm`. A Twenty Questions or Guess My City oracle learns from single
-    questions, a buyer from whole dialogues. Training and validation are split by the second speaker's episodes.
+    questions, a buyer from whole dialogues. Training and validation are split by the partner's episodes.
     """
 
     def __init__(self, task: str, **shared: Any) -> None:
         """Take the arguments of `OfflineDataModule`.
 
         Raises:
-            UserError: for a task without a second speaker, or a chat rendering.
+            UserError: for a task without a partner, or a chat rendering.
         """
         super().__init__(task, **shared)
         if self.hparams["rendering"] != "text":
@@ -110,5 +110,5 @@ class PartnerDataModule(OfflineDataModule):
         self.episodes = [said for e in self.episodes for said in partner_episodes(partner_pairs(env, e))]
 
     def window(self) -> Window:
-        """All that the second speaker is asked."""
+        """All that the partner is asked."""
         return Window(None, super().window().tokens)

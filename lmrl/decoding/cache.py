@@ -75,7 +75,8 @@ class SlotCache(Cache):
     def __init__(self, rows: int, limit: int, fixed: bool = False) -> None:
         super().__init__(layers=[])
         self.rows = rows
-        self._limit, self._fixed = limit, fixed
+        self._limit = limit
+        self._fixed = fixed
         self._columns = limit + 1 if fixed else min(_STEP, limit)
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -130,7 +131,8 @@ class SlotCache(Cache):
         for block in (*self._keys, *self._values):
             for one, other in zip(left, right, strict=True):
                 # Plain copies of one row's block: four times as fast as indexing with lists of rows.
-                here, there = block[one, :, :used], block[other, :, :used]
+                here = block[one, :, :used]
+                there = block[other, :, :used]
                 kept = here.clone()
                 here.copy_(there)
                 there.copy_(kept)
@@ -160,8 +162,10 @@ class SlotCache(Cache):
         return block
 
     def _resize(self, rows: int, columns: int) -> None:
-        old_rows, old_columns = self.rows, self._columns
-        self.rows, self._columns = rows, columns
+        old_rows = self.rows
+        old_columns = self._columns
+        self.rows = rows
+        self._columns = columns
         for blocks in (self._keys, self._values):
             for layer, block in enumerate(blocks):
                 blocks[layer] = self._zeros(block)
@@ -201,7 +205,8 @@ class Slots:
         """
         if slot not in self._row:
             self._admit(slot)
-        held, wanted = self._held[slot], list(context)
+        held = self._held[slot]
+        wanted = list(context)
         shared = min(len(held), len(wanted) - 1)
         if held[:shared] != wanted[:shared]:
             shared = next(i for i in range(shared) if held[i] != wanted[i])

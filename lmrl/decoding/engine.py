@@ -51,11 +51,13 @@ class Weights:
         """Whether they are others than at the last call."""
         marks, sample = self._look()
         same = marks == self._marks and torch.equal(sample, self._sample)
-        self._marks, self._sample = marks, sample
+        self._marks = marks
+        self._sample = sample
         return not same
 
     def _look(self) -> tuple[list[int], Tensor]:
-        found = [p for holder, name in self._places if (p := holder[name]) is not None]
+        parameters = [holder[name] for holder, name in self._places]
+        found = [p for p in parameters if p is not None]
         marks = [_steps]
         for p in found:
             marks += (p.data_ptr(), 0 if p.is_inference() else p._version)
@@ -101,7 +103,8 @@ class Engine:
             raise UserError(f"max_length must be between 1 and the model's {positions} positions, got {max_length}")
         check_model(model)
         self.model = model
-        self._rows, self._compile = slots, compile
+        self._rows = slots
+        self._compile = compile
         self._weights = Weights(model)
         self.reset()
 

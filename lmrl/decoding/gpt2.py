@@ -42,7 +42,8 @@ class _Layer(NamedTuple):
 
 def _layers(trunk: Any) -> Iterator[_Layer]:
     for block in trunk.h:
-        attention, mlp = block.attn, block.mlp
+        attention = block.attn
+        mlp = block.mlp
         matrices = [(c.bias, c.weight) for c in (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)]
         qkv, attention_out, up, down = matrices
         norms = _Norm.of(block.ln_1), _Norm.of(block.ln_2)
@@ -61,7 +62,8 @@ class GPT2Forward:
         self._words: Tensor = parts.wte.weight
         self._places: Tensor = parts.wpe.weight
         self._heads: int = trunk.config.n_head
-        self._layers, self._last = tuple(_layers(parts)), _Norm.of(parts.ln_f)
+        self._layers = tuple(_layers(parts))
+        self._last = _Norm.of(parts.ln_f)
 
     @staticmethod
     def accepts(trunk: PreTrainedModel) -> bool:

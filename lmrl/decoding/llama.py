@@ -51,7 +51,8 @@ class LlamaForward:
     """
 
     def __init__(self, trunk: PreTrainedModel) -> None:
-        config, parts = trunk.config, cast(Any, trunk)
+        config = trunk.config
+        parts = cast(Any, trunk)
         self._heads: int = config.num_attention_heads
         self._kv_heads: int = config.num_key_value_heads
         self._words: Tensor = parts.embed_tokens.weight
@@ -118,7 +119,8 @@ class LlamaForward:
 
 
 def _layer(block: Any) -> _Layer:
-    attention, mlp = block.self_attn, block.mlp
+    attention = block.self_attn
+    mlp = block.mlp
     qkv = torch.cat([part.weight for part in (attention.q_proj, attention.k_proj, attention.v_proj)])
     gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
     return _Layer(

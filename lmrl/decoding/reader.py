@@ -30,7 +30,8 @@ def backend_of(choice: bool | str) -> str | None:
     if not choice:
         return None
     backend = "inductor" if choice is True else choice
-    if backend not in (known := torch.compiler.list_backends(exclude_tags=())):
+    known = torch.compiler.list_backends(exclude_tags=())
+    if backend not in known:
         raise unknown("compile", backend, known)
     return backend
 
@@ -103,7 +104,8 @@ class Reader:
         self._trunk = trunk_of(model)
         self._forwards = Forwards(self._trunk)
         self.refresh_forward()
-        self._device, self._dtype = model.device, model.dtype
+        self._device = model.device
+        self._dtype = model.dtype
         self._step = step_for(compile, self._device)
         self._static = self._step is not None and is_static(self._device)
         self._cache = SlotCache(rows, limit, fixed=self._static)
@@ -140,7 +142,8 @@ class Reader:
         first, order = self.slots.arrange(slots)
         held = [len(self.slots.held(slots[i])) for i in order]
         ids, owner, depth = self._tensor(tree).unbind(1)
-        start, used = self._tensor(held), max(held) + len(tree)
+        start = self._tensor(held)
+        used = max(held) + len(tree)
         self._cache.place(first, start[:, None] + torch.arange(len(tree), device=self._device), used, used)
         mask = tree_mask(owner, depth, start, used, self._dtype)
         with self._attending():
@@ -152,9 +155,11 @@ class Reader:
         first, order = self.slots.arrange(slots)
         held = [len(self.slots.held(slots[i])) for i in order]
         sizes = [len(new[i]) for i in order]
-        longest, used = max(sizes), max(h + size for h, size in zip(held, sizes, strict=True))
+        longest = max(sizes)
+        used = max(h + size for h, size in zip(held, sizes, strict=True))
         ids = self._tensor([[*new[i], *[0] * (longest - len(new[i]))] for i in order])
-        start, last = self._tensor(held)[:, None], self._tensor(sizes) - 1
+        start = self._tensor(held)[:, None]
+        last = self._tensor(sizes) - 1
         columns = start + torch.arange(longest, device=self._device)
         # Padding takes the position of its row's last token: the model knows it, and no padding is seen from there.
         positions = torch.minimum(columns, start + last[:, None])
@@ -188,8 +193,10 @@ class Reader:
     def _read_static(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """One id in each slot, in a pass over all rows and as many columns as a power of two."""
         assert self._step is not None
-        rows, held = [self.slots.row(slot) for slot in slots], [len(self.slots.held(slot)) for slot in slots]
-        ids, positions = [0] * self._cache.rows, [0] * self._cache.rows
+        rows = [self.slots.row(slot) for slot in slots]
+        held = [len(self.slots.held(slot)) for slot in slots]
+        ids = [0] * self._cache.rows
+        positions = [0] * self._cache.rows
         # Rows without an id write into the last column, which no row reads.
         columns = [-1] * self._cache.rows
         for row, place, (token,) in zip(rows, held, new, strict=True):

@@ -196,7 +196,8 @@ class RatioGuidance(Guidance):
     def q(self, hidden: Tensor, base: Tensor) -> Tensor:
         """The ratios of all tokens; see `Guidance.q`."""
         (head,) = self.q_heads
-        scores, base = head(hidden).float(), base.float()
+        scores = head(hidden).float()
+        base = base.float()
         if self.invalid is not None:
             scores, base = (logits.masked_fill(self.invalid, -torch.inf) for logits in (scores, base))
         return probability_ratio(scores, base, self.support)
@@ -347,7 +348,8 @@ class Decoder:
             return logits if self.guidance is None else self._within_support(logits, base, self.guidance)
 
     def _within_support(self, logits: Tensor, base: Tensor, guidance: Guidance) -> Tensor:
-        top_k, top_p = guidance.support_top_k, guidance.support_top_p
+        top_k = guidance.support_top_k
+        top_p = guidance.support_top_p
         if top_k == 0 and top_p == 1.0:
             return logits
         likely = process_logits(base, top_k=top_k, top_p=top_p, invalid=self.invalid)

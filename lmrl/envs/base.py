@@ -137,7 +137,7 @@ Outcome: TypeAlias = "Turn | PartnerRequest"
 
 
 class DialogueEnv(TextEnv):
-    """A text game with a second speaker.
+    """A text game with a partner.
 
     A step has two halves, so that a loop over many environments can ask their common partner once for all of them::
 
@@ -150,7 +150,7 @@ class DialogueEnv(TextEnv):
     the rules had their say.
 
     Args:
-        partner: the second speaker; it may be shared with other environments.
+        partner: the partner; it may be shared with other environments.
         render_mode: see `TextEnv`.
     """
 

@@ -95,7 +95,11 @@ class Trial:
     def __init__(
         self, law: str, make: Callable[[], TextEnv], seed: int, texts: int, last_texts: int | None = None
     ) -> None:
-        self.law, self.make, self.seed, self.texts, self.last_texts = law, make, seed, texts, last_texts
+        self.law = law
+        self.make = make
+        self.seed = seed
+        self.texts = texts
+        self.last_texts = last_texts
 
     def require(self, condition: bool, what: str) -> None:
         """The law is broken unless ``condition``."""
@@ -144,7 +148,9 @@ class Play:
     """
 
     def __init__(self, trial: Trial, env: TextEnv, seed: int) -> None:
-        self.trial, self.env, self._rng = trial, env, random.Random(seed)
+        self.trial = trial
+        self.env = env
+        self._rng = random.Random(seed)
         self.answers: list[Any] = [trial.works(lambda: env.reset(seed=seed), f"reset(seed={seed})")]
         self.total = 0.0
         self.over = False
@@ -258,7 +264,8 @@ def _same_seed(trial: Trial) -> None:
 def _start_repeats(trial: Trial) -> None:
     for index in range(_EPISODES):
         first = trial.begin(index).answers[0]
-        seed, options = first[1]["seed"], first[1]["start"]
+        seed = first[1]["seed"]
+        options = first[1]["start"]
         again = trial.works(partial(trial.make().reset, seed=seed, options=options), "reset")
         trial.require(again == first, f"reset(seed={seed}, options={options}) does not repeat the start")
 
@@ -327,7 +334,8 @@ def _close_twice(trial: Trial) -> None:
 
 def _pickling(trial: Trial) -> None:
     for turns in (0, 1, 3):
-        game, twin = trial.play(0, turns), trial.play(0, turns)
+        game = trial.play(0, turns)
+        twin = trial.play(0, turns)
         frozen = trial.works(partial(pickle.dumps, twin.env), f"pickling after {turns} turns")
         twin.env = trial.works(partial(pickle.loads, frozen), f"unpickling after {turns} turns")
         while not (game.over or twin.over):

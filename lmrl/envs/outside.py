@@ -110,7 +110,10 @@ class OpenEnvGame(TextEnv):
     ) -> None:
         super().__init__(render_mode)
         check_range("(0, inf)", timeout=timeout)
-        self._url, self._action, self._field, self._timeout = _address(url), action, observation, timeout
+        self._url = _address(url)
+        self._action = action
+        self._field = observation
+        self._timeout = timeout
         self._library = _package("websockets.sync.client", "websockets", "serve")
         self._connection: Any = None
         try:
@@ -140,7 +143,8 @@ class OpenEnvGame(TextEnv):
             text, _, _, _, info = self._ask("reset", data)
         except ConnectionError:
             text, _, _, _, info = self._told("reset", data)  # it was idle for too long, or the server is another one
-        start, _ = info.pop("start", {}), info.pop("seed", None)
+        start = info.pop("start", {})
+        _ = info.pop("seed", None)
         return text, str(info.pop("task_id", f"{self._url} {seed}")), start if isinstance(start, dict) else {}, info
 
     def _turn(self, action: str) -> Turn:
@@ -188,10 +192,13 @@ class OpenEnvGame(TextEnv):
             answer = parse_json(said, "the answer", mend=True)
             data = answer["data"]
             if answer["type"] == "error":
-                message, mismatch = in_one_line(str(data["message"]), 200), data.get("code") == "VALIDATION_ERROR"
+                message = in_one_line(str(data["message"]), 200)
+                mismatch = data.get("code") == "VALIDATION_ERROR"
                 hint = "; another field of its actions may be the text: --env action=NAME" if mismatch else ""
                 raise _Refusal(f"{self._url} refuses: {message}{hint}")
-            observation, reward, done = data["observation"], data.get("reward"), data.get("done", False)
+            observation = data["observation"]
+            reward = data.get("reward")
+            done = data.get("done", False)
             reward = 0.0 if reward is None else reward
             is_reward = isinstance(reward, int | float) and abs(reward) <= LARGEST_REWARD
             if not (isinstance(observation, dict) and isinstance(done, bool) and is_reward):
@@ -302,7 +309,8 @@ class TextArenaGame(TextEnv):
         self._game: Any = None
 
     def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-        seed, arena = int(self.np_random_seed), _arena()
+        seed = int(self.np_random_seed)
+        arena = _arena()
         self._chance = (random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state())
         with self._own_chance():
             try:
@@ -323,7 +331,8 @@ class TextArenaGame(TextEnv):
             if not done:
                 return text, 0.0, False, False, {"illegal": illegal, "success": False}
             rewards, facts = self._game.close()
-        reward, told = float((rewards or {}).get(0, 0.0)), (facts or {}).get(0, {})
+        reward = float((rewards or {}).get(0, 0.0))
+        told = (facts or {}).get(0, {})
         reason = str(told.get("reason", ""))
         text = "\n".join(filter(None, (text, reason)))
         info = {"illegal": illegal or bool(told.get("invalid_move")), "success": reward >= 1, "reason": reason}

@@ -193,7 +193,7 @@ def recorded_arguments(name: str, recorded: Any, given: Mapping[str, Any] | None
     """Arguments of a task's environment that a data file names, and those that the user gives, which come first.
 
     A file may come from anyone. It chooses numbers and true or false where the environment takes them, and texts out of
-    `Task.choices`; who is meant to be trusted with a path or a program is the user alone. A second speaker
+    `Task.choices`; who is meant to be trusted with a path or a program is the user alone. A partner
     (``partner``) is left out: the caller that replays a dialogue supplies the answers.
 
     Args:
@@ -344,7 +344,7 @@ def partner_prompts(task_name: str) -> PartnerPrompts:
     """Return the prompts for models that act as the partner of a task.
 
     Raises:
-        UserError: for an unknown task, or one whose second speaker has no prompts.
+        UserError: for an unknown task, or one whose partner has no prompts.
     """
     return cast(PartnerPrompts, _needed(task_name, "partner", "dialogue task"))
 

@@ -53,7 +53,7 @@ class Scores:
 class OwnScale:
     """Mean returns by which a task is scaled as it is played here, of scripted players that play whole episodes.
 
-    The published constants belong to the paper's second speakers, opponents and data.
+    The published constants belong to the paper's partners, opponents and data.
     """
 
     random: float

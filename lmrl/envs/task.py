@@ -136,7 +136,7 @@ class Guide:
 
 
 PartnerDialogue: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
-"""What a second speaker has read, ``t + 1`` texts, and what they said in between, ``t`` texts."""
+"""What a partner has read, ``t + 1`` texts, and what they said in between, ``t`` texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class PartnerPrompts:
     dialogue: Callable[[PartnerRequest], PartnerDialogue]
     """What a trained language model reads; its reply comes next."""
     instructions: Callable[[Mapping[str, Any]], str]
-    """The system message of a chat model, from the facts that the second speaker knows; a `KeyError` if one is
+    """The system message of a chat model, from the facts that the partner knows; a `KeyError` if one is
     missing."""
     temperature: float = 0.0
     """Of sampling, where the user does not say; 0 is greedy."""
@@ -371,7 +371,7 @@ class Task:
     guide: str = ""
     """Hook: what a person is told who plays (`lmrl.envs.task.Guide`)."""
     partner: str = ""
-    """Hook: what models are told that are the second speaker (`lmrl.envs.task.PartnerPrompts`)."""
+    """Hook: what models are told that are the partner (`lmrl.envs.task.PartnerPrompts`)."""
     picture: str = ""
     """Hook: how an episode is drawn (a subclass of `lmrl.envs.task.Picture`)."""
     tokens: str = ""

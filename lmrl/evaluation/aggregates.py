@@ -90,7 +90,8 @@ def improvements(scores: Mapping[str, Score], names: Sequence[str], base: str = 
     found = []
     for name in names:
         if name in scores and base in scores and name != base:
-            ours, theirs = scores[name].chosen, scores[base].chosen
+            ours = scores[name].chosen
+            theirs = scores[base].chosen
             compared = ours.samples, theirs.samples, _pairs(ours, theirs)
             found.append(Improvement(name, improvement(*compared), improvement_interval(*compared)))
     return found

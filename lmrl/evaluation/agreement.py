@@ -1,4 +1,4 @@
-"""How often a second speaker answers as the scripted one does."""
+"""How often a partner answers as the scripted one does."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -33,7 +33,8 @@ class Agreement:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-like, with a 95 % Wilson interval."""
-        same, asked = self.yes[0] + self.no[0], self.yes[1] + self.no[1]
+        same = self.yes[0] + self.no[0]
+        asked = self.yes[1] + self.no[1]
         return {
             "group": self.group,
             "questions": asked,
@@ -45,7 +46,7 @@ class Agreement:
 
 
 def partner_agreement(partner: Partner, task_name: str, size: int = 2_000, seed: int = 0) -> list[Agreement]:
-    """Ask a second speaker and the scripted one the same questions.
+    """Ask a partner and the scripted one the same questions.
 
     Args:
         partner: the speaker to be tested.
@@ -59,8 +60,11 @@ def partner_agreement(partner: Partner, task_name: str, size: int = 2_000, seed:
     Raises:
         UserError: for another task, or fewer than two questions.
     """
-    speakers = [name for name, row in tasks().items() if row.partner]
-    asking = {name: found for name in speakers if (found := partner_prompts(name).questions)}
+    asking = {}
+    for name, task in tasks().items():
+        source = partner_prompts(name).questions if task.partner else None
+        if source:
+            asking[name] = source
     if task_name not in asking:
         raise UserError(
             f"agreement can be counted where answers are yes or no ({', '.join(asking)}), got {task_name!r}"

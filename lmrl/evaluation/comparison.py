@@ -104,7 +104,8 @@ def read_played(place: Path) -> Played:
             there = folder / "evaluation" / _SCORES
             raise UserError(f"there is no {there}; make it with: lmrl evaluate --policy {folder}")
         raise UserError(f"there is no {folder / _SCORES}; make one with: lmrl evaluate --policy POLICY --out FOLDER")
-    if lacking := [key for key in SCORE_KEYS if key not in scores]:
+    lacking = [key for key in SCORE_KEYS if key not in scores]
+    if lacking:
         raise UserError(f"{folder / _SCORES}: lacks {', '.join(lacking)}")
     table = read_table(folder / "episodes.csv")
     if len(table.returns) != scores["episodes"]:
@@ -147,12 +148,14 @@ def _compare(ours: Played, base: Played) -> Comparison:
         differences = ours.table.returns - base.table.returns
         wins = (np.sign(differences) + 1) / 2
         strata = [place % base.starts for place in range(len(wins))] if base.starts else None
-        interval, chance = bootstrap_mean(differences.tolist(), strata=strata), float(wins.mean())
+        interval = bootstrap_mean(differences.tolist(), strata=strata)
+        chance = float(wins.mean())
         chances = bootstrap_mean(wins.tolist(), strata=strata)
     else:
         interval = stratified_interval(samples, _gap)
         both = [samples[0]], [samples[1]], [(0, 0)]
-        chance, chances = improvement(*both), improvement_interval(*both)
+        chance = improvement(*both)
+        chances = improvement_interval(*both)
     difference = float(ours.table.returns.mean() - base.table.returns.mean())
     (low, high), (least, most) = ours.mean_interval, base.mean_interval
     return Comparison(paired, difference, interval, chance, chances, high < least or low > most)

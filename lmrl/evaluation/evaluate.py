@@ -66,9 +66,11 @@ class Evaluation:
         fixed starts that were not played equally often.
         """
         row = registry.task(self.task)
-        published, own = row.scores, None if self.provenance.get("env") else row.own_scale
+        published = row.scores
+        own = None if self.provenance.get("env") else row.own_scale
         table = EpisodeTable.of(self.episodes)
-        returns, means = table.returns.tolist(), table.means()
+        returns = table.returns.tolist()
+        means = table.means()
         strata = [place % self.starts for place in range(len(returns))] if self.starts else None
         interval = bootstrap_mean(returns, strata=strata)
         return {
@@ -117,7 +119,7 @@ def evaluate(
 
     Episode ``i`` begins at the task's start ``i`` (cyclically, where the task declares starts) with a seed that
     follows from `seed` and ``i`` alone, so that the result does not depend on `slots` (log-probabilities may in their
-    last bits). Policies and second speakers that keep what they have read forget it after a piece, four episodes per
+    last bits). Policies and partners that keep what they have read forget it after a piece, four episodes per
     slot. Pieces are what workers of a Ray cluster are given, so the result is, byte for byte, that of one process.
 
     Args:
@@ -151,12 +153,15 @@ def evaluate(
         provenance = {"policy": path, **({"decoding": own} if own else {}), **(provenance or {})}
         if ray is not None and ray.make_policy is None:
             ray = replace(ray, make_policy=partial(named_policy, path, registry.task(task), env, **settings))
-        policy, name = named_policy(path, registry.task(task), env, **settings), name or path
+        policy = named_policy(path, registry.task(task), env, **settings)
+        name = name or path
     else:
-        task, name = task or task_of(policy), name or type(policy).__name__
+        task = task or task_of(policy)
+        name = name or type(policy).__name__
         policy = load_policy(policy, task)
     record = played_task(task)
-    task, episodes = record.name, default_episodes(record.name) if episodes is None else episodes
+    task = record.name
+    episodes = default_episodes(record.name) if episodes is None else episodes
     check_range("[1, inf)", episodes=episodes, slots=slots)
     check_range("[0, inf)", seed=seed)
     fixed = record.selection or record.starts if selection else record.starts
@@ -213,13 +218,16 @@ def _versions() -> dict[str, str]:
 def _warnings(returns: list[float], published: Scores) -> list[str]:
     if not published.any_scale:
         return ["the task has no published constants: there is no normalised score, its place has the mean return"]
-    mean, low, high = float(np.mean(returns)), published.minimum, published.maximum
+    mean = float(np.mean(returns))
+    low = published.minimum
+    high = published.maximum
     found = []
     if mean < low or (high is not None and mean > high):
         to = "" if high is None else f" to {high:g}"
         found.append(f"the mean return {mean:.2f} lies outside of the constants' range, {low:g}{to}; it is not clipped")
     # The maximum is a mean over starts, so single episodes may well lie above it; none should be below the minimum.
-    if below := sum(value < low for value in returns):
+    below = sum(value < low for value in returns)
+    if below:
         found.append(f"{below} of {len(returns)} returns lie below the constants' minimum {low:g}")
     return found
 

@@ -75,7 +75,8 @@ def bootstrap_mean(
     Raises:
         UserError: no values, or a level outside (0, 1).
     """
-    data, generator = np.asarray(values, dtype=np.float64), np.random.default_rng(seed)
+    data = np.asarray(values, dtype=np.float64)
+    generator = np.random.default_rng(seed)
     parts = [data] if strata is None or data.size == 0 else [data[places] for places in grouped(strata)]
     means = [part.size / max(1, data.size) * _resampled_means(part, generator, resamples) for part in parts]
     return percentiles(np.sum(means, axis=0), level)
@@ -293,7 +294,9 @@ def interquartile_mean(values: FloatArray | Sequence[float]) -> FloatArray:
 def pooled_interquartile_mean(samples: Sequence[Resampled]) -> FloatArray:
     """(R,) interquartile means of all values together; a value that counts twice is there twice."""
     values = np.concatenate([sample.values for sample in samples])
-    order, size, cut = np.argsort(values), values.size, values.size // 4
+    order = np.argsort(values)
+    size = values.size
+    cut = values.size // 4
     upto = np.cumsum(np.hstack([sample.weights for sample in samples])[:, order], axis=1).clip(cut, size - cut)
     middle = Resampled(values[order], np.diff(upto, axis=1, prepend=float(cut)) * (size / (size - 2 * cut)))
     return middle.mean()

@@ -47,7 +47,10 @@ class Player:
         slots: int,
         on_episode: Callable[[Episode], None] | None = None,
     ) -> None:
-        self._policy, self._make_env, self._task, self._slots = policy, make_env, task, slots
+        self._policy = policy
+        self._make_env = make_env
+        self._task = task
+        self._slots = slots
         self._on_episode = on_episode
 
     def play(self, starts: Sequence[Start]) -> list[Episode]:
@@ -116,7 +119,8 @@ def play_on_workers(
             f"got {type(policy).__name__}"
         )
     check_budget((env or {}).get("partner"), 2 if ray.count is None else ray.count)
-    make, found = partial(_worker, ray.make_policy, task, env, slots), list[Episode]()
+    make = partial(_worker, ray.make_policy, task, env, slots)
+    found = list[Episode]()
     workers: Workers[Sequence[Start], list[Episode]] = Workers(ray.address, ray.count, make, gpu=ray.gpu)
     with workers:
         pieces = _pieces(starts, slots)

@@ -484,7 +484,9 @@ def _points(curve: Curve) -> list[list[float]]:
 
 def _record(line: Mapping[str, Any], place: Path, episodes: Mapping[tuple[str, int, str], EpisodeTable]) -> Record:
     """Make the record of a line; its episodes come from a folder of records or from the run folder."""
-    task, algorithm, seed = line["task"], line["algorithm"], line["seed"]
+    task = line["task"]
+    algorithm = line["algorithm"]
+    seed = line["seed"]
     kept = _is_kept(place, task)
     folder = seed_folder(Path("runs") if kept else place, seed) / task / algorithm
 

@@ -84,7 +84,8 @@ def _object(each: Rule | None = None, **named: Rule) -> Rule:
 def _all_of(names: list[str], rule: Rule) -> Rule:
     def check(value: Any, where: str) -> None:
         rule(value, where)
-        if lacking := [name for name in names if name not in value]:
+        lacking = [name for name in names if name not in value]
+        if lacking:
             raise UserError(f"{where} lacks {', '.join(lacking)}")
 
     return check

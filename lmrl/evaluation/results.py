@@ -69,7 +69,8 @@ def write_evaluation(evaluation: Evaluation, directory: Path | str, probed: Any 
         UserError: as `check_evaluation_folder`.
     """
     check_evaluation_folder(directory)
-    scores, hook = evaluation.scores(), probe(evaluation.task)
+    scores = evaluation.scores()
+    hook = probe(evaluation.task)
     metadata = {"task": evaluation.task, "policy": evaluation.policy, "seed": evaluation.seed}
     with replacing_folder(directory) as new:
         write_episodes(new / "episodes.parquet", evaluation.episodes, metadata)
@@ -125,7 +126,8 @@ def read_transcript(evaluation: Path) -> str:
 
 def notes_on_weights(runs: Path, task: str) -> list[str]:
     """Describe evaluations of weights that are gone, evaluations that name no weights, and runs without evaluation."""
-    lines, unknown = [], []
+    lines = []
+    unknown = []
     for folder in _evaluated(runs, task):
         if _is_outdated(folder):
             lines.append(f"{folder / 'evaluation'} is of weights that the run no longer has: left out; play again")
@@ -134,7 +136,8 @@ def notes_on_weights(runs: Path, task: str) -> list[str]:
     if unknown:
         lines.append(f"{task}: scores of {', '.join(unknown)} do not say which weights played")
     trained = sorted(path for path in runs.joinpath(task).glob("[!.]*") if _weights(path))
-    if idle := [folder for folder in trained if not (folder / "evaluation" / "scores.json").is_file()]:
+    idle = [folder for folder in trained if not (folder / "evaluation" / "scores.json").is_file()]
+    if idle:
         names = ", ".join(folder.name for folder in idle)
         lines.append(f"{task}: trained and not evaluated: {names}; lmrl evaluate --policy {idle[0]}")
     return lines
@@ -158,7 +161,8 @@ def _played(run: Path) -> str | None:
 
 
 def _is_outdated(run: Path) -> bool:
-    played, there = _played(run), _weights(run)
+    played = _played(run)
+    there = _weights(run)
     return bool(played and there) and played not in there
 
 

@@ -119,8 +119,10 @@ def score(task: str, name: str, results: Mapping[int, Record]) -> Score:
 
 
 def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
-    row, runs = registry.task(task), [results[seed] for seed in sorted(results)]
-    published, own = row.scores, row.own_scale
+    row = registry.task(task)
+    runs = [results[seed] for seed in sorted(results)]
+    published = row.scores
+    own = row.own_scale
     if any(run.scores.get("own") is None for run in runs):  # played with other settings of the environment
         own = None
     played = [run.episodes for run in runs]
@@ -137,6 +139,7 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
     if len(runs) == 1:  # what its scores.json says, as the terminal and the model card do
         over_episodes = Interval(*runs[0].scores["normalized_ci"])
         return_over_episodes = Interval(*runs[0].scores["return_ci"])
+    settings = tuple(_settings(run) for run in runs)
     return Score(
         task,
         name,
@@ -165,7 +168,7 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
         own_over_episodes=None if own is None else stratified_interval(samples, partial(_mean_on, scale=own)),
         own_by_seed=() if own is None else tuple(normalize(mean(values), own) for values in returns),
         excess=_mean([_excess(run) for run in runs]),
-        settings=settings if any(settings := tuple(_settings(run) for run in runs)) else (),
+        settings=settings if any(settings) else (),
         before=tuple(sorted({name for run in runs for name in run.before})),
     )
 
@@ -243,9 +246,12 @@ def data_score(runs: Path, task: str) -> Score | None:
     record = read_data(runs, task)
     if not record:
         return None
-    scores, quantiles = record["scores"], record["returns"]
-    interval, published = Interval(*scores["normalized_ci"]), registry.task(task).scores
+    scores = record["scores"]
+    quantiles = record["returns"]
+    interval = Interval(*scores["normalized_ci"])
+    published = registry.task(task).scores
     middle = normalize(float(interquartile_mean(quantiles)), published)
+    own = registry.task(task).own_scale
     return Score(
         task,
         DATA,
@@ -263,7 +269,7 @@ def data_score(runs: Path, task: str) -> Score | None:
         length_mean=scores["length_mean"],
         illegal_rate=scores["illegal_rate"],
         returns=(tuple(quantiles),),
-        own=None if (own := registry.task(task).own_scale) is None else normalize(scores["return_mean"], own),
+        own=None if own is None else normalize(scores["return_mean"], own),
         own_over_episodes=None if own is None else Interval(*(normalize(end, own) for end in scores["return_ci"])),
     )
 

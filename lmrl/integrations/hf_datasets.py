@@ -67,7 +67,8 @@ def episodes_dataset(episodes: str | os.PathLike[str] | Iterable[Episode]) -> "D
     """
     package = datasets_package()
     source = read_episodes(episodes)
-    tables, count = [SCHEMA.empty_table()], 0
+    tables = [SCHEMA.empty_table()]
+    count = 0
     while block := [*islice(source, _BLOCK)]:
         tables.append(table_of(block, count))
         count += len(block)

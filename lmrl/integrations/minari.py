@@ -51,9 +51,11 @@ def export_minari(
             file was recorded with a path or a program (see `lmrl.envs.registry.recorded_arguments`).
         ModuleNotFoundError: Minari is missing.
     """
-    package, metadata = import_module("minari"), read_metadata(file)
+    package = import_module("minari")
+    metadata = read_metadata(file)
     path = _free_path(dataset_id)
-    first, spaces = next(read_dataset(file)), _spaces(file)
+    first = next(read_dataset(file))
+    spaces = _spaces(file)
     row = registry.task(first.task)
     arguments = recorded_arguments(row.name, metadata.get("env", {}), env, os.fspath(file))
     spec = deepcopy(gymnasium.spec(row.env_id))

@@ -280,8 +280,10 @@ def clipped_policy_loss(
     entropy = now.entropy.sum() / count
     with torch.no_grad():
         approx_kl = (ratio - 1.0 - log_ratio).sum() / count
-        below, above = ratio < 1.0 - clip, ratio > 1.0 + high
+        below = ratio < 1.0 - clip
+        above = ratio > 1.0 + high
         clipfrac = (below | above).sum() / count
-        low, up = (below & (advantage < 0.0)).sum() / count, (above & (advantage > 0.0)).sum() / count
+        low = (below & (advantage < 0.0)).sum() / count
+        up = (above & (advantage > 0.0)).sum() / count
         farthest = ratio[log_ratio.abs().argmax()] if len(ratio) else torch.ones(())
     return PolicyTerms(policy_loss, entropy, approx_kl, clipfrac, low, up, farthest)

@@ -30,9 +30,11 @@ def gae(
     Returns:
         (T,) float64; ``A + values`` are the targets of V.
     """
-    rewards, values = np.asarray(rewards, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    rewards = np.asarray(rewards, dtype=np.float64)
+    values = np.asarray(values, dtype=np.float64)
     advantages = np.empty_like(values)
-    following, tail = float(end_value), 0.0
+    following = float(end_value)
+    tail = 0.0
     for step in range(len(rewards) - 1, -1, -1):
         tail = rewards[step] + gamma * following - values[step] + gamma * gae_lambda * tail
         advantages[step], following = tail, values[step]
@@ -41,7 +43,8 @@ def gae(
 
 def explained_variance(values: ArrayLike, targets: ArrayLike) -> float:
     """``1 - Var(targets - values) / Var(targets)``: 1 is perfect, 0 no better than a constant; NaN without variance."""
-    values, targets = np.asarray(values, dtype=np.float64), np.asarray(targets, dtype=np.float64)
+    values = np.asarray(values, dtype=np.float64)
+    targets = np.asarray(targets, dtype=np.float64)
     variance = float(targets.var()) if targets.size else 0.0
     return 1.0 - float((targets - values).var()) / variance if variance > 0.0 else float("nan")
 

@@ -141,7 +141,8 @@ def token_nll(scores: Scores, state: Tensor, token: Tensor, invalid: Tensor) -> 
     """
     if isinstance(scores, RowScores) or (isinstance(scores, LinearScores) and scores.cap is not None):
         scores = scores.table(slice(None))  # the sum below is one of products only without a soft cap
-    found, valid = gather_token_scores(mask_scores(scores, invalid), state, token), ~invalid
+    found = gather_token_scores(mask_scores(scores, invalid), state, token)
+    valid = ~invalid
     count = valid.sum()
     if isinstance(scores, Tensor):
         total = scores.float().masked_fill(invalid, 0.0).sum(-1)
@@ -168,7 +169,8 @@ def qsft_loss(
         high: () highest return.
         bc_weight: weight of ``-log pi_beta``, which is added.
     """
-    n, wanted = max(1, weight.numel()), weight.detach()
+    n = max(1, weight.numel())
+    wanted = weight.detach()
     w = wanted.clamp(0.0, 1.0)
     ratio = (base_nll - p.own).detach().exp().clamp(max=1.0)
     bc_loss = base_nll.sum() / n

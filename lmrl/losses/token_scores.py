@@ -364,7 +364,8 @@ def gather_token_scores(scores: Scores, state: Tensor, token: Tensor) -> TokenSc
     if isinstance(scores, LinearScores | RowScores):
         score, total = scores.score_and_total(state, token)
     else:
-        score, total = gather_scores(scores, state, token), scores.float().logsumexp(dim=-1)
+        score = gather_scores(scores, state, token)
+        total = scores.float().logsumexp(dim=-1)
     return TokenScores(score=score, nll=total.index_select(0, state) - score)
 
 

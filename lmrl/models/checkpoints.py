@@ -46,7 +46,8 @@ __all__ = [
     "weights_of",
 ]
 
-_CONTENTS, _REST = ".metadata", "meta.pt"
+_CONTENTS = ".metadata"
+_REST = "meta.pt"
 _WEIGHTS = "state_dict."  # prefix of the weights in the checkpoints of ModelParallelStrategy
 #: What the table of contents of tensors and plain values is made of.
 _PLAIN = {
@@ -196,7 +197,8 @@ def check_archive(file: Path) -> None:
     try:
         with ZipFile(file) as archive:
             # What torch writes is not compressed: a small file cannot become a large one.
-            if packed := [part.filename for part in archive.infolist() if part.compress_type != ZIP_STORED]:
+            packed = [part.filename for part in archive.infolist() if part.compress_type != ZIP_STORED]
+            if packed:
                 raise UserError(f"{file} is not a checkpoint of lmrl: its part {packed[0]!r:.80} is compressed")
             damaged = archive.testzip()
     except (BadZipFile, ValueError, EOFError, NotImplementedError, OverflowError, struct.error) as error:
@@ -298,8 +300,8 @@ def set_aside(folder: Path) -> Path | None:
         return None
     kept = folder.parent / ".earlier"
     kept.mkdir(exist_ok=True)
-    free = next(name for number in count(1) if not (name := kept / f"{folder.name}-{number}").exists())
-    return folder.rename(free)
+    names = (kept / f"{folder.name}-{number}" for number in count(1))
+    return folder.rename(next(name for name in names if not name.exists()))
 
 
 def resolve_pretrained(name: str) -> str:

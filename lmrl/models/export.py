@@ -77,7 +77,8 @@ def export(
     check_replaceable(folder)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it saves often, and the bar would tear that of the training
     if weights is not None and has_lora(model):
-        model, weights = with_weights(model, weights), None
+        model = with_weights(model, weights)
+        weights = None
     with replacing_folder(folder) as new:
         if base is None:
             whole = merged(model) if has_lora(model) else model
@@ -116,14 +117,16 @@ def export_for_reload(
     """
     check_replaceable(folder)
     if has_lora(model):
-        model, weights = merged(model if weights is None else with_weights(model, weights)), None
+        model = merged(model if weights is None else with_weights(model, weights))
+        weights = None
     tensors = dict(model.state_dict() if weights is None else weights)
     for layer in (model.get_input_embeddings(), model.get_output_embeddings()):  # type: ignore[no-untyped-call]
         names = [name for name, own in model.named_parameters(remove_duplicate=False) if own is layer.weight]
         here = next(name for name in names if name in tensors)
         tensors |= {name: tensors[here].clone() for name in names}
     config = deepcopy(model.config)
-    config.tie_word_embeddings, config.dtype = False, model.dtype
+    config.tie_word_embeddings = False
+    config.dtype = model.dtype
     config.architectures = [type(model).__name__.removeprefix("FSDP")]  # as classes of models in shards are called
     with replacing_folder(folder) as new:
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

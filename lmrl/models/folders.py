@@ -72,7 +72,8 @@ def check_folder(folder: str) -> None:
     if not Path(folder).is_dir():
         return
     for name in (*_PLAIN, *_TEXTS):
-        if (path := Path(folder) / name).is_file():
+        path = Path(folder) / name
+        if path.is_file():
             json_of_file(path)
     for path in sorted(Path(folder).glob("*.index.json")):
         _check_index(path)

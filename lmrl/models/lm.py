@@ -144,7 +144,8 @@ def build_lm(
             )
         model: PreTrainedModel = both[0]
         loaded: dict[str, Any] = both[1]
-        if lacking := sorted(loaded["missing_keys"]):  # which would begin from random numbers
+        lacking = sorted(loaded["missing_keys"])
+        if lacking:  # which would begin from random numbers
             files = [str(path) for path in Path(pretrained).glob("*.safetensors")] or [pretrained]
             raise UserError(f"{files[0]} lacks the weights {', '.join(lacking[:3])}: it is damaged or of another model")
     except Exception as error:  # a damaged file can end in any exception of the libraries
@@ -352,7 +353,10 @@ def hidden_states(trunk: nn.Module, batch: TokenBatch, read: RowReader = read_ro
         (S, width) hidden vectors at its states.
     """
     rows, width = batch.input_ids.shape
-    found, starts, first, before = [], [], 0, 0
+    found = []
+    starts = []
+    first = 0
+    before = 0
     for count, wide in batch.groups if groups else ((rows, width),):
         here = slice(first, first + count)
         positions = None if batch.positions is None else batch.positions[here, :wide]
@@ -360,5 +364,6 @@ def hidden_states(trunk: nn.Module, batch: TokenBatch, read: RowReader = read_ro
         hidden = read(trunk, batch.input_ids[here, :wide], positions, mask)
         found.append(hidden.reshape(-1, hidden.shape[-1]))
         starts.append(before + wide * torch.arange(count, device=hidden.device))
-        first, before = first + count, before + count * wide
+        first = first + count
+        before = before + count * wide
     return torch.cat(found).index_select(0, torch.cat(starts)[batch.row] + batch.col)

@@ -53,7 +53,8 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
             with another (a vocabulary head that is tied to the embeddings).
     """
     peft = _peft()
-    if unknown := sorted(set(settings) - set(_SETTINGS)):
+    unknown = sorted(set(settings) - set(_SETTINGS))
+    if unknown:
         raise UserError(f"lora has the settings {', '.join(_SETTINGS)}, got {', '.join(unknown)}")
     check_range("[1, inf)", **{"lora.r": settings.get("r")})
     check_range("(0, inf)", **{"lora.lora_alpha": settings.get("lora_alpha")})
@@ -161,13 +162,16 @@ def adapter_base(folder: str) -> str | None:
         UserError: it names no model, or, perhaps by way of other adapters, itself; or it holds adapters of a kind that
             is not read here.
     """
-    found, at, seen = None, folder, set[Path]()
+    found = None
+    at = folder
+    seen = set[Path]()
     while (file := Path(at) / ADAPTER_CONFIG).is_file() and not (Path(at) / "config.json").is_file():
         base = json_of_file(file).get("base_model_name_or_path")
         if not isinstance(base, str) or not base or file.resolve() in seen:
             raise UserError(f"{file}: base_model_name_or_path must name a model, got {base!r:.80}")
         seen.add(file.resolve())
-        found, at = found or base, base
+        found = found or base
+        at = base
     if found is not None:
         adapter_settings(Path(folder) / ADAPTER_CONFIG)
     return found

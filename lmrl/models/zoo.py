@@ -126,7 +126,8 @@ def _read(folder: Path, name: str) -> ZooPolicy:
     if not numbers.keys() == settings.keys() <= _SETTINGS:
         raise UserError(f"{file}: settings must be numbers for {' and '.join(sorted(_SETTINGS))}, got {settings}")
     found = file_hashes(folder)
-    if wrong := sorted(part for part in {*found, *hashes} if found.get(part) != hashes.get(part)):
+    wrong = sorted(part for part in {*found, *hashes} if found.get(part) != hashes.get(part))
+    if wrong:
         raise UserError(f"{folder / wrong[0]} is not the file that was published; get the zoo again: {GET_ZOO}")
     return ZooPolicy(name, folder, numbers, scores)
 

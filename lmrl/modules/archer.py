@@ -81,7 +81,9 @@ class ArCHer(ActorCritic):
         }  # fmt: skip
         if actor_loss == "awr":
             self.reporter = WeightReporter(self.name, max_weight)
-        self.polyak, self.sampled_only, self.critic_only_steps = polyak, actor_loss == "pg", critic_only_steps
+        self.polyak = polyak
+        self.sampled_only = actor_loss == "pg"
+        self.critic_only_steps = critic_only_steps
         self.target_critic: Critic = frozen_copy(self.critic)
 
     def setup(self, stage: str) -> None:
@@ -115,7 +117,8 @@ class ArCHer(ActorCritic):
         """TD loss of both Qs, expectile loss of V, loss of the actor."""
         assert batch.turn_end is not None
         turns = turns_of(batch.turn_end)
-        values, data = self.turn_values(batch, turns), (batch.reward, batch.terminated, turns)
+        values = self.turn_values(batch, turns)
+        data = (batch.reward, batch.terminated, turns)
         train_actor = self.global_step >= self.critic_only_steps
         if not self.sampled_only:
             logprobs: tuple[Tensor, ...] = (self.token_logprobs(batch),)
@@ -127,7 +130,9 @@ class ArCHer(ActorCritic):
     def turn_values(self, batch: TokenBatch, turns: Turns) -> TurnValues:
         """Return the outputs of the critic and the target networks for the actions of a batch."""
         assert batch.next is not None and batch.after is not None
-        begun, said, following = batch.state[turns.first], batch.after[turns.last], batch.next[turns.last]
+        begun = batch.state[turns.first]
+        said = batch.after[turns.last]
+        following = batch.next[turns.last]
         hidden = self.hidden_states(self.critic.trunk, batch)
         value, next_value = self.critic.v(hidden[torch.cat([begun, following])]).chunk(2)
         with torch.no_grad():

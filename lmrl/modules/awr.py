@@ -54,7 +54,8 @@ class AWR(ActorCritic):
         check_range("(0, inf)", temperature=temperature, max_weight=max_weight)
         check_range("[0.5, 1)", expectile=expectile)
         super().__init__(**shared)
-        self.gamma, self.bootstrap = gamma, bootstrap
+        self.gamma = gamma
+        self.bootstrap = bootstrap
         self.reporter = WeightReporter(self.name, max_weight)
         self.loss_arguments = {"temperature": temperature, "max_weight": max_weight, "expectile": expectile}
 

@@ -49,7 +49,9 @@ class GiGPO(GRPO):
         super().__init__(**shared)
         if self.advantage == "rebn":
             raise UserError("GiGPO compares within groups: advantage must be grpo, dr_grpo or rloo")
-        self.step_weight, self.step_gamma, self.anchor = step_weight, step_gamma, anchor
+        self.step_weight = step_weight
+        self.step_gamma = step_gamma
+        self.anchor = anchor
 
     def turn_advantages(
         self, episodes: Sequence[Episode], segments: Sequence[list[Segment]], rewards: Sequence[Vector]

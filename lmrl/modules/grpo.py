@@ -78,7 +78,9 @@ class GRPO(PolicyGradient):
                 raise unknown(key, name, known)
         super().__init__(**shared)
         self.loss_arguments |= {"kl_loss_type": kl_loss_type}
-        self.advantage, self.gamma, self.use_kl_in_reward = advantage, gamma, use_kl_in_reward
+        self.advantage = advantage
+        self.gamma = gamma
+        self.use_kl_in_reward = use_kl_in_reward
         self.by_turn = importance_sampling_level == "turn"
         self.ref_model = frozen_copy(self.model)
 
@@ -86,7 +88,8 @@ class GRPO(PolicyGradient):
         self, episodes: Sequence[Episode], segments: Sequence[list[Segment]], ref_logprobs: Sequence[Vector]
     ) -> ProcessedRollout:
         """The columns of `lmrl.losses.Sampled`."""
-        logprobs, lengths = sampled(episodes, "action_logprobs", segments), turn_lengths(segments)
+        logprobs = sampled(episodes, "action_logprobs", segments)
+        lengths = turn_lengths(segments)
         penalty = float(self.kl_weight) if self.use_kl_in_reward else 0.0
         rewards = [
             np.add.reduceat(with_kl_penalty(rewards_of(its), logprob, ref, penalty), np.cumsum([0, *length[:-1]]))

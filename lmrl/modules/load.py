@@ -231,5 +231,6 @@ def load_policy(
 
 def _named(policy: Any, module: Any) -> Policy:
     """The policy with its ``module``, and ``weights``: the hash of what it plays with, for the provenance of scores."""
-    policy.module, policy.weights = module, getattr(module, "made_with", {}).get("weights")
+    policy.module = module
+    policy.weights = getattr(module, "made_with", {}).get("weights")
     return cast(Policy, policy)

@@ -125,7 +125,8 @@ class PolicyGradient(LanguageModule):
             raise unknown("loss_agg_mode", loss_agg_mode, LOSS_AGG_MODES)
         super().__init__(**shared)
         self.loss_arguments: dict[str, Any] = {"clip": clip, "clip_high": clip_high, "entropy_weight": entropy_weight}
-        self.bc_weight, self.loss_agg_mode = bc_weight, loss_agg_mode
+        self.bc_weight = bc_weight
+        self.loss_agg_mode = loss_agg_mode
         self.kl_controller = KLController(kl_target, kl_horizon)
         self.reporter = RoundReporter(self.name)
         self.register_buffer("kl_weight", torch.tensor(kl_weight, dtype=torch.float64))
@@ -200,8 +201,10 @@ class PolicyGradient(LanguageModule):
         told = sampled(episodes, "action_logprobs", segments)
         with self.trainer.precision_plugin.forward_context():  # as in the steps that learn from them
             scores = self._read_tokens(segments, self.action_scores)
-        ours, theirs = joined([its[:, 0] for its in scores]), joined(told)
-        metrics, columns = logprob_gaps(ours, theirs, correction.max_gap), dict[str, Vector]()
+        ours = joined([its[:, 0] for its in scores])
+        theirs = joined(told)
+        metrics = logprob_gaps(ours, theirs, correction.max_gap)
+        columns = dict[str, Vector]()
         if correction.importance_cap is not None:
             lengths = [length for its in turn_lengths(segments) for length in its] if self.by_turn else None
             columns["importance"] = importance_weights(ours, theirs, correction.importance_cap, lengths)

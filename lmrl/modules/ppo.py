@@ -138,7 +138,9 @@ class PPO(PolicyGradient):
             raise unknown("level", level, LEVELS)
         super().__init__(loss_agg_mode=loss_agg_mode or f"{level}-mean", **shared)
         self.loss_arguments |= {"value_clip": value_clip, "value_weight": value_weight}
-        self.gamma, self.gae_lambda, self.level = gamma, gae_lambda, level
+        self.gamma = gamma
+        self.gae_lambda = gae_lambda
+        self.level = level
         self.by_turn = level == "turn"
         self.build_values(head_bias)
 

@@ -68,7 +68,11 @@ class QSFT(LanguageModule):
         super().__init__(**shared)
         if bc_weight and self.hparams["lora"] is not None:
             raise UserError("bc_weight must be 0 with lora: the adapters are those of p alone")
-        self.gamma, self.beta, self.polyak, self.support, self.bc_weight = gamma, beta, polyak, support, bc_weight
+        self.gamma = gamma
+        self.beta = beta
+        self.polyak = polyak
+        self.support = support
+        self.bc_weight = bc_weight
         self.return_range: Tensor
         self.register_buffer("return_range", between)
         self.q_model = learning_copy(self.model, self.model, self.hparams["lora"])
@@ -118,7 +122,8 @@ class QSFT(LanguageModule):
             logits_of(model, self.hidden_states(trunk_of(model), batch))
             for model in (self.model, self.target_q_model, self.q_model)
         )
-        base, target = mask_scores(base, invalid), mask_scores(target, invalid)
+        base = mask_scores(base, invalid)
+        target = mask_scores(target, invalid)
         next_ratio = best_ratio(target, base, self.support)[batch.next]
         base_nll = gather_token_scores(base, batch.state, batch.token).nll
         weight = qsft_weight(batch.reward, next_ratio, batch.terminated, gamma=self.gamma, low=low, high=high)

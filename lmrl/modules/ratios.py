@@ -41,7 +41,8 @@ class RatioModel(NamedTuple):
         self, module: LanguageModule, proposals: Sequence[str], beta: float, slots: int = 32, **settings: Any
     ) -> RerankPolicy:
         """Score actions by their likelihood under the policy that plays."""
-        window, engine = module.context_window(), Engine(self.trunk, slots)
+        window = module.context_window()
+        engine = Engine(self.trunk, slots)
         invalid = unspoken_ids(module)
         scores = partial(logit_table, self.trunk)
         guidance = RatioGuidance(engine, (scores,), beta, support=self.support, invalid=invalid)

@@ -78,7 +78,8 @@ def learning_copy(model: PreTrainedModel, part: PreTrainedModel, lora: Mapping[s
 
 def build_q_heads(model: PreTrainedModel, count: int, bias: float, rank: int | None) -> nn.ModuleList:
     """Q heads over the vocabulary of a model, on hidden vectors as wide as its own."""
-    width, vocabulary = int(model.config.hidden_size), vocabulary_of(model)
+    width = int(model.config.hidden_size)
+    vocabulary = vocabulary_of(model)
     return nn.ModuleList([ValueHead(width, vocabulary, bias, rank) for _ in range(count)])
 
 
@@ -93,7 +94,8 @@ def load_pretrained_values(module: LanguageModule, ours: Mapping[str, Tensor], r
     Raises:
         UserError: if these are values of another kind, or there are none where they are required.
     """
-    name, lora = module.hparams["pretrained"], module.hparams["lora"] is not None
+    name = module.hparams["pretrained"]
+    lora = module.hparams["lora"] is not None
     if name is None or next(iter(ours.values())).is_meta:  # the first process loads them for all
         return
     learned = exported_values(resolve_pretrained(name))

@@ -1,4 +1,4 @@
-"""Second speakers with a model behind them. An environment takes one as an argument and never imports any."""
+"""Partners with a model behind them. An environment takes one as an argument and never imports any."""
 
 from lmrl.partners.environment import environment, make_partner, partner_dialogue, partner_episodes
 

@@ -1,4 +1,4 @@
-"""A chat model behind an OpenAI-compatible endpoint as the second speaker."""
+"""A chat model behind an OpenAI-compatible endpoint as the partner."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _CONCLUDE = "The talk is over. Conclude now, with nothing but one line that begi
 
 
 def conversation(request: PartnerRequest) -> list[dict[str, str]]:
-    """The messages that a chat model answers as the second speaker.
+    """The messages that a chat model answers as the partner.
 
     Raises:
         UserError: for a task without prompts, or if one of the facts that it needs is missing.
@@ -45,7 +45,9 @@ _SPEAKERS = ("buyer", "oracle", "resident", "answer", "reply", "assistant", "you
 _OTHERS = ("seller", "player", "user", "question")
 _QUOTES = "\"'*`\u201c\u201d "
 _CONCLUSION = "Output:"
-_READ, _LONGEST = 65_536, 4_096  # characters of an answer that are read, and of a line that is said
+# characters of an answer that are read, and of a line that is said
+_READ = 65_536
+_LONGEST = 4_096
 
 
 class ChatPartner:
@@ -83,9 +85,11 @@ def _line(answer: str, request: PartnerRequest) -> str:
 
     Thoughts, the name of the speaker, quotation marks around it and what the model made the other one say are left out.
     """
-    prompts, begin = partner_prompts(request.task), request.begin
+    prompts = partner_prompts(request.task)
+    begin = request.begin
     speaker = _names(_SPEAKERS + prompts.speakers, " *")
-    lines = [text for line in without_thoughts(answer)[:_READ].splitlines() if (text := line.strip(_QUOTES))]
+    stripped = [line.strip(_QUOTES) for line in without_thoughts(answer)[:_READ].splitlines()]
+    lines = [line for line in stripped if line]
     own = [speaker.sub("", line, count=1) if speaker.match(line) else line for line in _until(lines, prompts.others)]
     wanted = [line for line in own if begin and begin in line] or own[:1]
     wanted += [line for line in own[1:] if line.startswith(_CONCLUSION) and line not in wanted][:1]

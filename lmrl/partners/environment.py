@@ -1,4 +1,4 @@
-"""Environments whose second speaker is named on the command line or in a configuration, and what that one reads."""
+"""Environments whose partner is named on the command line or in a configuration, and what that one reads."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ _KINDS = {
 
 
 def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
-    """The second speaker of that name: ``scripted`` (None), ``lm:PATH``, ``chat:MODEL`` or ``vllm:URL#MODEL``.
+    """The partner of that name: ``scripted`` (None), ``lm:PATH``, ``chat:MODEL`` or ``vllm:URL#MODEL``.
 
     Args:
         name: of the partner, or a mapping with its ``name`` and settings: those of `lmrl.partners.lm.LMPartner`,
@@ -74,7 +74,7 @@ def _check_settings(kind: str, settings: Mapping[str, Any], taker: Callable[...,
 
 
 def check_budget(partner: Any, workers: int) -> None:
-    """Make sure that a second speaker with a budget is asked by one process alone.
+    """Make sure that a partner with a budget is asked by one process alone.
 
     Args:
         partner: a name, or a mapping of a name and settings.
@@ -89,7 +89,7 @@ def check_budget(partner: Any, workers: int) -> None:
 
 
 def environment(task: str, arguments: Mapping[str, Any] | None = None) -> Callable[[], TextEnv]:
-    """Something that makes the environment of a task; all that it makes share one second speaker.
+    """Something that makes the environment of a task; all that it makes share one partner.
 
     Args:
         task: name of the task.
@@ -106,10 +106,10 @@ def environment(task: str, arguments: Mapping[str, Any] | None = None) -> Callab
 
 
 def partner_dialogue(request: PartnerRequest) -> PartnerDialogue:
-    """The dialogue as the second speaker reads it; the reply comes next.
+    """The dialogue as the partner reads it; the reply comes next.
 
     Raises:
-        UserError: for a task whose second speaker has no prompts.
+        UserError: for a task whose partner has no prompts.
     """
     return partner_prompts(request.task).dialogue(request)
 

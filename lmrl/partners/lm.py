@@ -1,4 +1,4 @@
-"""A language model as the second speaker, which reads what the task's prompts make of a dialogue."""
+"""A language model as the partner, which reads what the task's prompts make of a dialogue."""
 
 import hashlib
 from collections.abc import Sequence
@@ -39,7 +39,9 @@ class LMPartner:
     """
 
     def __init__(self, path: str, temperature: float = 0.0, max_new_tokens: int = _ROOM, slots: int = 64) -> None:
-        self.path, self.temperature, self.max_new_tokens = path, temperature, max_new_tokens
+        self.path = path
+        self.temperature = temperature
+        self.max_new_tokens = max_new_tokens
         folder = resolve_pretrained(path)
         self.model: PreTrainedModel
         self._policy: LMPolicy | None = None

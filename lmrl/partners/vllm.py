@@ -1,4 +1,4 @@
-"""A language model at a vLLM server as the second speaker; it reads what `lmrl.partners.lm.LMPartner` reads."""
+"""A language model at a vLLM server as the partner; it reads what `lmrl.partners.lm.LMPartner` reads."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -41,7 +41,8 @@ class Keys:
     """
 
     def __init__(self, announce: Callable[[str], object], make: Callable[[], str] = secrets.token_urlsafe) -> None:
-        self._announce, self._make = announce, make
+        self._announce = announce
+        self._make = make
         self._keys: set[str] = set()
         self._hidden: set[str] = set()
         self._sessions: set[str] = set()
@@ -97,7 +98,8 @@ class OwnRequests:
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
-        self._app, self._names = app, {"localhost", *(name.lower() for name in names)}
+        self._app = app
+        self._names = {"localhost", *(name.lower() for name in names)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -113,7 +115,8 @@ class OwnRequests:
         await app(scope, receive, answer)
 
     def _refusal(self, headers: Headers) -> str | None:
-        host, origin = headers.get("host", ""), headers.get("origin")
+        host = headers.get("host", "")
+        origin = headers.get("origin")
         if not self._is_own(host):
             return "This is not a name of this machine. Open the address that lmrl web printed."
         if (

@@ -91,7 +91,8 @@ class _Games:
         """A shared game: an order like any other, of a person alone, and the moves that they typed."""
         if not isinstance(told, dict) or set(told) != {"order", "moves"}:
             raise UserError(f"a shared game has the fields order, moves, got {told!r:.200}")
-        order, moves = self._offer.check(Order.read(told["order"]), shared=True), read_moves(told["moves"])
+        order = self._offer.check(Order.read(told["order"]), shared=True)
+        moves = read_moves(told["moves"])
         if [*order.policies, order.advisor] != [PERSON, ""]:
             raise UserError("a shared game has one player, who is human, and no advisor")
         return self._begin(session, order, moves)
@@ -131,7 +132,8 @@ class _Games:
 
     def step(self, session: str, told: Any) -> dict[str, Any]:
         with self._lock:
-            game, typed = self._find(session, told), told.get("action")
+            game = self._find(session, told)
+            typed = told.get("action")
             if not isinstance(typed, str | None):
                 raise UserError(f"action must be a text, got {typed!r:.80}")
             game.step(typed)

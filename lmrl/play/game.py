@@ -73,10 +73,12 @@ class Game:
     """
 
     def __init__(self, order: Order, chat: Mapping[str, Any] | None = None) -> None:
-        row, arguments = registry.task(order.task), env_arguments(order.env)
+        row = registry.task(order.task)
+        arguments = env_arguments(order.env)
         if len(order.policies) not in (1, 2) or list(order.policies).count(PERSON) > 1:
             raise UserError(f"policy must be one player or two, at most one of them human, got {list(order.policies)}")
-        self.order, self.actions = order, [action.strip() for action in row.actions]
+        self.order = order
+        self.actions = [action.strip() for action in row.actions]
         told = {name: chat if is_chat(name) else None for name in (*order.policies, order.advisor)}
         with own_tasks_only():
             self._adviser = named_adviser(order.advisor, row, arguments, told[order.advisor]) if order.advisor else None
@@ -213,7 +215,8 @@ class Offer:
     """
 
     def __init__(self, first: Order, runs: Path, chat: Mapping[str, Any] | None = None) -> None:
-        self.first, self.chat = first, chat
+        self.first = first
+        self.chat = chat
         self._runs = runs
         self._named = [name for name in (*first.policies, first.advisor) if name and name != PERSON]
 
@@ -242,7 +245,7 @@ class Offer:
         Args:
             order: what is to be played.
             shared: it comes from a link, whose author chose it and which begins at once: the arguments of the
-                command line, such as a second speaker at an endpoint, are not for it.
+                command line, such as a partner at an endpoint, are not for it.
 
         Raises:
             UserError: it names a player or an argument that is not on offer.

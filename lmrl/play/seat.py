@@ -76,11 +76,15 @@ class Seat:
         place: int = 0,
         env: Mapping[str, Any] | None = None,
     ) -> None:
-        self.name, self.over = name, False
+        self.name = name
+        self.over = False
         self.notes: list[str] = []
         """What each text says, in words (`lmrl.envs.task.Guide.note`): one more than there are turns."""
-        self._task, self._make_env, self._player = task, make_env, player
-        self._guide, self._env = guide(task), {**row_of(task).kwargs, **(env or {})}
+        self._task = task
+        self._make_env = make_env
+        self._player = player
+        self._guide = guide(task)
+        self._env = {**row_of(task).kwargs, **(env or {})}
         self._slot = Slot(make_env(), place)
         self._slot.begin(0, Start(seed))
         self._drawn = make_picture(task, lambda: self._slot.env)
@@ -96,7 +100,7 @@ class Seat:
 
     @property
     def dialogue(self) -> bool:
-        """Whether there is a second speaker."""
+        """Whether there is a partner."""
         return isinstance(self._slot.env, DialogueEnv)
 
     def request(self) -> Request:
@@ -120,7 +124,7 @@ class Seat:
         return Move(Reply(f"{typed}\n"), None)
 
     def play(self, move: Move) -> None:
-        """Play it. If the environment or its second speaker fails, the episode is where it was before."""
+        """Play it. If the environment or its partner fails, the episode is where it was before."""
         try:
             (turn,) = step_together([(self._slot.index, self._slot.env, move.reply.text)])
         except Exception:
@@ -159,7 +163,8 @@ class Seat:
 
     def _note_words(self, episode: Episode) -> None:
         """Read only when a page asks for it."""
-        known, first = any(value is not None for value in self._values), len(self._words)
+        known = any(value is not None for value in self._values)
+        first = len(self._words)
         if self._player is not None and known:
             self._words += play.words_from(self._player, episode, first)
         else:

@@ -37,7 +37,9 @@ def play_episode(
         name: of the adviser.
         player: who plays, each move shown with V of the state where it has values; None: the person at the terminal.
     """
-    console, guide, make = Console(highlight=False), registry.guide(task.name), environment(task.name, arguments)
+    console = Console(highlight=False)
+    guide = registry.guide(task.name)
+    make = environment(task.name, arguments)
     picture = registry.make_picture(task.name, make)
 
     def show(request: Request) -> None:
@@ -61,7 +63,8 @@ def play_episode(
         _show(console, guide, picture, seat.request(), seat)
         _print_ending(console, seat)
     except (KeyboardInterrupt, UserError):  # it is over: Ctrl-C, Ctrl-D, or a player that fails
-        if solution := seat.solution(leaving=True):
+        solution = seat.solution(leaving=True)
+        if solution:
             console.print(f"\n{solution}", markup=False, soft_wrap=True)
         raise
     finally:
@@ -79,7 +82,8 @@ def known_actions(task: Task, arguments: Mapping[str, Any], seed: int) -> list[s
     Raises:
         UserError: the task does not list it.
     """
-    env, spelling = environment(task.name, arguments)(), registry.guide(task.name).spelling
+    env = environment(task.name, arguments)()
+    spelling = registry.guide(task.name).spelling
     try:
         env.reset(seed=seed)
         listed = env.legal_actions() if isinstance(env, TextEnv) else ()
@@ -130,7 +134,8 @@ def _show(console: Console, guide: Guide, picture: Picture | None, request: Requ
 
 
 def _print_ending(console: Console, seat: Seat) -> None:
-    episode, solution = seat.episode(), seat.solution()
+    episode = seat.episode()
+    solution = seat.solution()
     if solution:
         console.print(printable(solution), markup=False, soft_wrap=True)
     ending = "solved" if episode.success else "not solved"

@@ -59,7 +59,9 @@ def view_data(
         recorded: those that the file names; where it may not choose them (see
             `lmrl.envs.registry.recorded_arguments`), there is no such picture.
     """
-    texts, tasks, columns = _Texts(), dict[str, dict[str, Any]](), dict[str, list[Any]]()
+    texts = _Texts()
+    tasks = dict[str, dict[str, Any]]()
+    columns = dict[str, list[Any]]()
     pictures: dict[str, Picture | None] = {}
     for episode in episodes:
         task = printable(episode.task)
@@ -154,7 +156,8 @@ def write_view(
 def _module(run: Path, source: Path, allow_other_task: bool) -> LanguageModule:
     """The module of a run, if it was trained on what the episodes are of."""
     module = load_module(run)
-    own, played = module.made_with.get("task"), next((episode.task for episode in read_episodes(source)), None)
+    own = module.made_with.get("task")
+    played = next((episode.task for episode in read_episodes(source)), None)
     if None not in (own, played) and own != played and not allow_other_task:
         told = f"{run} was trained on {own}, the episodes of {source} are of {played}"
         raise UserError(f"{told}; if that is meant: --allow_other_task")

@@ -51,7 +51,8 @@ def action_of(answer: str, form: str, key: str) -> str | None:
 
 
 def _in_object(said: str, key: str) -> str | None:
-    decoder, at = json.JSONDecoder(), said.find("{")
+    decoder = json.JSONDecoder()
+    at = said.find("{")
     while at >= 0:
         try:
             record, _ = decoder.raw_decode(said, at)
@@ -65,8 +66,11 @@ def _in_object(said: str, key: str) -> str | None:
 
 
 def _first_line(said: str) -> str:
-    lines = (line.strip(_QUOTES) for line in said.splitlines())
-    return next((words for line in lines if (words := _SPEAKER.sub("", line, count=1).strip(_QUOTES))), "")
+    for line in said.splitlines():
+        words = _SPEAKER.sub("", line.strip(_QUOTES), count=1).strip(_QUOTES)
+        if words:
+            return words
+    return ""
 
 
 PROMPTS_VERSION = 1
@@ -179,8 +183,11 @@ class ChatPolicy:
         prompt = chat_prompt(task)
         if reply not in REPLIES:
             raise unknown("reply", reply, REPLIES)
-        self.speaker, self.replies, self.unreadable = speaker, 0, 0
-        self._task, self._form = prompt, reply
+        self.speaker = speaker
+        self.replies = 0
+        self.unreadable = 0
+        self._task = prompt
+        self._form = reply
         self._examples = best_examples(episodes, self._task)
         self._introduction = introduction(self._task, self._task.appendix(env or {}), self._examples, reply)
         self._odd: list[str] = []

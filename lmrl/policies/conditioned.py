@@ -31,7 +31,9 @@ class ConditionedPolicy:
     """
 
     def __init__(self, policy: Policy, line: str, always: bool) -> None:
-        self.policy, self.line, self.always = policy, line, always
+        self.policy = policy
+        self.line = line
+        self.always = always
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """One action per request, in their order."""

@@ -190,7 +190,8 @@ class ActorCriticPolicy(LMPolicy):
 
     def state_values(self, requests: Sequence[Request]) -> Tensor:
         """V of the state in which each request asks, ``(n,)`` float32 on the CPU."""
-        slots, contexts = [request.slot for request in requests], self._context_builder.contexts(requests)
+        slots = [request.slot for request in requests]
+        contexts = self._context_builder.contexts(requests)
         hidden = self._decoder.engine.feed(slots, contexts)
         with torch.inference_mode():
             return self._v_head(hidden).reshape(-1).float().cpu().clone()

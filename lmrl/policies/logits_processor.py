@@ -49,8 +49,11 @@ class ValueGuidedLogitsProcessor(LogitsProcessor):
         if not q_heads:
             raise UserError("q_heads must have at least one head, got none")
         check_range("[0, inf)", beta=beta)
-        self.value_model, self.q_heads, self.beta = value_model, tuple(q_heads), beta
-        self.invalid, self.pad_token_id = invalid, pad_token_id
+        self.value_model = value_model
+        self.q_heads = tuple(q_heads)
+        self.beta = beta
+        self.invalid = invalid
+        self.pad_token_id = pad_token_id
         self._weights = Weights(value_model)
         self._read = torch.empty(0, 0, dtype=torch.long)
         self._cache = DynamicCache()
@@ -94,7 +97,8 @@ class ValueGuidedLogitsProcessor(LogitsProcessor):
         # Else it is another text, beams have changed places, or the model has learned in between.
         goes_on = before < ids.shape[1] and torch.equal(ids[:, :before], self._read)
         if self._weights.changed() or not goes_on:
-            self._cache, before = DynamicCache(), 0
+            self._cache = DynamicCache()
+            before = 0
         seen = torch.ones_like(ids) if self.pad_token_id is None else (ids != self.pad_token_id).cumsum(1).clamp(max=1)
         hidden: Tensor = self.value_model(
             input_ids=ids[:, before:],

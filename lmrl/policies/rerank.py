@@ -134,12 +134,14 @@ class RerankPolicy:
     ) -> None:
         check_range("[0, inf)", logit_weight=logit_weight)
         encoder = encoder_for(tokenizer, window)
-        self._proposals, self._ids = tuple(proposals), [encoder.action(text) for text in proposals]
+        self._proposals = tuple(proposals)
+        self._ids = [encoder.action(text) for text in proposals]
         if not self._ids or not all(self._ids):
             raise UserError(f"proposals must be one or more texts that are not empty, got {list(proposals)}")
         self._temperature = SamplingSettings(temperature).temperature
         self._judges: list[tuple[Sequence[Engine], Measure, float]] = []
-        if weight := _likelihood_weight(score, logit_weight):
+        weight = _likelihood_weight(score, logit_weight)
+        if weight:
             engine = Engine(_given("model", model), slots)
             invalid = invalid_ids(tokenizer, engine.model.config.vocab_size, engine.model.device, encoder.end)
             if score == "guided":
@@ -170,7 +172,8 @@ class RerankPolicy:
 
     def scores(self, requests: Sequence[Request]) -> Tensor:
         """``(n, proposals)`` float32 on the CPU, larger is better."""
-        slots, contexts = [request.slot for request in requests], self._context_builder.contexts(requests)
+        slots = [request.slot for request in requests]
+        contexts = self._context_builder.contexts(requests)
         parts = [
             weight * proposal_scores(engines, measure, slots, contexts, self._ids)
             for engines, measure, weight in self._judges

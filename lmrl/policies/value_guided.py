@@ -65,7 +65,8 @@ class ValueGuidedPolicy:
         slots: int = 32,
         compile: bool | str = False,
     ) -> None:
-        speaking, self._values = Engine(model, slots, compile=compile), Engine(value_model, slots, compile=compile)
+        speaking = Engine(model, slots, compile=compile)
+        self._values = Engine(value_model, slots, compile=compile)
         positions = min(speaking.max_length, self._values.max_length)
         self._context_builder = ContextBuilder(tokenizer, window, positions, max_new_tokens)
         self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._context_builder.stop_ids())
@@ -98,7 +99,8 @@ class ValueGuidedPolicy:
         With a V head, its answer (ILQL: an upper expectile of Q). Without one (MC), the expectation of the lowest Q
         under the very distribution that the next token is sampled from; for a greedy policy, the Q of its choice.
         """
-        slots, contexts = [request.slot for request in requests], self._context_builder.contexts(requests)
+        slots = [request.slot for request in requests]
+        contexts = self._context_builder.contexts(requests)
         hidden = self._values.feed(slots, contexts)
         with torch.inference_mode():
             value = self._expected_q(slots, contexts, hidden) if self._v_head is None else self._v_head(hidden)
@@ -106,7 +108,8 @@ class ValueGuidedPolicy:
 
     def _expected_q(self, slots: Sequence[int], contexts: Sequence[Sequence[int]], hidden: Tensor) -> Tensor:
         s = self._settings
-        logits, speaking = self._decoder.score(slots, contexts), self._decoder.engine
+        logits = self._decoder.score(slots, contexts)
+        speaking = self._decoder.engine
         weights = process_logits(logits, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p).exp()
         q = self._guidance.q(hidden, speaking.logits(speaking.feed(slots, contexts)))
         # Only what may be said counts: an infinite Q of an impossible token must not become 0 * inf.
@@ -144,7 +147,8 @@ class RatioGuidedPolicy(ValueGuidedPolicy):
         **settings: Any,
     ) -> None:
         check_range("[0, 1]", support=support)
-        self._support, self._range = support, return_range
+        self._support = support
+        self._range = return_range
         scores = partial(logit_table, value_model)
         parts: dict[str, Any] = {"value_model": trunk_of(value_model), "q_heads": [scores]}
         super().__init__(model, tokenizer, window, **parts, **settings)

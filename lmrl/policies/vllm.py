@@ -52,7 +52,8 @@ class VLLMPolicy:
                 f"temperature must be 0 or at least {_LEAST_TEMPERATURE} at a vLLM server, got {settings.temperature}"
             )
         self.client = client
-        self._context_builder, self._settings = builder, settings
+        self._context_builder = builder
+        self._settings = settings
         self._body = _body(settings, invalid)
         self._known = len(builder.encoder.tokenizer)
         self._check_logprobs()
@@ -71,7 +72,8 @@ class VLLMPolicy:
 
     def describe(self) -> dict[str, Any]:
         """Server, model, tokenizer and settings, and what was asked so far."""
-        settings, builder = self._settings, self._context_builder
+        settings = self._settings
+        builder = self._context_builder
         return {
             "model": self.client.model,
             "endpoint": self.client.url,

@@ -17,7 +17,10 @@ from lmrl.report.wording import FEW, MINUS, NO_SPREAD, UNKNOWN, label, number, o
 
 __all__ = ["differences", "offline_rl", "order", "side_by_side"]
 
-_BC, _FILTERED, _OFFLINE_RL, _PROMPTED = "bc", "filtered_bc", ("mc", "ilql"), "gpt4"
+_BC = "bc"
+_FILTERED = "filtered_bc"
+_OFFLINE_RL = ("mc", "ilql")
+_PROMPTED = "gpt4"
 _ROUNDING = 1e-9  # of means; a difference has to be larger
 
 
@@ -148,7 +151,8 @@ def _few(ours: Score, base: Score) -> str:
 
 def _intervals(ours: Score, base: Score, published: Scores) -> tuple[Interval, Interval]:
     """Return the intervals of the difference of both means: normalised, and in returns."""
-    both, count = [*ours.samples, *base.samples], len(ours.returns)
+    both = [*ours.samples, *base.samples]
+    count = len(ours.returns)
     points = stratified_interval(both, partial(_gap, count=count, published=published))
     return points, stratified_interval(both, partial(_gap, count=count))
 

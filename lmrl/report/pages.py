@@ -107,7 +107,8 @@ def page_parts(pictures: Sequence[type[Picture]], *names: str) -> dict[str, Any]
     A picture whose files cannot be read is reported and left out: the page shows episodes of its task without one.
     """
     own = _text_of("lmrl.report:templates/pictures.js")
-    before, styles = [own], []
+    before = [own]
+    styles = []
     for picture in pictures:
         try:
             texts = _text_of(picture.script), _text_of(picture.style) if picture.style else ""

@@ -129,7 +129,7 @@ def plot_probes(plot: ProbePlot, probes: Mapping[str, Any], path: Path, title: s
 
 def _return_curve(axis: Axes, name: str, seeds: Sequence[Curves], along: Along | None) -> int:
     found = [curves for curves in seeds if along is None or along.column in curves]
-    curves = [curve for curves in found if (curve := _returns(curves)) is not None]
+    curves = [curve for curve in map(_returns, found) if curve is not None]
     common = sorted(set.intersection(*(set(curve.steps) for curve in curves))) if curves else []
     if not common:
         return 0
@@ -178,7 +178,8 @@ def _smoothed(curve: Curve, parts: int = 40) -> Curve:
         return curve
     sums = np.concatenate([[0.0], np.cumsum(curve.values)])
     places = np.arange(len(curve.values))
-    first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(places))
+    first = np.maximum(places - half, 0)
+    last = np.minimum(places + half + 1, len(places))
     return Curve(curve.steps, ((sums[last] - sums[first]) / (last - first)).tolist())
 
 

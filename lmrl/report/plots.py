@@ -83,7 +83,8 @@ def _range(bars: Sequence[Bar]) -> tuple[float, float]:
     shown = (end for bar in bars for end in (bar.value, bar.published, bar.tuned, *(bar.interval or ())))
     ends = [end for end in shown if end is not None]
     ends += [end for bar in bars if bar.seeds is not None for end in bar.seeds]
-    low, high = min([0.0, *ends]), max([100.0, *ends])
+    low = min([0.0, *ends])
+    high = max([100.0, *ends])
     return max(_FARTHEST[0], low - 2), min(_FARTHEST[1], high + 3)
 
 

@@ -80,7 +80,8 @@ def _row(score: Score) -> dict[str, Any]:
 
 
 def _constants(task: str) -> dict[str, Any]:
-    scale, own = registry.task(task).scores, registry.task(task).own_scale
+    scale = registry.task(task).scores
+    own = registry.task(task).own_scale
     published = {"minimum": scale.minimum, "average": scale.average, "maximum": scale.maximum, "note": scale.note}
     return {**published, "own": None if own is None else asdict(own)}
 
@@ -90,7 +91,8 @@ def _trained(players: Mapping[str, Score]) -> list[str]:
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
-    text, flat = io.StringIO(), [dict(_flat(row)) for row in rows]
+    text = io.StringIO()
+    flat = [dict(_flat(row)) for row in rows]
     writer = csv.DictWriter(
         text, list(dict.fromkeys(name for row in flat for name in row)), restval="", lineterminator="\n"
     )
@@ -195,7 +197,8 @@ def write_report(
         UserError: an unknown task, no results at all, a broken result file, a folder into which another process has
             been writing for a minute, or one that has files of the report's names that no report has made.
     """
-    runs, out = Path(runs), Path(out)
+    runs = Path(runs)
+    out = Path(out)
     found = _found(runs, tasks)
     scores = {task: task_scores(runs, task, players) for task, players in found.items()}
     made = _made(runs, found)
@@ -273,7 +276,11 @@ def _write(
 
 def _found(runs: Path, tasks: Sequence[str] | None) -> Found:
     chosen = [registry.task(task).name for task in tasks] if tasks is not None else list(registry.tasks())
-    found = {task: players for task in chosen if (players := read_records(runs, task))}
+    found = {}
+    for task in chosen:
+        players = read_records(runs, task)
+        if players:
+            found[task] = players
     if not found:
         raise UserError(f"no results of {', '.join(chosen)} in {runs}; make some with: lmrl reproduce {chosen[0]}")
     return found

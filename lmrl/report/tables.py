@@ -45,7 +45,8 @@ __all__ = [
 
 def commands(result: Record) -> str:
     """The commands that make this result again, with seed and wall time of each."""
-    scores, lines = result.scores, [label(result.algorithm)]
+    scores = result.scores
+    lines = [label(result.algorithm)]
     steps: dict[str, Any] = {name: step for name, step in result.timing.items() if isinstance(step, dict)}
     for name, step in steps.items():
         lines.append(f"  {step.get('command', name)}    # {duration(step.get('seconds'))}")
@@ -139,8 +140,10 @@ def task_words(
         scores: over all seeds, by name.
         expected: algorithms that ought to be among them.
     """
-    record, names = registry.task(task), ordered(results)
-    published, plot = record.scores, registry.probe_plot(task)
+    record = registry.task(task)
+    names = ordered(results)
+    published = record.scores
+    plot = registry.probe_plot(task)
     missing = [name for name in expected if name not in results]
     return {
         "title": f"{task}: {record.description}",
@@ -165,7 +168,8 @@ def _tokens(config: Mapping[str, Any]) -> str:
         return ""
     if settings.get("pretrained"):
         return ""
-    name, task = settings.get("tokenizer") or "the default tokenizer", settings.get("task_tokens")
+    name = settings.get("tokenizer") or "the default tokenizer"
+    task = settings.get("task_tokens")
     with_texts = f", with the texts of {task if isinstance(task, str) else task['name']} as tokens" if task else ""
     return f"Tokens: those of {name}{with_texts}."
 
@@ -196,7 +200,8 @@ def _results(scores: Mapping[str, Score], published: Scores) -> Table:
 
 
 def _result(ours: Score, published: Scores) -> tuple[str, ...]:
-    name, low_high = ours.name, ours.over_seeds
+    name = ours.name
+    low_high = ours.over_seeds
     unknown = f"[{NO_SPREAD}]" if len(ours.seeds) > 1 else UNKNOWN
     return (
         named(ours),
@@ -324,7 +329,8 @@ def _table_words(tasks: Sequence[str]) -> str:
             "† marks those that do not follow from its own constants."
         )
     if unscaled:
-        of, have = f" of {', '.join(unscaled)}" if words else "", "task has" if len(unscaled) == 1 else "tasks have"
+        of = f" of {', '.join(unscaled)}" if words else ""
+        have = "task has" if len(unscaled) == 1 else "tasks have"
         words.append(f"Mean returns{of}: the {have} no published constants.")
     return " ".join(words)
 

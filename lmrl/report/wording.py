@@ -80,7 +80,8 @@ def ordered(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=lambda name: (rank.get(name, rank["optimal"] - 0.5), name))
 
 
-MINUS, UNKNOWN = "\N{MINUS SIGN}", "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
+UNKNOWN = "\N{EN DASH}"
 
 BEFORE = "\N{DOUBLE DAGGER}"
 """Marks a player some of whose runs are older than a fix that changes their numbers."""

@@ -374,7 +374,8 @@ def _shortened(config: Any, few_games: int | None) -> list[str]:
     if few_games is None:
         return []
     kept: list[dict[str, Any]] = [{"class_path": "lmrl.callbacks.KeepLast"}]
-    words, steps = [], _FEW_STEPS
+    words = []
+    steps = _FEW_STEPS
     rounds = [entry for entry in value_at(config, "trainer.callbacks") or () if entry.class_path == _ROUNDS]
     if rounds:
         group = int(value_at(rounds[0], "init_args.group_size") or 1)  # a round is made up of whole groups

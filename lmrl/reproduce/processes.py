@@ -68,7 +68,8 @@ class Processes:
             CommandFailed: with the last lines of its output.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        command, started = shlex.join(("lmrl", *without_secrets(step.words))), monotonic()
+        command = shlex.join(("lmrl", *without_secrets(step.words)))
+        started = monotonic()
         spent = _seconds_before(folder, step)
         record = {"command": command, "threads": self.threads, "recipe": step.recipe, "before": spent}
         # Noted before it begins: without `seconds` it was killed, and the recipe says what it was.

@@ -36,7 +36,9 @@ class Progress:
     """
 
     def __init__(self, console: Console, log: Path, jobs: int = 1) -> None:
-        self._console, self._log, self._jobs = console, log, jobs
+        self._console = console
+        self._log = log
+        self._jobs = jobs
         self._labels: dict[str, str] = {}
         self._left: list[Cell] = []
         self._seconds: dict[tuple[str, ...], list[float]] = defaultdict(list)
@@ -77,7 +79,8 @@ class Progress:
         """A cell is finished, with this record."""
         self._left.remove(cell)
         self._learn(cell, record)
-        scores, took = record["scores"], duration(record["seconds"]["total"])
+        scores = record["scores"]
+        took = duration(record["seconds"]["total"])
         shown = with_interval(scores["normalized"], scores["normalized_ci"])
         self.say(f"{self._labels[cell.name]}: done in {took}, normalised {shown}{self._rest()}")
 
@@ -104,7 +107,7 @@ class Progress:
         return next((mean(self._seconds[key]) for key in _kinds(cell) if self._seconds[key]), None)
 
     def _rest(self) -> str:
-        known = [seconds for cell in self._left if (seconds := self._expected(cell)) is not None]
+        known = [seconds for seconds in map(self._expected, self._left) if seconds is not None]
         if not self._left:
             return ""
         unknown = len(self._left) - len(known)
@@ -158,7 +161,8 @@ def summary(runs: Path, tasks: Sequence[str]) -> Table:
     for head in ("seed", "as trained [95 %]", "tuned [95 %]", "paper", "success"):
         table.add_column(escape(head), justify="right", no_wrap=True)
     for task in tasks:
-        published, results = registry.task(task).scores, read_records(runs, task)
+        published = registry.task(task).scores
+        results = read_records(runs, task)
         if results:
             table.add_row(f"[bold]{task}[/bold]")
         for name in ordered(results):

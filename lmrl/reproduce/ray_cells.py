@@ -66,7 +66,8 @@ class RayCells:
     """
 
     def __init__(self, order: Order, address: str, jobs: int | None, launcher: Sequence[str] | None = None) -> None:
-        self._order, self._jobs = order, jobs
+        self._order = order
+        self._jobs = jobs
         self._launcher = None if launcher is None else tuple(launcher)
         self._cluster = Cluster(address)
         gpu = order.preset.device is not None

@@ -56,7 +56,8 @@ def finish(cell: Cell, order: Order) -> dict[str, Any]:
 
 
 def _of_play(cell: Cell) -> dict[str, Any]:
-    best, last = cell.folder / "evaluation", cell.folder / "evaluation_last"
+    best = cell.folder / "evaluation"
+    last = cell.folder / "evaluation_last"
     scores = read_json(best / "scores.json")
     found: dict[str, Any] = {"scores": scores, "versions": scores.get("provenance", {}).get("versions", {})}
     tokens: dict[str, Any] = {"played": _said(best)}
@@ -140,7 +141,10 @@ class Threads:
     """
 
     def __init__(self, order: Order, processes: Processes, jobs: int, say: Callable[[str], None] = print) -> None:
-        self._order, self._processes, self._jobs, self._say = order, processes, jobs, say
+        self._order = order
+        self._processes = processes
+        self._jobs = jobs
+        self._say = say
         self._executor = ThreadPoolExecutor(max_workers=jobs)
 
     def free(self, running: int) -> int | None:
@@ -208,7 +212,8 @@ class _Run:
     def run(self) -> dict[str, str]:
         try:
             while self.waiting or self.running:
-                if ready := self._ready():
+                ready = self._ready()
+                if ready:
                     for cell in ready:
                         self.waiting.remove(cell)
                         self.progress.start(cell, standing(cell, cell.fit) if cell.fit else None)
@@ -282,7 +287,8 @@ def train(cell: Cell, processes: Processes, say: Callable[[str], None] = print) 
     elif found is Standing.FRESH:
         with locked(cell.folder, "run folder"):  # in which somebody may be training
             begun = _recipe(cell.folder) == cell.fit.recipe
-            if moved := set_aside(cell.folder):  # as `lmrl fit --overwrite` does
+            moved = set_aside(cell.folder)
+            if moved:  # as `lmrl fit --overwrite` does
                 why = "was broken off before its first checkpoint" if begun else "was made with other settings"
                 say(f"{cell.folder.as_posix()} {why}: moved to {moved.as_posix()}")
         processes.run(cell.fit, cell.folder)

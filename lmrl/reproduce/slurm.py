@@ -113,7 +113,8 @@ class SlurmJobs:
         launcher: Sequence[str] = LMRL,
         cluster: str = "slurm",
     ) -> None:
-        given, submitit = slurm_parameters(options), import_module("submitit")
+        given = slurm_parameters(options)
+        submitit = import_module("submitit")
         logging.getLogger("submitit").setLevel(logging.ERROR)
         missing = [name for name in ("sbatch", "srun", "sacct") if shutil.which(name) is None]
         if cluster == "slurm" and missing:
@@ -123,8 +124,11 @@ class SlurmJobs:
         if jobs is not None:
             given["slurm_array_parallelism"] = jobs
         self._executor.update_parameters(name="lmrl", **given)
-        self._order, self._launcher, self._say = order, tuple(launcher), say
-        self._submitit, self._cluster = submitit, cluster
+        self._order = order
+        self._launcher = tuple(launcher)
+        self._say = say
+        self._submitit = submitit
+        self._cluster = cluster
 
     def free(self, running: int) -> int | None:
         """No limit: SLURM queues what is too much."""
@@ -136,7 +140,11 @@ class SlurmJobs:
         Raises:
             UserError: SLURM refuses, or a job works on a cell by another recipe.
         """
-        found = {cell.name: job for cell in cells if (job := self._submitted(cell)) is not None}
+        found = {}
+        for cell in cells:
+            job = self._submitted(cell)
+            if job is not None:
+                found[cell.name] = job
         fresh = [cell for cell in cells if cell.name not in found]
         if fresh:
             found |= dict(zip((cell.name for cell in fresh), self._submit(fresh), strict=True))

@@ -173,7 +173,8 @@ def write_study(
     check_page(out, "lmrl study")
     conditions = {name: played_file(path) for name, path in conditions.items()}
     drawn = draw_samples(conditions, samples, seed, turns)
-    study, key = _study_id(question, drawn), out.with_suffix(".key.json")
+    study = _study_id(question, drawn)
+    key = out.with_suffix(".key.json")
     other = read_json(key).get("study") if key.is_file() else study
     if other is None:
         raise UserError(f"{key} is there, and no key of a study; choose another out")

@@ -120,7 +120,8 @@ def _enter(raters: dict[str, tuple[str, Path]], name: str, path: Path) -> None:
 def _checked(ratings: Mapping[str, Any], known: Mapping[str, int], path: Path, key: Path) -> Mapping[str, int]:
     if not ratings:
         raise UserError(f"{path}: holds no rating")
-    if strange := [name for name in ratings if name not in known]:
+    strange = [name for name in ratings if name not in known]
+    if strange:
         raise UserError(f"{path}: no sample of {key} has the id {', '.join(map(repr, strange[:5]))}")
     for name, rating in ratings.items():
         if type(rating) is not int or not 1 <= rating <= _BEST:  # True is an int, too
@@ -190,7 +191,8 @@ def permutation_test(a: FloatArray, b: FloatArray, seed: int = 0) -> Permutation
 def holm(ps: Sequence[float]) -> list[float]:
     """Holm's (1979) adjusted p-values: rejecting those at most alpha keeps the chance of any false one below alpha."""
     order = sorted(range(len(ps)), key=lambda place: ps[place])
-    adjusted, largest = [0.0] * len(ps), 0.0
+    adjusted = [0.0] * len(ps)
+    largest = 0.0
     for rank, place in enumerate(order):
         largest = max(largest, min(1.0, (len(ps) - rank) * ps[place]))
         adjusted[place] = largest
@@ -215,7 +217,8 @@ def crossed_bootstrap(groups: Sequence[FloatArray], seed: int = 0, resamples: in
     raters = _drawn(len(groups[0]), generator, resamples)
     means = np.full((resamples, len(groups)), np.nan)
     for place, group in enumerate(groups):
-        samples, given = _drawn(group.shape[1], generator, resamples), ~np.isnan(group)
+        samples = _drawn(group.shape[1], generator, resamples)
+        given = ~np.isnan(group)
         counts = ((raters @ given) * samples).sum(axis=1)
         sums = ((raters @ np.where(given, group, 0.0)) * samples).sum(axis=1)
         np.divide(sums, counts, out=means[:, place], where=counts > 0)
@@ -226,7 +229,8 @@ def _sample_values(a: FloatArray, b: FloatArray) -> tuple[FloatArray, int]:
     """The value of each sample that somebody rated, those of ``a`` first, and how many are of ``a``."""
     both = np.hstack([a, b])
     given = np.asarray(~np.isnan(both))
-    both, rated = both[given.any(axis=1)], np.asarray(given.any(axis=0))
+    both = both[given.any(axis=1)]
+    rated = np.asarray(given.any(axis=0))
     centred = (both - np.nanmean(both, axis=1, keepdims=True))[:, rated]
     return np.nanmean(centred, axis=0), int(np.count_nonzero(rated[: a.shape[1]]))
 
@@ -240,7 +244,8 @@ def _all_sums(values: FloatArray, size: int) -> FloatArray:
 
 def _drawn_sums(values: FloatArray, size: int, seed: int) -> FloatArray:
     """The sum over the first ``size`` samples, and over random sets of as many."""
-    generator, rows = np.random.default_rng(seed), max(1, _CHUNK // len(values))
+    generator = np.random.default_rng(seed)
+    rows = max(1, _CHUNK // len(values))
     sums = [values[:size].sum(keepdims=True)]
     for start in range(0, _DRAWS, rows):
         deals = np.tile(values, (min(rows, _DRAWS - start), 1))

@@ -24,7 +24,8 @@ from lmrl.sweep.trials import Sweep, Trial, best_of
 __all__ = ["best_table", "plot_sweep", "write_outcome"]
 
 _SHOWN = 10
-_DOT, _BEST = "#0072B2", "#D55E00"
+_DOT = "#0072B2"
+_BEST = "#D55E00"
 _COLUMNS = 3
 
 
@@ -95,7 +96,8 @@ def _shown(value: Value) -> str:
 def plot_sweep(space: Space, trials: Sequence[Trial], path: Path) -> None:
     """Draw the return over the trials with the best so far, and a panel of returns over the values of each option."""
     done = [trial for trial in trials if trial.scores]
-    best, short = best_of(done), _short(list(space))
+    best = best_of(done)
+    short = _short(list(space))
     assert best is not None
     rows = 1 + -(-len(space) // _COLUMNS)
     columns = min(_COLUMNS, len(space))
@@ -113,7 +115,8 @@ def plot_sweep(space: Space, trials: Sequence[Trial], path: Path) -> None:
 
 
 def _over_trials(axis: Axes, done: Sequence[Trial], best: Trial) -> None:
-    numbers, returns = [trial.number for trial in done], np.array([_mean(trial) for trial in done])
+    numbers = [trial.number for trial in done]
+    returns = np.array([_mean(trial) for trial in done])
     ends = np.array([trial.scores["return_ci"] for trial in done]).T
     reach = np.abs(ends - returns)
     axis.errorbar(numbers, returns, yerr=reach, fmt="o", ms=4, color=_DOT, elinewidth=0.8, alpha=0.8)

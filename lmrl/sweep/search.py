@@ -72,7 +72,8 @@ def run_sweep(
 
 def _study(package: ModuleType, sweep: Sweep, processes: Processes) -> "optuna.Study":
     """The study in the sweep's folder, or a new one if the run that it would begin with is understood."""
-    path, recipe = sweep.out / _FILE, sweep.recipe
+    path = sweep.out / _FILE
+    recipe = sweep.recipe
     new = not path.is_file()
     if new:
         _check(sweep, processes)
@@ -101,7 +102,8 @@ def _check(sweep: Sweep, processes: Processes) -> None:
 
 def _sampler(package: ModuleType, sweep: Sweep, number: int) -> "optuna.samplers.BaseSampler":
     """Each trial has a generator of its own: what one of a sweep that goes on draws, it would have drawn anyway."""
-    seed, samplers = episode_seed(sweep.seed, number, 0, 1), package.samplers
+    seed = episode_seed(sweep.seed, number, 0, 1)
+    samplers = package.samplers
     made: optuna.samplers.BaseSampler = (
         samplers.RandomSampler(seed) if sweep.sampler == "random" else samplers.TPESampler(seed=seed)
     )

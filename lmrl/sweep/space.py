@@ -82,7 +82,8 @@ def read_space(path: Path) -> Space:
             raise UserError(f"{where}: {option} is there twice")
         found[option] = _dimension(values, where)
     for option in found:
-        if inner := [other for other in found if other.startswith(f"{option}.")]:
+        inner = [other for other in found if other.startswith(f"{option}.")]
+        if inner:
             raise UserError(f"{path}: {inner[0]} is a part of {option}; search one of them")
     if not found:
         raise UserError(f"{path} holds no option to search")
@@ -115,7 +116,10 @@ def _range(values: Mapping[Any, Any], where: str) -> Range:
     for key in ("low", "high"):
         if key not in values:
             raise UserError(f"{where}: {key} is missing; a range is {{low, high, log, step}}")
-    low, high, log, step = values["low"], values["high"], values.get("log", False), values.get("step")
+    low = values["low"]
+    high = values["high"]
+    log = values.get("log", False)
+    step = values.get("step")
     for key, number in (("low", low), ("high", high), *([] if step is None else [("step", step)])):
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
             raise UserError(f"{where}: {key} must be a finite number, got {number!r}")

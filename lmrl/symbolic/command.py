@@ -33,7 +33,8 @@ from lmrl.symbolic import (
 
 __all__ = ["symbolic_command"]
 
-_TASK, _LAYOUT = "maze_fo", "double_t_maze"
+_TASK = "maze_fo"
+_LAYOUT = "double_t_maze"
 
 
 _WRITTEN = ("evaluation", "timing.json", "last.ckpt", "metrics.csv", "hparams.yaml")
@@ -70,7 +71,8 @@ def symbolic_command(
         steps: of the optimizer, for dqn and cql.
         seed: of learning and evaluation.
     """
-    for name in (chosen := algorithms or [*_LEARNERS]):
+    chosen = algorithms or [*_LEARNERS]
+    for name in chosen:
         if name not in _LEARNERS:
             raise unknown("symbolic algorithm", name, _LEARNERS)
     if steps < 1:

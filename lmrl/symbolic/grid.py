@@ -32,9 +32,11 @@ class Grid:
     """
 
     def __init__(self, layout: Layout) -> None:
-        self.layout, self.cells = layout, layout.free
+        self.layout = layout
+        self.cells = layout.free
         self.state = {cell: number for number, cell in enumerate(self.cells)}
-        rewards, goal = REWARDS["standard"], self.state[layout.goal]
+        rewards = REWARDS["standard"]
+        goal = self.state[layout.goal]
         self.starts = np.array([state for state in range(len(self.cells)) if state != goal])
         """States in which an episode may begin: all but the goal."""
         self.next = np.array([[self.state[layout.after(cell, action)] for action in ACTIONS] for cell in self.cells])
@@ -47,7 +49,8 @@ class Grid:
     @cached_property
     def features(self) -> NDArray[np.float32]:
         """(S, rows + columns) one-hot row beside one-hot column: what a network reads."""
-        rows, cols = len(self.layout.rows), len(self.layout.rows[0])
+        rows = len(self.layout.rows)
+        cols = len(self.layout.rows[0])
         found = np.zeros((len(self.cells), rows + cols), dtype=np.float32)
         for state, (row, col) in enumerate(self.cells):
             found[state, row] = found[state, rows + col] = 1.0
@@ -58,12 +61,15 @@ class Grid:
 
         A player who has not arrived after 100 moves gets one more -1, for the call that ends the episode.
         """
-        moves, here = q.argmax(-1), self.starts.copy()
-        total, running = np.zeros(len(here)), np.ones(len(here), dtype=bool)
+        moves = q.argmax(-1)
+        here = self.starts.copy()
+        total = np.zeros(len(here))
+        running = np.ones(len(here), dtype=bool)
         for _ in range(_MAX_STEPS):
             move = moves[here]
             total += np.where(running, self.reward[here, move], 0.0)
-            running, here = running & ~self.terminated[here, move], self.next[here, move]
+            running = running & ~self.terminated[here, move]
+            here = self.next[here, move]
         return float((total - running).mean())
 
 
@@ -81,7 +87,8 @@ class GridMaze(gymnasium.Env[int, int]):
         self.grid = Grid(layout if isinstance(layout, Layout) else find_layout(layout))
         self.observation_space: spaces.Space[Any] = spaces.Discrete(len(self.grid.cells))
         self.action_space: spaces.Space[Any] = spaces.Discrete(len(ACTIONS))
-        self._state, self._steps = 0, -1
+        self._state = 0
+        self._steps = -1
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
         """Begin in a cell drawn by the seed, or in ``options["init_position"]``.
@@ -95,7 +102,8 @@ class GridMaze(gymnasium.Env[int, int]):
         state = int(drawn) if given is None else self.grid.state.get(tuple(given), -1)
         if state not in self.grid.starts:
             raise UserError(f"init_position must be a free cell that is not the goal, got {given}")
-        self._state, self._steps = state, 0
+        self._state = state
+        self._steps = 0
         return state, {"position": self._cell}
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
@@ -111,7 +119,8 @@ class GridMaze(gymnasium.Env[int, int]):
         if self._steps == _MAX_STEPS:
             self._steps = -1
             return self._state, REWARDS["standard"].move, False, True, {"position": self._cell}
-        reward, over = self.grid.reward[self._state, action], self.grid.terminated[self._state, action]
+        reward = self.grid.reward[self._state, action]
+        over = self.grid.terminated[self._state, action]
         self._state = int(self.grid.next[self._state, action])
         self._steps = -1 if over else self._steps + 1
         return self._state, float(reward), bool(over), False, {"position": self._cell}
@@ -184,7 +193,8 @@ def q_learning(
             if not truncated:  # that call moved nobody
                 target = reward if terminated else reward + gamma * q[following].max()
                 q[state, action] += alpha * (target - q[state, action])
-            state, over = following, terminated or truncated
+            state = following
+            over = terminated or truncated
     return q
 
 
@@ -208,7 +218,8 @@ def q_learning_offline(
     q = np.full(grid.next.shape, -np.inf)
     q[data.state, data.action] = 0.0
     q[np.isinf(q).all(-1)] = 0.0
-    chance, steps = np.random.default_rng(seed), list(zip(*(column.tolist() for column in data), strict=True))
+    chance = np.random.default_rng(seed)
+    steps = list(zip(*(column.tolist() for column in data), strict=True))
     for _ in range(sweeps):
         for place in chance.permutation(len(steps)).tolist():
             state, action, reward, following, terminated = steps[place]

@@ -68,7 +68,9 @@ class Recorded(IterableDataset[list[Tensor]]):
     """
 
     def __init__(self, data: Transitions, size: int, seed: int) -> None:
-        self._data, self._size, self._seed = data, size, seed
+        self._data = data
+        self._size = size
+        self._seed = seed
 
     def __iter__(self) -> Iterator[list[Tensor]]:
         chance = np.random.default_rng(self._seed)
@@ -98,17 +100,23 @@ class Replay(IterableDataset[list[Tensor]]):
         room: int,
         seed: int,
     ) -> None:
-        self._env, self._table, self._size, self._epsilon = env, table, size, epsilon
-        self._room, self._seed = room, seed
+        self._env = env
+        self._table = table
+        self._size = size
+        self._epsilon = epsilon
+        self._room = room
+        self._seed = seed
         self._state: int | None = None
 
     def __iter__(self) -> Iterator[list[Tensor]]:
         chance = np.random.default_rng(self._seed)
-        memory, played = np.zeros(self._room, dtype=_STEP), 0
+        memory = np.zeros(self._room, dtype=_STEP)
+        played = 0
         while True:
             moves = self._table().argmax(-1)
             for _ in range(self._size // _FRESH if played else self._size):
-                if (step := self._step(moves, chance)) is not None:
+                step = self._step(moves, chance)
+                if step is not None:
                     memory[played % self._room] = step
                     played += 1
             drawn = memory[chance.integers(min(played, self._room), size=self._size)]
@@ -136,7 +144,8 @@ class GridPolicy:
     """
 
     def __init__(self, grid: Grid, q: NDArray[np.floating]) -> None:
-        self._grid, self._q = grid, q
+        self._grid = grid
+        self._q = q
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """A move for each request."""
@@ -288,7 +297,8 @@ class SymbolicDQN(_SymbolicQ):
     def batches(self) -> Replay:
         """From a memory that is played into."""
         settings = self.hparams
-        env, size = GridMaze(self.grid.layout), settings["batch_size"]
+        env = GridMaze(self.grid.layout)
+        size = settings["batch_size"]
         return Replay(env, self.table, size, settings["epsilon"], settings["room"], settings["seed"])
 
 

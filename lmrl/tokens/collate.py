@@ -91,7 +91,8 @@ class Layout:
         lengths = {context: _length(context, branches) // WORD for context, branches in self._branches.items()}
         order = sorted(lengths, key=lengths.__getitem__, reverse=True)
         self._row = {context: row for row, context in enumerate(order)}
-        self.rows, self.width = len(order), max(lengths.values(), default=1)
+        self.rows = len(order)
+        self.width = max(lengths.values(), default=1)
         self.groups = grouped([lengths[context] for context in order])
         self._found = {key: self._columns(*shifts[longest]) for key, longest in leaf.items()}
 
@@ -110,7 +111,8 @@ class Layout:
         # Zero at padding too: a row may be wider than the model has positions.
         positions, branch = np.zeros((2, self.rows, self.width), dtype=np.int64)
         for context, branches in self._branches.items():
-            row, end = self._row[context], _length(context, branches) // WORD
+            row = self._row[context]
+            end = _length(context, branches) // WORD
             positions[row, :end] = np.arange(end)
             for sibling, (key, offset) in enumerate(branches.items(), start=1):
                 here = slice(offset // WORD, (offset + len(key) - len(context)) // WORD)
@@ -251,7 +253,8 @@ def collate(
     """
     layout = Layout(batch, bootstrap)
     sizes = np.asarray([len(s.col) for s in batch], dtype=np.int64)
-    keys, cols = [s.key for s in batch], _join([s.col for s in batch], np.int64)
+    keys = [s.key for s in batch]
+    cols = _join([s.col for s in batch], np.int64)
     here = layout.flat(keys, sizes, cols)
     last = np.cumsum(sizes) - 1
     terminated = np.zeros(len(here), dtype=bool)

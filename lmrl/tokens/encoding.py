@@ -191,7 +191,8 @@ class ChatEncoder(Encoder):
         self._openings: dict[str, Ids] = {}
         self._followings: dict[str, Ids] = {}
         first, action, second, *_ = _DIALOGUE
-        whole, opening = self._render(first, action, second), self._render(first)
+        whole = self._render(first, action, second)
+        opening = self._render(first)
         self._lead, found, rest = whole.removeprefix(opening).partition(action)
         if not whole.startswith(opening) or not found or self._lead.strip():
             raise self._unfit(f"after {opening!r} it goes on {whole!r}")

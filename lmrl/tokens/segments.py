@@ -65,7 +65,7 @@ def _texts(
     name: str,
     skipped: int = 0,
 ) -> _Texts:
-    openings = [opening for text in observations if (opening := encoder.opening(text)) is not None]
+    openings = [opening for opening in map(encoder.opening, observations) if opening is not None]
     pieces = encoder.pieces(observations, actions, ids)
     return _Texts(pieces, [len(piece) for piece in pieces], openings, name, skipped)
 
@@ -171,7 +171,8 @@ def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Seg
             is read before it (it would have no state).
     """
     last = episode.info.get("final_observation", episode.observations[-1])
-    read, name = (*episode.observations[:-1], last), f"the episode with seed {episode.seed}"
+    read = (*episode.observations[:-1], last)
+    name = f"the episode with seed {episode.seed}"
     texts = _texts(encoder, read, episode.actions, _sampled_ids(episode, encoder), name)
     if () in texts.pieces[1::2]:
         raise UserError(
@@ -207,7 +208,8 @@ def _segment(
         reward.extend([0.0] * (len(action) - 1) + [rewards[turn]])
         turn_end.extend([False] * (len(action) - 1) + [True])
         ids.extend(action)
-    array, states = np.asarray(ids, dtype=np.int32), np.asarray(col, dtype=np.int32)
+    array = np.asarray(ids, dtype=np.int32)
+    states = np.asarray(col, dtype=np.int32)
     next_ids = None if following is None else np.asarray(following, dtype=np.int32)
     return Segment(
         ids=array,

@@ -200,7 +200,9 @@ class Muon(torch.optim.AdamW):
         return loss
 
     def _orthogonal_step(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        beta, state, grad = group["momentum"], self.state[parameter], parameter.grad
+        beta = group["momentum"]
+        state = self.state[parameter]
+        grad = parameter.grad
         assert grad is not None
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
@@ -219,7 +221,9 @@ def orthogonalized(matrix: Tensor, steps: int = 5) -> Tensor:
 
     The coefficients of Jordan et al. (2024) bring all singular values to between .7 and 1.2 in five steps.
     """
-    a, b, c = 3.4445, -4.7750, 2.0315
+    a = 3.4445
+    b = -4.7750
+    c = 2.0315
     tall = matrix.shape[0] > matrix.shape[1]
     x: Tensor = (matrix.mT if tall else matrix) / (matrix.norm() + 1e-7)
     for _ in range(steps):

@@ -231,7 +231,8 @@ class LossReporter(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Go on with these states."""
-        self._metrics, self._restored = {}, dict(checkpoint.get(_METRICS, {}))
+        self._metrics = {}
+        self._restored = dict(checkpoint.get(_METRICS, {}))
 
     def _forget(self, validation: bool) -> None:
         self._metrics = {k: m for k, m in self._metrics.items() if _of_validation(k) != validation}
@@ -287,7 +288,8 @@ class WeightReporter(LossReporter):
     """
 
     _WINDOW = 200  # batches that are judged together: while the values move, one alone may look like anything
-    _NEAR_MAX, _NEAR_ZERO = 0.9, 0.01
+    _NEAR_MAX = 0.9
+    _NEAR_ZERO = 0.01
 
     def __init__(self, name: str, max_weight: float) -> None:
         super().__init__(name)

@@ -80,7 +80,8 @@ _NOT_SETTINGS = ("pretrained", "architecture", "tokenizer", "_class_path", "_ins
 
 def training_facts(module: SavedModule, data: object) -> dict[str, Any]:
     """What is known when training begins, JSON-like: task, data, seeds and where it starts from."""
-    task, path = getattr(data, "task", None), getattr(data, "path", None)
+    task = getattr(data, "task", None)
+    path = getattr(data, "path", None)
     settings = dict(getattr(data, "hparams", None) or {})
     episodes = getattr(data, "episodes", None)
     seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
@@ -159,7 +160,8 @@ def facts(module: SavedModule) -> dict[str, Any]:
 
 def generation_defaults(module: SavedModule) -> GenerationConfig:
     """Sampling as our policies do it: to the end of a line or turn, from the whole distribution, no special ids."""
-    tokenizer, encoder = module.tokenizer, encoder_for(module.tokenizer, module.window)
+    tokenizer = module.tokenizer
+    encoder = encoder_for(module.tokenizer, module.window)
     invalid = invalid_ids(tokenizer, module.model.config.vocab_size, module.device, encoder.end)
     return GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=True,
@@ -192,7 +194,8 @@ def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """
     if arguments.get("pretrained") is not None:
         raise UserError(f"{file} names a model to start from, which none of ours does: {arguments['pretrained']!r:.80}")
-    named, beside = arguments.get("tokenizer"), file.with_suffix("")
+    named = arguments.get("tokenizer")
+    beside = file.with_suffix("")
     if named not in (None, *BUNDLED):
         if not (beside / "tokenizer_config.json").is_file():
             raise UserError(
@@ -273,7 +276,8 @@ def note_weights(module: SavedModule, weights: Mapping[str, Tensor] | None = Non
         model = {f"model.{name}": tensor for name, tensor in module.model.state_dict().items()}
         weights = model | module.value_state_dict()
     else:
-        names, weights = module.value_state_dict(), module.played_weights(weights)
+        names = module.value_state_dict()
+        weights = module.played_weights(weights)
         weights = {name: t for name, t in weights.items() if name in names or name.startswith("model.")}
     found = hashlib.sha256()
     for name in sorted(weights):
@@ -302,13 +306,15 @@ def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
         UserError: the checkpoint is one of another algorithm, or its weights belong to another vocabulary.
     """
     entry = checkpoint["lmrl"]
-    written, own = str(entry["class"]), class_name(class_of(module))
+    written = str(entry["class"])
+    own = class_name(class_of(module))
     if written != own and written.startswith(ROOMS) and own.startswith(ROOMS):  # a class of the user's may go on
         raise UserError(
             f"the checkpoint is one of {written}, not of {own}: to start from its weights, give its run folder as "
             "model.init_args.pretrained instead of ckpt_path"
         )
-    ours, theirs = fingerprint(module.tokenizer), entry["tokenizer"]
+    ours = fingerprint(module.tokenizer)
+    theirs = entry["tokenizer"]
     if ours != theirs:
         raise UserError(f"the checkpoint was trained with another tokenizer ({theirs}) than this one ({ours})")
     check_vocabulary(module)
@@ -337,7 +343,8 @@ def write_folder(
     Raises:
         UserError: if adapters are to be written and it is not known what they were trained on.
     """
-    values, rendering = module.value_state_dict(), "text" if module.window is None else module.window.rendering
+    values = module.value_state_dict()
+    rendering = "text" if module.window is None else module.window.rendering
     settings = {"beta": getattr(module, "beta", None), "lora": module.hparams["lora"], "rendering": rendering}
     model_weights: dict[str, Tensor] | None = None
     if weights is not None:
@@ -366,7 +373,8 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
     Raises:
         UserError: files do not belong together.
     """
-    manifest, values = read_manifest(folder), exported_values(str(folder))
+    manifest = read_manifest(folder)
+    values = exported_values(str(folder))
     recorded = plain_arguments({**manifest["hyper_parameters"], "tokenizer": None}, folder)
     arguments = {**recorded, "tokenizer": str(folder), **settings}
     if not any(is_adapter(name) for name in values):

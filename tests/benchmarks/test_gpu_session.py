@@ -49,6 +49,7 @@ def test_the_queue_of_the_repository() -> None:
             assert (ROOT / job.done.rpartition(" ")[2]).is_file(), f"{job.name} names a results file that is missing"
 
 
+@pytest.mark.slow
 def test_a_job_past_its_limit_is_stopped_and_its_rows_are_kept(tmp_path: Path) -> None:
     program = tmp_path / "slow.py"
     program.write_text(SLOW, encoding="utf-8")
@@ -66,6 +67,7 @@ def test_a_job_past_its_limit_is_stopped_and_its_rows_are_kept(tmp_path: Path) -
     assert (code, log["slow"]["state"]) == (0, "done"), "the next attempt has the words of resume"
 
 
+@pytest.mark.slow
 def test_rows_of_finished_jobs_come_into_one_file(tmp_path: Path) -> None:
     program = tmp_path / "slow.py"
     program.write_text(SLOW, encoding="utf-8")

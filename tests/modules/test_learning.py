@@ -63,6 +63,7 @@ def test_the_way_is_learned(task: str, count: int, steps: int, wins: int, tmp_pa
     assert sum(episode.success for episode in played) >= wins, [episode.actions for episode in played][:3]
 
 
+@pytest.mark.slow
 def test_answers_are_understood_in_wordle(tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("\n".join(["crane", "moldy", "fifth", "jumpy", "skunk", "vivid"]))
@@ -83,6 +84,7 @@ def test_answers_are_understood_in_wordle(tmp_path: Path) -> None:
     ("task", "player", "env"),
     [("endgames", "optimal", {}), ("chess", "behaviour", {"opponent": "random"})],
 )
+@pytest.mark.slow
 def test_a_won_game_is_won_again(task: str, player: str, env: dict[str, Any], tmp_path: Path) -> None:
     many = play(make_policy(task, player, env), task, starts_of(task, 12), env)
     game = min((episode for episode in many if episode.success), key=len)

@@ -952,6 +952,7 @@ def test_hostile_texts_of_people_and_models_stay_texts(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.slow
 def test_a_narrow_window_is_wide_enough_and_the_words_stand_out(scheme: str) -> None:
     window = {"viewport": {"width": 390, "height": 800}, "color_scheme": scheme}
     with served(Order("wordle")) as root, opened(**window) as tab:

@@ -110,6 +110,7 @@ def test_every_player_that_is_found_has_a_column(every: Callable[..., list[list[
     assert table == [*returns, "GPT-4"] and below == []
 
 
+@pytest.mark.slow
 def test_where_there_are_too_many_those_of_the_benchmark_ones_own_and_those_asked_for_have(
     every: Callable[..., list[list[str]]],
 ) -> None:

@@ -95,6 +95,7 @@ def tried(found: list[Trial]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.slow
 def test_going_on_tries_what_an_uninterrupted_sweep_tries(sampler: str, place: Path, run: Run) -> None:
     whole = run("whole", trials=13, sampler=sampler)  # beyond the ten that TPE draws at random
     assert len({trial.settings["model.init_args.lr"] for trial in whole}) == 13
@@ -166,6 +167,7 @@ def test_a_folder_holds_one_sweep_and_one_command_at_a_time(place: Path, run: Ru
         run()
 
 
+@pytest.mark.slow
 def test_a_killed_trial_is_run_again_with_its_settings(place: Path, run: Run) -> None:
     (place / "wait").touch()
     code = "import sys; from pathlib import Path; from lmrl.sweep.space import *; from lmrl.sweep.trials import Sweep; "

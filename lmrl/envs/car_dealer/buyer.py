@@ -301,7 +301,8 @@ def _kinds(buyer: Buyer, talk: Talk, line: Line, request: PartnerRequest, known:
 
 def _answers(line: Line, known: Sequence[Line]) -> list[str]:
     """Up to two of what was asked for; to a greeting the car, or what was not said yet."""
-    if asked := [topic for topic in line.asks if topic != "car"]:
+    asked = [topic for topic in line.asks if topic != "car"]
+    if asked:
         return ["car", *asked][:2] if not known and "budget" in asked else asked[:2]
     return ["go on"] if any(said.brands and said.types for said in known) and not line.asks else ["car"]
 

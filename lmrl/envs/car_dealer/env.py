@@ -63,7 +63,8 @@ def find_sale(line: str) -> tuple[str, Sale | None]:
     if match is None:
         return line, None
     rest = f"{line[: match.start()].rstrip()} {line[match.end() :].lstrip()}".strip()
-    bought, price = match[1] == "Accept", _PRICE.match(match[3] or "")
+    bought = match[1] == "Accept"
+    price = _PRICE.match(match[3] or "")
     paid = int(price[1].replace(",", "")) if bought and price else None
     return rest, Sale(bought, int(match[2].replace(",", "")), paid)
 
@@ -124,7 +125,8 @@ class CarDealer(DialogueEnv):
             raise UserError(f"reward must be revenue or fancy, got {reward!r:.60}")
         if max_texts < 2 or max_texts % 2:
             raise UserError(f"max_texts must be an even number from 2, got {max_texts}")
-        self.reward, self.max_texts = reward, max_texts
+        self.reward = reward
+        self.max_texts = max_texts
         # An MSRP of $1, and a price of $999,999: what no scripted buyer says, but a language model may.
         self.return_range = (0.0, 999.999) if reward == "revenue" else (-89_999.0, 200.0)
         self._heard: list[str] = []
@@ -141,7 +143,9 @@ class CarDealer(DialogueEnv):
 
     def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
         self._buyer = draw_buyer(self.np_random, options)
-        self._heard, self._said, self._deciding = [], [], False
+        self._heard = []
+        self._said = []
+        self._deciding = False
         start = self._buyer.facts()
         self._known = {**start, "profile": self._buyer.prompt}
         return HEADER, " ".join(map(str, start.values())), start, {}

@@ -208,7 +208,8 @@ def _of(part: str, named: dict[str, None]) -> tuple[str, ...]:
 
 def _value(match: re.Match[str]) -> int:
     """Dollars; 0 for a bare number that is too small to be meant as money."""
-    number, unit = match[1] or match[3], match[2] or match[4]
+    number = match[1] or match[3]
+    unit = match[2] or match[4]
     value = int(float(number.replace(",", "")) * (1_000 if unit and unit.lower() != "dollars" else 1))
     bare = match[1] is None and not unit and "," not in number
     return 0 if bare and value < _LEAST_BARE else value
@@ -216,9 +217,14 @@ def _value(match: re.Match[str]) -> int:
 
 def _sums(text: str) -> tuple[int | None, int | None, int]:
     """MSRP, price and discount."""
-    msrp, price, off, end = None, None, 0, 0
+    msrp = None
+    price = None
+    off = 0
+    end = 0
     for match in _MONEY.finditer(text):
-        before, after, value = text[end : match.start()], text[match.end() :], _value(match)
+        before = text[end : match.start()]
+        after = text[match.end() :]
+        value = _value(match)
         end = match.end()
         if _OFF_BEFORE.search(before) or _OFF_AFTER.match(after):
             off = value

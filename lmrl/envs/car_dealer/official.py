@@ -41,7 +41,8 @@ def game_of_conversation(record: Any) -> _Conversation:
     """
     if not isinstance(record, Mapping):
         raise UserError(f"a record must be an object with buyer_info, lines and output, got {record!r:.60}")
-    buyer, lines = record.get("buyer_info"), record.get("lines")
+    buyer = record.get("buyer_info")
+    lines = record.get("lines")
     if not isinstance(buyer, Mapping):
         raise UserError(f"buyer_info must be an object, got {buyer!r:.60}")
     if _dollars(buyer.get("budget"), "budget of buyer_info") < 1:
@@ -49,7 +50,8 @@ def game_of_conversation(record: Any) -> _Conversation:
     if not isinstance(lines, list) or not lines:
         raise UserError(f"lines must be a list with at least one line, got {lines!r:.60}")
     said = [_line(line, f"lines[{place}]") for place, line in enumerate(lines)]
-    observations, actions = [HEADER], list[str]()
+    observations = [HEADER]
+    actions = list[str]()
     for role, texts in groupby(said, lambda line: line[0]):
         if role == "Seller":
             actions.append(" ".join(text for _, text in texts) + "\n")
@@ -103,7 +105,8 @@ def _sale(output: Any) -> Sale:
 
 def _dollars(value: Any, name: str) -> int:
     if isinstance(value, str):
-        value = int(number) if (number := value.lstrip("$").replace(",", "")).isdecimal() else value
+        number = value.lstrip("$").replace(",", "")
+        value = int(number) if number.isdecimal() else value
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
         raise UserError(f"{name} must be a number of dollars, got {value!r:.60}")
     return int(value)

@@ -84,7 +84,7 @@ def take_notes(request: Request) -> Notes:
         type=next((line.types[-1] for line in reversed(buyer) if line.types), ""),
         features=tuple(dict.fromkeys(feature for line in buyer for feature in line.features)),
         budget=sums[-1] if sums else 0,
-        strategy=next((found for text in request.observations[1:] if (found := _sign(text))), ""),
+        strategy=next(filter(None, map(_sign, request.observations[1:])), ""),
         asked=frozenset(topic for line in seller for topic in line.asks),
         told=frozenset(feature for line in car for feature in line.features),
         offered=frozenset(brand for line in seller for brand in line.brands),
@@ -97,7 +97,8 @@ def take_notes(request: Request) -> Notes:
 
 def _newest_car(lines: Sequence[Line]) -> int:
     """Where the seller began to speak of another brand; 0 if it was one all the time."""
-    place, brand = 0, ""
+    place = 0
+    brand = ""
     for number, line in enumerate(lines):
         if line.brands and brand not in ("", line.brands[-1]):
             place = number
@@ -212,7 +213,8 @@ class CarSeller:
 
 
 def _line(request: Request, manner: Manner) -> str:
-    notes, chance = take_notes(request), turn_chance(request)
+    notes = take_notes(request)
+    chance = turn_chance(request)
     temper = manner(request, notes)
     if temper.brand in notes.offered and notes.brand not in notes.offered and chance.random() < 0.5:
         return _say("switch", notes, temper, chance)
@@ -220,7 +222,8 @@ def _line(request: Request, manner: Manner) -> str:
         notes = replace(notes, brand=temper.brand or notes.brand)
     if notes.offered and not notes.price and chance.random() < temper.chat:
         return _say("praise", notes, temper, chance)
-    if question := _question(notes, temper):
+    question = _question(notes, temper)
+    if question:
         return _say(question, notes, temper, chance)
     return _STYLES[temper.style](notes, temper, chance)
 

@@ -85,7 +85,8 @@ class Chess(TextEnv):
         self.return_range = (-float(max_moves + 1), 1.0)
         self.opponent = make_opponent(opponent, depth=depth, nodes=nodes, elo=elo, skill=skill, engine_path=engine_path)
         self._described = self.opponent.describe()
-        self._board, self._moves = chess.Board(), 0
+        self._board = chess.Board()
+        self._moves = 0
         self._replies: list[str] = []
         self._reply = self._seed = self._fen = ""
 
@@ -109,7 +110,8 @@ class Chess(TextEnv):
     def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
         replies = _black_moves(options.get("replies", ()))
         self._board, task_id = self._start_board(options)
-        self._moves, self._reply = 0, ""
+        self._moves = 0
+        self._reply = ""
         self._seed = f"reply {int(self.np_random.integers(2**53))}"
         self._replies = replies
         start: dict[str, Any] = {"fen": self._board.fen()}

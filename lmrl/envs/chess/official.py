@@ -35,7 +35,8 @@ def chess_records(records: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any
         game.append({**{key: record[key] for key in ("action", "reward", "done")}, "state": record["from_state"]})
         if record["done"]:
             yield first, game
-            game, first = [], ""
+            game = []
+            first = ""
     if game:
         yield first, game
 
@@ -92,7 +93,9 @@ def _answered(
     gone = chess.BB_ALL if after is None else board.occupied_co[chess.BLACK] & ~after.occupied_co[chess.BLACK]
     for reply in list(board.generate_legal_moves(gone)):
         board.push(reply)
-        fen, mated, over = board.fen(), board.is_checkmate(), board.is_game_over()
+        fen = board.fen()
+        mated = board.is_checkmate()
+        over = board.is_game_over()
         board.pop()
         # At the end the move itself is not recorded: any that ends the game as the reward says will do.
         if fen == after.fen() if after is not None else (mated if reward < 0 else over and not mated):

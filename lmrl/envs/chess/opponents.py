@@ -28,13 +28,15 @@ def best_move(board: chess.Board, depth: int, chance: Random) -> chess.Move:
     """
     moves = list(board.legal_moves)
     chance.shuffle(moves)
-    best, chosen = -2 * MATE, moves[0]
+    best = -2 * MATE
+    chosen = moves[0]
     for move in moves:
         board.push(move)
         score = -_search(board, depth - 1, -2 * MATE, -best)
         board.pop()
         if score > best:
-            best, chosen = score, move
+            best = score
+            chosen = move
     return chosen
 
 
@@ -81,7 +83,8 @@ def evaluation(board: chess.Board) -> int:
 
 def _driven(board: chess.Board, color: chess.Color) -> int:
     """How far a lone king is from the centre, and how near the other one is to it."""
-    king, other = board.king(color), board.king(not color)
+    king = board.king(color)
+    other = board.king(not color)
     assert king is not None and other is not None
     row, col = divmod(king, 8)
     return 10 * (abs(2 * row - 7) + abs(2 * col - 7)) + 8 * (7 - chess.square_distance(king, other))
@@ -132,7 +135,9 @@ class Stockfish:
         depth: int | None = None,
     ) -> None:
         self.path = find_engine(engine_path)
-        self.elo, self.skill, self.depth = elo, skill, depth
+        self.elo = elo
+        self.skill = skill
+        self.depth = depth
         self.nodes = _DEFAULT_NODES if nodes is None and depth is None else nodes
         self.version = self._lasting(lambda engine: engine.id).get("name", "unknown")
         self.network = self._lasting(lambda engine: _NETWORK not in engine.options)

@@ -10,7 +10,9 @@ from lmrl.types import Request
 
 __all__ = ["BoardPicture", "draw_board"]
 
-_LIGHT, _DARK, _MOVED = "#a3b5c3", "#70899b", "#cbb94f"
+_LIGHT = "#a3b5c3"
+_DARK = "#70899b"
+_MOVED = "#cbb94f"
 _PIECES = "♟♜♞♝♛♚"
 
 

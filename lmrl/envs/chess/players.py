@@ -34,14 +34,17 @@ class ChessPlayer:
     """
 
     def __init__(self, mover: Mover, epsilon: Callable[[Random], float] = lambda _: 0.0, opening: int = 0) -> None:
-        self._mover, self._epsilon, self._opening = mover, epsilon, opening
+        self._mover = mover
+        self._epsilon = epsilon
+        self._opening = opening
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """A move for each request."""
         return [Reply(self._move(request)) for request in requests]
 
     def _move(self, request: Request) -> str:
-        board, chance = chess.Board(request.info["fen"]), turn_chance(request)
+        board = chess.Board(request.info["fen"])
+        chance = turn_chance(request)
         careless = request.turn < self._opening or chance.random() < self._epsilon(Random(f"epsilon {request.seed}"))
         return spaced_san(board.san(any_move(board, chance) if careless else self._mover(board, chance)))
 

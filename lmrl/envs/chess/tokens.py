@@ -13,7 +13,8 @@ from lmrl.envs.task import TaskTokens
 
 __all__ = ["MEN_ON_SQUARES", "clock_parts", "men_parts", "move_parts", "tokens"]
 
-_FILES, _RANKS = "abcdefgh", "12345678"
+_FILES = "abcdefgh"
+_RANKS = "12345678"
 _SQUARES = tuple(map("".join, product(_FILES, _RANKS)))
 
 # A line of a position holds its board before the side to move; no move has that, so the digits of a move stay.
@@ -26,7 +27,7 @@ _RANK = tuple(
     (rf"(?<=[A-Za-z][a-h]) (?=[^/\n]*(?:/[^/\n]*){{{i}}}  [wb]   )", f"{rank} ") for i, rank in enumerate(_RANKS)
 )
 MEN_ON_SQUARES = (*_EMPTY, *_FILE[::-1], *_RANK, (r"(?:\. |/ )+(?=[^\n]*  [wb]   )", ""))
-"""`TaskTokens.spelling` by which a position becomes a list of its men, each with a square: ``ke8 ``."""
+"""`TaskTokens.spelling` by which a position becomes a list of its pieces, each with a square: ``ke8 ``."""
 
 
 def men_parts(men: str) -> dict[str, tuple[str, ...]]:

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 PIECE_SETS = ("kQK", "kRK", "kQRK", "kRRK")
-"""Black's king and White's men."""
+"""Black's king and White's pieces."""
 
 
 def parse_piece_sets(names: str) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def choose_held_out(number: int) -> list[str]:
     """The first ``number`` of the held-out positions, in FEN, worked out again.
 
     The sets take turns. Positions are drawn until one is hard and no mirror image of another: by the exact tables the
-    mate is at least 15 plies away in kQK and kRK, as the paper asks (appendix E.3). With two men none is as far (the
+    mate is at least 15 plies away in kQK and kRK, as the paper asks (appendix E.3). With two pieces none is as far (the
     longest are 11 and 13 plies): there it is at least 7 plies in kQRK and 9 in kRRK, as in a fifth of the positions.
     """
     chance = np.random.default_rng(_CHOICE)

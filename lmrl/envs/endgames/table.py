@@ -1,9 +1,9 @@
 """Exact play in the endgames: the distance to mate of every position, and the best move of either side.
 
-Values are plies to mate. An array has one axis per man: Black's king (the ten squares of the corner, the other
-positions are their mirror images), White's king, then White's other men. In turns, Black's values follow from White's
-and the other way round, until nothing changes: after round n all mates in n are known. No position is visited in a
-Python loop; a man's moves are shifts of an axis.
+Values are plies to mate. An array has one axis per piece: Black's king (the ten squares of the corner, the other
+positions are their mirror images), White's king, then White's other pieces. In turns, Black's values follow from
+White's and the other way round, until nothing changes: after round n all mates in n are known. No position is visited
+in a Python loop; a piece's moves are shifts of an axis.
 """
 
 import operator
@@ -49,7 +49,8 @@ Ints: TypeAlias = NDArray[np.int8]
 
 # Squares are numbered as in python-chess: a1 is 0, h1 is 7, a2 is 8. Ranks and files from square to square.
 _RANK, _FILE = np.divmod(np.arange(64), 8)
-_UP, _SIDE = _RANK[None] - _RANK[:, None], _FILE[None] - _FILE[:, None]
+_UP = _RANK[None] - _RANK[:, None]
+_SIDE = _FILE[None] - _FILE[:, None]
 _STRAIGHT = (_UP == 0) != (_SIDE == 0)
 _DIAGONAL = (abs(_UP) == abs(_SIDE)) & (_UP != 0)
 
@@ -61,8 +62,12 @@ LINES: Mapping[str, Bools] = MappingProxyType({"R": _STRAIGHT, "Q": _STRAIGHT | 
 
 def _between() -> Bools:
     """``c`` is between ``a`` and ``b`` if it is on their line and in opposite directions from them."""
-    up, side = _UP[:, :, None], _SIDE[:, :, None]  # a to b
-    up_c, side_c = _UP[:, None, :], _SIDE[:, None, :]  # a to c
+    # a to b
+    up = _UP[:, :, None]
+    side = _SIDE[:, :, None]
+    # a to c
+    up_c = _UP[:, None, :]
+    side_c = _SIDE[:, None, :]
     on_line = up * side_c == side * up_c
     ahead = up * up_c + side * side_c > 0
     nearer = np.maximum(abs(up_c), abs(side_c)) < np.maximum(abs(up), abs(side))
@@ -95,7 +100,7 @@ HOME: tuple[tuple[int, int], ...] = tuple(_home(square) for square in range(64))
 NO_WIN = 127
 """White cannot force mate."""
 ILLEGAL = -1
-"""No position: two men on a square, kings side by side, or the side that is not to move in check."""
+"""No position: two pieces on a square, kings side by side, or the side that is not to move in check."""
 
 _BLOCKED = 255  # ILLEGAL read as a number without sign: the largest of all, so that White never goes there
 _Bytes: TypeAlias = NDArray[np.uint8]
@@ -104,21 +109,21 @@ _ALL_WAYS = (*_STRAIGHT_LINES, (1, 1), (1, -1), (-1, 1), (-1, -1))
 _DIRECTIONS = {"K": _ALL_WAYS, "Q": _ALL_WAYS, "R": _STRAIGHT_LINES}
 
 
-def solve(men: str, smaller: Mapping[str, Ints]) -> tuple[Ints, Ints]:
+def solve(pieces: str, smaller: Mapping[str, Ints]) -> tuple[Ints, Ints]:
     """Plies to mate with White and with Black to move, `NO_WIN` or `ILLEGAL`.
 
     Args:
-        men: White's men next to the king: ``Q``, ``R``, ``QR`` or ``RR``.
+        pieces: White's pieces next to the king: ``Q``, ``R``, ``QR`` or ``RR``.
         smaller: for each set that is left when one of them is taken, the values with White to move.
 
     Returns:
-        Two arrays of shape (10, 64, 64) or, with two men, (10, 64, 64, 64).
+        Two arrays of shape (10, 64, 64) or, with two pieces, (10, 64, 64, 64).
     """
-    legal, checked = _positions(men)
+    legal, checked = _positions(pieces)
     white: Ints = np.where(legal & ~checked, NO_WIN, ILLEGAL).astype(np.int8)
     while True:
-        black = _black_to_move(men, white, smaller, legal, checked)
-        best = _best_of_white(men, black.view(np.uint8))
+        black = _black_to_move(pieces, white, smaller, legal, checked)
+        best = _best_of_white(pieces, black.view(np.uint8))
         after: Ints = np.where(best < NO_WIN, best + 1, NO_WIN).astype(np.int8)
         after[white == ILLEGAL] = ILLEGAL
         if np.array_equal(after, white):
@@ -127,32 +132,32 @@ def solve(men: str, smaller: Mapping[str, Ints]) -> tuple[Ints, Ints]:
 
 
 def lone_kings() -> Ints:
-    """The values of the set without men, White to move, (10, 64): never won."""
+    """The values of the set without pieces, White to move, (10, 64): never won."""
     return np.where(_positions("")[0], NO_WIN, ILLEGAL).astype(np.int8)
 
 
-def _positions(men: str) -> tuple[Bools, Bools]:
+def _positions(pieces: str) -> tuple[Bools, Bools]:
     """Where Black may be to move, and where Black is in check."""
-    black, *white = np.ix_(np.array(CORNER), *[np.arange(64)] * (1 + len(men)))
+    black, *white = np.ix_(np.array(CORNER), *[np.arange(64)] * (1 + len(pieces)))
     everyone = [black, *white]
     apart = [a != b for i, a in enumerate(everyone) for b in everyone[:i]]
     legal = reduce(operator.and_, apart, ~NEAR[black, white[0]])
     checked = np.zeros_like(legal)
-    for kind, man in zip(men, white[1:], strict=True):
+    for kind, man in zip(pieces, white[1:], strict=True):
         nobody_between = [~BETWEEN[man, black, other] for other in white if other is not man]
         checked |= reduce(operator.and_, nobody_between, LINES[kind][man, black])
     return legal, checked & legal
 
 
-def _black_to_move(men: str, white: Ints, smaller: Mapping[str, Ints], legal: Bools, checked: Bools) -> Ints:
+def _black_to_move(pieces: str, white: Ints, smaller: Mapping[str, Ints], legal: Bools, checked: Bools) -> Ints:
     """Black's best: the longest of what its moves lead to, mated or stalemated without one."""
     best = np.full(white.shape, ILLEGAL, np.int8)
     for place, square in enumerate(CORNER):
         for target in map(int, np.flatnonzero(NEAR[square])):
             np.maximum(best[place], _seen_from(target, white), out=best[place])
-            for axis in range(1, 1 + len(men)):  # or it takes the man that stands there
+            for axis in range(1, 1 + len(pieces)):  # or it takes the man that stands there
                 taken = np.moveaxis(best[place], axis, 0)[target]
-                np.maximum(taken, _seen_from(target, smaller[men[: axis - 1] + men[axis:]]), out=taken)
+                np.maximum(taken, _seen_from(target, smaller[pieces[: axis - 1] + pieces[axis:]]), out=taken)
     stuck = best == ILLEGAL
     value = np.where(best < NO_WIN, best + 1, NO_WIN)
     value[stuck] = np.where(checked, 0, NO_WIN)[stuck]
@@ -167,10 +172,10 @@ def _seen_from(square: int, values: Ints) -> Ints:
     return seen
 
 
-def _best_of_white(men: str, values: _Bytes) -> _Bytes:
+def _best_of_white(pieces: str, values: _Bytes) -> _Bytes:
     """The smallest value that a move of White leads to."""
     best = np.full_like(values, _BLOCKED)
-    for axis, kind in enumerate(f"K{men}", start=1):
+    for axis, kind in enumerate(f"K{pieces}", start=1):
         # The man's axis becomes rank and file, in front of all others. These are views: writing fills `best`.
         cost, found = (np.moveaxis(_by_rank(array, axis), (axis, axis + 1), (0, 1)) for array in (values, best))
         for up, side in _DIRECTIONS[kind]:
@@ -193,7 +198,8 @@ def _slide(cost: _Bytes, best: _Bytes, step: int, side: int, far: bool) -> None:
         if far:  # on the next square, or beyond it where it is free
             there = np.where(there == _BLOCKED, there, np.minimum(there, ahead))
         ahead = np.full_like(there, _BLOCKED)
-        source, target = slice(max(0, -side), 8 - max(0, side)), slice(max(0, side), 8 - max(0, -side))
+        source = slice(max(0, -side), 8 - max(0, side))
+        target = slice(max(0, side), 8 - max(0, -side))
         ahead[source] = there[target]
         np.minimum(best[here], ahead, out=best[here])
 
@@ -202,19 +208,19 @@ _VERSION = 1  # of the values and of their layout in the file
 
 
 @lru_cache(maxsize=8)
-def load_table(men: str) -> tuple[Ints, Ints]:
+def load_table(pieces: str) -> tuple[Ints, Ints]:
     """Plies to mate with White and with Black to move, see `lmrl.envs.endgames.table.solve`; not to be written to.
 
     They come from the cache file. If there is none, or it is damaged, they are worked out (a second for one man, a few
     for two) and written there, or not where the folder cannot be written.
 
     Args:
-        men: White's men next to the king: ``Q``, ``R``, ``QR`` or ``RR``.
+        pieces: White's pieces next to the king: ``Q``, ``R``, ``QR`` or ``RR``.
     """
-    path = cache_file(men)
-    tables = None if path is None else _read(path, (10,) + (64,) * (1 + len(men)))
+    path = cache_file(pieces)
+    tables = None if path is None else _read(path, (10,) + (64,) * (1 + len(pieces)))
     if tables is None:
-        tables = solve(men, {left: load_table(left)[0] if left else lone_kings() for left in _left(men)})
+        tables = solve(pieces, {left: load_table(left)[0] if left else lone_kings() for left in _left(pieces)})
         if path is not None:
             _write(path, tables)
     for table in tables:
@@ -222,7 +228,7 @@ def load_table(men: str) -> tuple[Ints, Ints]:
     return tables
 
 
-def cache_file(men: str) -> Path | None:
+def cache_file(pieces: str) -> Path | None:
     """Where a table is kept: under ``$XDG_CACHE_HOME/lmrl`` or ``~/.cache/lmrl``; None where there is no home."""
     folder = os.environ.get("XDG_CACHE_HOME")
     if not folder:
@@ -230,12 +236,12 @@ def cache_file(men: str) -> Path | None:
             folder = str(Path.home() / ".cache")
         except RuntimeError:
             return None
-    return Path(folder) / "lmrl" / f"endgame-k{men}K-v{_VERSION}.npz"
+    return Path(folder) / "lmrl" / f"endgame-k{pieces}K-v{_VERSION}.npz"
 
 
-def _left(men: str) -> set[str]:
+def _left(pieces: str) -> set[str]:
     """What is left when Black takes one."""
-    return {men[:taken] + men[taken + 1 :] for taken in range(len(men))}
+    return {pieces[:taken] + pieces[taken + 1 :] for taken in range(len(pieces))}
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> tuple[Ints, Ints] | None:
@@ -258,7 +264,7 @@ _KINDS = {chess.QUEEN: "Q", chess.ROOK: "R"}
 _MEN = ("", "Q", "R", "QR", "RR")
 _IMAGES = SYMMETRIES.tolist()
 
-_Place: TypeAlias = tuple[str, list[int]]  # White's men beside the king; squares of k, K and of these men
+_Place: TypeAlias = tuple[str, list[int]]  # White's pieces beside the king; squares of k, K and of these pieces
 
 
 def mate_plies(board: chess.Board) -> int | None:
@@ -289,10 +295,10 @@ def best_move(board: chess.Board) -> chess.Move:
 
 def _place(board: chess.Board) -> _Place:
     kings = [board.king(chess.BLACK), board.king(chess.WHITE)]
-    men = [(kind, square) for piece, kind in _KINDS.items() for square in board.pieces(piece, chess.WHITE)]
-    men.sort()
-    kinds = "".join(kind for kind, _ in men)
-    squares = [square for square in (*kings, *(square for _, square in men)) if square is not None]
+    pieces = [(kind, square) for piece, kind in _KINDS.items() for square in board.pieces(piece, chess.WHITE)]
+    pieces.sort()
+    kinds = "".join(kind for kind, _ in pieces)
+    squares = [square for square in (*kings, *(square for _, square in pieces)) if square is not None]
     if kinds not in _MEN or len(squares) != 2 + len(kinds) or board.occupied.bit_count() != len(squares):
         raise UserError(
             "the distance to mate is known for a lone black king against a king with Q, R, QR or RR, "

@@ -50,10 +50,12 @@ def _stem(word: str) -> str:
 
 def phrases_in(words: tuple[str, ...], phrases: Container[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """The phrases in a text from left to right; of those that overlap, the one that begins first, then the longest."""
-    place, found = 0, []
+    place = 0
+    found = []
     while place < len(words):
         for length in range(min(_LONGEST, len(words) - place), 0, -1):
-            if (phrase := words[place : place + length]) in phrases:
+            phrase = words[place : place + length]
+            if phrase in phrases:
                 found.append(phrase)
                 place += length
                 break
@@ -240,7 +242,8 @@ def _named(words: tuple[str, ...]) -> Iterator[tuple[str, frozenset[str]]]:
     place = 0
     while place < len(words):
         for length in range(longest.get(words[place], 0), 0, -1):
-            if (found := lexicon.get(words[place : place + length])) is not None:
+            found = lexicon.get(words[place : place + length])
+            if found is not None:
                 yield found
                 place += length
                 break

@@ -25,9 +25,10 @@ class GuessCity(DialogueEnv):
     r"""The partner lives in one of a hundred cities; the agent asks, by open questions too, and wins by naming it.
 
     Every question costs 1, the winning one nothing. The right guess or the twentieth question terminates.
-    `lmrl.envs.guess_city.oracle.guessed` recognises guesses; the game answers the right one by itself, and the partner answers
-    everything else in one line. An answer that names the city, or the country before a question did, is replaced by a
-    refusal; ``info["refused"]`` says so. A text without letters is illegal: it costs a question and gets no answer.
+    `lmrl.envs.guess_city.oracle.guessed` recognises guesses. The game answers the right one by itself, and the
+    partner answers everything else in one line. An answer that names the city, or the country before a question did,
+    is replaced by a refusal; ``info["refused"]`` says so. A text without letters is illegal: it costs a question and
+    gets no answer.
 
     ``info["start"]["city"]`` is the city. Source: LMRL-Gym, section 4 and appendix C.7; there the answers are yes or no
     in the code, and no question can win.
@@ -83,7 +84,8 @@ class GuessCity(DialogueEnv):
         seed = self.np_random_seed
         drawn = seed % len(every) if self.deterministic and seed is not None else self.np_random.integers(len(every))
         self._name = options.get("city", every[int(drawn)])
-        self._heard, self._said = [], []
+        self._heard = []
+        self._said = []
         return HEADER, self._name, {"city": self._name}, {}
 
     def _say(self, action: str) -> Outcome:

@@ -59,11 +59,13 @@ def _size(value: str, words: tuple[str, ...]) -> bool | None:
     """Numbers of millions compared with the range in the table; "big" is from five, "small" below two."""
     least, most = _RANGES[value.split()[0]]
     numbers = [int(word) if word.isdigit() else _NUMBERS.get(word, 0) for word in words]
-    if "million" in words and len(found := [number for number in numbers if 0 < number < 100]) == 1:
+    found = [number for number in numbers if 0 < number < 100]
+    if "million" in words and len(found) == 1:
         more, less = (any(word in signs for word in words) for signs in (_MORE, _LESS))
         if more == less:
             return None
-        sure_more, sure_less = least >= found[0], most <= found[0]
+        sure_more = least >= found[0]
+        sure_less = most <= found[0]
         return None if sure_more == sure_less else sure_more == more
     if any(word in _BIG for word in words):
         return least >= 5
@@ -181,7 +183,8 @@ class ScriptedResident:
         for name, share in (("noise", noise), ("candor", candor)):
             if not 0 <= share <= 1:
                 raise UserError(f"{name} must be from 0 to 1, got {share}")
-        self.noise, self.candor = float(noise), float(candor)
+        self.noise = float(noise)
+        self.candor = float(candor)
 
     def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
         """One line for each request."""
@@ -195,7 +198,8 @@ class ScriptedResident:
         chance = Random(f"resident {request.seed} {len(request.heard)}")
         if self.noise and chance.random() < self.noise:
             return chance.choice(_UNSURE) + "\n"
-        question, city = request.heard[-1], city_named(request.facts["city"])
+        question = request.heard[-1]
+        city = city_named(request.facts["city"])
         reading = read_question(question)
         text = _about_names(city, question, reading, chance) or self._fact(city, reading, chance, request.seed)
         return text + "\n"
@@ -220,7 +224,8 @@ def _about_names(city: City, question: str, reading: Reading, chance: Random) ->
     """The answer to a question that names cities or asks for names; "" to any other."""
     if len(reading.places.cities) > 1:
         return _ONE_AT_A_TIME
-    if guess := guessed(question):
+    guess = guessed(question)
+    if guess:
         return chance.choice(_YES if guess == city.name else _WRONG_CITY)
     if reading.places.cities:  # "Is it near Rome?": the answer must not depend on whether it is Rome
         return chance.choice(_UNSURE)

@@ -45,14 +45,17 @@ def agreeing(question: str, answer: str) -> int:
 
     A denial ("There is no sea here.") counts first, then facts that the answer names, then yes and no.
     """
-    reading, said = read_question(question), plain_words(answer)
+    reading = read_question(question)
+    said = plain_words(answer)
     if reading.places.cities:
         return EVERYWHERE & ~_where(lambda city: city.name in reading.places.cities)
     topic = reading.topic
     if topic is not None and any(plain_words(text) == said for text in topic.without):
         return _where(lambda city: not city.facts[topic.name])
-    if topic is not None and not reading.about_country and (named := values_in(answer, topic)):
-        return _where(lambda city: not named.isdisjoint(city.every(topic.name))) or EVERYWHERE
+    if topic is not None and not reading.about_country:
+        named = values_in(answer, topic)
+        if named:
+            return _where(lambda city: not named.isdisjoint(city.every(topic.name))) or EVERYWHERE
     if said[:1] in (("yes",), ("no",), ("not",)) and (reading.about_country or topic is not None):
         return _saying(reading, said[0] == "yes") or EVERYWHERE
     return EVERYWHERE
@@ -173,8 +176,10 @@ def of_skill(skill: Skill) -> Strategy:
         left = _left(request, skill.memory)
         if request.turn >= skill.patience or left.bit_count() <= skill.sure:
             return _guess(chance.choice(members(left)), chance)
-        if chance.random() < skill.hunches and (hunch := _hunch(chance.choice(members(left)), request, chance)):
-            return hunch
+        if chance.random() < skill.hunches:
+            hunch = _hunch(chance.choice(members(left)), request, chance)
+            if hunch:
+                return hunch
         return _open_question(request, chance)
 
     return ask
@@ -223,7 +228,11 @@ def _hunch(city: City, request: Request, chance: Random) -> str:
 
 
 def _open_question(request: Request, chance: Random) -> str:
-    asked = {topic.name for action in request.actions if (topic := read_question(action).topic) is not None}
+    asked = set()
+    for action in request.actions:
+        topic = read_question(action).topic
+        if topic is not None:
+            asked.add(topic.name)
     fresh = [topic for topic in topics() if topic.name not in asked] or topics()
     return chance.choice(chance.choice(fresh).questions)
 

@@ -111,7 +111,8 @@ _TELLING = frozenset("tell describe name say explain what which how".split())
 _VERBS = frozenset("is are am was were do does did can could will would has have had".split())
 _GENERAL = frozenset("know known famous special popular interesting proud best about describe like unique".split())
 _NAMES = frozenset("name called spell spelled begin start initial rhyme anagram vowel syllable".split())
-_KEYWORD, _VALUE = 2, 3
+_KEYWORD = 2
+_VALUE = 3
 """Weights of a word that names a topic, and of one that names a fact of a topic in which facts exclude each other."""
 
 
@@ -202,7 +203,8 @@ def _best_topic(words: tuple[str, ...]) -> tuple[Topic | None, frozenset[str]]:
             mentions = frozenset(others()[topic.name].get(word, word) for word in words) & content()[topic.name]
             score += len(mentions)
         if score > most:
-            best, most = (topic, mentions), score
+            best = (topic, mentions)
+            most = score
     return best
 
 

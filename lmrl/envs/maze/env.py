@@ -18,7 +18,8 @@ from lmrl.types import Request
 
 __all__ = ["CHAT_FO", "CHAT_PO", "GUIDE_FO", "GUIDE_PO", "OBSERVE", "REWARDS", "Maze"]
 
-_SUCCESS, _FAILURE = "Success\n", "Failure\n"
+_SUCCESS = "Success\n"
+_FAILURE = "Failure\n"
 _FAILURE_REWARD = -1.0  # whatever the reward function, as in the published benchmark
 
 _WALLS = "{walls}\n"
@@ -93,7 +94,8 @@ class Maze(TextEnv):
         check_range("[1, inf)", max_steps=max_steps)
         self.layout = layout if isinstance(layout, Layout) else find_layout(layout)
         self.max_steps = max_steps
-        self._observe, self._rewards = observe, REWARDS[reward]
+        self._observe = observe
+        self._rewards = REWARDS[reward]
         worst = min(self._rewards.illegal, self._rewards.move)
         self.return_range = (max_steps * worst + _FAILURE_REWARD, self._rewards.goal)
         self._goal: Cell = self.layout.goal
@@ -116,7 +118,9 @@ class Maze(TextEnv):
         cell = self._first_cell(goal, options)
         if goal != self._goal:
             self._table = _tabulate(self.layout, self._observe, self._rewards, goal)
-        self._goal, self._cell, self._actions = goal, cell, 0
+        self._goal = goal
+        self._cell = cell
+        self._actions = 0
         task_id = f"{cell[0]},{cell[1]}>{goal[0]},{goal[1]}"
         return self._table[cell][0], task_id, {"init_position": cell, "goal": goal}, {"position": cell, "goal": goal}
 
@@ -148,7 +152,9 @@ class Maze(TextEnv):
             return self._out_of_time(here if move is None or move[3] else move[1], illegal=move is None)
         self._actions += 1
         if move is None:
-            text, reward, done = here, self._rewards.illegal, False
+            text = here
+            reward = self._rewards.illegal
+            done = False
         else:
             self._cell, text, reward, done = move
         info = {"illegal": move is None, "success": done, "position": self._cell, "goal": self._goal}

@@ -62,13 +62,15 @@ class Layout:
 
     def after(self, cell: Cell, action: str) -> Cell:
         """Where a legal action leads: a wall leaves the player in place."""
-        row, col = cell[0] + MOVES[action][0], cell[1] + MOVES[action][1]
+        row = cell[0] + MOVES[action][0]
+        col = cell[1] + MOVES[action][1]
         return (row, col) if self.rows[row][col] == " " else cell
 
     def distances(self, goal: Cell | None = None) -> dict[Cell, int]:
         """Number of moves from each cell to ``goal`` (default: the layout's); cells without a way are left out."""
         first = self.goal if goal is None else goal
-        found, waiting = {first: 0}, deque([first])
+        found = {first: 0}
+        waiting = deque([first])
         while waiting:
             cell = waiting.popleft()
             # Moves can be undone, so the way there is as long as the way back.
@@ -109,7 +111,8 @@ def _parse(lines: Sequence[str], source: str) -> Layout:
         for c, mark in enumerate(line):
             if mark not in _MARKS:
                 raise UserError(f"{source}: unknown mark {mark!r} at row {r}, column {c}; known: {_MARKS_IN_WORDS}")
-    goal, start = _only(lines, "G", source), _only(lines, "S", source)
+    goal = _only(lines, "G", source)
+    start = _only(lines, "S", source)
     if goal is None:
         raise UserError(f"{source}: a layout needs one goal, marked G")
     try:

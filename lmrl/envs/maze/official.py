@@ -21,7 +21,8 @@ from lmrl.types import Episode
 
 __all__ = ["FORMAT_FO", "FORMAT_PO", "maze_episode"]
 
-_SUCCESS, _FAILURE = "Success\n", "Failure\n"
+_SUCCESS = "Success\n"
+_FAILURE = "Failure\n"
 _CALLS = 101  # the clock runs out with this action
 
 
@@ -36,7 +37,11 @@ class _Fit:
 def maze_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
     """The episode of a record, or None if no action of it can be kept; the module states the rules."""
     known = len(game.actions)
-    fits = [fit for start in row.starts if (fit := _fit(env, start, game)) is not None]
+    fits = []
+    for start in row.starts:
+        fit = _fit(env, start, game)
+        if fit is not None:
+            fits.append(fit)
     last = _last_text(game, {fit.answer[0] for fit in fits})
     if last is None:
         known -= 1

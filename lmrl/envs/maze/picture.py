@@ -15,7 +15,8 @@ __all__ = ["MazePicture", "draw_maze"]
 
 _SEEN = "on #f2f4f6"
 # Signs of the colour that they stand on, for terminals without colours.
-_WALL_SIGN, _FLOOR_SIGN = ("██", "#5f6872 on #5f6872"), ("· ", f"#f2f4f6 {_SEEN}")
+_WALL_SIGN = ("██", "#5f6872 on #5f6872")
+_FLOOR_SIGN = ("· ", f"#f2f4f6 {_SEEN}")
 
 
 class MazePicture(Picture):
@@ -53,7 +54,8 @@ def draw_maze(layout: Layout, request: Request) -> Text | None:
     """The map where the text tells the position, else no more than it tells: the four cells around."""
     if "position" not in request.info:
         return None
-    cell, goal = _cell(request.info["position"]), _cell(request.info["goal"])
+    cell = _cell(request.info["position"])
+    goal = _cell(request.info["goal"])
     told = _tells_position(request.observations[0])
     rows = range(len(layout.rows)) if told else range(cell[0] - 1, cell[0] + 2)
     cols = range(len(layout.rows[0])) if told else range(cell[1] - 1, cell[1] + 2)

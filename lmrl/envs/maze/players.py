@@ -53,7 +53,8 @@ class MazePlayer:
     ) -> None:
         if not 0 <= skill <= 1:
             raise UserError(f"skill must be from 0 to 1, got {skill}")
-        self._skill, self._layout = skill, layout
+        self._skill = skill
+        self._layout = layout
         self._parts = [frozenset(part) for part in parts]
         self._best: dict[Cell, Mapping[Cell, str]] = {}
 

@@ -18,7 +18,9 @@ from lmrl.envs.task import ProbePlot
 
 __all__ = ["PROBE_PLOT"]
 
-_WALL, _FREE, _WRONG = "#D5D8DD", "#FFFFFF", "#D81B60"
+_WALL = "#D5D8DD"
+_FREE = "#FFFFFF"
+_WRONG = "#D81B60"
 _Paint: TypeAlias = Callable[[float], tuple[float, float, float, float]]
 _REACH = 0.27
 """Half an arrow, in cells."""
@@ -32,8 +34,10 @@ def _size(probe: MazeProbe) -> tuple[float, float]:
 def _paint(probe: MazeProbe, axis: Axes) -> _Paint | None:
     if not probe.values:
         return None
-    low, high = min(probe.values), max(probe.values)
-    norm, colours = Normalize(low, high if high > low else low + 1), matplotlib.colormaps["viridis"]
+    low = min(probe.values)
+    high = max(probe.values)
+    norm = Normalize(low, high if high > low else low + 1)
+    colours = matplotlib.colormaps["viridis"]
     bar = axis.figure.colorbar(ScalarMappable(norm, colours), ax=axis, shrink=0.7, aspect=24, pad=0.02)
     bar.set_label("V (discounted reward to come)", fontsize=8.5)
     bar.ax.tick_params(labelsize=8)
@@ -44,7 +48,8 @@ def _paint(probe: MazeProbe, axis: Axes) -> _Paint | None:
 def _crop(rows: Sequence[str]) -> tuple[int, int, int, int]:
     """Top, left, height and width of the part that matters: the free cells and one ring of wall around them."""
     free = [(r, c) for r, row in enumerate(rows) for c, mark in enumerate(row) if mark != "#"]
-    top, left = min(r for r, _ in free) - 1, min(c for _, c in free) - 1
+    top = min(r for r, _ in free) - 1
+    left = min(c for _, c in free) - 1
     return top, left, max(r for r, _ in free) + 2 - top, max(c for _, c in free) + 2 - left
 
 
@@ -101,7 +106,8 @@ def _move(axis: Axes, middle: tuple[float, float], move: Cell | None, right: boo
     if move is None:
         axis.text(col, row, "?", ha="center", va="center", fontsize=12, fontweight="bold", color=ink)
         return
-    down, across = move[0] * _REACH, move[1] * _REACH
+    down = move[0] * _REACH
+    across = move[1] * _REACH
     # Where a number stands below, a vertical arrow has less room than a horizontal one.
     down *= 0.75
     axis.annotate(

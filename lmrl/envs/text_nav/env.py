@@ -52,10 +52,13 @@ class TextNav(TextEnv):
         if observe not in ("full", "partial"):
             raise unknown("observe", observe, ("full", "partial"))
         check_range("[1, inf)", max_steps=max_steps)
-        self.observe, self.show_commands = observe, show_commands
-        self.prose_seed, self.max_steps = prose_seed, max_steps
+        self.observe = observe
+        self.show_commands = show_commands
+        self.prose_seed = prose_seed
+        self.max_steps = max_steps
         self._named = observe == "full"
-        self._state, self._steps = begin(ROOMS[0]), 0
+        self._state = begin(ROOMS[0])
+        self._steps = 0
         self._answers: dict[tuple[State, str], tuple[State, str, bool]] = {}
 
     def legal_actions(self) -> list[str]:
@@ -66,7 +69,8 @@ class TextNav(TextEnv):
         room = options["room"] if "room" in options else ROOMS[int(self.np_random.integers(len(ROOMS)))]
         if room not in ROOMS:
             raise unknown("room", str(room), ROOMS)
-        self._state, self._steps = begin(room), 0
+        self._state = begin(room)
+        self._steps = 0
         text = f"{OBJECTIVE}\n\n{described(self._state, self.prose_seed, self._named)}\n{self._commands(self._state)}"
         return text, room, {"room": room}, self._where()
 

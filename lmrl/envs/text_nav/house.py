@@ -52,7 +52,9 @@ FOOD = ("stale food", "fresh food", "fruit")
 GOAL = "stale food"
 """What belongs into the fridge."""
 
-_TABLE, _FLOOR, _HANDS = "table in the ", "floor of the ", "hands"
+_TABLE = "table in the "
+_FLOOR = "floor of the "
+_HANDS = "hands"
 
 
 class State(NamedTuple):
@@ -144,7 +146,8 @@ def _moves(state: State) -> Iterator[tuple[str, Change]]:
 
 def _handling(state: State) -> Iterator[tuple[str, Change]]:
     """Taking what lies here."""
-    piece, place = FURNITURE.get(state.room), state.here()
+    piece = FURNITURE.get(state.room)
+    place = state.here()
     if place is not None and piece is not None and _reachable(state):
         for thing in state.at(place):
             yield f"take {thing} from {piece}", _moved(state, thing, _HANDS, "take", piece)
@@ -154,7 +157,8 @@ def _handling(state: State) -> Iterator[tuple[str, Change]]:
 
 def _carrying(state: State) -> Iterator[tuple[str, Change]]:
     """Return the commands that are possible with the carried items."""
-    piece, place = FURNITURE.get(state.room), state.here()
+    piece = FURNITURE.get(state.room)
+    place = state.here()
     for thing in state.held():
         yield f"drop {thing}", _moved(state, thing, state.floor(), "drop")
         if thing in FOOD:
@@ -219,7 +223,8 @@ def described(state: State, seed: int, named: bool) -> str:
     if state.room in FURNITURE:
         parts.append(_furniture(state, chance))
     parts.append(_exits(state, chance))
-    if lying := state.at(state.floor()):
+    lying = state.at(state.floor())
+    if lying:
         parts.append(f"There is {_list(lying)} on the floor.")
     return "\n\n".join(parts)
 
@@ -265,13 +270,15 @@ def refusal(state: State, command: str) -> str:
 
 
 def _furniture(state: State, chance: Random) -> str:
-    piece, place = FURNITURE[state.room], state.here()
+    piece = FURNITURE[state.room]
+    place = state.here()
     assert place is not None
     opened = piece in state.open
     word = "an open" if opened else "a closed"
     sentence = chance.choice(_CONTAINER if piece in CONTAINERS else _TABLE_PROSE)
     sentence = sentence.format(piece=piece, state=word, State=word.capitalize())
-    content, nothing = chance.choice(_CONTENT), chance.choice(_NOTHING)
+    content = chance.choice(_CONTENT)
+    nothing = chance.choice(_NOTHING)
     if piece in CONTAINERS and not opened:
         return sentence
     on = "in" if piece in CONTAINERS else "on"

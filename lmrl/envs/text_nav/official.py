@@ -11,7 +11,8 @@ from lmrl.types import Episode
 
 __all__ = ["FORMAT", "text_nav_episode"]
 
-_WON, _LOST = "*** The End ***", "*** You lost! ***"
+_WON = "*** The End ***"
+_LOST = "*** You lost! ***"
 
 
 def text_nav_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
@@ -19,7 +20,8 @@ def text_nav_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
     known = min(len(game.actions), len(game.observations) - 1)
     if known == 0:
         return None
-    rewards, last = game.rewards[:known], game.observations[known]
+    rewards = game.rewards[:known]
+    last = game.observations[known]
     won = rewards[-1] > 0 or _WON in last
     over = won or _LOST in last
     return Episode(

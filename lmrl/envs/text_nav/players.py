@@ -36,7 +36,8 @@ class TextNavPlayer:
         if not 0 <= skill <= 1:
             raise UserError(f"skill must be from 0 to 1, got {skill}")
         self._skill = skill
-        self._sets, self._shares = [part for part, _ in parts], [share for _, share in parts]
+        self._sets = [part for part, _ in parts]
+        self._shares = [share for _, share in parts]
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """A command for each request."""

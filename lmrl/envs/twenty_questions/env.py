@@ -57,7 +57,8 @@ def scripted_oracle(noise: float = 0.0) -> ScriptedOracle:
 
 QUESTIONS = 20
 _HEADER = "Questions:\n"
-_YES, _NO = "Yes.\n", "No.\n"
+_YES = "Yes.\n"
+_NO = "No.\n"
 _WORD = re.compile(r"[^\W_]")
 
 
@@ -111,7 +112,8 @@ class TwentyQuestions(DialogueEnv):
 
     def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
         self._thing = self._hidden(options)
-        self._asked, self._answers = [], []
+        self._asked = []
+        self._answers = []
         return _HEADER, self._thing.name, {"word": self._thing.name}, {}
 
     def _hidden(self, options: dict[str, Any]) -> Thing:

@@ -150,7 +150,12 @@ def compared(words: tuple[str, ...]) -> int | None:
         return those_with(lambda thing: value / _EQUAL <= (_measured(thing, measure) or 0) <= value * _EQUAL)
     if more:
         return those_with(lambda thing: (_measured(thing, measure) or 0) > value)
-    return those_with(lambda thing: (size := _measured(thing, measure)) is not None and size < value)
+
+    def is_less(thing: Thing) -> bool:
+        size = _measured(thing, measure)
+        return size is not None and size < value
+
+    return those_with(is_less)
 
 
 def _measured(thing: Thing, measure: str) -> float | None:
@@ -215,15 +220,20 @@ Found = tuple[float, int]
 def clause_meaning(words: tuple[str, ...]) -> Found:
     """A guess of an object, a comparison, a guess of a sort ("a green vegetable"), or what a known question asks."""
     text = " ".join(words)
-    if named := _named(text):
+    named = _named(text)
+    if named:
         return 1.0, named
-    if (yes := compared(words)) is not None:
+    yes = compared(words)
+    if yes is not None:
         return 1.0, yes
     found = best_match(words)
     told = stems(words)
-    if is_framed(text) and (len(told) == 1 or found[0] < _SURE) and (sort := _sort(told)):
-        return sort
-    if found[0] < _SURE and (example := _EXAMPLE.search(text)) and example.start():
+    if is_framed(text) and (len(told) == 1 or found[0] < _SURE):
+        sort = _sort(told)
+        if sort:
+            return sort
+    example = _EXAMPLE.search(text) if found[0] < _SURE else None
+    if example and example.start():
         return max(found, clause_meaning(tuple(text[: example.start()].split())))
     return found if found[0] >= ENOUGH else (0.0, 0)
 

@@ -110,7 +110,8 @@ def _objects(text: str) -> int:
 
 
 def _set(item: str) -> int:
-    if limit := _LIMIT.fullmatch(item):
+    limit = _LIMIT.fullmatch(item)
+    if limit:
         measure, sign, number = limit.groups()
         return those_with(lambda thing: _within(getattr(thing, measure), sign, float(number)))
     if item in place_of():

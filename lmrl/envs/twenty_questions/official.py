@@ -28,7 +28,8 @@ def game_of_lines(record: Any) -> Game:
     """
     if not isinstance(record, Mapping) or not {"lines", "correct", "word"} <= set(record):
         raise UserError(f"a record must be an object with lines, correct and word, got {record!r:.60}")
-    lines, correct = record["lines"], record["correct"]
+    lines = record["lines"]
+    correct = record["correct"]
     if not isinstance(lines, list) or not lines or not isinstance(correct, bool):
         raise UserError("lines must be a list of texts with at least one, and correct true or false")
     if len(lines) > QUESTIONS:

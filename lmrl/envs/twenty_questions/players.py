@@ -241,7 +241,8 @@ def probe(seed: int) -> Iterator[tuple[str, PartnerRequest]]:
     chance = Random(f"probe {seed}")
     while True:
         for group in GROUPS:
-            thing, item = chance.choice(things()), chance.choice(common_properties())
+            thing = chance.choice(things())
+            item = chance.choice(common_properties())
             question = item.phrasings[-1] if group == GROUPS[1] else chance.choice(item.phrasings[:-1])
             facts = {"word": thing.name, "variants": thing.variants}
             yield group, PartnerRequest("twenty_questions", facts, (f"{question}\n",), (), chance.getrandbits(31))

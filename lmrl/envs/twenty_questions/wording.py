@@ -209,17 +209,20 @@ def best_match(words: tuple[str, ...]) -> tuple[float, int]:
     The measure is Dice's coefficient of the two sets of stems, rare ones weighing more, and a share of how much of the
     question any phrasing of that property covers.
     """
-    index, asked = _index(), frozenset(stems(words))
+    index = _index()
+    asked = frozenset(stems(words))
     weight = sum(_weight(index, stem) for stem in asked)
     heard = {place for stem in asked if stem not in LIGHT for place in index.holders.get(stem, ())}
-    best, found = 0.0, 0
+    best = 0.0
+    found = 0
     for place in sorted(heard):
         other, other_weight, row = index.asked[place]
         shared = sum(index.weights[stem] for stem in asked & other)
         pooled = sum(index.weights[stem] for stem in asked & index.pools[row])
         score = (1 - _POOL) * 2 * shared / (weight + other_weight) + _POOL * pooled / weight
         if score > best + 1e-9:
-            best, found = score, index.yes[row]
+            best = score
+            found = index.yes[row]
     return best, found
 
 

@@ -77,14 +77,16 @@ class Vocabulary:
 
     def pick(self, subset: int, number: int) -> str:
         """Word ``number`` (from 0) of a set, in the order of the vocabulary."""
-        low, high = 0, len(self.words)
+        low = 0
+        high = len(self.words)
         while high - low > 1:  # halve the range that holds the wanted bit
             middle = (low + high) // 2
             below = (subset >> low & (1 << middle - low) - 1).bit_count()
             if number < below:
                 high = middle
             else:
-                low, number = middle, number - below
+                low = middle
+                number = number - below
         return self.words[low]
 
     def members(self, subset: int) -> list[int]:
@@ -162,9 +164,11 @@ class Wordle(TextEnv):
         if not bad_word_reward <= 0:
             raise UserError(f"bad_word_reward must be at most 0, got {bad_word_reward}")
         self.vocabulary = load_vocabulary(vocab)
-        self.counted, self.bad_word_reward = counted, float(bad_word_reward)
+        self.counted = counted
+        self.bad_word_reward = float(bad_word_reward)
         self.return_range = (TRIES * min(-1.0, self.bad_word_reward), 0.0)
-        self._word, self._tries = "", 0
+        self._word = ""
+        self._tries = 0
         self._said: list[str] = []
 
     def render(self) -> str:
@@ -180,7 +184,8 @@ class Wordle(TextEnv):
         self._word = options["word"] if "word" in options else words[int(self.np_random.integers(len(words)))]
         if self._word not in self.vocabulary.index:
             raise UserError(f"word must be one of the {len(words)} words of the vocabulary, got {self._word!r:.60}")
-        self._tries, self._said = 0, []
+        self._tries = 0
+        self._said = []
         return _HEADER, self._word, {"word": self._word}, {}
 
     def _turn(self, action: str) -> Turn:

@@ -16,7 +16,8 @@ def known_letters(request: Request) -> dict[str, str]:
     """The best that the answers say of each letter, ``g``, ``y`` or ``b``; others are not in it."""
     known = dict[str, str]()
     for action, answer in zip(request.actions, request.observations[1:], strict=True):
-        guess, colours = word_of(action), answer.replace(" ", "").strip()
+        guess = word_of(action)
+        colours = answer.replace(" ", "").strip()
         if len(colours) != len(guess):
             continue
         for letter, colour in zip(guess, colours, strict=True):

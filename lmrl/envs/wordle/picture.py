@@ -26,9 +26,11 @@ class WordlePicture(Picture):
 
 def draw_wordle(request: Request) -> Text:
     """The guesses so far, and the letters by what is known of them."""
-    drawn, known = Text(), known_letters(request)
+    drawn = Text()
+    known = known_letters(request)
     for action, answer in zip(request.actions, request.observations[1:], strict=True):
-        guess, colours = word_of(action), answer.replace(" ", "").strip()
+        guess = word_of(action)
+        colours = answer.replace(" ", "").strip()
         if len(colours) != len(guess):
             drawn.append(guess.upper(), _NO_WORD)
             drawn.append("  not in the list\n", "red")

@@ -49,7 +49,8 @@ class WordlePlayer:
     """
 
     def __init__(self, strategy: Strategy, vocab: str | None = None, counted: bool = False) -> None:
-        self._strategy, self._counted = strategy, counted
+        self._strategy = strategy
+        self._counted = counted
         self._vocabulary = load_vocabulary(vocab)
         self._known: dict[tuple[str, str], int] = {}
 
@@ -58,7 +59,8 @@ class WordlePlayer:
         return [Reply(spaced(self._guess(request))) for request in requests]
 
     def _guess(self, request: Request) -> str:
-        words, known = self._vocabulary, self._known
+        words = self._vocabulary
+        known = self._known
         agreeing = words.everything
         for said in zip(request.actions, request.observations[1:], strict=True):
             if said not in known:

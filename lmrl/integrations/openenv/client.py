@@ -60,7 +60,8 @@ class TaskClient(EnvClient[TaskAction, TaskObservation, TaskState]):  # type: ig
         return {"text": action.text}
 
     def _parse_result(self, payload: dict[str, Any]) -> StepResult[TaskObservation]:
-        reward, done = payload["reward"], payload["done"]
+        reward = payload["reward"]
+        done = payload["done"]
         seen = TaskObservation(**payload["observation"], reward=reward, done=done)
         return StepResult(observation=seen, reward=reward, done=done)
 

@@ -38,7 +38,8 @@ except ImportError as error:
 __all__ = ["TaskServer", "make_app"]
 
 _STEP_KEYS = ("action", "request_id", "session", "timeout_s")
-_GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
+_GOING_AWAY = 1001
+_TRY_AGAIN_LATER = 1013
 
 
 def make_app(
@@ -51,7 +52,7 @@ def make_app(
         task: its name.
         limits: None: the usual ones.
         description: of the task, one line.
-        shared: the environments share a second speaker, so that only one works at a time.
+        shared: the environments share a partner, so that only one works at a time.
     """
     return _NotForPages(TaskServer(make, task, limits or Limits(), description, shared).app())
 
@@ -71,7 +72,10 @@ class TaskServer:
     def __init__(
         self, make: Callable[[], TextEnv], task: str, limits: Limits, description: str = "", shared: bool = False
     ) -> None:
-        self._make, self._task, self._limits, self._description = make, task, limits, description
+        self._make = make
+        self._task = task
+        self._limits = limits
+        self._description = description
         self._turn = shared_turn(shared)
         self._held: dict[str, _Held] = {}
         self._ending: set[asyncio.Future[None]] = set()  # the loop alone would forget them
@@ -164,10 +168,12 @@ class TaskServer:
 
         async def answer(request: Request) -> Response:
             try:
-                payload, status = await handle(request), 200
+                payload = await handle(request)
+                status = 200
             except Refused as refused:
                 told = refused.payload()
-                payload, status = {"detail": told["message"], "code": told["code"]}, refused.status
+                payload = {"detail": told["message"], "code": told["code"]}
+                status = refused.status
             return Response(written(payload), status, media_type="application/json")
 
         return answer
@@ -177,7 +183,8 @@ class TaskServer:
         data = await self._body(request)
         name = data.pop("session", None)
         if name is None:
-            name, held = secrets.token_urlsafe(16), _Held(await self._open())
+            name = secrets.token_urlsafe(16)
+            held = _Held(await self._open())
             self._held[name] = held
             try:
                 payload = await self._in(name, lambda session: session.reset(data))

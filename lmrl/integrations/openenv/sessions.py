@@ -54,7 +54,8 @@ class Refused(Exception):
 
     def __init__(self, message: str, code: str = "VALIDATION_ERROR", status: int = 422) -> None:
         super().__init__(message)
-        self.code, self.status = code, status
+        self.code = code
+        self.status = status
 
     def payload(self) -> Payload:
         """As the ``data`` of an error."""
@@ -67,7 +68,7 @@ class Session:
     Args:
         make: makes the environment.
         task: its name.
-        turn: is held while the environment works; that of a second speaker that all sessions share.
+        turn: is held while the environment works; that of a partner that all sessions share.
 
     Raises:
         Refused: the environment cannot be made.
@@ -76,11 +77,13 @@ class Session:
     def __init__(
         self, make: Callable[[], TextEnv], task: str, turn: AbstractContextManager[object] | None = None
     ) -> None:
-        self._task, self._turn = task, turn or nullcontext()
+        self._task = task
+        self._turn = turn or nullcontext()
         self._env = self._call(make, "FACTORY_ERROR")
         self._episode_id: str | None = None
         self._seed: int | None = None
-        self._steps, self._return = 0, 0.0
+        self._steps = 0
+        self._return = 0.0
         self._why_not: str | None = "none has begun"
 
     def reset(self, data: Mapping[str, Any]) -> Payload:
@@ -97,7 +100,9 @@ class Session:
             Refused: a key or value that is none of these, or against the rules of the game.
         """
         _check_keys(data, _RESET_KEYS)
-        seed, options, name = data.get("seed"), data.get("options"), data.get("episode_id")
+        seed = data.get("seed")
+        options = data.get("options")
+        name = data.get("episode_id")
         if seed is not None and not (type(seed) is int and 0 <= seed <= _LARGEST_SEED):
             raise Refused(f"seed must be a whole number from 0 to {_LARGEST_SEED}, got {seed!r:.80}")
         if options is not None and not isinstance(options, dict):
@@ -106,7 +111,11 @@ class Session:
             raise Refused(f"episode_id must be a text of at most {_LONGEST_ID} characters, got {name!r:.80}")
         self._why_not = "the last reset was refused"
         text, info = self._call(lambda: self._env.reset(seed=seed, options=options))
-        self._seed, self._episode_id, self._steps, self._return, self._why_not = info["seed"], name, 0, 0.0, None
+        self._seed = info["seed"]
+        self._episode_id = name
+        self._steps = 0
+        self._return = 0.0
+        self._why_not = None
         return _observation(text, None, False, False, info)
 
     def step(self, data: Mapping[str, Any]) -> Payload:
@@ -130,7 +139,8 @@ class Session:
         if self._why_not is not None:
             raise Refused(f"step needs a running episode, but {self._why_not}: reset first", "EXECUTION_ERROR", 409)
         text, reward, terminated, truncated, info = self._call(lambda: self._env.step(action))
-        self._steps, self._return = self._steps + 1, self._return + float(reward)
+        self._steps = self._steps + 1
+        self._return = self._return + float(reward)
         self._why_not = "the last one is over" if terminated or truncated else None
         return _observation(text, float(reward), terminated, truncated, info)
 
@@ -143,7 +153,8 @@ class Session:
         """Return the answer to a message of OpenEnv's WebSocket protocol, or None for one that ends the session."""
         try:
             said = parse_message(message)
-            kind, data = said.get("type"), said.get("data", {})
+            kind = said.get("type")
+            data = said.get("data", {})
             if kind == "close":
                 return None
             if kind == "state":

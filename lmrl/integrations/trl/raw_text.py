@@ -63,7 +63,9 @@ class TextRollout:
         check_range("[1, inf)", max_new_tokens=self.max_new_tokens)
         if rendering not in RENDERINGS:
             raise unknown("rendering", rendering, RENDERINGS)
-        self._name, self._rendering, self._env = name, rendering, env
+        self._name = name
+        self._rendering = rendering
+        self._env = env
         self._environments: list[TaskEnvironment] = []
         self._trainer: Any = None
         self._calls = 0

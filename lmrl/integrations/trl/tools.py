@@ -157,7 +157,7 @@ def finish(environment: TaskEnvironment) -> None:
 
 
 def take_turns(environments: Sequence[TaskEnvironment], replies: Sequence[Reply]) -> None:
-    """Make the next move of several games: the replies as they are, and their second speakers answer together.
+    """Make the next move of several games: the replies as they are, and their partners answer together.
 
     Args:
         environments: of episodes that are not over.

@@ -1,5 +1,6 @@
 """What the scripted buyer makes of what it hears: the utility model, by hand, and the words that show it."""
 
+from itertools import product
 from statistics import mean
 from typing import Any
 
@@ -120,11 +121,9 @@ def said(who: Buyer, *heard: str, seed: int = 0) -> str:
     return answers[-1]
 
 
-@pytest.mark.parametrize("personality", CHOICES["personality"])
-@pytest.mark.parametrize("strategy", CHOICES["strategy"])
-def test_what_buyers_say_shows_what_they_are(personality: str, strategy: str) -> None:
-    who = buyer(strategy, personality, brand="Audi", type="SUV", budget=70_000)
-    for seed in range(20):
+def test_what_buyers_say_shows_what_they_are() -> None:
+    for strategy, personality, seed in product(CHOICES["strategy"], CHOICES["personality"], range(20)):
+        who = buyer(strategy, personality, brand="Audi", type="SUV", budget=70_000)
         told = said(who, "What car are you looking for?", seed=seed)
         assert (read(told).brands, read(told).types) == (("Audi",), ("SUV",))
         assert amounts(said(who, "Hello", "What is your budget?", seed=seed)) == (70_000,)

@@ -102,16 +102,17 @@ def test_no_sentence_about_any_fact_leaks() -> None:
                     assert not named_by_eye(text, city) and not leaks(text, city), (city.name, text)
 
 
-@pytest.mark.parametrize("city", cities(), ids=lambda city: city.name)
-def test_every_name_is_caught_however_it_is_written(city: City) -> None:
-    for name in (*city.names, *country_names()[city.country]):
-        for text in (f"I live in {name}.", f"{name.upper()}!", f"{name}'s food", f"x-{name}-y", f"({name.lower()})"):
-            assert leaks(text, city), text
-            assert guarded(text, city, ["Where are you?\n"]) in REFUSALS
-    for name in city.names:
-        if len("".join(plain_words(name))) > 4:
-            assert leaks(" ".join(name), city)
-            assert " " in name or leaks(f"a {name}er", city)
+def test_every_name_is_caught_however_it_is_written() -> None:
+    for city in cities():
+        for name in (*city.names, *country_names()[city.country]):
+            texts = (f"I live in {name}.", f"{name.upper()}!", f"{name}'s food", f"x-{name}-y", f"({name.lower()})")
+            for text in texts:
+                assert leaks(text, city), text
+                assert guarded(text, city, ["Where are you?\n"]) in REFUSALS
+        for name in city.names:
+            if len("".join(plain_words(name))) > 4:
+                assert leaks(" ".join(name), city)
+                assert " " in name or leaks(f"a {name}er", city)
 
 
 @pytest.mark.parametrize(

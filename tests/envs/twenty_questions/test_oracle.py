@@ -50,9 +50,9 @@ def test_the_table_is_wide_and_asked_in_many_ways() -> None:
         assert all(len(text.split()) <= 10 and text.isascii() and text[-1] == "?" for text in item.phrasings)
 
 
-@pytest.mark.parametrize("item", properties(), ids=lambda item: item.name)
-def test_every_phrasing_is_understood(item: object) -> None:
-    assert all(meaning(text) == item.yes for text in item.phrasings)
+def test_every_phrasing_is_understood() -> None:
+    wrong = [text for item in properties() for text in item.phrasings if meaning(text) != item.yes]
+    assert not wrong
 
 
 @pytest.mark.parametrize(
