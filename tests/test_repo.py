@@ -74,7 +74,8 @@ def test_there_is_something_to_check() -> None:
 
 
 def _commands_of(page: Path) -> list[str]:
-    return [line for line in COMMANDS if line in _shown(page)]
+    lines = {line.strip() for line in page.read_text(encoding="utf-8").splitlines()}
+    return [line for line in COMMANDS if line in lines]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _commands_of(page)], ids=name_of)
