@@ -58,7 +58,7 @@ def worker_environment() -> dict[str, str]:
 
 
 def _knock(address: str, host: str, port: int) -> None:
-    """Make sure that the port is open: Ray ends the process if it is not."""
+    """Make sure that a cluster answers at the port, since Ray ends this process if none does."""
     try:
         socket.create_connection((host, port), _SECONDS).close()
     except (OSError, OverflowError) as error:
@@ -155,7 +155,7 @@ class Cluster:
             raise
 
     def wait(self, references: Sequence[Any], seconds: float | None = None) -> list[Any]:
-        """Wait for at least one, but return after the given seconds even if there is none."""
+        """Wait for one result, at most the given seconds (None: without limit), and return the finished ones."""
         done: list[Any] = self._ray.wait([*references], num_returns=1, timeout=seconds)[0]
         return done
 

@@ -272,9 +272,9 @@ def default_folder(name: str, task: Task, settings: str = "", *, allow_pickle: b
         settings: what else is not as usual; becomes part of the folder's name.
         allow_pickle: as of `lmrl.load_module`.
     """
-    # it may be an address
     path = Path(name)
     kept = ""
+    # The name may be an address, so signs that folders cannot hold are replaced.
     runs = Path("runs") / re.sub(r"[^\w.=,+-]+", "-", task.name)
     if is_zoo(name):
         folder = runs / f"zoo-{path.name}"

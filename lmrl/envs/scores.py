@@ -45,7 +45,7 @@ class Scores:
 
     @property
     def any_scale(self) -> bool:
-        """Return whether any task has a normalised score: constants, or scores that count as normalised."""
+        """Return whether the task has a normalised score: constants, or scores that count as normalised."""
         return self.average is not None or bool(self.normalized)
 
 
