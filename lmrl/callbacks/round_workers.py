@@ -48,8 +48,8 @@ class CountedPolicy:
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         replies = self._policy.act(requests)
-        self.calls = self.calls + 1
-        self.turns = self.turns + len(requests)
+        self.calls += 1
+        self.turns += len(requests)
         self.tokens += sum(len(reply.ids) for reply in replies)
         return replies
 
@@ -59,7 +59,7 @@ class CountedPolicy:
 
 
 def pieces_of(starts: Sequence[Start], size: int) -> list[Sequence[Start]]:
-    """Split the starts into pieces of equal size."""
+    """Split the starts into pieces of the given size; the last one may be smaller."""
     return [starts[first : first + size] for first in range(0, len(starts), size)]
 
 

@@ -270,8 +270,8 @@ def verify(
         if isinstance(env, DialogueEnv) and "partner" in {**recorded, **(env_arguments or {})}:
             env.partner = RecordedPartner(episode)
         found = _mismatch(env, task(name), index, episode)
-        episodes = episodes + 1
-        turns = turns + len(episode)
+        episodes += 1
+        turns += len(episode)
         if found is not None:
             mismatched += 1
             wrong = [*wrong, found][:_SHOWN]

@@ -364,6 +364,6 @@ def hidden_states(trunk: nn.Module, batch: TokenBatch, read: RowReader = read_ro
         hidden = read(trunk, batch.input_ids[here, :wide], positions, mask)
         found.append(hidden.reshape(-1, hidden.shape[-1]))
         starts.append(before + wide * torch.arange(count, device=hidden.device))
-        first = first + count
-        before = before + count * wide
+        first += count
+        before += count * wide
     return torch.cat(found).index_select(0, torch.cat(starts)[batch.row] + batch.col)

@@ -139,8 +139,8 @@ class Session:
         if self._why_not is not None:
             raise Refused(f"step needs a running episode, but {self._why_not}: reset first", "EXECUTION_ERROR", 409)
         text, reward, terminated, truncated, info = self._call(lambda: self._env.step(action))
-        self._steps = self._steps + 1
-        self._return = self._return + float(reward)
+        self._steps += 1
+        self._return += float(reward)
         self._why_not = "the last one is over" if terminated or truncated else None
         return _observation(text, float(reward), terminated, truncated, info)
 
