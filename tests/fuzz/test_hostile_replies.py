@@ -133,6 +133,10 @@ def hostile_reply(whole: Any, rng: Random) -> Send:
     return rng.choice((hang, hang_up, trickle, endless, bomb, half, headers_without_end, no_http, broken_chunks))
 
 
+# A server that closes a connection says so. Otherwise the next request may be sent on it while it closes.
+WELL_BEHAVED = {"content-type": "application/json", "connection": "close"}
+
+
 def sending(status: int, body: bytes, headers: dict[str, str]) -> Send:
     def send(handler: Any) -> None:
         handler.close_connection = True
@@ -269,7 +273,7 @@ REQUESTS = 4
 
 
 def test_chat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    well = sending(200, json.dumps(COMPLETION).encode(), {"content-type": "application/json"})
+    well = sending(200, json.dumps(COMPLETION).encode(), WELL_BEHAVED)
     wrong = []
     with Unheard() as server:
         words = [*MAZE, "--policy", "chat:tiny", "--chat", f"base_url={server.url}", "cache=false", "retries=1"]
@@ -309,7 +313,7 @@ def asked(handler: Any) -> dict[str, Any]:
 
 
 def well_behaved(handler: Any) -> None:
-    sending(200, json.dumps(asked(handler)).encode(), {"content-type": "application/json"})(handler)
+    sending(200, json.dumps(asked(handler)).encode(), WELL_BEHAVED)(handler)
 
 
 def hostile_tokens(seed: str) -> Send:
