@@ -97,7 +97,7 @@ vllm: $(VENV)/.dev $(VENV)/.vllm  ## the tests with a real vLLM server on the CP
 nightly: verifiers agilerl vllm  ## what takes too long for every change: other packages, served tasks, killed commands, hostile requests, replies and files
 	LMRL_SERVED_SEEDS=100 $(BIN)/python -m pytest tests/integrations/openenv/test_server.py -k transcripts
 	LMRL_ALL_SIGNALS=1 $(BIN)/python -m pytest tests/commands/test_fit.py -k end_together
-	LMRL_KILLS=20 $(BIN)/python -m pytest tests/test_files.py -k killed
+	LMRL_KILLS=20 $(BIN)/python -m pytest tests/utils/test_files.py -k killed
 	LMRL_EDITED_FILES=200 $(BIN)/python -m pytest tests/fuzz/test_edited_files.py
 	$(BIN)/python -m benchmarks hostile
 	LMRL_HOSTILE_REPLIES=100 $(BIN)/python -m pytest tests/fuzz/test_hostile_replies.py

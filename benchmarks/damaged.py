@@ -28,6 +28,7 @@ from torch import Tensor
 import lmrl
 from benchmarks.damage import BYTES, CHECKPOINT, JSON, JSON_LINES, PARQUET, Damage
 from benchmarks.row import Row
+from lmrl.contrib.study.ratings import read_ratings
 from lmrl.data import dataset_stats, generate, import_official, read_dataset, verify
 from lmrl.data.storage import read_metadata
 from lmrl.envs.maze.probe import probe_maze
@@ -42,7 +43,6 @@ from lmrl.models.export import load_values
 from lmrl.modules import BC, ILQL, load_module
 from lmrl.play.viewer import view_data
 from lmrl.rollout import in_order, rollout
-from lmrl.study.ratings import read_ratings
 from lmrl.types import Episode, Start
 
 __all__ = ["Kind", "Outcome", "kinds", "run", "try_files"]

@@ -22,7 +22,7 @@ from lmrl.cli import main
 __all__ = ["Running", "in_child", "launcher", "start"]
 
 T = TypeVar("T")
-# Stands for ``python -m lmrl.tied``: hands its words, folder and output to a process that forks, and waits with it.
+# Stands for ``python -m lmrl --tied``: hands its words, folder and output to a process that forks, and waits with it.
 _CLIENT = """
 import array, os, socket, sys, threading
 link = socket.socket(socket.AF_UNIX)
@@ -109,7 +109,7 @@ def in_child(work: Callable[[], T]) -> T:
 
 @contextmanager
 def launcher(folder: Path) -> Iterator[list[str]]:
-    """Words that start a command in a forked process; like ``python -m lmrl.tied`` it ends with whoever started it."""
+    """Words that start a command in a forked process; like ``python -m lmrl --tied`` it ends with its starter."""
     path = folder / "fork.sock"
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))

@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 
 import lmrl
 from benchmarks.row import Row
-from lmrl.configuration import configuration
 from lmrl.data import generate
 from lmrl.datamodules import OfflineDataModule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.utils.configuration import configuration
 
 EPISODES, CHESS = 400, 40  # chess is slow
 

@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.row import Row
-from lmrl.cluster import Cluster
 from lmrl.data import generate
 from lmrl.datamodules import MazeDataModule
 from lmrl.envs.chess.opponents import find_engine
@@ -23,6 +22,7 @@ from lmrl.evaluation import evaluate
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.models.export import MANIFEST
 from lmrl.modules import BC
+from lmrl.utils.cluster import Cluster
 
 WORKERS = 2
 _SHAPE = {"n_layer": 3, "n_embd": 128, "n_head": 4}

@@ -13,8 +13,8 @@ Example::
 from typing import TYPE_CHECKING
 
 from lmrl.envs import make, task, tasks
-from lmrl.lazy import exports
 from lmrl.types import Episode
+from lmrl.utils.lazy import exports
 
 __all__ = [
     "Episode",

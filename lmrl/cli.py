@@ -7,44 +7,16 @@ that ``lmrl --help`` and the verbs that need no model answer without loading tor
 import codecs
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import cache
 from io import TextIOWrapper
-from typing import Any
 
 from lmrl import __version__
-from lmrl.commands.arguments import call
 from lmrl.commands.libraries import explain_library
+from lmrl.commands.verb import Verb, added_verbs
 from lmrl.errors import UserError, system_error, user_error_in
-from lmrl.lazy import load
 
-__all__ = ["VERBS", "Verb", "main"]
-
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """A verb: where its function is (``module:function`` below `lmrl`) and its line in ``lmrl --help``."""
-
-    target: str
-    help: str
-    raw: bool = False
-    """The function takes the words after the verb as they are and returns an exit code."""
-    page: str = ""
-    """What ``--help`` alone prints, of a verb whose parser takes seconds to load."""
-
-    def run(self, argv: Sequence[str], name: str) -> int:
-        """Import the function and call it."""
-        if self.page and list(argv) in (["-h"], ["--help"]):
-            print(self.page)
-            return 0
-        target = self.load()
-        return int(target(argv)) if self.raw else call(target, argv, f"lmrl {name}")
-
-    def load(self) -> Callable[..., Any]:
-        """Import the function."""
-        module, function = self.target.split(":")
-        found: Callable[..., Any] = getattr(load(f"lmrl.{module}"), function)
-        return found
+__all__ = ["main", "verbs"]
 
 
 _FIT = """\
@@ -71,36 +43,53 @@ All of the trainer's options:    lmrl fit --config FILE --help
 All of an algorithm's:           lmrl fit --model.help lmrl.modules.ILQL
 All of the data's:               lmrl fit --data.help lmrl.datamodules.OfflineDataModule"""
 
-VERBS = {
-    "fit": Verb("commands.fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True, page=_FIT),
-    "evaluate": Verb("commands.evaluate:evaluate_command", "let a policy play and write its episodes and scores"),
-    "compare": Verb("commands.compare:compare_command", "evaluations of a task in one table, and whether they differ"),
-    "tune": Verb("commands.models:tune_command", "choose the temperature, top_p and beta with which a run plays"),
-    "sweep": Verb("commands.sweep:sweep_command", "search the options of a run file for what plays best"),
-    "export": Verb("commands.models:export_command", "write a run's model as a folder for transformers"),
-    "reproduce": Verb("commands.reproduce:reproduce_command", "data, training, evaluation and report for whole tasks"),
-    "report": Verb("commands.reproduce:report_command", "write the report again from finished runs"),
-    "symbolic": Verb("symbolic.command:symbolic_command", "without language: tabular Q-learning, DQN and CQL"),
-    "data generate": Verb("commands.data:generate_command", "record a dataset with a task's scripted player"),
-    "data join": Verb("commands.data:join_command", "put the parts of a dataset together (data generate --shard)"),
-    "data stats": Verb("commands.data:stats_command", "describe a dataset next to the published figures"),
-    "data verify": Verb("commands.data:verify_command", "replay a dataset through its environment"),
-    "data floor": Verb("commands.data:floor_command", "how random the player of a dataset is: the floor of cloning"),
-    "data import": Verb("commands.data:import_command", "convert an official LMRL-Gym file"),
-    "data export": Verb("commands.data:export_command", "write a dataset as a Minari dataset"),
-    "partner-agreement": Verb("commands.models:agreement_command", "compare a second speaker with the scripted one"),
-    "view": Verb("commands.models:view_command", "show episodes on an HTML page, with a model's values over the words"),
-    "study make": Verb("commands.study:make_command", "write a page on which people rate dialogues blindly"),
-    "study table": Verb("commands.study:table_command", "turn the returned ratings into a table with tests"),
-    "check-env": Verb("commands.data:check_env_command", "test that an environment obeys the laws of the package"),
-    "zoo list": Verb("commands.zoo:zoo_list_command", "the trained policies that can be played without training"),
-    "zoo info": Verb("commands.zoo:zoo_info_command", "the card of one of them"),
-    "zoo evaluate": Verb("commands.zoo:zoo_evaluate_command", "play with one and compare with its published score"),
-    "zoo add": Verb("commands.zoo:zoo_add_command", "put a run among them"),
-    "play": Verb("commands.play:play_command", "play a task yourself in the terminal, or watch a policy"),
-    "serve": Verb("commands.serve:serve_command", "hand out a task as an OpenEnv environment"),
-    "web": Verb("commands.web:web_command", "play, watch and compare policies in the browser"),
+
+def _verb(target: str, help: str, raw: bool = False, page: str = "") -> Verb:
+    return Verb(f"lmrl.commands.{target}", help, raw, page)
+
+
+_VERBS = {
+    "fit": _verb("fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True, page=_FIT),
+    "evaluate": _verb("evaluate:evaluate_command", "let a policy play and write its episodes and scores"),
+    "compare": Verb(
+        "lmrl.commands.compare:compare_command", "evaluations of a task in one table, and whether they differ"
+    ),
+    "tune": _verb("models:tune_command", "choose the temperature, top_p and beta with which a run plays"),
+    "export": _verb("models:export_command", "write a run's model as a folder for transformers"),
+    "reproduce": Verb(
+        "lmrl.commands.reproduce:reproduce_command", "data, training, evaluation and report for whole tasks"
+    ),
+    "report": _verb("reproduce:report_command", "write the report again from finished runs"),
+    "data generate": _verb("data:generate_command", "record a dataset with a task's scripted player"),
+    "data join": _verb("data:join_command", "put the parts of a dataset together (data generate --shard)"),
+    "data stats": _verb("data:stats_command", "describe a dataset next to the published figures"),
+    "data verify": _verb("data:verify_command", "replay a dataset through its environment"),
+    "data floor": Verb(
+        "lmrl.commands.data:floor_command", "how random the player of a dataset is: the floor of cloning"
+    ),
+    "data import": _verb("data:import_command", "convert an official LMRL-Gym file"),
+    "partner-agreement": Verb(
+        "lmrl.commands.models:agreement_command", "compare a second speaker with the scripted one"
+    ),
+    "view": Verb(
+        "lmrl.commands.models:view_command", "show episodes on an HTML page, with a model's values over the words"
+    ),
+    "check-env": _verb("data:check_env_command", "test that an environment obeys the laws of the package"),
+    "zoo list": _verb("zoo:zoo_list_command", "the trained policies that can be played without training"),
+    "zoo info": _verb("zoo:zoo_info_command", "the card of one of them"),
+    "zoo evaluate": Verb(
+        "lmrl.commands.zoo:zoo_evaluate_command", "play with one and compare with its published score"
+    ),
+    "zoo add": _verb("zoo:zoo_add_command", "put a run among them"),
+    "play": _verb("play:play_command", "play a task yourself in the terminal, or watch a policy"),
+    "web": _verb("web:web_command", "play, watch and compare policies in the browser"),
 }
+
+
+@cache
+def verbs() -> dict[str, Verb]:
+    """Return all commands by their names: those of the core, then those of plugins."""
+    return {**_VERBS, **added_verbs()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -163,22 +152,22 @@ def _dispatch(words: list[str]) -> int:
         return 0
     for length in (2, 1):
         name = " ".join(words[:length])
-        if len(words) >= length and name in VERBS:
-            return VERBS[name].run(words[length:], name)
+        if len(words) >= length and name in verbs():
+            return verbs()[name].run(words[length:], name)
     return _no_such_verb(words)
 
 
 def _no_such_verb(words: list[str]) -> int:
-    group = {name: verb for name, verb in VERBS.items() if name.startswith(f"{words[0]} ")}
+    group = {name: verb for name, verb in verbs().items() if name.startswith(f"{words[0]} ")}
     if group and (len(words) == 1 or words[1] in ("-h", "--help")):
         print(_overview(group))
         return 0 if len(words) > 1 else 2
     given = " ".join(words[: 2 if group else 1])
-    raise UserError(f"unknown command {given!r}; known: {', '.join(group or VERBS)}")
+    raise UserError(f"unknown command {given!r}; known: {', '.join(group or verbs())}")
 
 
-def _overview(verbs: dict[str, Verb] | None = None) -> str:
-    lines = [f"  lmrl {name:<17} {verb.help}" for name, verb in (verbs or VERBS).items()]
+def _overview(group: dict[str, Verb] | None = None) -> str:
+    lines = [f"  lmrl {name:<17} {verb.help}" for name, verb in (group or verbs()).items()]
     return "\n".join(
         [
             f"lmrl {__version__}: multi-turn reinforcement learning for language models",

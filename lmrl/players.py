@@ -18,7 +18,7 @@ from lmrl.envs.registry import chat_prompt, policy_names, task
 from lmrl.envs.task import Task
 from lmrl.errors import OtherTaskError, UserError, unknown
 from lmrl.models.zoo import is_zoo
-from lmrl.policies.chat import ChatPolicy, Speaker
+from lmrl.policies.chat.policy import ChatPolicy, Speaker
 from lmrl.policies.human import HumanPolicy
 from lmrl.types import Episode, Policy
 
@@ -324,7 +324,7 @@ def chat_player(
         temperature: of sampling; None: the task's.
         reply: ``json`` or ``plain``.
         examples: file of episodes from which the examples are taken; None: the task's dataset.
-        settings: of `lmrl.chat.client.ChatClient` or `lmrl.chat.local.LocalChat`.
+        settings: of `lmrl.policies.chat.client.ChatClient` or `lmrl.policies.chat.local.LocalChat`.
 
     Raises:
         UserError: for an unknown setting, and as those.

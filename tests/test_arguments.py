@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from lmrl.commands.arguments import call
-from lmrl.configuration import env_arguments
 from lmrl.errors import UserError
+from lmrl.utils.configuration import env_arguments
 
 
 def record(

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from lmrl import __version__
-from lmrl.cli import VERBS, Verb, main
+from lmrl.cli import main, verbs
+from lmrl.commands.verb import Verb
 from lmrl.data.storage import read_episodes, write_episodes
 
 
@@ -37,7 +38,7 @@ def dataset(tmp_path: Path) -> Path:
 def test_help_names_every_verb_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    for name, verb in VERBS.items():
+    for name, verb in verbs().items():
         assert f"lmrl {name}" in out
         assert verb.help in out
 
@@ -48,7 +49,7 @@ def test_output_that_the_terminal_cannot_encode_is_written_plainly(
 ) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
-    monkeypatch.setitem(VERBS, "compare", Verb("anything:at_all", "", page="\u22126.8 [\u22127.3, \u22126.4] \u5de6"))
+    monkeypatch.setitem(verbs(), "compare", Verb("anything:at_all", "", page="\u22126.8 [\u22127.3, \u22126.4] \u5de6"))
     assert main(["compare", "--help"]) == 0
     sys.stdout.flush()
     assert written.getvalue().decode(encoding).strip() == "-6.8 [-7.3, -6.4] ?"
@@ -60,7 +61,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_each_verb_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in sorted(set(VERBS) - {"fit"}):
+    for verb in sorted(set(verbs()) - {"fit"}):
         assert main([*verb.split(), "--help"]) == 0
         out = capsys.readouterr().out
         assert f"lmrl {verb}" in out

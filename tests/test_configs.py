@@ -13,9 +13,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from lmrl.cli import main
-from lmrl.configuration import configs_folder, configuration
 from lmrl.data import generate
 from lmrl.envs.registry import tasks
+from lmrl.utils.configuration import configs_folder, configuration
 from tests.helpers.ranks import STRATEGIES, on_ranks
 
 CONFIGS = configs_folder()

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from lmrl.cli import VERBS, main
+from lmrl.cli import main, verbs
 from lmrl.commands.arguments import command_reference
 
 ROOT = Path(__file__).parent.parent
 MISSING = [name for name in ("mkdocs", "material", "mkdocstrings", "latex2mathml") if find_spec(name) is None]
 
 
-@pytest.mark.parametrize("name", [name for name, verb in VERBS.items() if not verb.raw])
+@pytest.mark.parametrize("name", [name for name, verb in verbs().items() if not verb.raw])
 def test_the_reference_has_the_arguments_that_the_parser_has(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    section = command_reference(VERBS).split(f"## lmrl {name}\n")[1].split("\n## ")[0]
+    section = command_reference(verbs()).split(f"## lmrl {name}\n")[1].split("\n## ")[0]
     assert main([*name.split(), "--help"]) == 0
     options = set(re.findall(r"^ +(--\w+)", capsys.readouterr().out, re.MULTILINE)) - {"--help", "--print_shtab"}
     assert options == set(re.findall(r"^\| `(--\w+)`", section, re.MULTILINE))
@@ -35,7 +35,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-3000:]
     page = (tmp_path / "site" / "cli" / "index.html").read_text(encoding="utf-8")
-    assert all(f"lmrl {name}" in page for name in VERBS)
+    assert all(f"lmrl {name}" in page for name in verbs())
     assert "expectile" in (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
     ilql = (tmp_path / "site" / "algorithms" / "ilql" / "index.html").read_text(encoding="utf-8")
     assert ilql.count('display="block"') == 4 and "<mfrac>" in ilql and "arithmatex" not in ilql

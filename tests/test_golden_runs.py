@@ -28,7 +28,6 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import OmegaConf
 
-from lmrl.configuration import configs_folder, configuration
 from lmrl.data.storage import write_episodes
 from lmrl.datamodules import OfflineDataModule
 from lmrl.envs.maze.players import MazePlayer
@@ -36,6 +35,7 @@ from lmrl.envs.registry import task, tasks
 from lmrl.evaluation import evaluate
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC
+from lmrl.utils.configuration import configs_folder, configuration
 from tests.helpers.online import trainer as quiet_trainer
 from tests.helpers.ranks import on_ranks, strategy
 from tests.modules.test_resume_offline import Killed

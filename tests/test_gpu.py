@@ -10,7 +10,7 @@ import torch
 
 import lmrl
 from lmrl.cli import main
-from lmrl.configuration import configs_folder
+from lmrl.utils.configuration import configs_folder
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),

@@ -23,7 +23,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from lmrl.errors import UserError, in_one_line, system_error
-from lmrl.files import locked, remove, replacing_folder
+from lmrl.utils.files import locked, remove, replacing_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 PIN = ROOT / "requirements" / "smollm2.txt"

@@ -28,9 +28,9 @@ from stable_baselines3 import DQN
 
 from benchmarks.peers.beside import OURS, REPEATS, alternating, beside
 from benchmarks.row import Row
+from lmrl.contrib.symbolic import Grid, GridMaze, SymbolicCQL, SymbolicDQN, Transitions, from_episodes
 from lmrl.data import generate
 from lmrl.data.storage import read_dataset
-from lmrl.symbolic import Grid, GridMaze, SymbolicCQL, SymbolicDQN, Transitions, from_episodes
 
 __all__ = ["as_their_dataset", "run"]
 

@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
 
-from lmrl.cli import VERBS
+from lmrl.cli import verbs
 from lmrl.commands.arguments import command_reference
 from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.play.viewer import write_view
@@ -51,7 +51,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, and the pictures of those that are made of notebooks."""
-    files.append(File.generated(config, "cli.md", content=command_reference(VERBS)))
+    files.append(File.generated(config, "cli.md", content=command_reference(verbs())))
     for path in _notebooks():
         page, pictures = notebook_page(path)
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))

@@ -17,7 +17,6 @@ from lmrl.callbacks.progress import say
 from lmrl.callbacks.round_workers import RoundWorkers, pieces_of, play_piece
 from lmrl.datamodules import OnlineDataModule
 from lmrl.decoding.sampling import check_decoding
-from lmrl.distributed import map_over_ranks
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.metrics import EpisodeScores, RolloutPace
 from lmrl.modules import LanguageModule
@@ -26,6 +25,7 @@ from lmrl.rollout import episode_seed
 from lmrl.training.reporting import log_now
 from lmrl.training.sharding import summon_full_params
 from lmrl.types import Episode, Policy, Start
+from lmrl.utils.distributed import map_over_ranks
 
 __all__ = ["RolloutCollection", "Sampler", "signs_of_collapse"]
 
@@ -107,7 +107,7 @@ class RolloutCollection(Callback):
             group_size: episodes that begin alike, for algorithms that compare them (GRPO).
             piece: number of episodes that are played before the policy forgets what it has read; None: all of
                 a round, with `ray` as many as there are slots.
-            ray: a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.cluster.Cluster`), that plays.
+            ray: a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.utils.cluster.Cluster`), that plays.
             workers: how many of its processes; None: as many as it has cores (or GPUs) for.
 
         Raises:

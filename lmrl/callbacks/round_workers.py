@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lmrl.callbacks.interactive import policy_of
-from lmrl.cluster import Workers
 from lmrl.errors import UserError
 from lmrl.modules import LanguageModule
 from lmrl.partners import environment
 from lmrl.rollout import MakeEnv, in_order, rollout
 from lmrl.training.sharding import is_sharded
 from lmrl.types import Episode, Policy, Reply, Request, Resettable, Start, Valued
+from lmrl.utils.cluster import Workers
 
 __all__ = ["CountedPolicy", "Piece", "RoundWorkers", "pieces_of", "play_piece"]
 
@@ -85,7 +85,7 @@ class RoundWorkers:
     The module is sent once, but for its submodules unused in rollouts; its numbers once in a round.
 
     Args:
-        address: as of `lmrl.cluster.Cluster`.
+        address: as of `lmrl.utils.cluster.Cluster`.
         count: how many processes; None: as many as the cluster has cores (GPUs, if the module is on one) for.
         module: that is being trained.
         trainer: in whose precision it plays.
@@ -95,7 +95,7 @@ class RoundWorkers:
         decoding: settings of the policy.
 
     Raises:
-        UserError: the weights are in shards; and as `lmrl.cluster.Workers`.
+        UserError: the weights are in shards; and as `lmrl.utils.cluster.Workers`.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class RoundWorkers:
             number: of the round.
 
         Raises:
-            UserError: as `lmrl.cluster.Workers.map`.
+            UserError: as `lmrl.utils.cluster.Workers.map`.
         """
         numbers = {name: _bytes(tensor) for name, tensor in _tensors(_lean(self._module)).items()}
         return [*self._workers.map(pieces, _Weights(number, numbers))]

@@ -17,12 +17,12 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from lmrl.distributed import shared_work
 from lmrl.errors import check_range
-from lmrl.files import remove, replace
 from lmrl.modules import LanguageModule
 from lmrl.training.saving import note_weights
 from lmrl.training.sharding import full_state_dict, is_sharded
+from lmrl.utils.distributed import shared_work
+from lmrl.utils.files import remove, replace
 
 __all__ = ["KeepLast", "save_run"]
 

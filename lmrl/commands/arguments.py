@@ -13,8 +13,8 @@ from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
 
-from lmrl.configuration import named_values
 from lmrl.errors import UserError
+from lmrl.utils.configuration import named_values
 
 __all__ = ["PUBLIC", "call", "command_reference", "explain", "parser_of", "partner_argument", "public_classes"]
 
@@ -251,7 +251,7 @@ def _words(value: Any) -> Any:
 
 
 class _Verb(Protocol):
-    """See `lmrl.cli.Verb`."""
+    """See `lmrl.commands.verb.Verb`."""
 
     @property
     def help(self) -> str: ...
@@ -269,7 +269,7 @@ def command_reference(verbs: Mapping[str, _Verb]) -> str:
     """A Markdown page with every command and its arguments, from the functions that are their parsers.
 
     Args:
-        verbs: as `lmrl.cli.VERBS`.
+        verbs: as of `lmrl.cli.verbs`.
     """
     parts = ["# Command line", "`lmrl COMMAND --help` says the same. `LMRL_DEBUG=1` shows tracebacks."]
     for name, verb in verbs.items():

@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from lmrl.commands.arguments import partner_argument
-from lmrl.configuration import env_arguments, named_values
 from lmrl.data import dataset_stats, generate, import_official, join_shards, stats_table, verify
 from lmrl.data.floor import entropy_floor
 from lmrl.envs import make
@@ -18,11 +17,10 @@ from lmrl.envs.checker import tried_laws
 from lmrl.envs.outside import named_task
 from lmrl.errors import UserError
 from lmrl.evaluation.intervals import student_mean
-from lmrl.integrations.minari import export_minari
+from lmrl.utils.configuration import env_arguments, named_values
 
 __all__ = [
     "check_env_command",
-    "export_command",
     "generate_command",
     "import_command",
     "join_command",
@@ -165,19 +163,6 @@ def import_command(task: str, file: Path, *, out: Path, env: list[str] | None = 
     """
     count = import_official(task, file, out, env_arguments(env), overwrite=overwrite)
     print(f"{count} episodes written to {out}")
-
-
-def export_command(file: Path, *, minari: str, env: list[str] | None = None) -> None:
-    """Write a dataset as a Minari dataset, where Minari keeps them: $MINARI_DATASETS_PATH or ~/.minari/datasets.
-
-    Args:
-        file: a .parquet or .jsonl file of episodes.
-        minari: id of the new dataset, namespace/name-v0, e.g. lmrl/maze_fo/behaviour-v0.
-        env: arguments of the environment, over those that the file was recorded with; a path or a program, such as
-            engine_path, is never taken from the file.
-    """
-    written = export_minari(file, minari, env_arguments(env))
-    print(f"{written.total_episodes} episodes written to Minari's dataset {minari}")
 
 
 def _print_json(record: dict[str, object]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lmrl.configuration import env_arguments, named_values
 from lmrl.envs import registry
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range, counted, terminated_by_exception
@@ -18,10 +17,11 @@ from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.results import CHOSEN, record_evaluation, tuned_settings
 from lmrl.evaluation.scores import ALIKE, settings_told
-from lmrl.files import locked
 from lmrl.models.zoo import is_zoo, own_settings
 from lmrl.players import default_folder, is_chat, is_trained, named_policy, played_task
 from lmrl.types import Policy
+from lmrl.utils.configuration import env_arguments, named_values
+from lmrl.utils.files import locked
 
 __all__ = ["evaluate_command"]
 

@@ -9,17 +9,17 @@ from rich.console import Console
 from rich.table import Table
 
 from lmrl.commands.arguments import partner_argument
-from lmrl.configuration import env_arguments
 from lmrl.errors import UserError
 from lmrl.evaluation.agreement import partner_agreement
 from lmrl.evaluation.result_files import read_json
 from lmrl.evaluation.results import CHOSEN, TUNED
 from lmrl.evaluation.tuning import TEMPERATURES, Tried, tune
-from lmrl.files import locked
 from lmrl.models.export import check_replaceable
 from lmrl.modules import load_module
 from lmrl.partners import make_partner
 from lmrl.play.viewer import write_view
+from lmrl.utils.configuration import env_arguments
+from lmrl.utils.files import locked
 
 __all__ = ["agreement_command", "export_command", "tune_command", "view_command"]
 

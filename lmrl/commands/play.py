@@ -1,9 +1,9 @@
 """``lmrl play``: a person at the terminal plays one episode, or watches a policy play it."""
 
-from lmrl.configuration import env_arguments
 from lmrl.errors import UserError
 from lmrl.play.terminal import known_actions, play_episode
 from lmrl.players import named_adviser, named_policy, own_tasks_only, played_task
+from lmrl.utils.configuration import env_arguments
 
 __all__ = ["play_command"]
 

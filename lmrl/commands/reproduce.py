@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lmrl.configuration import config_file, env_arguments, named_values
 from lmrl.envs import registry
 from lmrl.errors import UserError, without_secrets
 from lmrl.evaluation.records import seed_folders, write_records
@@ -15,6 +14,7 @@ from lmrl.evaluation.results import notes_on_weights
 from lmrl.report.report import write_report
 from lmrl.reproduce import OFFLINE, ONLINE, Order, reproduce, shortened
 from lmrl.reproduce.plan import preset_of
+from lmrl.utils.configuration import config_file, env_arguments, named_values
 
 __all__ = ["report_command", "reproduce_command"]
 

@@ -11,11 +11,11 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from omegaconf import OmegaConf
 
-from lmrl.configuration import check_config, max_steps_of
 from lmrl.errors import UserError
-from lmrl.files import check_may_replace, locked, replacing
 from lmrl.models.checkpoints import has_run, is_checkpoint, set_aside, steps_of
 from lmrl.models.export import read_manifest
+from lmrl.utils.configuration import check_config, max_steps_of
+from lmrl.utils.files import check_may_replace, locked, replacing
 
 __all__ = ["MetricsFile", "check_run_folder", "run_folder", "unfinished"]
 

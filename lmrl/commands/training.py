@@ -7,8 +7,8 @@ from typing import Any
 
 from lmrl.commands.fit import fit as fit_command
 from lmrl.commands.libraries import explain_library
-from lmrl.configuration import configuration
 from lmrl.errors import UserError, user_error_in
+from lmrl.utils.configuration import configuration
 
 __all__ = ["fit"]
 

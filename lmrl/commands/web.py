@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lmrl.configuration import named_values
 from lmrl.errors import UserError, terminated_by_exception
 from lmrl.play.game import Game, Offer, Order
 from lmrl.players import is_chat, played_task
+from lmrl.utils.configuration import named_values
 
 __all__ = ["web_command"]
 

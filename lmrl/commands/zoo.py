@@ -16,11 +16,11 @@ from lmrl.evaluation.evaluate import default_episodes, evaluate
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.evaluation.results import TUNED, tuned_settings
 from lmrl.evaluation.scores import settings_told
-from lmrl.files import check_may_replace, locked, replacing_folder
 from lmrl.models.export import read_manifest
 from lmrl.models.zoo import GET_ZOO, ZOO_FILE, ZooPolicy, file_hashes, zoo_policies, zoo_policy
 from lmrl.modules import load_module, load_policy, trained_task
 from lmrl.types import Policy
+from lmrl.utils.files import check_may_replace, locked, replacing_folder
 
 __all__ = ["zoo_add_command", "zoo_evaluate_command", "zoo_info_command", "zoo_list_command"]
 

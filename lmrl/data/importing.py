@@ -11,8 +11,8 @@ from lmrl.envs.official import FileFormat
 from lmrl.envs.registry import file_format, make, task
 from lmrl.envs.task import Task
 from lmrl.errors import UserError
-from lmrl.files import parse_json
 from lmrl.types import Episode
+from lmrl.utils.files import parse_json
 
 __all__ = ["import_official"]
 

@@ -20,17 +20,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lmrl import policies
-from lmrl.cluster import Workers
 from lmrl.data.storage import check_place, write_episodes
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make_policy, policy_names, recording, task
 from lmrl.envs.task import Recording
 from lmrl.errors import UserError
-from lmrl.files import in_place_of
 from lmrl.partners import environment
 from lmrl.partners.environment import check_budget
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Policy
+from lmrl.utils.cluster import Workers
+from lmrl.utils.files import in_place_of
 
 __all__ = ["RecordingSetup", "dataset_path", "generate", "recording_setup"]
 
@@ -146,7 +146,7 @@ def generate(
         behaviour: who plays instead of the task's own player, as of `recording_setup`.
         shard: ``(i, n)`` records part ``i``, counted from 0, of ``n`` parts of the same dataset, so that machines can
             share it; `lmrl.data.join_shards` puts the parts together.
-        ray: the processes are of a Ray cluster: ``local``, ``auto`` or ``HOST:PORT`` (see `lmrl.cluster.Cluster`).
+        ray: the processes are of a Ray cluster: ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.utils.cluster.Cluster`).
         overwrite: the file may take the place of a dataset with other settings; the same one is always recorded again.
 
     Returns:

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from lmrl.errors import UserError
-from lmrl.files import parse_json
 from lmrl.types import LARGEST_REWARD, Episode
+from lmrl.utils.files import parse_json
 
 __all__ = ["SCHEMA", "episode_from_record", "episode_from_row", "record_from_episode", "table_of"]
 

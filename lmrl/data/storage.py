@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from lmrl.data.records import SCHEMA, episode_from_row, record_from_episode, table_of
 from lmrl.envs.registry import task, tasks
 from lmrl.errors import UserError, in_one_line, unknown
-from lmrl.files import parse_json, replacing
 from lmrl.types import Episode
+from lmrl.utils.files import parse_json, replacing
 
 __all__ = [
     "check_place",

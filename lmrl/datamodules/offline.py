@@ -21,7 +21,6 @@ from transformers import PreTrainedTokenizerBase
 from lmrl.data import dataset_path, generate, read_dataset
 from lmrl.data.storage import read_metadata
 from lmrl.datamodules.spec import BatchSpec
-from lmrl.distributed import rank_and_world_size
 from lmrl.envs.registry import make, recorded_arguments, task
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, check_range, counted, unknown
@@ -31,6 +30,7 @@ from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Encoder, Window, encoder_for
 from lmrl.tokens.segments import Segment, segments
 from lmrl.types import Episode
+from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = ["OfflineDataModule", "ResumableBatches", "ResumableLoader"]
 

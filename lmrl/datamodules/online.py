@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, IterableDataset
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.replay_buffer import Outcome, ReplayBuffer
 from lmrl.datamodules.spec import BatchSpec, RolloutSource
-from lmrl.distributed import rank_and_world_size
 from lmrl.errors import UserError, check_range
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import segments
 from lmrl.types import Episode
+from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = ["OnlineDataModule", "online_datamodule"]
 

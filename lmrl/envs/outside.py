@@ -28,8 +28,8 @@ from lmrl.envs import registry
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.task import ChatPrompt, Task
 from lmrl.errors import UserError, check_range, in_one_line, unknown, without_secrets
-from lmrl.files import parse_json
 from lmrl.types import LARGEST_REWARD
+from lmrl.utils.files import parse_json
 
 __all__ = ["CHAT", "OpenEnvGame", "TextArenaGame", "make", "named_task"]
 

@@ -1,7 +1,7 @@
 """The tasks by name: their environments, and what hangs on them (players, recipes, prompts, pictures).
 
 The tasks of the benchmark are the ``TASKS`` of the packages beside this module. Other packages add theirs by an
-entry point, see `lmrl.plugins`.
+entry point, see `lmrl.utils.plugins`.
 """
 
 import inspect
@@ -35,8 +35,8 @@ from lmrl.envs.task import (
     TokensOf,
 )
 from lmrl.errors import UserError, in_one_line, unknown
-from lmrl.plugins import plugins
 from lmrl.types import Policy
+from lmrl.utils.plugins import TASKS, entry_points_of
 
 __all__ = [
     "BENCHMARK",
@@ -136,7 +136,7 @@ def _search() -> None:
     if _searched:
         return
     _searched = True
-    for point in plugins():
+    for point in entry_points_of(TASKS):
         package = point.dist.name if point.dist is not None else point.value
         try:
             for row in _rows_of(point):

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from lmrl.distributed import map_over_ranks
 from lmrl.envs import registry
 from lmrl.envs.scores import Scores, normalize
 from lmrl.errors import UserError, check_range, counted
@@ -23,6 +22,7 @@ from lmrl.partners import environment
 from lmrl.players import Trained, load_policy, named_policy, played_task, task_of
 from lmrl.rollout import episode_seed
 from lmrl.types import Described, Episode, Policy, Start
+from lmrl.utils.distributed import map_over_ranks
 
 __all__ = ["Evaluation", "default_episodes", "evaluate"]
 
@@ -143,7 +143,7 @@ def evaluate(
     Raises:
         UserError: an unknown task or policy, none named, a run of another task, fewer than one episode or slot, or a
             negative seed; with `ray` also a policy that other processes cannot make, `together`, and as
-            `lmrl.cluster.Workers`.
+            `lmrl.utils.cluster.Workers`.
     """
     if isinstance(policy, str | PathLike):
         path = fspath(policy)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmrl.errors import UserError, counted
-from lmrl.files import replacing
 from lmrl.types import Episode
+from lmrl.utils.files import replacing
 
 __all__ = ["EpisodeTable", "read_table", "transcript", "write_table"]
 

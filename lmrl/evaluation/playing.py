@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from lmrl.cluster import Workers
 from lmrl.envs import registry
 from lmrl.envs.base import DialogueEnv
 from lmrl.errors import UserError
@@ -15,6 +14,7 @@ from lmrl.partners import environment
 from lmrl.partners.environment import check_budget
 from lmrl.rollout import MakeEnv, in_order, rollout
 from lmrl.types import Described, Episode, Policy, Resettable, Start
+from lmrl.utils.cluster import Workers
 
 __all__ = ["Player", "RayWorkers", "play_on_workers"]
 
@@ -27,7 +27,7 @@ class RayWorkers:
     """Processes of a Ray cluster that are to play."""
 
     address: str
-    """As of `lmrl.cluster.Cluster`: ``local``, ``auto`` or ``HOST:PORT``."""
+    """As of `lmrl.utils.cluster.Cluster`: ``local``, ``auto`` or ``HOST:PORT``."""
     count: int | None = None
     """How many; None: as many as the cluster has cores (or GPUs) for."""
     make_policy: Callable[[], Policy] | None = None
@@ -111,7 +111,7 @@ def play_on_workers(
 
     Raises:
         UserError: other processes cannot make the policy; a partner has a budget, of which each would have the whole;
-            and as `lmrl.cluster.Workers`.
+            and as `lmrl.utils.cluster.Workers`.
     """
     if ray.make_policy is None or isinstance(policy, Described):
         raise UserError(

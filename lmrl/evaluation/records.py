@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from omegaconf import OmegaConf
 
-from lmrl.configuration import check_config
 from lmrl.data.storage import parquet_batches
 from lmrl.envs.registry import probe, tasks
 from lmrl.errors import UserError, in_one_line
@@ -31,7 +30,8 @@ from lmrl.evaluation.curves import Curve, Curves, find_metrics, read_curves
 from lmrl.evaluation.played import EpisodeTable, read_table
 from lmrl.evaluation.result_files import check_record, read_json, write_json
 from lmrl.evaluation.results import TUNED, current_evaluations, read_scores, read_transcript
-from lmrl.files import locked, parse_json, replacing
+from lmrl.utils.configuration import check_config
+from lmrl.utils.files import locked, parse_json, replacing
 
 __all__ = [
     "DATA",

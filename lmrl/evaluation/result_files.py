@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lmrl.errors import UserError, in_one_line
-from lmrl.files import json_of_file, replacing
+from lmrl.utils.files import json_of_file, replacing
 
 __all__ = ["SCORE_KEYS", "check_record", "check_result_file", "read_json", "write_json"]
 

@@ -30,8 +30,8 @@ from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.evaluation.played import EpisodeTable, transcript, write_table
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.result_files import SCORE_KEYS, read_json, write_json
-from lmrl.files import check_may_replace, replacing, replacing_folder
 from lmrl.types import Episode, Policy
+from lmrl.utils.files import check_may_replace, replacing, replacing_folder
 
 __all__ = [
     "CHOSEN",

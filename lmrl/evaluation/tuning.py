@@ -10,9 +10,9 @@ from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import evaluate
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.evaluation.results import TUNED
-from lmrl.files import check_may_replace
 from lmrl.players import named_policy, played_task
 from lmrl.policies.value_guided import ValueGuidedPolicy
+from lmrl.utils.files import check_may_replace
 
 __all__ = ["BETAS", "TEMPERATURES", "Tried", "tune"]
 

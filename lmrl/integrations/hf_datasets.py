@@ -16,7 +16,7 @@ from lmrl.data.storage import read_episodes
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError
 from lmrl.integrations.trl import TaskEnvironment, answer, opening
-from lmrl.policies.chat import introduction
+from lmrl.policies.chat.policy import introduction
 from lmrl.rollout import episode_seed
 from lmrl.types import Episode
 

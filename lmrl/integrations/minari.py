@@ -19,10 +19,11 @@ from lmrl.data.storage import read_dataset, read_metadata
 from lmrl.envs import registry
 from lmrl.envs.registry import recorded_arguments
 from lmrl.errors import UserError
-from lmrl.files import parse_json, remove, replacing_folder
 from lmrl.types import Episode
+from lmrl.utils.configuration import env_arguments
+from lmrl.utils.files import parse_json, remove, replacing_folder
 
-__all__ = ["episodes_from_minari", "export_minari"]
+__all__ = ["episodes_from_minari", "export_command", "export_minari"]
 
 if TYPE_CHECKING:
     import minari
@@ -163,3 +164,16 @@ def _buffer(number: int, episode: Episode) -> Any:
         truncations=[False] * (turns - 1) + [episode.truncated],
         infos={_REST: [json.dumps(rest), *[""] * turns]},
     )
+
+
+def export_command(file: Path, *, minari: str, env: list[str] | None = None) -> None:
+    """Write a dataset as a Minari dataset, where Minari keeps them: $MINARI_DATASETS_PATH or ~/.minari/datasets.
+
+    Args:
+        file: a .parquet or .jsonl file of episodes.
+        minari: id of the new dataset, namespace/name-v0, e.g. lmrl/maze_fo/behaviour-v0.
+        env: arguments of the environment, over those that the file was recorded with; a path or a program, such as
+            engine_path, is never taken from the file.
+    """
+    written = export_minari(file, minari, env_arguments(env))
+    print(f"{written.total_episodes} episodes written to Minari's dataset {minari}")

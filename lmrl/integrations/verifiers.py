@@ -13,7 +13,7 @@ from lmrl.envs.registry import chat_prompt
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError, check_range
 from lmrl.integrations.trl import TaskEnvironment, finish
-from lmrl.policies.chat import action_of, conversation, introduction
+from lmrl.policies.chat.policy import action_of, conversation, introduction
 from lmrl.rollout import episode_seed
 from lmrl.types import Request
 

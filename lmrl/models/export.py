@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils import logging
 
 from lmrl.errors import UserError
-from lmrl.files import check_may_replace, json_of_file, parse_json, replacing_folder
 from lmrl.models.folders import (
     check_folder,
     damaged,
@@ -26,6 +25,7 @@ from lmrl.models.folders import (
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import build_lm, trunk_of
 from lmrl.models.lora import add_lora, has_lora, merged, save_adapter, with_weights
+from lmrl.utils.files import check_may_replace, json_of_file, parse_json, replacing_folder
 
 __all__ = [
     "MANIFEST",
@@ -159,7 +159,7 @@ def check_replaceable(folder: Path, inputs: Iterable[Path] = ()) -> None:
         inputs: files and folders that the export is made from.
 
     Raises:
-        UserError: as `lmrl.files.check_may_replace`.
+        UserError: as `lmrl.utils.files.check_may_replace`.
     """
     own = read_manifest(folder).get("files", ()) if folder.is_dir() else ()
     check_may_replace(folder, own, "export", inputs=inputs)

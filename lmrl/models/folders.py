@@ -21,7 +21,7 @@ from torch.nn.modules.module import (
 from transformers import AutoConfig, PreTrainedConfig
 
 from lmrl.errors import UserError, in_one_line
-from lmrl.files import json_of_file
+from lmrl.utils.files import json_of_file
 
 __all__ = [
     "CHOOSE_CODE",

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lmrl.errors import UserError, check_range, in_one_line
-from lmrl.files import json_of_file
 from lmrl.models.folders import held_by_folder, limited_weights
+from lmrl.utils.files import json_of_file
 
 __all__ = [
     "ADAPTER_CONFIG",

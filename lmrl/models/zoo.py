@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrl.errors import UserError, unknown
-from lmrl.files import json_of_file
+from lmrl.utils.files import json_of_file
 
 __all__ = [
     "GET_ZOO",

@@ -5,7 +5,7 @@ Each is imported when it is first named, so that players without a model need no
 
 from typing import TYPE_CHECKING
 
-from lmrl.lazy import exports
+from lmrl.utils.lazy import exports
 
 __all__ = [
     "AWR",

@@ -12,14 +12,15 @@ import lightning as L
 from lmrl.envs import registry
 from lmrl.envs.task import Task
 from lmrl.errors import OtherTaskError, UserError, in_one_line
-from lmrl.lazy import load
 from lmrl.models.checkpoints import read_checkpoint, resolve_run
 from lmrl.models.export import MANIFEST, read_manifest
 from lmrl.models.folders import check_architecture, limited_weights, weights_held
 from lmrl.models.zoo import is_zoo, zoo_policy
 from lmrl.modules.base import LanguageModule
-from lmrl.training.saving import ROOMS, plain_arguments, read_folder
+from lmrl.training.saving import plain_arguments, read_folder
 from lmrl.types import Policy
+from lmrl.utils.lazy import load
+from lmrl.utils.plugins import algorithm_packages
 
 __all__ = ["load_module", "load_policy", "trained_task", "variables_before"]
 
@@ -65,7 +66,8 @@ def _class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
     if not isinstance(named, str):
         raise UserError(f"{file} is damaged: the name of its class must be a text, got {named!r:.60}")
     home, _, name = named.rpartition(".")
-    kind = getattr(load(home), name) if home in ROOMS and name in load(home).__all__ else _imported(file, named)
+    is_known = home in algorithm_packages() and name in load(home).__all__
+    kind = getattr(load(home), name) if is_known else _imported(file, named)
     if not (isinstance(kind, type) and issubclass(kind, L.LightningModule) and hasattr(kind, "policy")):
         raise UserError(f"{file} is not a checkpoint of lmrl: {named!r:.200} is no LightningModule with a policy")
     return kind
@@ -82,8 +84,8 @@ def _imported(file: Path, named: str) -> object:
     kind = getattr(sys.modules.get(home), name, None)
     if kind is None:
         raise UserError(
-            f"{file} was written by {named!r:.200}, which is none of {' or '.join(ROOMS)}; if you trust that class, "
-            "import its module before, or list the module: LMRL_MODULES=my_package.algorithms"
+            f"{file} was written by {named!r:.200}, which is none of {' or '.join(algorithm_packages())}; "
+            "if you trust that class, import its module before, or list the module: LMRL_MODULES=my_package.algorithms"
         )
     found: object = kind
     return found

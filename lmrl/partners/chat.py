@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from itertools import takewhile, zip_longest
 from typing import Any
 
-from lmrl.chat.client import ChatClient
-from lmrl.chat.endpoint import without_thoughts
 from lmrl.envs.registry import partner_prompts
 from lmrl.errors import UserError
+from lmrl.policies.chat.client import ChatClient
+from lmrl.policies.chat.endpoint import without_thoughts
 from lmrl.types import PartnerRequest
 
 __all__ = ["PROMPTS_VERSION", "ChatPartner", "conversation"]

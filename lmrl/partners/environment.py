@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from lmrl.chat.client import ChatClient
 from lmrl.envs import registry
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make, partner_prompts
 from lmrl.envs.task import PartnerDialogue
 from lmrl.errors import UserError, unknown
+from lmrl.policies.chat.client import ChatClient
 from lmrl.types import Episode, Partner, PartnerRequest
 
 __all__ = ["check_budget", "environment", "make_partner", "partner_dialogue", "partner_episodes"]
@@ -30,7 +30,7 @@ def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
 
     Args:
         name: of the partner, or a mapping with its ``name`` and settings: those of `lmrl.partners.lm.LMPartner`,
-            `lmrl.chat.client.ChatClient` or `lmrl.partners.vllm.VLLMPartner`, for example
+            `lmrl.policies.chat.client.ChatClient` or `lmrl.partners.vllm.VLLMPartner`, for example
             ``{"name": "chat:gpt-4o", "budget_tokens": 1_000_000}``.
         task: name of the game.
 

@@ -5,7 +5,7 @@ Values over words are imported when they are first asked for, so that playing wi
 
 from typing import TYPE_CHECKING
 
-from lmrl.lazy import exports
+from lmrl.utils.lazy import exports
 
 __all__ = ["words_from"]
 

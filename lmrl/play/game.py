@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from lmrl.configuration import env_arguments
 from lmrl.envs import registry
 from lmrl.envs.registry import policy_names
 from lmrl.errors import UserError, unknown
@@ -19,6 +18,7 @@ from lmrl.partners import environment
 from lmrl.play.seat import Seat, advise
 from lmrl.players import is_chat, named_adviser, named_policy, own_tasks_only
 from lmrl.report.pages import rounded, shown_text
+from lmrl.utils.configuration import env_arguments
 
 __all__ = ["PERSON", "Game", "Offer", "Order", "listed_players", "read_moves"]
 

@@ -11,7 +11,6 @@ from lmrl.envs.base import TextEnv
 from lmrl.envs.task import Picture
 from lmrl.errors import UserError
 from lmrl.evaluation.token_values import TokenValue, token_values
-from lmrl.files import replacing
 from lmrl.modules import LanguageModule, load_module
 from lmrl.report.pages import (
     check_page,
@@ -25,6 +24,7 @@ from lmrl.report.pages import (
     said,
 )
 from lmrl.types import Episode
+from lmrl.utils.files import replacing
 
 __all__ = ["view_data", "write_view"]
 

@@ -5,7 +5,7 @@ A person and a chat model at an endpoint need no torch, so that each player is i
 
 from typing import TYPE_CHECKING
 
-from lmrl.lazy import exports
+from lmrl.utils.lazy import exports
 
 __all__ = [
     "ActorCriticPolicy",

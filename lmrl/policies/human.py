@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from lmrl.chat.endpoint import mended
 from lmrl.errors import UserError, printable
+from lmrl.policies.chat.endpoint import mended
 from lmrl.types import Reply, Request
 
 __all__ = ["HumanPolicy"]

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from lmrl.chat.tokens import Completion, TokenClient
 from lmrl.decoding.sampling import SamplingSettings
 from lmrl.errors import UserError, unknown
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.export import read_manifest
 from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer
+from lmrl.policies.chat.tokens import Completion, TokenClient
 from lmrl.policies.lm import ContextBuilder, invalid_ids
 from lmrl.rollout import episode_seed
 from lmrl.tokens.encoding import Window
@@ -189,7 +189,7 @@ def load_vllm_policy(
         top_k: 0 is off.
         top_p: 1 is off.
         tokenizer: run folder, model folder or bundled tokenizer; None: MODEL, which then has to be a folder here.
-        timeout: as of `lmrl.chat.tokens.TokenClient`, as all below.
+        timeout: as of `lmrl.policies.chat.tokens.TokenClient`, as all below.
         retries: how often a request is tried again.
         max_parallel: requests at the same time.
 

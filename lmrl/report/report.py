@@ -15,12 +15,12 @@ from lmrl.evaluation.aggregates import aggregates, improvements
 from lmrl.evaluation.records import DATA, FIXES, Record, read_record_curves, read_records
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.evaluation.scores import Score, task_scores
-from lmrl.files import check_may_replace, locked, replacing
 from lmrl.report.order import differences, offline_rl, order
 from lmrl.report.pages import render_html, render_markdown
 from lmrl.report.pictures import draw
 from lmrl.report.tables import columns, follows, footnotes, overview, play, task_words
 from lmrl.report.wording import label, ordered
+from lmrl.utils.files import check_may_replace, locked, replacing
 
 __all__ = ["write_report", "write_table"]
 

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from lmrl.configuration import value_at
 from lmrl.envs import registry
 from lmrl.envs.scores import ALGORITHMS, Scores, normalize
 from lmrl.errors import counted
@@ -27,6 +26,7 @@ from lmrl.report.wording import (
     percent,
     with_interval,
 )
+from lmrl.utils.configuration import value_at
 
 __all__ = [
     "Table",

@@ -10,7 +10,6 @@ from rich.console import Console
 from lmrl.errors import UserError
 from lmrl.evaluation.records import write_records
 from lmrl.evaluation.result_files import read_json, write_json
-from lmrl.files import check_may_replace
 from lmrl.report.report import write_report
 from lmrl.reproduce.plan import Order, plan
 from lmrl.reproduce.processes import LMRL, Processes
@@ -18,6 +17,7 @@ from lmrl.reproduce.progress import Progress, summary
 from lmrl.reproduce.ray_cells import RayCells
 from lmrl.reproduce.schedule import Threads, run_cells
 from lmrl.reproduce.slurm import SlurmJobs
+from lmrl.utils.files import check_may_replace
 
 __all__ = ["OFFLINE", "ONLINE", "Order", "reproduce", "shortened"]
 
@@ -62,8 +62,8 @@ def reproduce(
             number.
         slurm: run cells as SLURM jobs, with these options (`lmrl.reproduce.slurm.OPTIONS`). Cells that are ready
             together are one array. If this process ends, the jobs go on, and the next one picks them up.
-        ray: run cells as tasks of a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.cluster.Cluster`). If this
-            process ends, they end too, and the next one resumes from their checkpoints.
+        ray: run cells as tasks of a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.utils.cluster.Cluster`).
+            If this process ends, they end too, and the next one resumes from their checkpoints.
         launcher: the command in front of ``fit``, ``evaluate`` and ``data generate``; None: ``lmrl``.
         console: where progress is shown; standard output if left out.
         command: what made the table, for the report.

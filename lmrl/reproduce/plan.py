@@ -10,7 +10,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lmrl.configuration import base_of, configs_folder, configuration, max_steps_of, value_at
 from lmrl.data.recording import dataset_path
 from lmrl.envs import registry
 from lmrl.envs.registry import policy_names
@@ -20,6 +19,7 @@ from lmrl.evaluation.records import DATA, seed_folder
 from lmrl.evaluation.result_files import read_json
 from lmrl.evaluation.tuning import BETAS, TEMPERATURES
 from lmrl.models.checkpoints import read_checkpoint, weights_of
+from lmrl.utils.configuration import base_of, configs_folder, configuration, max_steps_of, value_at
 
 __all__ = [
     "PLAYERS",

@@ -17,7 +17,7 @@ from lmrl.reproduce.plan import Step
 
 __all__ = ["LMRL", "CommandFailed", "Processes"]
 
-LMRL = (sys.executable, "-m", "lmrl.tied")
+LMRL = (sys.executable, "-m", "lmrl", "--tied")
 """The command in front of the words of a step."""
 
 
@@ -95,7 +95,7 @@ class Processes:
                 raise CommandFailed("not started: interrupted")
             process = subprocess.Popen(
                 [*self._launcher, *words],
-                stdin=subprocess.PIPE,  # it closes when this process ends, however that comes about: see `lmrl.tied`
+                stdin=subprocess.PIPE,  # it closes when this process ends: see `lmrl.__main__`
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **given},

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmrl.cluster import Cluster
 from lmrl.errors import UserError, in_one_line
 from lmrl.reproduce.plan import Cell, Order
 from lmrl.reproduce.processes import LMRL, CommandFailed, Processes
 from lmrl.reproduce.schedule import Running, run_cell
+from lmrl.utils.cluster import Cluster
 
 __all__ = ["RayCells"]
 
@@ -52,17 +52,17 @@ class _Task:
 class RayCells:
     """Runs cells as tasks: what is ready at a time is handed to Ray, which begins it where there are cores for it.
 
-    A cell takes as many cores as a worker computes with threads (`lmrl.cluster.worker_threads`), and in the preset for
-    GPUs one of those. If this process ends, the tasks end too; the next one resumes from their checkpoints.
+    A cell takes as many cores as a worker computes with threads (`lmrl.utils.cluster.worker_threads`), and in the
+    preset for GPUs one of those. If this process ends, the tasks end too; the next one resumes from their checkpoints.
 
     Args:
         order: what the cells were planned from.
-        address: as of `lmrl.cluster.Cluster`.
+        address: as of `lmrl.utils.cluster.Cluster`.
         jobs: how many cells run at once; None: as many as there are cores for.
         launcher: the command in front of the words of a step; None: that of the machine.
 
     Raises:
-        UserError: as `lmrl.cluster.Cluster`.
+        UserError: as `lmrl.utils.cluster.Cluster`.
     """
 
     def __init__(self, order: Order, address: str, jobs: int | None, launcher: Sequence[str] | None = None) -> None:

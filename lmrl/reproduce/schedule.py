@@ -14,11 +14,11 @@ from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.records import DATA
 from lmrl.evaluation.result_files import read_json, write_json
-from lmrl.files import locked
 from lmrl.models.checkpoints import set_aside
 from lmrl.reproduce.plan import Cell, Order, Standing, Step, dataset_of, is_done, is_finished, reached, standing
 from lmrl.reproduce.processes import CommandFailed, Processes
 from lmrl.reproduce.progress import Progress
+from lmrl.utils.files import locked
 
 __all__ = [
     "Runner",

@@ -15,9 +15,9 @@ from torchmetrics.text import Perplexity
 
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.online import online_datamodule
-from lmrl.distributed import rank_and_world_size
 from lmrl.errors import UserError
 from lmrl.tokens.collate import TokenBatch
+from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = [
     "FarthestRatio",

@@ -10,11 +10,11 @@ from lightning.fabric.utilities import move_data_to_device
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lmrl.distributed import all_gather_objects, rank_and_world_size
 from lmrl.errors import UserError, check_range
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import Segment
 from lmrl.types import Episode
+from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 
 __all__ = [
     "RolloutCorrection",

@@ -23,9 +23,9 @@ from lmrl.policies.lm import invalid_ids, stop_ids
 from lmrl.tokens.encoding import Window, encoder_for
 from lmrl.training.card import model_card
 from lmrl.training.sharding import class_of, is_sharded
+from lmrl.utils.plugins import algorithm_packages
 
 __all__ = [
-    "ROOMS",
     "SavedModule",
     "check_resumed",
     "check_vocabulary",
@@ -173,13 +173,10 @@ def generation_defaults(module: SavedModule) -> GenerationConfig:
     )
 
 
-ROOMS = ("lmrl.modules", "lmrl.symbolic")
-"""Packages whose classes a checkpoint may name; others go by the full name of a module that is imported."""
-
-
 def class_name(kind: type) -> str:
     """As a checkpoint names it: ours by the package that exports it, wherever in there it is."""
-    home = next((room for room in ROOMS if kind.__module__.startswith(f"{room}.")), kind.__module__)
+    packages = algorithm_packages()
+    home = next((name for name in packages if kind.__module__.startswith(f"{name}.")), kind.__module__)
     return f"{home}.{kind.__qualname__}"
 
 
@@ -308,7 +305,8 @@ def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     entry = checkpoint["lmrl"]
     written = str(entry["class"])
     own = class_name(class_of(module))
-    if written != own and written.startswith(ROOMS) and own.startswith(ROOMS):  # a class of the user's may go on
+    ours = algorithm_packages()
+    if written != own and written.startswith(ours) and own.startswith(ours):  # a class of the user's may go on
         raise UserError(
             f"the checkpoint is one of {written}, not of {own}: to start from its weights, give its run folder as "
             "model.init_args.pretrained instead of ckpt_path"

@@ -23,9 +23,9 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from lmrl.distributed import rank_and_world_size
 from lmrl.errors import UserError
 from lmrl.models.heads import ValueHead
+from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = [
     "class_of",

@@ -13,12 +13,12 @@ from transformers import AutoModelForCausalLM
 
 from lmrl.callbacks import RolloutCollection, VLLMSampler
 from lmrl.callbacks import vllm_sampler as module_of_sampler
-from lmrl.chat import reloading
 from lmrl.errors import UserError
 from lmrl.models.export import export_for_reload
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, GRPO, PPO, LanguageModule
+from lmrl.policies.chat import reloading
 from lmrl.training.rounds import RolloutCorrection
 from tests.helpers.online import TINY, fit, rounds
 from tests.helpers.tokens import TokenServer, saying

@@ -11,9 +11,9 @@ from lmrl.cli import main
 from lmrl.commands.run_folder import MetricsFile, unfinished
 from lmrl.data import generate
 from lmrl.errors import system_error
-from lmrl.files import locked
 from lmrl.models.checkpoints import weights_of
 from lmrl.modules import BC
+from lmrl.utils.files import locked
 from tests.helpers.online import TINY
 
 ROWS = """\

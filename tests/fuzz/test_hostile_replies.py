@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lmrl.chat import endpoint
-from lmrl.chat.reloading import WeightReloader
 from lmrl.cli import main
 from lmrl.data.storage import read_episodes
 from lmrl.errors import UserError
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.policies.chat import endpoint
+from lmrl.policies.chat.reloading import WeightReloader
 from lmrl.tokens.encoding import Encoder
 from tests.helpers.endpoints import Unruly
 

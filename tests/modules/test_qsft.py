@@ -14,7 +14,6 @@ from torch import Tensor
 
 from lmrl.callbacks import KeepLast
 from lmrl.cli import main
-from lmrl.configuration import configuration, value_at
 from lmrl.data import generate
 from lmrl.data.storage import read_episodes, write_episodes
 from lmrl.datamodules import MazeDataModule, OfflineDataModule
@@ -32,6 +31,7 @@ from lmrl.tokens.collate import collate
 from lmrl.tokens.encoding import Window, encoder_for
 from lmrl.tokens.segments import context, segments
 from lmrl.types import Request
+from lmrl.utils.configuration import configuration, value_at
 from tests.helpers.corridor import corridor_task
 from tests.helpers.doubles import corridor
 from tests.helpers.online import ENV, rounds, trainer

@@ -22,7 +22,6 @@ from transformers import AutoModelForCausalLM
 
 from lmrl.callbacks import KeepLast
 from lmrl.cli import main
-from lmrl.distributed import rank_and_world_size
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import check_checkpoint, read_checkpoint
 from lmrl.models.export import exported_values
@@ -31,6 +30,7 @@ from lmrl.modules import AWR, BC, ILQL, MC, QSFT, ArCHer, LanguageModule
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Window
 from lmrl.tokens.segments import Segment
+from lmrl.utils.distributed import rank_and_world_size
 from tests.helpers.ranks import STRATEGIES, on_ranks, strategy
 from tests.modules.test_gradients import TINY, examples
 

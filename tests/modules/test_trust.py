@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lmrl.cli import main
+from lmrl.contrib.symbolic import SymbolicDQN
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import check_checkpoint
@@ -16,7 +17,6 @@ from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, load_module, load_policy
 from lmrl.players import default_folder
-from lmrl.symbolic import SymbolicDQN
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
 

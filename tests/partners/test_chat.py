@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import lmrl
-from lmrl.chat.client import ChatClient, ChatError
 from lmrl.cli import main
 from lmrl.data.storage import read_episodes, read_metadata
 from lmrl.envs.registry import make_policy
 from lmrl.errors import BudgetError, UserError
 from lmrl.partners import environment
 from lmrl.partners.chat import ChatPartner, conversation
+from lmrl.policies.chat.client import ChatClient, ChatError
 from lmrl.rollout import rollout, step_together
 from lmrl.types import Partner, PartnerRequest, Start
 from tests.helpers.endpoints import Unruly, completion, reply

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lmrl.chat.client import Messages
 from lmrl.cli import main
 from lmrl.data.storage import read_episodes
 from lmrl.envs.maze.layouts import LAYOUTS, MOVES
@@ -18,7 +17,8 @@ from lmrl.evaluation.result_files import read_json
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.players import chat_player
-from lmrl.policies.chat import ChatPolicy, action_of
+from lmrl.policies.chat.client import Messages
+from lmrl.policies.chat.policy import ChatPolicy, action_of
 from lmrl.types import Episode, Reply, Request
 from tests.helpers.endpoints import Unruly, completion, reply
 from tests.helpers.serving import MISSING, transformers_serve

@@ -14,7 +14,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import lmrl
-from lmrl.chat import endpoint
 from lmrl.cli import main
 from lmrl.decoding.sampling import process_logits
 from lmrl.envs.registry import task
@@ -23,6 +22,7 @@ from lmrl.evaluation import evaluate
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.players import default_folder, is_trained, named_policy
 from lmrl.policies import LMPolicy, VLLMPolicy, load_vllm_policy
+from lmrl.policies.chat import endpoint
 from lmrl.rollout import episode_seed
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.types import Request

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from lmrl.cli import main
-from lmrl.configuration import configuration, value_at
 from lmrl.envs import registry
 from lmrl.envs.registry import tasks
 from lmrl.envs.task import Tuning
@@ -15,6 +14,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import default_episodes
 from lmrl.reproduce import OFFLINE, ONLINE, Order, shortened
 from lmrl.reproduce.plan import PRESETS, Cell, Step, plan
+from lmrl.utils.configuration import configuration, value_at
 
 Make = Callable[..., Order]
 

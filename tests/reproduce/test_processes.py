@@ -68,7 +68,7 @@ def test_a_terminated_reproduction_leaves_no_training_behind(place: Path, monkey
 @pytest.mark.slow
 def test_a_tied_command_ends_with_the_other_end_of_its_input(tmp_path: Path) -> None:
     words = ["data", "generate", "maze_fo", "--size", "900000", "--out", str(tmp_path / "endless.parquet")]
-    command = [sys.executable, "-m", "lmrl.tied", *words]
+    command = [sys.executable, "-m", "lmrl", "--tied", *words]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)

@@ -12,11 +12,11 @@ import torch
 
 from lmrl.errors import UserError
 from lmrl.evaluation.records import DATA
-from lmrl.files import locked
 from lmrl.reproduce import Order
 from lmrl.reproduce.plan import Step, dataset_of, plan
 from lmrl.reproduce.processes import Processes
 from lmrl.reproduce.schedule import finish
+from lmrl.utils.files import locked
 
 Run = Callable[..., dict[str, str]]
 Trained = Callable[[], list[str]]

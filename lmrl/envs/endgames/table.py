@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmrl.errors import UserError
-from lmrl.files import replacing
+from lmrl.utils.files import replacing
 
 __all__ = [
     "BETWEEN",

@@ -5,7 +5,7 @@ The server needs neither that package nor torch; the client is a class of its `E
 
 from typing import TYPE_CHECKING
 
-from lmrl.lazy import exports
+from lmrl.utils.lazy import exports
 
 __all__ = ["Limits", "TaskAction", "TaskClient", "TaskObservation", "TaskState", "make_app"]
 

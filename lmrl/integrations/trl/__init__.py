@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from lmrl.lazy import exports
+from lmrl.utils.lazy import exports
 
 __all__ = [
     "GAME_OVER",

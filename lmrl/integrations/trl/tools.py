@@ -9,7 +9,7 @@ from lmrl.envs.outside import make, named_task
 from lmrl.envs.registry import chat_prompt, task
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError
-from lmrl.policies.chat import transcript
+from lmrl.policies.chat.policy import transcript
 from lmrl.rollout import Slot, Step, TextEnv, step_together
 from lmrl.types import Episode, Reply, Start
 
@@ -134,8 +134,8 @@ def episode_return(
     """A reward function of `GRPOTrainer`: the undiscounted return of each episode.
 
     A model that stopped calling its tool, or had no tokens left, plays empty lines until the episode is over, as a
-    `lmrl.policies.chat.ChatPolicy` does that cannot be understood. Where each turn costs something, the best that a
-    model can do would otherwise be not to play.
+    `lmrl.policies.chat.policy.ChatPolicy` does that cannot be understood. Where each turn costs something, the best
+    that a model can do would otherwise be not to play.
 
     Args:
         environments: of the rollouts.

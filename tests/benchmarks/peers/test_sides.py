@@ -9,7 +9,7 @@ import pytest
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import playing, vllm
 from benchmarks.peers.beside import OURS
-from lmrl.symbolic import GridMaze, Transitions
+from lmrl.contrib.symbolic import GridMaze, Transitions
 
 # playing and vllm: all sides say the same, greedily, in the same games.
 

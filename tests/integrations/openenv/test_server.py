@@ -140,7 +140,7 @@ def test_an_idle_session_is_closed_and_its_environment_with_it() -> None:
 
 def test_a_player_may_think_longer_than_a_request_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of time on requests of HTTP ends where a connection becomes a session."""
-    monkeypatch.setattr("lmrl.commands.serve._Connection.seconds", 0.2)
+    monkeypatch.setattr("lmrl.integrations.openenv.command._Connection.seconds", 0.2)
     with serving("maze_fo") as url, socket_of(url) as connection:
         first = asked(connection, "reset", seed=0)
         time.sleep(0.6)

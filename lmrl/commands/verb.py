@@ -1,0 +1,50 @@
+"""A command of ``lmrl``, and the commands that other packages add."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmrl.commands.arguments import call
+from lmrl.utils.lazy import load
+from lmrl.utils.plugins import COMMANDS, entry_points_of
+
+__all__ = ["Verb", "added_verbs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A command: where its function is (``module:function``) and its line in ``lmrl --help``."""
+
+    target: str
+    help: str
+    raw: bool = False
+    """The function takes the words after the verb as they are and returns an exit code."""
+    page: str = ""
+    """The output of ``--help`` alone, for a verb whose parser takes seconds to load."""
+
+    def run(self, argv: Sequence[str], name: str) -> int:
+        """Import the function and call it."""
+        if self.page and list(argv) in (["-h"], ["--help"]):
+            print(self.page)
+            return 0
+        target = self.load()
+        return int(target(argv)) if self.raw else call(target, argv, f"lmrl {name}")
+
+    def load(self) -> Callable[..., Any]:
+        """Import the function."""
+        module, function = self.target.split(":")
+        found: Callable[..., Any] = getattr(load(module), function)
+        return found
+
+
+def added_verbs() -> dict[str, Verb]:
+    """Return the commands of the installed plugins, by their names.
+
+    The value of an entry point of the group ``lmrl.commands`` is a mapping from names to `Verb`. The module that holds
+    it is imported here, so it must be light; the functions are imported when they are called.
+    """
+    verbs: dict[str, Verb] = {}
+    for point in entry_points_of(COMMANDS):
+        mapping: Mapping[str, Verb] = point.load()
+        verbs.update(mapping)
+    return verbs

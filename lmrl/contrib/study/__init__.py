@@ -1,0 +1,1 @@
+"""A blind study: people rate dialogues without knowing which policy each is from."""

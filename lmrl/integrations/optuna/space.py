@@ -1,0 +1,157 @@
+"""The search space of a sweep: a YAML file with the possible values of each option of a run file."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from omegaconf import OmegaConf
+
+from lmrl.errors import UserError, in_one_line, unknown
+from lmrl.utils.configuration import check_config, full_key
+
+__all__ = ["Choices", "Range", "Space", "Value", "as_words", "first_values", "overlay", "read_space"]
+
+Value: TypeAlias = bool | int | float | str | None
+
+_OPTION = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+_KEYS = ("low", "high", "log", "step")
+_OWN = ("config", "ckpt_path", "overwrite", "allow_pickle", "print_config", "trainer.default_root_dir")
+"""Options of ``lmrl fit`` that a sweep sets by itself, or that are no settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both included; whole ones if ``low``, ``high`` and ``step`` are."""
+
+    low: float
+    high: float
+    log: bool = False
+    """Drawn evenly over the logarithm."""
+    step: float | None = None
+    """Distance between two values; None: any number, of whole ones each."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether values are whole numbers."""
+        return all(isinstance(number, int) for number in (self.low, self.high, self.step or 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """One of these values."""
+
+    values: tuple[Value, ...]
+
+
+Space: TypeAlias = Mapping[str, Range | Choices]
+"""Dotted options, in full (``model.init_args.lr``), and what each may be."""
+
+
+def read_space(path: Path) -> Space:
+    """Read a space: options with ``{low, high, log, step}`` or a list of choices.
+
+    Example::
+
+        model.init_args.lr: {low: 1e-5, high: 1e-3, log: true}
+        model.init_args.expectile: {low: 0.6, high: 0.9, step: 0.1}
+        data.init_args.batch_size: [64, 128, 256]
+
+    Raises:
+        UserError: the file is missing or no YAML; an option is none, is set by the sweep itself, or comes twice; a
+            range or a list that holds something else.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; it holds the options to search, e.g. model.init_args.lr: [1e-4, 1e-3]")
+    check_config(path)
+    content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    assert isinstance(content, dict)
+    found: dict[str, Range | Choices] = {}
+    for given, values in content.items():
+        where = f"{path}, {in_one_line(str(given), 80)}"
+        if not (isinstance(given, str) and _OPTION.fullmatch(given)):
+            raise UserError(f"{where}: must be a dotted option of a run file, such as model.init_args.lr")
+        option = full_key(given)
+        if option in _OWN:
+            raise UserError(f"{where}: a sweep sets this itself; search settings of model, data and trainer")
+        if option in found:
+            raise UserError(f"{where}: {option} is there twice")
+        found[option] = _dimension(values, where)
+    for option in found:
+        inner = [other for other in found if other.startswith(f"{option}.")]
+        if inner:
+            raise UserError(f"{path}: {inner[0]} is a part of {option}; search one of them")
+    if not found:
+        raise UserError(f"{path} holds no option to search")
+    return found
+
+
+def _dimension(values: Any, where: str) -> Range | Choices:
+    if isinstance(values, list):
+        return _choices(values, where)
+    if isinstance(values, dict):
+        return _range(values, where)
+    raise UserError(f"{where}: must be {{low, high, log, step}} or a list of choices, got {in_one_line(repr(values))}")
+
+
+def _choices(values: Sequence[Any], where: str) -> Choices:
+    for value in values:
+        if not isinstance(value, bool | int | float | str | None) or (
+            isinstance(value, float) and not math.isfinite(value)
+        ):
+            raise UserError(f"{where}: a choice must be a number, a text, true, false or null, got {value!r}")
+    if not values or len(set(values)) < len(values):
+        raise UserError(f"{where}: choices must be different values, at least one, got {values!r}")
+    return Choices(tuple(values))
+
+
+def _range(values: Mapping[Any, Any], where: str) -> Range:
+    for key in values:
+        if key not in _KEYS:
+            raise UserError(f"{where}: {unknown('key', str(key), _KEYS)}")
+    for key in ("low", "high"):
+        if key not in values:
+            raise UserError(f"{where}: {key} is missing; a range is {{low, high, log, step}}")
+    low = values["low"]
+    high = values["high"]
+    log = values.get("log", False)
+    step = values.get("step")
+    for key, number in (("low", low), ("high", high), *([] if step is None else [("step", step)])):
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise UserError(f"{where}: {key} must be a finite number, got {number!r}")
+    if not isinstance(log, bool):
+        raise UserError(f"{where}: log must be true or false, got {log!r}")
+    if low >= high:
+        raise UserError(f"{where}: low must be below high, got {low!r} and {high!r}")
+    if log and (low <= 0 or step is not None):
+        raise UserError(f"{where}: with log, low must be above 0 and there is no step")
+    if step is not None and (step <= 0 or (Decimal(str(high)) - Decimal(str(low))) % Decimal(str(step))):
+        raise UserError(f"{where}: step must be above 0 and lead from low to high, got {step!r}")
+    return Range(low, high, log, step)
+
+
+def as_words(settings: Mapping[str, Value]) -> list[str]:
+    """Settings as options of ``lmrl fit``."""
+    shown = {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
+    return [f"--{key}={value}" for key, value in shown.items()]
+
+
+def first_values(space: Space) -> dict[str, Value]:
+    """The lowest value or first choice of each option."""
+    return {key: part.low if isinstance(part, Range) else part.values[0] for key, part in space.items()}
+
+
+def overlay(settings: Mapping[str, Value]) -> dict[str, Any]:
+    """Settings as the content of a configuration file: ``{"model": {"init_args": {"lr": 0.001}}}``."""
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        *parents, name = key.split(".")
+        place = nested
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = value
+    return nested

@@ -1,0 +1,39 @@
+"""Plugins: installed packages with entry points that add tasks, commands or algorithms. Nothing is imported here."""
+
+import re
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+__all__ = ["ALGORITHMS", "COMMANDS", "TASKS", "algorithm_packages", "entry_points_of", "plugin_configs"]
+
+TASKS = "lmrl.tasks"
+"""The value of an entry point, ``module:attribute``, is a `lmrl.envs.task.Task` or a tuple of them."""
+COMMANDS = "lmrl.commands"
+"""The value is a mapping from names of commands to `lmrl.commands.verb.Verb`."""
+ALGORITHMS = "lmrl.algorithms"
+"""The value is a package. Checkpoints may name the classes in its ``__all__``."""
+
+
+def entry_points_of(group: str) -> list[EntryPoint]:
+    """Return the entry points of a group, by name of their package."""
+    return sorted(entry_points(group=group), key=lambda point: (point.dist.name if point.dist else "", point.name))
+
+
+@cache
+def algorithm_packages() -> tuple[str, ...]:
+    """Return the packages whose classes a checkpoint may name: `lmrl.modules`, and those of plugins."""
+    return ("lmrl.modules", *(point.value for point in entry_points_of(ALGORITHMS)))
+
+
+@cache
+def plugin_configs() -> tuple[Path, ...]:
+    """Return the folders ``configs`` in packages that add tasks; they hold ``<task>/<algorithm>.yaml``."""
+    tops = dict.fromkeys(re.split(r"[.:]", point.value)[0] for point in entry_points_of(TASKS))
+    folders = []
+    for top in tops:
+        spec = find_spec(top)
+        if spec is not None:
+            folders += [Path(location) / "configs" for location in spec.submodule_search_locations or ()]
+    return tuple(folder for folder in folders if folder.is_dir())

@@ -1,0 +1,79 @@
+"""What is asked for is imported when it is asked for: commands without a model start without torch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import lmrl
+from lmrl import chat, policies
+from lmrl.cli import main, verbs
+
+HEAVY = ("torch", "transformers", "lightning", "torchmetrics", "matplotlib", "scipy", "tensorboard", "wandb")
+COMMANDS = {
+    "play": ["play wordle", "play maze_fo --advisor optimal", "play chess"],
+    "data": [
+        "data generate maze_fo --size 8 --shard 0/2 --out a.parquet",
+        "data generate maze_fo --size 8 --shard 1/2 --out b.parquet",
+        "data join a.parquet b.parquet --out maze.parquet",
+        "data stats maze.parquet",
+        "data verify maze.parquet",
+        "data import wordle games.jsonl --out wordle.parquet",
+    ],
+    "evaluate": ["evaluate wordle --policy random --episodes 2 --out evaluation"],
+    "fit": ["fit --help", "fit -h"],
+}
+
+
+def loaded(statements: str, folder: Path) -> list[str]:
+    """Which heavy packages a new interpreter has imported after those statements."""
+    code = f"import sys\n{statements}\nprint('\\nloaded:', *[name for name in {HEAVY} if name in sys.modules])"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, input="")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1].split()[1:]
+
+
+@pytest.mark.parametrize("group", COMMANDS)
+def test_a_command_without_a_model_loads_no_torch(group: str, tmp_path: Path) -> None:
+    sequence = [["Wordle:\n", 0.0], ["t r a i n\n", 1.0], ["y b b y b\n", 0.0]]
+    record = {"sequence": sequence, "reward": [-1.0, 0.0], "done": True}
+    (tmp_path / "games.jsonl").write_text(json.dumps(record) + "\n")
+    calls = "\n".join(f"main({command.split()!r})" for command in COMMANDS[group])
+    assert loaded(f"from lmrl.cli import main\n{calls}", tmp_path) == []
+    if group == "data":
+        assert all((tmp_path / f"{name}.parquet").is_file() for name in ("maze", "wordle"))
+
+
+@pytest.mark.slow
+def test_the_top_level_loads_only_what_is_named(tmp_path: Path) -> None:
+    light = "import lmrl\nlmrl.evaluate, lmrl.make_policy, lmrl.read_episodes, lmrl.make, lmrl.tasks"
+    assert loaded(light, tmp_path) == []
+    assert "torch" in loaded("import lmrl\nlmrl.load_module", tmp_path)
+    assert (
+        loaded("import lmrl\nlmrl.load_policy('random', 'maze_fo')\nlmrl.make_policy('maze_fo', 'random')", tmp_path)
+        == []
+    )
+
+
+@pytest.mark.parametrize("package", [lmrl, chat, policies], ids=lambda package: package.__name__)
+def test_every_public_name_is_there_and_listed(package: ModuleType) -> None:
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+        assert name in dir(package)
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
+        package.nothing  # noqa: B018
+
+
+def test_the_help_of_fit_names_options_that_its_parser_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--config", "configs/maze_fo/bc.yaml", "--help"]) == 0
+    parser = capsys.readouterr().out
+    assert "--trainer.use_distributed_sampler" in parser
+    options = [line.split()[0] for line in verbs()["fit"].page.splitlines() if line.startswith("  --")]
+    assert len(options) == 10
+    for option in options:
+        key = option.partition("=")[0].replace("KEY", "").rstrip(".").removesuffix(".init_args")
+        assert key in parser, option
