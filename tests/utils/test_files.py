@@ -192,7 +192,7 @@ with locked(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def holder(folder: Path, *more: str) -> "subprocess.Popen[bytes]":

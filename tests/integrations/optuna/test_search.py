@@ -23,7 +23,7 @@ from lmrl.utils.files import locked
 
 pytest.importorskip("optuna", reason="sweeps need Optuna: pip install 'lmrl[sweep]'")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SPACE = {"model.init_args.lr": Range(0.0, 1.0), "data.init_args.batch_size": Choices((32, 64))}
 
 # "Training" notes what it was given; "evaluation" scores it: the best learning rate is 0.7. The file `break` holds a
