@@ -30,6 +30,7 @@ from lmrl.policies import LMPolicy, ValueGuidedPolicy
 from lmrl.rollout import rollout
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import segments
+from lmrl.training.rounds import rollout_episode
 from lmrl.types import Episode, Policy, Reply, Request, Start
 
 __all__ = ["memory", "run"]
@@ -146,9 +147,11 @@ def memory(episodes: int = 2048, turns: int = 32) -> tuple[float, float, float]:
     parts = [list(segments(episode, encoder, Window(None, 1024))) for episode in played]
     ref = [np.zeros(sum(len(part.col) for part in its)) for its in parts]
     buffer, settings = ReplayBuffer(), {"kl_weight": 0.0, "gamma": 1.0, "gae_lambda": 0.95}
-    for its in compute_advantages(played, parts, ref, [0.0] * episodes, **settings).segments:
-        buffer.append(its, Outcome(0.0, False))
-    del its, parts, ref
+    collected = [rollout_episode(*its) for its in zip(played, parts, ref, strict=True)]
+    compute_advantages(collected, [0.0] * episodes, **settings)
+    for episode in collected:
+        buffer.append(episode.trained_segments(), Outcome(0.0, False))
+    del episode, collected, parts, ref
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return (kept - begun) / 2**20, (held - kept) / 2**20, (peak - begun) / 2**20

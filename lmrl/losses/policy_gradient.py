@@ -122,7 +122,7 @@ def whiten(advantages: ArrayLike, epsilon: float = 1e-8) -> NDArray[np.float64]:
     return whitened
 
 
-def loss_weights(turn_lengths: Sequence[Sequence[int]], loss_agg_mode: str) -> NDArray[np.float64]:
+def loss_weights(turn_lengths: Sequence[ArrayLike], loss_agg_mode: str) -> NDArray[np.float64]:
     """(N,) how much each action token of a round counts, so that the mean of weight times loss is what is asked for.
 
     - ``token-mean``: the mean over all tokens. A round of longer episodes divides by more.
@@ -142,8 +142,9 @@ def loss_weights(turn_lengths: Sequence[Sequence[int]], loss_agg_mode: str) -> N
     """
     if loss_agg_mode not in LOSS_AGG_MODES:
         raise unknown("loss_agg_mode", loss_agg_mode, LOSS_AGG_MODES)
-    turns = np.asarray([length for lengths in turn_lengths for length in lengths], dtype=np.int64)
-    episodes = np.asarray([sum(lengths) for lengths in turn_lengths], dtype=np.int64)
+    by_episode = [np.asarray(lengths, dtype=np.int64) for lengths in turn_lengths]
+    turns = np.concatenate([*by_episode, np.zeros(0, dtype=np.int64)])
+    episodes = np.asarray([lengths.sum() for lengths in by_episode], dtype=np.int64)
     count = int(turns.sum())
     share = {
         "token-mean": np.full(count, 1.0 / max(1, count)),

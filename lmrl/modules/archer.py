@@ -19,7 +19,7 @@ from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.segments import Segment
 from lmrl.training.optimizer import check_target_precision
 from lmrl.training.reporting import WeightReporter
-from lmrl.training.rounds import attach_columns, joined, sampled
+from lmrl.training.rounds import sampled, with_columns
 from lmrl.types import Episode
 
 __all__ = ["ArCHer"]
@@ -111,7 +111,11 @@ class ArCHer(ActorCritic):
         Raises:
             UserError: if the episodes do not hold that of exactly the tokens in the segments.
         """
-        return attach_columns(segments, {"logprob": joined(sampled(episodes, "action_logprobs", segments))})
+        prepared = []
+        for episode, parts in zip(episodes, segments, strict=True):
+            logprob = sampled(episode, "action_logprobs", parts)
+            prepared.append(with_columns(parts, {"logprob": logprob}))
+        return prepared
 
     def losses(self, batch: TokenBatch) -> ArCHerLoss:
         """TD loss of both Qs, expectile loss of V, loss of the actor."""

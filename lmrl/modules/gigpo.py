@@ -8,9 +8,7 @@ import numpy as np
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import group_advantages, returns_to_go
 from lmrl.modules.grpo import GRPO
-from lmrl.tokens.segments import Segment
-from lmrl.training.rounds import Vector, joined
-from lmrl.types import Episode
+from lmrl.training.rounds import RolloutEpisode, Vector, joined
 
 __all__ = ["GiGPO"]
 
@@ -53,24 +51,25 @@ class GiGPO(GRPO):
         self.step_gamma = step_gamma
         self.anchor = anchor
 
-    def turn_advantages(
-        self, episodes: Sequence[Episode], segments: Sequence[list[Segment]], rewards: Sequence[Vector]
-    ) -> list[Vector]:
+    def turn_advantages(self, rollout: Sequence[RolloutEpisode], turn_rewards: Sequence[Vector]) -> list[Vector]:
         """See `GRPO.turn_advantages`."""
-        whole = super().turn_advantages(episodes, segments, rewards)
-        groups = self.groups(episodes)
-        states = [
-            (group, state)
-            for group, episode, its in zip(groups, episodes, segments, strict=True)
-            for state in self._states(episode, its)
-        ]
-        returns = joined([returns_to_go(reward, self.step_gamma) for reward in rewards])
-        steps = np.split(group_advantages(returns, states, self.advantage), np.cumsum([len(r) for r in rewards])[:-1])
-        return [one + self.step_weight * step for one, step in zip(whole, steps, strict=True)]
+        episode_advantages = super().turn_advantages(rollout, turn_rewards)
+        groups = self.groups([episode.episode for episode in rollout])
+        states = []
+        for group, episode in zip(groups, rollout, strict=True):
+            states += [(group, state) for state in self._states(episode)]
+        returns = joined(returns_to_go(reward, self.step_gamma) for reward in turn_rewards)
+        ends = np.cumsum([len(reward) for reward in turn_rewards])[:-1]
+        step_advantages = np.split(group_advantages(returns, states, self.advantage), ends)
+        pairs = zip(episode_advantages, step_advantages, strict=True)
+        return [of_episode + self.step_weight * of_step for of_episode, of_step in pairs]
 
-    def _states(self, episode: Episode, segments: list[Segment]) -> list[Any]:
+    def _states(self, episode: RolloutEpisode) -> list[Any]:
         """Return the state in which each turn was taken."""
         if self.anchor == "observation":
-            return [*episode.observations[:-1]]
-        starts = [(part, [0, *(np.flatnonzero(part.turn_end)[:-1] + 1)]) for part in segments]
-        return [part.ids[: part.col[first] + 1].tobytes() for part, firsts in starts for first in firsts]
+            return [*episode.episode.observations[:-1]]
+        states = []
+        for segment in episode.segments:
+            turn_starts = [0, *(np.flatnonzero(segment.turn_end)[:-1] + 1)]
+            states += [segment.ids[: segment.col[start] + 1].tobytes() for start in turn_starts]
+        return states

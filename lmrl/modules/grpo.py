@@ -16,7 +16,7 @@ from lmrl.losses import (
     group_advantages,
     group_spreads,
     grpo_loss,
-    k3,
+    loss_weights,
     returns_to_go,
     token_logprobs,
     whiten,
@@ -24,10 +24,9 @@ from lmrl.losses import (
 )
 from lmrl.models.heads import frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
-from lmrl.modules.policy_gradient import PolicyGradient, ProcessedRollout, turn_lengths, weights_of
+from lmrl.modules.policy_gradient import PolicyGradient
 from lmrl.tokens.collate import TokenBatch
-from lmrl.tokens.segments import Segment
-from lmrl.training.rounds import Vector, attach_columns, joined, rewards_of, sampled
+from lmrl.training.rounds import RolloutEpisode, Vector, joined, set_column
 from lmrl.types import Episode
 
 __all__ = ["GRPO"]
@@ -84,47 +83,41 @@ class GRPO(PolicyGradient):
         self.by_turn = importance_sampling_level == "turn"
         self.ref_model = frozen_copy(self.model)
 
-    def process(
-        self, episodes: Sequence[Episode], segments: Sequence[list[Segment]], ref_logprobs: Sequence[Vector]
-    ) -> ProcessedRollout:
-        """The columns of `lmrl.losses.Sampled`."""
-        logprobs = sampled(episodes, "action_logprobs", segments)
-        lengths = turn_lengths(segments)
-        penalty = float(self.kl_weight) if self.use_kl_in_reward else 0.0
-        rewards = [
-            np.add.reduceat(with_kl_penalty(rewards_of(its), logprob, ref, penalty), np.cumsum([0, *length[:-1]]))
-            for its, logprob, ref, length in zip(segments, logprobs, ref_logprobs, lengths, strict=True)
-        ]
-        advantages = self.turn_advantages(episodes, segments, rewards)
-        columns = {
-            "logprob": joined(logprobs),
-            "ref_logprob": joined(ref_logprobs),
-            "advantage": np.repeat(joined(advantages), [n for length in lengths for n in length]),
-            "weight": weights_of(segments, self.loss_agg_mode),
-        }
-        kl = k3(columns["ref_logprob"] - columns["logprob"])
-        kl_mean = float(kl.mean()) if len(kl) else 0.0
-        return ProcessedRollout(attach_columns(segments, columns), kl_mean, self.spread(episodes))
+    def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
+        """Set the columns of `lmrl.losses.Sampled`."""
+        kl_weight = float(self.kl_weight) if self.use_kl_in_reward else 0.0
+        turn_rewards = []
+        for episode in rollout:
+            reward = with_kl_penalty(episode.reward, episode.logprob, episode.ref_logprob, kl_weight)
+            turn_rewards.append(np.add.reduceat(reward, episode.turn_starts))
 
-    def turn_advantages(
-        self, episodes: Sequence[Episode], segments: Sequence[list[Segment]], rewards: Sequence[Vector]
-    ) -> list[Vector]:
-        """The advantage of each turn of each episode.
+        # All tokens of an action have the advantage of their turn.
+        advantages = self.turn_advantages(rollout, turn_rewards)
+        for episode, advantage in zip(rollout, advantages, strict=True):
+            episode.columns["logprob"] = episode.logprob
+            episode.columns["ref_logprob"] = episode.ref_logprob
+            episode.columns["advantage"] = np.repeat(advantage, episode.turn_lengths)
+        set_column(rollout, "weight", loss_weights([episode.turn_lengths for episode in rollout], self.loss_agg_mode))
+        return self.spread([episode.episode for episode in rollout])
+
+    def turn_advantages(self, rollout: Sequence[RolloutEpisode], turn_rewards: Sequence[Vector]) -> list[Vector]:
+        """Return the advantage of each turn of each episode.
 
         Args:
-            episodes: of a round.
-            segments: of each.
-            rewards: of each, one per turn.
+            rollout: the episodes of a round.
+            turn_rewards: of each, one per turn.
 
         Raises:
             UserError: if episodes are to be compared with their group and there is none.
         """
-        returns = [returns_to_go(reward, self.gamma) for reward in rewards]
-        ends = np.cumsum([len(reward) for reward in rewards])[:-1]
+        returns = [returns_to_go(reward, self.gamma) for reward in turn_rewards]
         if self.advantage == "rebn":
+            ends = np.cumsum([len(reward) for reward in turn_rewards])[:-1]
             return [*np.split(whiten(joined(returns)), ends)]
-        compared = group_advantages([float(its[0]) for its in returns], self.groups(episodes), self.advantage)
-        return [np.full(len(reward), one) for reward, one in zip(rewards, compared, strict=True)]
+        first_returns = [float(numbers[0]) for numbers in returns]
+        groups = self.groups([episode.episode for episode in rollout])
+        advantages = group_advantages(first_returns, groups, self.advantage)
+        return [np.full(len(reward), advantage) for reward, advantage in zip(turn_rewards, advantages, strict=True)]
 
     def spread(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """Return the spread of returns within the groups of a round, under the names that TRL logs."""

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from lmrl.losses import (
     Scores,
     bc_loss,
     importance_weights,
-    loss_weights,
+    k3,
     token_logprobs,
 )
 from lmrl.models.lm import logits_of, trunk_of, vocabulary_of
@@ -32,45 +32,25 @@ from lmrl.tokens.segments import Segment
 from lmrl.training.reporting import RoundReporter, log_now
 from lmrl.training.rounds import (
     RolloutCorrection,
+    RolloutEpisode,
     Vector,
-    attach_columns,
     joined,
     logprob_gaps,
     read_batches,
     rescored,
+    rollout_episode,
     sampled,
+    set_column,
 )
 from lmrl.types import Episode, Policy
 
-__all__ = ["PolicyGradient", "ProcessedRollout", "turn_lengths", "weights_of"]
-
-
-class ProcessedRollout(NamedTuple):
-    """A round as the loss sees it."""
-
-    segments: list[list[Segment]]
-    """Of each episode, with the columns that the loss asks for."""
-    kl: float
-    """Estimate of the mean KL between policy and reference model, per action token."""
-    metrics: dict[str, float]
-    """What else is logged of the round."""
-
-
-def turn_lengths(segments: Sequence[list[Segment]]) -> list[list[int]]:
-    """Return the number of tokens of each action, per episode."""
-    ends = [np.concatenate([part.turn_end for part in its]).nonzero()[0] for its in segments]
-    return [np.diff(end, prepend=-1).tolist() for end in ends]
-
-
-def weights_of(segments: Sequence[list[Segment]], loss_agg_mode: str) -> Vector:
-    """(N,) `lmrl.losses.loss_weights` of a round."""
-    return loss_weights(turn_lengths(segments), loss_agg_mode)
+__all__ = ["PolicyGradient"]
 
 
 class PolicyGradient(LanguageModule):
-    """Learns from rounds that it plays itself, by clipped ratios of what it says now and what it said then.
+    """On-policy learning with a clipped importance ratio between the current policy and the one that sampled.
 
-    A subclass says what is known of each action token once a round is played (`process`) and what the loss makes of it.
+    A subclass computes what the loss reads about each action token of a round (`process`), and the loss (`losses`).
     """
 
     starts_from_bc = True
@@ -133,15 +113,11 @@ class PolicyGradient(LanguageModule):
         self.register_buffer("invalid", self._invalid(None), persistent=False)
 
     @abstractmethod
-    def process(
-        self, episodes: Sequence[Episode], segments: Sequence[list[Segment]], ref_logprobs: Sequence[Vector]
-    ) -> ProcessedRollout:
-        """Compute what the loss must know of each action token of a round.
+    def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
+        """Set `RolloutEpisode.columns`, which the loss reads, for each episode of a round.
 
-        Args:
-            episodes: of the round, with what was sampled.
-            segments: of each.
-            ref_logprobs: (T,) each, under the reference model.
+        Returns:
+            Numbers to log, by name.
         """
 
     @abstractmethod
@@ -176,15 +152,29 @@ class PolicyGradient(LanguageModule):
         Raises:
             UserError: if the episodes do not hold what was noted about exactly the tokens in the segments.
         """
-        kl_weight = float(self.kl_weight)
-        columns: dict[str, Vector] = {}
+        importance = None
         if self.correction is not None:
-            episodes, columns = self._corrected(self.correction, episodes, segments)
-        found = self.process(episodes, segments, self._ref_logprobs(segments))
-        metrics = {"kl": found.kl, "kl_weight": kl_weight, **found.metrics}
+            episodes, importance = self._corrected(self.correction, episodes, segments)
+
+        ref_logprobs = self._ref_logprobs(segments)
+        rollout = []
+        for episode, parts, ref_logprob in zip(episodes, segments, ref_logprobs, strict=True):
+            rollout.append(rollout_episode(episode, parts, ref_logprob))
+
+        metrics = self.process(rollout)
+        if importance is not None:
+            set_column(rollout, "importance", importance)
+
+        # The controller sees the KL of the whole round, and its coefficient applies from the next round on.
+        ref_logprob = joined(episode.ref_logprob for episode in rollout)
+        kl = k3(ref_logprob - joined(episode.logprob for episode in rollout))
+        kl_mean = float(kl.mean()) if len(kl) else 0.0
+        kl_weight = float(self.kl_weight)
+        self.kl_weight.fill_(self.kl_controller.after(kl_weight, kl_mean, len(rollout)))
+
+        metrics = {"kl": kl_mean, "kl_weight": kl_weight, **metrics}
         log_now(self.trainer, {f"{self.name}/{name}": number for name, number in metrics.items()})
-        self.kl_weight.fill_(self.kl_controller.after(kl_weight, found.kl, len(episodes)))
-        return attach_columns(found.segments, columns)
+        return [episode.trained_segments() for episode in rollout]
 
     def correct_rollouts(self, correction: RolloutCorrection | None) -> None:
         """Say that another program samples the rounds; None: the module's own policy does."""
@@ -192,25 +182,28 @@ class PolicyGradient(LanguageModule):
 
     def _corrected(
         self, correction: RolloutCorrection, episodes: Sequence[Episode], segments: Sequence[list[Segment]]
-    ) -> tuple[list[Episode], dict[str, Vector]]:
-        """The episodes with what the policy itself makes of their tokens, and a column for the loss.
+    ) -> tuple[list[Episode], Vector | None]:
+        """Return the episodes with this policy's own log-probs and values, and (N,) importance weights if any.
 
         Raises:
             UserError: as `lmrl.training.rounds.sampled` and `lmrl.training.rounds.logprob_gaps`.
         """
-        told = sampled(episodes, "action_logprobs", segments)
         with self.trainer.precision_plugin.forward_context():  # as in the steps that learn from them
             scores = self._read_tokens(segments, self.action_scores)
-        ours = joined([its[:, 0] for its in scores])
-        theirs = joined(told)
-        metrics = logprob_gaps(ours, theirs, correction.max_gap)
-        columns = dict[str, Vector]()
+        own_logprob = joined(numbers[:, 0] for numbers in scores)
+        told = [sampled(episode, "action_logprobs", parts) for episode, parts in zip(episodes, segments, strict=True)]
+        sampler_logprob = joined(told)
+        metrics = logprob_gaps(own_logprob, sampler_logprob, correction.max_gap)
+
+        importance = None
         if correction.importance_cap is not None:
-            lengths = [length for its in turn_lengths(segments) for length in its] if self.by_turn else None
-            columns["importance"] = importance_weights(ours, theirs, correction.importance_cap, lengths)
-            metrics["importance_mean"] = float(columns["importance"].mean()) if len(ours) else 1.0
+            lengths = None
+            if self.by_turn:
+                lengths = [len(ids) for episode in episodes for ids in episode.action_ids]
+            importance = importance_weights(own_logprob, sampler_logprob, correction.importance_cap, lengths)
+            metrics["importance_mean"] = float(importance.mean()) if len(importance) else 1.0
         log_now(self.trainer, {f"rollout/{name}": number for name, number in metrics.items()})
-        return rescored(episodes, scores), columns
+        return [rescored(episode, numbers) for episode, numbers in zip(episodes, scores, strict=True)], importance
 
     def action_scores(self, batch: TokenBatch) -> Tensor:
         """(N, 1) log-probabilities of the action tokens, as the policy samples them; (N, 2) with V of their states."""

@@ -14,7 +14,7 @@ from lmrl.losses import (
     Scores,
     explained_variance,
     gae,
-    k3,
+    loss_weights,
     ppo_loss,
     token_logprobs,
     whiten,
@@ -22,12 +22,11 @@ from lmrl.losses import (
 )
 from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
-from lmrl.modules.policy_gradient import PolicyGradient, ProcessedRollout, turn_lengths, weights_of
+from lmrl.modules.policy_gradient import PolicyGradient
 from lmrl.policies import ActorCriticPolicy
 from lmrl.tokens.collate import TokenBatch
-from lmrl.tokens.segments import Segment
-from lmrl.training.rounds import Vector, attach_columns, joined, rewards_of, sampled
-from lmrl.types import Episode, Policy
+from lmrl.training.rounds import RolloutEpisode, joined, sampled, set_column
+from lmrl.types import Policy
 
 __all__ = ["PPO", "compute_advantages"]
 
@@ -35,9 +34,7 @@ LEVELS = ("token", "turn")
 
 
 def compute_advantages(
-    episodes: Sequence[Episode],
-    segments: Sequence[list[Segment]],
-    ref_logprobs: Sequence[Vector],
+    rollout: Sequence[RolloutEpisode],
     end_values: Sequence[float],
     *,
     kl_weight: float,
@@ -45,13 +42,11 @@ def compute_advantages(
     gae_lambda: float,
     level: str = "token",
     loss_agg_mode: str = "token-mean",
-) -> ProcessedRollout:
-    """KL-penalised rewards, advantages and targets over the steps of each episode, and whitening.
+) -> dict[str, float]:
+    """Set the columns of `lmrl.losses.Experience`: KL-penalised rewards become advantages and value targets.
 
     Args:
-        episodes: of a round, with what was sampled.
-        segments: of each.
-        ref_logprobs: (T,) each, under the reference model.
+        rollout: the episodes of a round.
         end_values: V after the last observation of each; 0 where the rules ended it.
         kl_weight: KL penalty coefficient.
         gamma: discount per step.
@@ -60,36 +55,35 @@ def compute_advantages(
             and V of the state in which it begins.
         loss_agg_mode: see `lmrl.losses.loss_weights`.
 
+    Returns:
+        ``explained_variance`` of the values.
+
     Raises:
-        UserError: if the episodes do not hold what was noted about exactly the tokens in the segments.
+        UserError: if the episodes do not hold V of exactly the tokens in their segments.
     """
-    logprobs, values = (sampled(episodes, name, segments) for name in ("action_logprobs", "action_values"))
-    rewards = [
-        with_kl_penalty(rewards_of(its), logprob, ref_logprob, kl_weight)
-        for its, logprob, ref_logprob in zip(segments, logprobs, ref_logprobs, strict=True)
-    ]
-    lengths = [np.asarray(its if level == "turn" else [1] * sum(its), dtype=np.int64) for its in turn_lengths(segments)]
-    starts = [np.cumsum(its) - its for its in lengths]
-    values = [value[start] for value, start in zip(values, starts, strict=True)]
-    advantages = [
-        gae(np.add.reduceat(reward, start), value, end_value, gamma, gae_lambda)
-        for reward, start, value, end_value in zip(rewards, starts, values, end_values, strict=True)
-    ]
-    of_step = {
-        "value": joined(values),
-        "advantage": whiten(joined(advantages)),  # over the round
-        "target": joined(advantages) + joined(values),  # targets keep their scale
-    }
-    every = np.concatenate([*lengths, np.zeros(0, dtype=np.int64)])
-    columns = {"logprob": joined(logprobs)} | {name: np.repeat(column, every) for name, column in of_step.items()}
+    values, advantages, lengths = [], [], []
+    for episode, end_value in zip(rollout, end_values, strict=True):
+        reward = with_kl_penalty(episode.reward, episode.logprob, episode.ref_logprob, kl_weight)
+        starts = episode.turn_starts if level == "turn" else np.arange(episode.num_tokens)
+        step_reward = np.add.reduceat(reward, starts)
+        value = sampled(episode.episode, "action_values", episode.segments)[starts]
+        values.append(value)
+        advantages.append(gae(step_reward, value, end_value, gamma, gae_lambda))
+        lengths.append(np.diff(starts, append=episode.num_tokens))
+        episode.columns["logprob"] = episode.logprob
+
+    # Advantages are whitened over all steps of the round; targets keep their scale.
+    value = joined(values)
+    advantage = joined(advantages)
+    target = advantage + value
+    # Every token of a step has the numbers of the step.
+    length = np.concatenate([*lengths, np.zeros(0, dtype=np.int64)])
+    set_column(rollout, "value", np.repeat(value, length))
+    set_column(rollout, "advantage", np.repeat(whiten(advantage), length))
+    set_column(rollout, "target", np.repeat(target, length))
     if loss_agg_mode != "token-mean":
-        columns["weight"] = weights_of(segments, loss_agg_mode)
-    kl = k3(joined(ref_logprobs) - columns["logprob"])
-    return ProcessedRollout(
-        segments=attach_columns(segments, columns),
-        kl=float(kl.mean()) if len(kl) else 0.0,
-        metrics={"explained_variance": explained_variance(of_step["value"], of_step["target"])},
-    )
+        set_column(rollout, "weight", loss_weights([episode.turn_lengths for episode in rollout], loss_agg_mode))
+    return {"explained_variance": explained_variance(value, target)}
 
 
 class PPO(PolicyGradient):
@@ -149,15 +143,11 @@ class PPO(PolicyGradient):
         self.v_head = ValueHead(int(self.model.config.hidden_size), 1, head_bias)
         self.ref_model = frozen_copy(self.model)
 
-    def process(
-        self, episodes: Sequence[Episode], segments: Sequence[list[Segment]], ref_logprobs: Sequence[Vector]
-    ) -> ProcessedRollout:
-        """The columns of `lmrl.losses.Experience`; see `compute_advantages`."""
+    def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
+        """Set the columns of `lmrl.losses.Experience`; see `compute_advantages`."""
         return compute_advantages(
-            episodes,
-            segments,
-            ref_logprobs,
-            self._end_values(episodes, segments),
+            rollout,
+            self._end_values(rollout),
             kl_weight=float(self.kl_weight),
             gamma=self.gamma,
             gae_lambda=self.gae_lambda,
@@ -165,23 +155,33 @@ class PPO(PolicyGradient):
             loss_agg_mode=self.loss_agg_mode,
         )
 
-    def _end_values(self, episodes: Sequence[Episode], segments: Sequence[list[Segment]]) -> list[float]:
-        """V of the state after the last observation of each episode; 0 where the rules ended it.
+    def _end_values(self, rollout: Sequence[RolloutEpisode]) -> list[float]:
+        """Return V of the state after the last observation of each episode; 0 where the rules ended it.
 
-        Read again only where the policy that played has not noted it.
+        The policy that played has usually noted it. Otherwise the state is read again.
         """
 
-        def ends(batch: TokenBatch, counts: Tensor) -> list[float]:
+        def values_after(batch: TokenBatch, counts: Tensor) -> list[float]:
             assert batch.next is not None
-            found: list[float] = self.logits_and_values(batch)[1][batch.next[torch.cumsum(counts, 0) - 1]].tolist()
-            return found
+            last_tokens = torch.cumsum(counts, 0) - 1
+            value = self.logits_and_values(batch)[1]
+            read: list[float] = value[batch.next[last_tokens]].tolist()
+            return read
 
-        truncated = [index for index, its in enumerate(segments) if its[-1].next_ids is not None]
-        values = {index: episodes[index].final_value for index in truncated}
-        unread = [index for index, value in values.items() if value is None]
-        found = self.read([segments[index][-1] for index in unread], ends, bootstrap=True)
-        values |= dict(zip(unread, [value for group in found for value in group], strict=True))
-        return [values.get(index) or 0.0 for index in range(len(segments))]
+        end_values = [0.0] * len(rollout)
+        unread = []
+        for index, episode in enumerate(rollout):
+            if episode.segments[-1].next_ids is None:  # the rules ended it
+                continue
+            if episode.episode.final_value is None:
+                unread.append(index)
+            else:
+                end_values[index] = episode.episode.final_value
+        batches = self.read([rollout[index].segments[-1] for index in unread], values_after, bootstrap=True)
+        read = [value for batch in batches for value in batch]
+        for index, value in zip(unread, read, strict=True):
+            end_values[index] = value
+        return end_values
 
     def logits(self, batch: TokenBatch) -> Scores:
         """(S, vocabulary) logits of the policy."""

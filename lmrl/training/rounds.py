@@ -1,7 +1,7 @@
-"""Episodes of a round as segments with columns: what was noted when they were sampled, and what is computed of them."""
+"""Episodes of a round as records of arrays over their action tokens, from sampling to the batches of the loss."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -18,14 +18,16 @@ from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 
 __all__ = [
     "RolloutCorrection",
+    "RolloutEpisode",
     "Vector",
-    "attach_columns",
     "joined",
     "logprob_gaps",
     "read_batches",
     "rescored",
-    "rewards_of",
+    "rollout_episode",
     "sampled",
+    "set_column",
+    "with_columns",
 ]
 
 T = TypeVar("T")
@@ -34,7 +36,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RolloutCorrection:
-    """What is done about a round that another program has sampled with the weights of the policy.
+    """Settings for a round that another program has sampled with the weights of the policy.
 
     Raises:
         UserError: a number that is not positive.
@@ -70,81 +72,122 @@ def logprob_gaps(logprobs: Vector, sampler_logprobs: Vector, max_gap: float | No
     return {"logprob_gap": mean, "logprob_gap_max": most}
 
 
-def rescored(episodes: Sequence[Episode], scores: Sequence[Vector]) -> list[Episode]:
-    """The episodes with log-probabilities, and values where there are some, as the policy that learns has them.
+def rescored(episode: Episode, scores: Vector) -> Episode:
+    """Return the episode with the log-probabilities, and values if any, of the policy that learns.
 
     Args:
-        episodes: of a round.
-        scores: of each, (T, 1) log-probabilities of its tokens or (T, 2) with V of their states next to them.
+        episode: of a round.
+        scores: (T, 1) log-probabilities of its action tokens, or (T, 2) with V of their states as second column.
     """
-    found = []
-    for episode, numbers in zip(episodes, scores, strict=True):
-        ends = np.cumsum([len(ids) for ids in episode.action_ids])[:-1]
-        logprobs, *values = (
-            tuple(tuple(turn.tolist()) for turn in np.split(column, ends)) for column in numbers.transpose()
-        )
-        found.append(
-            replace(episode, action_logprobs=logprobs, action_values=values[0] if values else (), final_value=None)
-        )
-    return found
+    turn_ends = np.cumsum([len(ids) for ids in episode.action_ids])[:-1]
+    columns = []
+    for column in scores.transpose():
+        columns.append(tuple(tuple(turn.tolist()) for turn in np.split(column, turn_ends)))
+    values = columns[1] if len(columns) > 1 else ()
+    return replace(episode, action_logprobs=columns[0], action_values=values, final_value=None)
 
 
-def sampled(episodes: Sequence[Episode], name: str, segments: Sequence[list[Segment]]) -> list[Vector]:
-    """(T,) per episode: what was noted about each action token when it was sampled.
+def sampled(episode: Episode, name: str, segments: Sequence[Segment]) -> Vector:
+    """Return (T,) what was noted about each action token of an episode when it was sampled.
 
     Args:
-        episodes: of a round.
+        episode: of a round.
         name: ``action_logprobs`` or ``action_values``.
-        segments: of each episode.
+        segments: of the episode.
 
     Raises:
         UserError: if that is not about exactly the action tokens in the segments.
     """
-    found = []
-    for episode, its in zip(episodes, segments, strict=True):
-        numbers = [number for turn in getattr(episode, name) for number in turn]
-        ids = [token for turn in episode.action_ids for token in turn]
-        if len(numbers) != len(ids) or [token for part in its for token in part.token.tolist()] != ids:
-            raise UserError(
-                f"episodes of a round need {name} of the very tokens that are trained on; seed {episode.seed} has "
-                f"{len(numbers)} of them for {len(ids)} sampled tokens"
-            )
-        found.append(np.asarray(numbers, dtype=np.float64))
-    return found
+    numbers = [number for turn in getattr(episode, name) for number in turn]
+    ids = [token for turn in episode.action_ids for token in turn]
+    trained = [token for segment in segments for token in segment.token.tolist()]
+    if len(numbers) != len(ids) or trained != ids:
+        raise UserError(
+            f"episodes of a round need {name} of the very tokens that are trained on; seed {episode.seed} has "
+            f"{len(numbers)} of them for {len(ids)} sampled tokens"
+        )
+    return np.asarray(numbers, dtype=np.float64)
 
 
-def rewards_of(segments: Sequence[Segment]) -> Vector:
-    """(T,) the rewards of the action tokens of one episode."""
-    return np.concatenate([segment.reward for segment in segments])
+@dataclass(slots=True)
+class RolloutEpisode:
+    """An episode of a round, with arrays over its T action tokens."""
+
+    episode: Episode
+    segments: list[Segment]
+    logprob: Vector
+    """(T,) log-probability of each token when it was sampled."""
+    ref_logprob: Vector
+    """(T,) log-probability of each token under the reference model."""
+    reward: Vector
+    """(T,) reward of each token; that of a turn sits on its last one."""
+    turn_lengths: NDArray[np.int64]
+    """(turns,) number of tokens of each action."""
+    columns: dict[str, Vector] = field(default_factory=dict)
+    """(T,) each, what the loss reads about each token."""
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of action tokens, T."""
+        return len(self.reward)
+
+    @property
+    def turn_starts(self) -> NDArray[np.int64]:
+        """(turns,) index of the first token of each action."""
+        return np.cumsum(self.turn_lengths) - self.turn_lengths
+
+    def trained_segments(self) -> list[Segment]:
+        """Return the segments with `columns`, as batches are made from them."""
+        return with_columns(self.segments, self.columns)
 
 
-def joined(vectors: Sequence[Vector]) -> Vector:
-    """The vectors of all episodes, one after the other."""
+def rollout_episode(episode: Episode, segments: list[Segment], ref_logprob: Vector) -> RolloutEpisode:
+    """Return the record of an episode of a round.
+
+    Args:
+        episode: with what was sampled.
+        segments: of the episode.
+        ref_logprob: (T,) under the reference model.
+
+    Raises:
+        UserError: if the episode does not hold the log-probabilities of exactly the tokens in the segments.
+    """
+    logprob = sampled(episode, "action_logprobs", segments)
+    reward = np.concatenate([segment.reward for segment in segments])
+    turn_ends = np.concatenate([segment.turn_end for segment in segments]).nonzero()[0]
+    turn_lengths = np.diff(turn_ends, prepend=-1)
+    return RolloutEpisode(episode, segments, logprob, ref_logprob, reward, turn_lengths)
+
+
+def joined(vectors: Iterable[Vector]) -> Vector:
+    """Return the vectors of all episodes, one after the other."""
     return np.concatenate([*vectors, np.zeros(0)])
 
 
-def attach_columns(segments: Sequence[list[Segment]], columns: Mapping[str, Vector]) -> list[list[Segment]]:
-    """The segments with columns of numbers about their action tokens, beside those that they have.
+def set_column(rollout: Sequence[RolloutEpisode], name: str, numbers: Vector) -> None:
+    """Give each episode its part of a column over all action tokens of a round, (N,)."""
+    start = 0
+    for episode in rollout:
+        end = start + episode.num_tokens
+        episode.columns[name] = numbers[start:end]
+        start = end
+
+
+def with_columns(segments: Sequence[Segment], columns: Mapping[str, Vector]) -> list[Segment]:
+    """Return the segments of an episode with further columns of numbers about their action tokens.
 
     Args:
-        segments: of each episode of a round.
-        columns: by name, of the action tokens of all segments, one after the other.
+        segments: of one episode.
+        columns: (T,) each, by name.
     """
-    narrow = {name: column.astype(np.float32) for name, column in columns.items()}
-    ends = iter(np.cumsum([len(part.col) for its in segments for part in its]).tolist())
-    return [
-        [
-            replace(
-                part,
-                columns={
-                    **part.columns,
-                    **{name: column[end - len(part.col) : end] for name, column in narrow.items()},
-                },
-            )
-            for part, end in zip(its, ends, strict=False)
-        ]
-        for its in segments
-    ]
+    attached = []
+    start = 0
+    for segment in segments:
+        end = start + len(segment.col)
+        added = {name: column[start:end].astype(np.float32) for name, column in columns.items()}
+        attached.append(replace(segment, columns={**segment.columns, **added}))
+        start = end
+    return attached
 
 
 def read_batches(

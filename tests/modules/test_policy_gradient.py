@@ -18,10 +18,10 @@ from lmrl.errors import UserError
 from lmrl.losses import group_advantages
 from lmrl.modules import GRPO, PPO, GiGPO
 from lmrl.modules import ppo as module_of_ppo
-from lmrl.modules.policy_gradient import turn_lengths
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Window
 from lmrl.tokens.segments import segments
+from lmrl.training.rounds import RolloutEpisode, rollout_episode
 from lmrl.types import Episode
 from tests.helpers.doubles import CHARS, VOCABULARY, episode, prefixes
 
@@ -116,11 +116,16 @@ def of_a_round(
     """The gradient of the loss of a round of these episodes; they began alike."""
     module.invalid = torch.zeros(VOCABULARY, dtype=torch.bool)
     played = [replace(one, info={"group": 0}) for one in played]
+    rollout = rollout_of(played, window)
+    module.process(rollout)
+    batch = collate([part for episode in rollout for part in episode.trained_segments()], bootstrap=False)
+    return gradient(getattr(module.losses(batch), term) * batch.scale, table)
+
+
+def rollout_of(played: Sequence[Episode], window: Window) -> list[RolloutEpisode]:
     parts = [list(segments(one, CHARS, window)) for one in played]
     ref = [np.zeros(sum(len(part.col) for part in its)) for its in parts]
-    found = module.process(played, parts, ref)
-    batch = collate([part for its in found.segments for part in its], bootstrap=False)
-    return gradient(getattr(module.losses(batch), term) * batch.scale, table)
+    return [rollout_episode(*its) for its in zip(played, parts, ref, strict=True)]
 
 
 def expected(module: GRPO | PPO, table: Table, window: Window, size: int, term: str = "loss") -> Tensor:
@@ -180,14 +185,13 @@ def test_what_divides_by_lengths_is_biased(mode: str) -> None:
 
 
 def test_dividing_by_the_episodes_that_reach_a_turn_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
-    def by_index(parts: Any, mode: str) -> Any:
-        lengths = turn_lengths(parts)
+    def by_index(lengths: Any, mode: str) -> Any:
         reach = [sum(len(its) > turn for its in lengths) for turn in range(2)]
         total = sum(map(sum, lengths))
         return np.asarray([total / reach[t] for its in lengths for t, n in enumerate(its) for _ in range(n)])
 
     table, window = Table(WINDOWS[0]), WINDOWS[0]
-    monkeypatch.setattr("lmrl.modules.grpo.weights_of", by_index)
+    monkeypatch.setattr("lmrl.modules.grpo.loss_weights", by_index)
     found = expected(make(GRPO, table, advantage="rloo"), table, window, 2)
     assert far(found, -of_the_return(table, window)) > 1e-2
 
@@ -241,8 +245,7 @@ def test_steps_of_gigpo_are_compared_within_their_group() -> None:
     played = [replace(one, info={"group": number // 2}) for number, (one, _) in enumerate(sampled(table, window)[:4])]
 
     def advantages(its: Sequence[Episode]) -> list[list[float]]:
-        parts = [list(segments(one, CHARS, window)) for one in its]
-        found = module.turn_advantages(its, parts, [np.asarray(one.rewards) for one in its])
+        found = module.turn_advantages(rollout_of(its, window), [np.asarray(one.rewards) for one in its])
         return [turns.tolist() for turns in found]
 
     assert advantages(played) == [*advantages(played[:2]), *advantages(played[2:])]
@@ -261,7 +264,7 @@ def test_ppo_gives_the_gradient_of_the_return(level: str, mode: str, monkeypatch
         return table(batch), torch.tensor([values(name) for name in prefixes(batch)])
 
     module.logits_and_values = logits_and_values  # type: ignore[method-assign]
-    module._end_values = lambda played, parts: [0.0] * len(parts)  # type: ignore[method-assign]
+    module._end_values = lambda rollout: [0.0] * len(rollout)  # type: ignore[method-assign]
     noted = []
     for one, p in sampled(table, window):
         states = [[one.observations[t] + a[:i] for i in range(len(a))] for t, a in enumerate(one.actions)]
@@ -275,9 +278,8 @@ def test_rebn_whitens_what_is_to_come_over_all_turns() -> None:
     table, window = Table(WINDOWS[1]), WINDOWS[1]
     module = make(GRPO, table, advantage="rebn", gamma=0.5)
     played = [one for one, _ in sampled(table, window)][:4]
-    parts = [list(segments(one, CHARS, window)) for one in played]
     rewards = [np.asarray(one.rewards) for one in played]
-    found = np.concatenate(module.turn_advantages(played, parts, rewards))
+    found = np.concatenate(module.turn_advantages(rollout_of(played, window), rewards))
     to_come = np.concatenate([[r[0] + 0.5 * r[1], r[1]] if len(r) == 2 else r for r in rewards])
     np.testing.assert_allclose(found, (to_come - to_come.mean()) / to_come.std(), atol=1e-6)
 

@@ -21,6 +21,7 @@ from lmrl.modules import PPO, load_module
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import Segment, segments
+from lmrl.training.rounds import RolloutEpisode
 from lmrl.types import Episode
 from tests.helpers.online import ENV, fit, rounds, trainer
 
@@ -158,9 +159,9 @@ def test_rounds_note_the_value_beyond_their_last_observation(
     seen: list[Episode] = []
     read = PPO._end_values
 
-    def noting(module: PPO, episodes: Sequence[Episode], parts: Sequence[list[Segment]]) -> list[float]:
-        seen.extend(episodes)
-        return read(module, episodes, parts)
+    def noting(module: PPO, rollout: Sequence[RolloutEpisode]) -> list[float]:
+        seen.extend(episode.episode for episode in rollout)
+        return read(module, rollout)
 
     monkeypatch.setattr(PPO, "_end_values", noting)
     fit(ppo(bc_run), rounds(epochs=1), tmp_path, steps=1)
