@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from lmrl import chat, modules, policies
+from lmrl import modules, policies
 from lmrl.data.recording import dataset_path, generate
 from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.envs import registry
@@ -18,6 +18,7 @@ from lmrl.envs.registry import chat_prompt, policy_names, task
 from lmrl.envs.task import Task
 from lmrl.errors import OtherTaskError, UserError, unknown
 from lmrl.models.zoo import is_zoo
+from lmrl.policies import chat as chat_models
 from lmrl.policies.chat.policy import ChatPolicy, Speaker
 from lmrl.policies.human import HumanPolicy
 from lmrl.types import Episode, Policy
@@ -330,7 +331,7 @@ def chat_player(
         UserError: for an unknown setting, and as those.
     """
     kind, _, model = name.partition(":")
-    speaker: Callable[..., Speaker] = getattr(chat, _SPEAKERS[kind])
+    speaker: Callable[..., Speaker] = getattr(chat_models, _SPEAKERS[kind])
     known = [setting for setting in inspect.signature(speaker).parameters if setting not in ("model", "path")]
     for setting in settings:
         if setting not in known:

@@ -9,7 +9,8 @@ from types import ModuleType
 import pytest
 
 import lmrl
-from lmrl import chat, policies
+from lmrl import policies
+from lmrl.policies import chat
 from lmrl.cli import main, verbs
 
 HEAVY = ("torch", "transformers", "lightning", "torchmetrics", "matplotlib", "scipy", "tensorboard", "wandb")
