@@ -1,22 +1,15 @@
-"""Segments as one batch of tensors, with shared prefixes read once.
-
-Which row and columns of a batch hold which ids: a context with its branches to a row, long rows first.
-
-Rows of similar length make a group, which is read by a forward pass of its own, so that little of what is read is
-padding although episodes of all lengths meet in a batch.
-
-Segments side by side as tensors, with everything that repeats read once.
+"""Collate segments into one batch of tensors in which everything that repeats is read once.
 
 Games repeat themselves: many segments of a batch share their context and differ in the action, or are equal. A row of
-the batch is therefore a context followed by all its distinct continuations as branches, which do not see each other
-and whose positions all continue the context's::
+the batch is therefore a context followed by all its distinct continuations as branches. Branches do not see each
+other, and their positions all continue the context's::
 
-    input_ids   c0 c1 c2 | a0 a1 | b0 b1      two actions, a and b, said after the same context c
+    input_ids   c0 c1 c2 | a0 a1 | b0 b1      two actions, a and b, taken in the same context c
     positions    0  1  2 |  3  4 |  3  4
 
-A context that is the beginning of another row is read there, and rows of similar length are read together
-(`lmrl.tokens.collate`).
-To the losses all this is invisible: they see N action tokens as indices into S distinct states.
+A context that is the beginning of another row is read in that row. Long rows come first, and rows of similar length
+form a group that is read by a forward pass of its own, so that little of what is read is padding. The losses do not
+see any of this: they get N action tokens as indices into S distinct states.
 
 Shapes: R rows read by the model, L columns, S distinct states, N action tokens.
 """
@@ -36,7 +29,7 @@ __all__ = ["WORD", "Groups", "Ints", "Layout", "TokenBatch", "collate", "grouped
 
 Ints: TypeAlias = NDArray[np.int64]
 Groups: TypeAlias = tuple[tuple[int, int], ...]
-"""Numbers of rows, in their order, and the width that they are read with."""
+"""(number of rows, width) of each group, in the order of the rows."""
 
 WORD = 4
 """Bytes of an id in a segment's key."""
@@ -45,18 +38,26 @@ _WORTH = 0.02  # share of what is read that another forward pass has to save
 
 
 def grouped(lengths: Sequence[int]) -> Groups:
-    """Cut rows, the longest first, into groups of similar length: where a cut saves most, while one saves enough."""
+    """Cut rows, the longest first, into groups of similar length.
+
+    Each cut is made where it saves most padding, as long as it saves enough to pay for another forward pass.
+    """
     if not lengths:
         return ((0, 1),)
     rows = np.asarray(lengths, dtype=np.int64)
     cuts = [0, len(rows)]
     while len(cuts) <= _MOST_GROUPS:
-        found = [_best_cut(rows, start, end) for start, end in pairwise(cuts)]
-        saved, cut = max(found, default=(0, 0))
-        if saved <= _WORTH * rows.sum():
+        best_saved = 0
+        best_cut = 0
+        for start, end in pairwise(cuts):
+            best_saved, best_cut = max((best_saved, best_cut), _best_cut(rows, start, end))
+        if best_saved <= _WORTH * rows.sum():
             break
-        cuts = sorted([*cuts, cut])
-    return tuple((end - start, int(rows[start])) for start, end in pairwise(cuts))
+        cuts = sorted([*cuts, best_cut])
+    groups = []
+    for start, end in pairwise(cuts):
+        groups.append((end - start, int(rows[start])))
+    return tuple(groups)
 
 
 def _best_cut(rows: Ints, start: int, end: int) -> tuple[int, int]:
@@ -70,7 +71,9 @@ def _best_cut(rows: Ints, start: int, end: int) -> tuple[int, int]:
 
 
 class Layout:
-    """Where every key of some segments is read.
+    """The rows of a batch, and the place where each segment is read.
+
+    Segments are identified by keys, the bytes of their ids.
 
     Args:
         batch: any segments.
@@ -78,35 +81,47 @@ class Layout:
     """
 
     def __init__(self, batch: Sequence[Segment], bootstrap: bool) -> None:
-        heads = {s.key: _shared(s) for s in batch}
-        leaf = _leaves(heads.keys() | {s.next_key for s in batch if s.next_key and bootstrap})
-        self._branches: dict[bytes, dict[bytes, int]] = {}
-        shifts: dict[bytes, tuple[bytes, int]] = {}
+        contexts = {}  # by key, the context that other segments may share
+        keys = set()
+        for segment in batch:
+            contexts[segment.key] = _shared(segment)
+            keys.add(segment.key)
+            if bootstrap and segment.next_key:
+                keys.add(segment.next_key)
+
+        # A key that begins another one is read there, so only the longest ones become branches.
+        leaf = _leaves(keys)
+        self._branches: dict[bytes, dict[bytes, int]] = {}  # by context, the byte at which each branch begins
+        shifts: dict[bytes, tuple[bytes, int]] = {}  # by leaf, its context and the ids of the branches before it
+        lengths: dict[bytes, int] = {}  # by context, the bytes of its row so far
         for key in dict.fromkeys(leaf.values()):
-            context = heads.get(key, key)
-            branches = self._branches.setdefault(context, {})
-            shift = sum(len(other) - len(context) for other in branches)
-            branches[key] = len(context) + shift
-            shifts[key] = (context, shift // WORD)
-        lengths = {context: _length(context, branches) // WORD for context, branches in self._branches.items()}
+            context = contexts.get(key, key)
+            begin = lengths.get(context, len(context))
+            self._branches.setdefault(context, {})[key] = begin
+            shifts[key] = (context, (begin - len(context)) // WORD)
+            lengths[context] = begin + len(key) - len(context)
+
         order = sorted(lengths, key=lengths.__getitem__, reverse=True)
-        self._row = {context: row for row, context in enumerate(order)}
+        self._row = dict(zip(order, range(len(order)), strict=True))
         self.rows = len(order)
-        self.width = max(lengths.values(), default=1)
-        self.groups = grouped([lengths[context] for context in order])
+        row_lengths = [lengths[context] // WORD for context in order]
+        self.width = max(row_lengths, default=1)
+        self.groups = grouped(row_lengths)
         self._found = {key: self._columns(*shifts[longest]) for key, longest in leaf.items()}
 
     def ids(self, pad: int) -> Ints:
         """(R, L) the rows."""
         ids = np.full((self.rows, self.width), pad, dtype=np.int64)
         for context, branches in self._branches.items():
-            joined = np.frombuffer(context + b"".join(key[len(context) :] for key in branches), dtype=">u4")
-            ids[self._row[context], : len(joined)] = joined
+            row = context + b"".join(key[len(context) :] for key in branches)
+            row_ids = np.frombuffer(row, dtype=">u4")
+            ids[self._row[context], : len(row_ids)] = row_ids
         return ids
 
     def attention(self) -> tuple[Tensor | None, Tensor | None]:
-        """(R, L) positions and (R, 1, L, L) mask, unless both are what they always are."""
-        if all(len(branches) == 1 for branches in self._branches.values()):
+        """(R, L) position ids and (R, 1, L, L) mask, or (None, None) when plain causal attention suffices."""
+        most_branches = max(map(len, self._branches.values()), default=1)
+        if most_branches == 1:
             return None, None
         # Zero at padding too: a row may be wider than the model has positions.
         positions, branch = np.zeros((2, self.rows, self.width), dtype=np.int64)
@@ -151,7 +166,7 @@ def _shared(segment: Segment) -> bytes:
 
 
 def _length(context: bytes, branches: dict[bytes, int]) -> int:
-    return len(context) + sum(len(key) - len(context) for key in branches)
+    return len(context) + sum(map(len, branches)) - len(branches) * len(context)
 
 
 T = TypeVar("T", bound=np.generic)
@@ -224,11 +239,15 @@ class TokenBatch(NamedTuple):
 
     def without_targets(self) -> "TokenBatch":
         """The same rows without action tokens or observation tokens."""
-        targets = ("token", "reward", "next", "terminated", "return_to_go", "observation_state", "observation_token",
-                   "turn_end", "after")  # fmt: skip
-        cut = {name: value[:0] for name in ("state", *targets) if (value := getattr(self, name)) is not None}
-        columns = None if self.columns is None else {name: column[:0] for name, column in self.columns.items()}
-        return self._replace(**cut, columns=columns)
+        empty: dict[str, Any] = {}
+        for name in ("state", "token", "reward", "next", "terminated", "return_to_go", "turn_end", "after",
+                     "observation_state", "observation_token"):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None:
+                empty[name] = value[:0]
+        if self.columns is not None:
+            empty["columns"] = {name: column[:0] for name, column in self.columns.items()}
+        return self._replace(**empty)
 
 
 def collate(
@@ -252,27 +271,38 @@ def collate(
         after: also index the states that have read the action tokens.
     """
     layout = Layout(batch, bootstrap)
-    sizes = np.asarray([len(s.col) for s in batch], dtype=np.int64)
-    keys = [s.key for s in batch]
-    cols = _join([s.col for s in batch], np.int64)
-    here = layout.flat(keys, sizes, cols)
+    keys, cols, tokens, rewards, returns, turn_ends, ended = [], [], [], [], [], [], []
+    for segment in batch:
+        keys.append(segment.key)
+        cols.append(segment.col)
+        tokens.append(segment.token)
+        rewards.append(segment.reward)
+        has_return = segment.return_to_go is not None
+        returns.append(segment.return_to_go if has_return else np.full(len(segment.col), np.nan))
+        turn_ends.append(segment.turn_end)
+        ended.append(segment.next_ids is None)
+
+    # Places are indices into the flattened rows: of the states before the action tokens, after them, and so on.
+    sizes = np.asarray([len(col) for col in cols], dtype=np.int64)
+    col = _join(cols, np.int64)
+    here = layout.flat(keys, sizes, col)
+    nowhere = here[:0]
     last = np.cumsum(sizes) - 1
     terminated = np.zeros(len(here), dtype=bool)
-    terminated[last] = [s.next_ids is None for s in batch]
-    before, observed = _observations(layout, batch) if observations else (here[:0], here[:0])
-    places = [
-        here,
-        _successors(layout, batch, here, last) if bootstrap else here[:0],
-        layout.flat(keys, sizes, cols + 1) if after else here[:0],
-        before,
-    ]
+    terminated[last] = ended
+    next_places = _successors(layout, batch, here, last) if bootstrap else nowhere
+    after_places = layout.flat(keys, sizes, col + 1) if after else nowhere
+    observation_places, observation_tokens = _observations(layout, batch) if observations else (nowhere, nowhere)
+
+    # Every distinct place becomes a state; the tokens get indices into the states.
+    places = [here, next_places, after_places, observation_places]
     states, inverse = np.unique(np.concatenate(places), return_inverse=True)
-    cuts = np.cumsum([len(place) for place in places])[:-1]
-    state, following, said, read = (torch.from_numpy(part) for part in np.split(inverse, cuts))
-    returns = [np.full(len(s.col), np.nan) if s.return_to_go is None else s.return_to_go for s in batch]
+    ends = np.cumsum([len(place) for place in places])[:-1]
+    state, next_state, after_state, observation_state = map(torch.from_numpy, np.split(inverse, ends))
+
     positions, mask = layout.attention()
     ids = layout.ids(pad)
-    n_tokens, n_observation_tokens = expected or (len(here), len(observed))
+    n_tokens, n_observation_tokens = expected or (len(here), len(observation_tokens))
     return TokenBatch(
         input_ids=torch.from_numpy(ids),
         groups=layout.groups,
@@ -281,44 +311,59 @@ def collate(
         row=torch.from_numpy(states // layout.width),
         col=torch.from_numpy(states % layout.width),
         state=state,
-        token=torch.from_numpy(_join([s.token for s in batch], np.int64)),
-        reward=torch.from_numpy(_join([s.reward for s in batch], np.float32)),
-        next=following if bootstrap else None,
+        token=torch.from_numpy(_join(tokens, np.int64)),
+        reward=torch.from_numpy(_join(rewards, np.float32)),
+        next=next_state if bootstrap else None,
         terminated=torch.from_numpy(terminated),
         return_to_go=torch.from_numpy(_join(returns, np.float32)),
         expected_tokens=torch.tensor(float(n_tokens) or 1.0),
-        observation_state=read if observations else None,
-        observation_token=torch.from_numpy(observed) if observations else None,
+        observation_state=observation_state if observations else None,
+        observation_token=torch.from_numpy(observation_tokens) if observations else None,
         expected_observation_tokens=torch.tensor(float(n_observation_tokens) or 1.0) if observations else None,
         columns=_columns(batch),
-        turn_end=torch.from_numpy(_join([s.turn_end for s in batch], np.bool_)),
-        after=said if after else None,
+        turn_end=torch.from_numpy(_join(turn_ends, np.bool_)),
+        after=after_state if after else None,
     )
 
 
 def _successors(layout: Layout, batch: Sequence[Segment], here: Ints, last: Ints) -> Ints:
     """(N,) the state after each action token; where the rules ended the episode with it, its own."""
-    ends = np.asarray([s.next_ids is None for s in batch], dtype=bool)
+    # Within a segment the next state is that of the next action token.
     after = np.roll(here, -1)
-    after[last[ends]] = here[last[ends]]
-    following = [s.next_key for s in batch if s.next_key]
-    lengths = np.asarray([len(key) // WORD for key in following], dtype=np.int64)
-    after[last[~ends]] = layout.flat(following, np.ones_like(lengths), lengths - 1)
+    next_keys = []
+    lengths = []
+    goes_on = np.zeros(len(batch), dtype=bool)
+    for index, segment in enumerate(batch):
+        if segment.next_ids is not None:
+            goes_on[index] = True
+        if segment.next_key:
+            next_keys.append(segment.next_key)
+            lengths.append(len(segment.next_key) // WORD)
+    after[last[~goes_on]] = here[last[~goes_on]]
+    last_col = np.asarray(lengths, dtype=np.int64) - 1
+    after[last[goes_on]] = layout.flat(next_keys, np.ones_like(last_col), last_col)
     return after
 
 
 def _observations(layout: Layout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:
     """(M,) the places before the observation tokens that are new in these segments, and those tokens."""
-    cols = [s.observation_col() for s in batch]
-    sizes = np.asarray([len(col) for col in cols], dtype=np.int64)
-    places = layout.flat([s.key for s in batch], sizes, _join(cols, np.int64))
-    return places, _join([s.ids[col + 1] for s, col in zip(batch, cols, strict=True)], np.int64)
+    keys, cols, tokens, sizes = [], [], [], []
+    for segment in batch:
+        col = segment.observation_col()
+        keys.append(segment.key)
+        cols.append(col)
+        tokens.append(segment.ids[col + 1])
+        sizes.append(len(col))
+    places = layout.flat(keys, np.asarray(sizes, dtype=np.int64), _join(cols, np.int64))
+    return places, _join(tokens, np.int64)
 
 
 def _columns(batch: Sequence[Segment]) -> dict[str, Tensor] | None:
     """The columns that all segments have, side by side."""
-    names = batch[0].columns if batch else {}
-    return {name: torch.from_numpy(_join([s.columns[name] for s in batch], np.float32)) for name in names} or None
+    columns = {}
+    for name in batch[0].columns if batch else ():
+        columns[name] = torch.from_numpy(_join([segment.columns[name] for segment in batch], np.float32))
+    return columns or None
 
 
 def _join(parts: Sequence[NDArray[Any]], dtype: type[T]) -> NDArray[T]:
