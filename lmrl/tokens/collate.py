@@ -277,8 +277,10 @@ def collate(
         cols.append(segment.col)
         tokens.append(segment.token)
         rewards.append(segment.reward)
-        has_return = segment.return_to_go is not None
-        returns.append(segment.return_to_go if has_return else np.full(len(segment.col), np.nan))
+        if segment.return_to_go is None:
+            returns.append(np.full(len(segment.col), np.nan))
+        else:
+            returns.append(segment.return_to_go)
         turn_ends.append(segment.turn_end)
         ended.append(segment.next_ids is None)
 

@@ -305,8 +305,8 @@ def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     entry = checkpoint["lmrl"]
     written = str(entry["class"])
     own = class_name(class_of(module))
-    ours = algorithm_packages()
-    if written != own and written.startswith(ours) and own.startswith(ours):  # a class of the user's may go on
+    packages = algorithm_packages()
+    if written != own and written.startswith(packages) and own.startswith(packages):  # a user's own class may go on
         raise UserError(
             f"the checkpoint is one of {written}, not of {own}: to start from its weights, give its run folder as "
             "model.init_args.pretrained instead of ckpt_path"

@@ -10,8 +10,8 @@ import pytest
 
 import lmrl
 from lmrl import policies
-from lmrl.policies import chat
 from lmrl.cli import main, verbs
+from lmrl.policies import chat
 
 HEAVY = ("torch", "transformers", "lightning", "torchmetrics", "matplotlib", "scipy", "tensorboard", "wandb")
 COMMANDS = {
