@@ -12,7 +12,7 @@ import lmrl
 from benchmarks.row import Row
 from lmrl.envs import registry
 from lmrl.rollout import episode_seed, in_order, rollout
-from lmrl.types import Episode, Policy, Start
+from lmrl.types import Episode, LoadedPolicy, Start
 
 GROUPS, SIZE = 16, 8
 
@@ -49,7 +49,7 @@ def _states(episode: Episode, whole: bool) -> list[tuple[str, ...]]:
     return [tuple(said[: 2 * turn + 1]) if whole else (said[2 * turn],) for turn in range(len(episode))]
 
 
-def play(policy: Policy, task: str, starts: Sequence[Start]) -> list[list[Episode]]:
+def play(policy: LoadedPolicy, task: str, starts: Sequence[Start]) -> list[list[Episode]]:
     """The episodes of each group."""
     episodes = in_order(rollout(policy, partial(lmrl.make, task), starts, task=task))
     return [episodes[first : first + SIZE] for first in range(0, len(episodes), SIZE)]
@@ -58,7 +58,7 @@ def play(policy: Policy, task: str, starts: Sequence[Start]) -> list[list[Episod
 def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks anchors`."""
     for task in registry.tasks():
-        groups = play(lmrl.make_policy(task, "behaviour"), task, group_starts(task))
+        groups = play(lmrl.load_policy("behaviour", task), task, group_starts(task))
         for what, whole in (("newest observation", False), ("all that was said", True)):
             share = 100 * shared(groups, whole)
             yield Row(f"{task}: turns whose {what} comes again in the group", share, "%", digits=1)

@@ -29,7 +29,6 @@ __all__ = [
     "load_policy",
     "losses",
     "make",
-    "make_policy",
     "models",
     "modules",
     "policies",
@@ -43,8 +42,8 @@ if TYPE_CHECKING:
     from lmrl.commands.training import fit
     from lmrl.data.storage import read_episodes
     from lmrl.evaluation.evaluate import evaluate
+    from lmrl.loading import load_policy
     from lmrl.modules import load_module
-    from lmrl.players import load_policy, make_policy
 
 __version__ = "0.2.0"
 
@@ -55,8 +54,7 @@ __getattr__, __dir__ = exports(
         "evaluate": "lmrl.evaluation",
         "fit": "lmrl.commands.training",
         "load_module": "lmrl.modules",
-        "load_policy": "lmrl.players",
-        "make_policy": "lmrl.players",
+        "load_policy": "lmrl.loading",
         "read_episodes": "lmrl.data.storage",
         **dict.fromkeys(
             (

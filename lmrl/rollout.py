@@ -12,7 +12,19 @@ import numpy as np
 
 from lmrl.envs.base import DialogueEnv, Outcome
 from lmrl.errors import BudgetError, UserError, valid_unicode
-from lmrl.types import LARGEST_REWARD, Episode, PartnerRequest, Policy, Reply, Request, Resettable, Start, Valued
+from lmrl.types import (
+    LARGEST_REWARD,
+    Episode,
+    LoadedPolicy,
+    PartnerRequest,
+    Policy,
+    Reply,
+    Request,
+    Resettable,
+    Start,
+    Valued,
+    unwrapped,
+)
 
 __all__ = [
     "Failure",
@@ -241,7 +253,7 @@ def episode_seed(*key: int) -> int:
 
 
 def rollout(
-    policy: Policy,
+    policy: Policy | LoadedPolicy,
     make_env: MakeEnv,
     starts: Iterable[Start],
     *,
@@ -266,6 +278,7 @@ def rollout(
             truncated, with the message as ``info["error"]``. An episode that could not begin has no turn.
     """
     table = _Table(make_env, enumerate(starts), slots, task, forgiving)
+    policy = unwrapped(policy)
     if isinstance(policy, Resettable):
         policy.reset()
     try:

@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from lmrl.errors import UserError, counted, in_one_line
 
@@ -168,6 +168,25 @@ class Policy(Protocol):
     """Anything that plays. `act` gets one request per waiting environment and answers in that order."""
 
     def act(self, requests: Sequence[Request]) -> list[Reply]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPolicy:
+    """A policy with what it was made from. `lmrl.load_policy` returns one; `lmrl.evaluate` and rollouts take it."""
+
+    policy: Policy
+    module: Any = None
+    """The `lmrl.modules.LanguageModule` that the policy plays with; None of policies that lmrl did not train."""
+    weights: str | None = None
+    """Hash of the weights of its run, for the provenance of scores; None if they have none."""
+
+
+T = TypeVar("T")
+
+
+def unwrapped(policy: "T | LoadedPolicy") -> "T | Policy":
+    """Return the policy in the result of `lmrl.load_policy`, and anything else as it is."""
+    return policy.policy if isinstance(policy, LoadedPolicy) else policy
 
 
 @runtime_checkable

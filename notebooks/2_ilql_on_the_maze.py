@@ -24,6 +24,7 @@ import numpy as np
 from IPython.display import Image, display
 from t_maze import DATA, LAYOUT, PARTS, RUNS, TASK, TINY, record, train
 
+from lmrl import load_policy
 from lmrl.cli import main as lmrl
 from lmrl.data.inspection import dataset_stats
 from lmrl.data.storage import read_episodes
@@ -33,7 +34,7 @@ from lmrl.envs.registry import make
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.curves import find_metrics, read_curves
 from lmrl.evaluation.token_values import token_values
-from lmrl.modules import load_module, load_policy
+from lmrl.modules import load_module
 from lmrl.report.pictures import plot_probes
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Start

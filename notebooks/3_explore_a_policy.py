@@ -24,12 +24,13 @@ import matplotlib.pyplot as plt
 from IPython.display import Image, display
 from t_maze import LAYOUT, RUNS, TASK, TINY, train
 
+from lmrl import load_policy
 from lmrl.envs.maze.players import MazePlayer
 from lmrl.envs.maze.probe import probe_maze
 from lmrl.envs.maze.probe_plot import PROBE_PLOT
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.token_values import token_values
-from lmrl.modules import load_module, load_policy
+from lmrl.modules import load_module
 from lmrl.report.pictures import plot_probes
 
 EPISODES = 2 if TINY else 45

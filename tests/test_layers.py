@@ -30,7 +30,7 @@ ORDER = (
     "datamodules",
     "training",
     "modules",
-    "players",
+    "loading",
     "evaluation",
     "callbacks",
     "report",

@@ -1,8 +1,9 @@
 """Write ``requirements/ci.txt`` and ``requirements/lowest.txt``: ``make pins`` after a change of versions.
 
-Both are for CPython 3.11 on x86-64 Linux with a CPU build of torch. They name every package, so that you install them
-with ``pip install --no-deps``. ``ci.txt`` has the versions of ``constraints.txt`` and the hashes of the files that pip
-may install. ``lowest.txt`` has the lowest versions that ``pyproject.toml`` permits.
+Both are for CPython 3.11 on x86-64 Linux. They name every package, so that you install them with
+``pip install --no-deps``. ``ci.txt`` has the versions of ``constraints.txt``, with a CPU build of torch, and the hashes
+of the files that pip may install. ``lowest.txt`` has the lowest versions that ``pyproject.toml`` permits, with the
+build of torch that a package index has, which does not start without the libraries of CUDA.
 """
 
 import subprocess
@@ -27,7 +28,7 @@ def compiled(*options: str) -> list[dict[str, Any]]:
     command = [*UV, "--format", "pylock.toml", *options, *EXTRAS]
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     packages: list[dict[str, Any]] = tomllib.loads(text)["packages"]
-    return [package for package in packages if not package["name"].startswith(CUDA)]
+    return packages
 
 
 def with_hashes(package: dict[str, Any]) -> str:
@@ -42,6 +43,7 @@ def with_hashes(package: dict[str, Any]) -> str:
 def main() -> None:
     """Write both files."""
     tested = compiled("--python-version", "3.11.7", "--constraints", str(FOLDER / "constraints.txt"))
+    tested = [package for package in tested if not package["name"].startswith(CUDA)]
     lowest = compiled("--python-version", "3.11.7", "--resolution", "lowest-direct")
     head = "# Written by tools/pins.py, which says what it is for. Do not edit.\n"
     (FOLDER / "ci.txt").write_text(head + "".join(f"{with_hashes(package)}\n" for package in tested))

@@ -30,9 +30,10 @@ COLOURS = mpl.colormaps["RdYlGn"]
 
 def play(policy: str, seed: int) -> tuple[Episode, list[list[TokenValue]]]:
     """One game, and the values of what was said."""
-    module, player = lmrl.load_module(policy), lmrl.load_policy(policy)
+    loaded = lmrl.load_policy(policy)
+    module = loaded.module
     task = str(module.made_with["task"])
-    ((_, episode),) = rollout(player, lambda: lmrl.make(task), [Start(seed)], task=task)
+    ((_, episode),) = rollout(loaded, lambda: lmrl.make(task), [Start(seed)], task=task)
     (values,) = token_values(module, [episode])
     return episode, values
 

@@ -17,9 +17,8 @@ from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.results import CHOSEN, record_evaluation, tuned_settings
 from lmrl.evaluation.scores import ALIKE, settings_told
-from lmrl.models.zoo import is_zoo, own_settings
-from lmrl.players import default_folder, is_chat, is_trained, named_policy, played_task
-from lmrl.types import Policy
+from lmrl.loading import PolicySpec
+from lmrl.types import LoadedPolicy
 from lmrl.utils.configuration import env_arguments, named_values
 from lmrl.utils.files import locked
 
@@ -83,49 +82,50 @@ def evaluate_command(
         chat: settings of a chat model, e.g. reply=plain max_tokens=64 budget_tokens=1000000 base_url=URL.
         vllm: settings of a model at a vLLM server, e.g. tokenizer=models/llama timeout=600.
     """
-    row = played_task(task, policy, allow_pickle=allow_pickle)
+    spec = PolicySpec.parse(policy, task, allow_pickle=allow_pickle)
     arguments = env_arguments(env)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
-    chosen |= _tuned(policy, chosen, tuned) | {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
+    chosen |= _tuned(spec, chosen, tuned) | {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
     decoding = _set(chosen)
     settings = _set(chosen | {"allow_other_task": allow_other_task})
-    make = partial(named_policy, policy, row, arguments, *_named(chat=chat, vllm=vllm), **settings)
-    on_ray = _workers(ray, workers, make, policy, device)
-    player = make()
-    out = out or default_folder(policy, row, _told(decoding | arguments, selection), allow_pickle=allow_pickle)
-    human = policy == "human"
-    count = _count(policy, row.name, episodes, slots, seed)
-    bar = _bar(row.name, count, disable=human)
+    load = partial(spec.load, arguments, *_named(chat=chat, vllm=vllm), **settings)
+    on_ray = _workers(ray, workers, load, spec, device)
+    loaded = load()
+    out = out or spec.default_folder(_told(decoding | arguments, selection))
+    human = spec.kind == "human"
+    count = _count(spec, episodes, slots, seed)
+    published = {} if rerank else spec.published_settings
+    bar = _bar(spec.task.name, count, disable=human)
     with locked(out, "evaluation folder"), terminated_by_exception(), bar as advance:
         scores = record_evaluation(
-            player,
-            row.name,
+            loaded,
+            spec.task.name,
             out,
             episodes=count,
             seed=seed,
             slots=1 if human else slots,
-            name=policy,
-            greedy=partial(make, temperature=0.0) if is_trained(policy, row) and not selection else None,
-            provenance={"policy": policy, "decoding": ({} if rerank else own_settings(policy)) | decoding},
+            name=spec.name,
+            greedy=partial(load, temperature=0.0) if spec.is_trained and not selection else None,
+            provenance={"policy": spec.name, "decoding": published | decoding},
             on_episode=lambda _: advance(),
             env=arguments,
             selection=selection,
             ray=on_ray,
         )
-    print(_heading(scores, is_trained(policy, row)), *_summary(scores, out), sep="\n")
+    print(_heading(scores, spec.is_trained), *_summary(scores, out), sep="\n")
 
 
 def _workers(
-    ray: str | None, workers: int | None, make: Callable[[], Policy], policy: str, device: str | None
+    ray: str | None, workers: int | None, load: Callable[[], LoadedPolicy], spec: PolicySpec, device: str | None
 ) -> RayWorkers | None:
     check_range("[1, inf)", workers=workers)
     if ray is None:
         if workers is not None:
             raise UserError("workers are those of a Ray cluster: add --ray local, auto or HOST:PORT")
         return None
-    if policy == "human" or is_chat(policy):
-        raise UserError(f"{policy} cannot play on a Ray cluster; of a chat model, --slots are asked side by side")
-    return RayWorkers(ray, workers, make, gpu=device is not None and device.startswith("cuda"))
+    if spec.kind in ("human", "chat"):
+        raise UserError(f"{spec.name} cannot play on a Ray cluster; of a chat model, --slots are asked side by side")
+    return RayWorkers(ray, workers, load, gpu=device is not None and device.startswith("cuda"))
 
 
 def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,13 +133,13 @@ def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None and value is not False}
 
 
-def _tuned(policy: str, chosen: Mapping[str, Any], tuned: bool) -> dict[str, float]:
+def _tuned(spec: PolicySpec, chosen: Mapping[str, Any], tuned: bool) -> dict[str, float]:
     if not tuned:
         return {}
     given = [name for name in CHOSEN if chosen[name] is not None]
     if given:
         raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
-    return own_settings(policy) if is_zoo(policy) else tuned_settings(Path(policy))
+    return spec.published_settings if spec.kind == "zoo" else tuned_settings(Path(spec.name))
 
 
 @contextmanager
@@ -150,10 +150,11 @@ def _bar(task: str, episodes: int, disable: bool) -> Iterator[Callable[[], None]
         yield partial(bar.advance, bar.add_task(task, total=episodes))
 
 
-def _count(policy: str, task: str, episodes: int | None, slots: int, seed: int) -> int:
+def _count(spec: PolicySpec, episodes: int | None, slots: int, seed: int) -> int:
     """How many episodes; tested before the folder is locked, which makes it."""
     if episodes is None:
-        episodes = chat_prompt(task).games if is_chat(policy) else default_episodes(task)
+        task = spec.task.name
+        episodes = chat_prompt(task).games if spec.kind == "chat" else default_episodes(task)
     check_range("[1, inf)", episodes=episodes, slots=slots)
     check_range("[0, inf)", seed=seed)
     return episodes

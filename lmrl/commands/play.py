@@ -1,8 +1,8 @@
 """``lmrl play``: a person at the terminal plays one episode, or watches a policy play it."""
 
 from lmrl.errors import UserError
+from lmrl.loading import PolicySpec, own_tasks_only, task_of
 from lmrl.play.terminal import known_actions, play_episode
-from lmrl.players import named_adviser, named_policy, own_tasks_only, played_task
 from lmrl.utils.configuration import env_arguments
 
 __all__ = ["play_command"]
@@ -32,12 +32,12 @@ def play_command(
     if watched and advisor is not None:
         raise UserError(f"an advisor is for a person who plays: leave out --advisor {advisor} or --policy {policy}")
     names = [policy] if watched else [] if advisor is None else [advisor]
-    row = played_task(task, *names)
+    played = task_of(names, task)
     arguments = env_arguments(env)
     if actions:
-        print("\n".join(known_actions(row, arguments, seed)))
+        print("\n".join(known_actions(played, arguments, seed)))
         return
     with own_tasks_only():
-        adviser = None if advisor is None else named_adviser(advisor, row, arguments)
-        player = named_policy(policy, row, arguments) if watched else None
-    play_episode(row, arguments, seed, adviser, advisor or "", player)
+        adviser = None if advisor is None else PolicySpec.parse(advisor, played).load_advisor(arguments).policy
+        player = PolicySpec.parse(policy, played).load(arguments).policy if watched else None
+    play_episode(played, arguments, seed, adviser, advisor or "", player)

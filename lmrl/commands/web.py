@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lmrl.errors import UserError, terminated_by_exception
+from lmrl.loading import PolicySpec, task_of
 from lmrl.play.game import Game, Offer, Order
-from lmrl.players import is_chat, played_task
 from lmrl.utils.configuration import named_values
 
 __all__ = ["web_command"]
@@ -62,7 +62,8 @@ def web_command(
         runs: folder of the runs that the page offers, runs/TASK/NAME.
         chat: settings of the chat models among the players, e.g. budget_tokens=100000; a budget is for all games.
     """
-    task = played_task(task, *(policy or ()), *filter(None, [advisor])).name
+    named = [*(policy or ()), *([advisor] if advisor else [])]
+    task = task_of(named, task).name
     first = Order(task, policy or ["human"], seed, advisor or "", env or [])
     settings = _chat_settings(first, chat)
     Game(first, settings).close()  # what cannot be played is said here, not on the page
@@ -97,7 +98,8 @@ def web_command(
 def _chat_settings(first: Order, words: list[str] | None) -> dict[str, Any]:
     """Each game has new players, but the budget is one."""
     settings = named_values(words, "chat")
-    if settings and not any(map(is_chat, (*first.policies, first.advisor))):
+    names = [*first.policies, *([first.advisor] if first.advisor else [])]
+    if settings and not any(PolicySpec.parse(name, first.task).kind == "chat" for name in names):
         raise UserError("chat can be set for a chat model only (chat:MODEL or local:PATH): none is among the players")
     budget = {"shared_budget": True} if any(name.startswith("budget_") for name in settings) else {}
     return {**budget, **settings}

@@ -18,8 +18,7 @@ from lmrl.evaluation.results import TUNED, tuned_settings
 from lmrl.evaluation.scores import settings_told
 from lmrl.models.export import read_manifest
 from lmrl.models.zoo import GET_ZOO, ZOO_FILE, ZooPolicy, file_hashes, zoo_policies, zoo_policy
-from lmrl.modules import load_module, load_policy, trained_task
-from lmrl.types import Policy
+from lmrl.modules import load_module, load_trained, trained_task
 from lmrl.utils.files import check_may_replace, locked, replacing_folder
 
 __all__ = ["zoo_add_command", "zoo_evaluate_command", "zoo_info_command", "zoo_list_command"]
@@ -122,8 +121,8 @@ def zoo_add_command(
     count = default_episodes(task) if episodes is None else episodes
     with locked(folder, "policy of the zoo"), replacing_folder(folder) as new:
         _write_half(run, new)
-        player: Policy = load_policy(new, task, **dict[str, Any](settings))
-        scores = evaluate(player, task, count, seed).scores()
+        loaded = load_trained(new, task, **dict[str, Any](settings))
+        scores = evaluate(loaded, task, count, seed).scores()
         kept = {key: value for key, value in {**scores, "seed": seed}.items() if key in _KEPT}
         _add_to_card(new / "README.md", f"zoo:{task}/{folder.name}", kept, settings)
         record: dict[str, Any] = {"settings": settings, "scores": kept, "files": file_hashes(new)}

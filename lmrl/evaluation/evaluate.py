@@ -17,11 +17,10 @@ from lmrl.errors import UserError, check_range, counted
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.played import EpisodeTable
 from lmrl.evaluation.playing import Player, RayWorkers, play_on_workers
-from lmrl.models.zoo import own_settings
+from lmrl.loading import PolicySpec, TrainedModule, load_policy, module_task, task_of
 from lmrl.partners import environment
-from lmrl.players import Trained, load_policy, named_policy, played_task, task_of
 from lmrl.rollout import episode_seed
-from lmrl.types import Described, Episode, Policy, Start
+from lmrl.types import Described, Episode, LoadedPolicy, Policy, Start, unwrapped
 from lmrl.utils.distributed import map_over_ranks
 
 __all__ = ["Evaluation", "default_episodes", "evaluate"]
@@ -95,7 +94,7 @@ class Evaluation:
 
 
 def evaluate(
-    policy: Policy | Trained | str | PathLike[str],
+    policy: Policy | LoadedPolicy | TrainedModule | str | PathLike[str],
     task: str | None = None,
     episodes: int | None = None,
     seed: int = 0,
@@ -123,8 +122,8 @@ def evaluate(
     slot. Pieces are what workers of a Ray cluster are given, so the result is, byte for byte, that of one process.
 
     Args:
-        policy: a policy, a module in memory, or a name as of ``lmrl evaluate --policy``: a run folder, a
-            checkpoint, ``random``, ...
+        policy: a policy, the result of `lmrl.load_policy`, a module in memory, or a name as of
+            ``lmrl evaluate --policy``: a run folder, a checkpoint, ``random``, ...
         task: name of a task, one of `lmrl.tasks()`; None: the one that a run, checkpoint or module was trained on.
         episodes: how many, at least one; None: `default_episodes`.
         seed: of the whole evaluation.
@@ -146,20 +145,22 @@ def evaluate(
             `lmrl.utils.cluster.Workers`.
     """
     if isinstance(policy, str | PathLike):
-        path = fspath(policy)
-        task = played_task(task, path).name
+        spec = PolicySpec.parse(fspath(policy), task)
+        record = spec.task
         settings: dict[str, Any] = {"allow_other_task": True} if allow_other_task else {}
-        own = own_settings(path)
-        provenance = {"policy": path, **({"decoding": own} if own else {}), **(provenance or {})}
+        load = partial(spec.load, env, **settings)
+        made_by: dict[str, Any] = {"policy": spec.name}
+        if spec.published_settings:
+            made_by["decoding"] = spec.published_settings
+        provenance = {**made_by, **(provenance or {})}
         if ray is not None and ray.make_policy is None:
-            ray = replace(ray, make_policy=partial(named_policy, path, registry.task(task), env, **settings))
-        policy = named_policy(path, registry.task(task), env, **settings)
-        name = name or path
+            ray = replace(ray, make_policy=load)
+        name = name or spec.name
+        loaded = load()
     else:
-        task = task or task_of(policy)
-        name = name or type(policy).__name__
-        policy = load_policy(policy, task)
-    record = played_task(task)
+        name = name or type(unwrapped(policy)).__name__
+        record = task_of([], task or module_task(policy))
+        loaded = load_policy(policy, record)
     task = record.name
     episodes = default_episodes(record.name) if episodes is None else episodes
     check_range("[1, inf)", episodes=episodes, slots=slots)
@@ -171,12 +172,12 @@ def evaluate(
     if ray is not None:
         if together:
             raise UserError("ray must be left out where processes that train together share the episodes")
-        played = play_on_workers(ray, policy, task, env, starts, slots, on_episode)
+        played = play_on_workers(ray, loaded.policy, task, env, starts, slots, on_episode)
     else:
-        play = Player(policy, environment(task, env), task, slots, on_episode).play
+        play = Player(loaded.policy, environment(task, env), task, slots, on_episode).play
         played = map_over_ranks(starts, play) if together else play(starts)
-    player = {"player": policy.describe()} if isinstance(policy, Described) else {}
-    weights = getattr(policy, "weights", None)  # of those that `lmrl.load_policy` made
+    player = {"player": loaded.policy.describe()} if isinstance(loaded.policy, Described) else {}
+    weights = loaded.weights
     made_with = {"versions": _versions(), "env": dict(env or {}), **player, **_opponent(played[0])}
     made_with |= {} if weights is None else {"weights": weights}
     made_with |= {"selection": True} if selection else {}

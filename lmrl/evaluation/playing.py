@@ -13,7 +13,7 @@ from lmrl.errors import UserError
 from lmrl.partners import environment
 from lmrl.partners.environment import check_budget
 from lmrl.rollout import MakeEnv, in_order, rollout
-from lmrl.types import Described, Episode, Policy, Resettable, Start
+from lmrl.types import Described, Episode, LoadedPolicy, Policy, Resettable, Start
 from lmrl.utils.cluster import Workers
 
 __all__ = ["Player", "RayWorkers", "play_on_workers"]
@@ -30,7 +30,7 @@ class RayWorkers:
     """As of `lmrl.utils.cluster.Cluster`: ``local``, ``auto`` or ``HOST:PORT``."""
     count: int | None = None
     """How many; None: as many as the cluster has cores (or GPUs) for."""
-    make_policy: Callable[[], Policy] | None = None
+    make_policy: Callable[[], LoadedPolicy] | None = None
     """Makes the policy there; it is sent to them. None: `evaluate` is given the name of one."""
     gpu: bool = False
     """Each takes a GPU."""
@@ -83,10 +83,10 @@ def _pieces(starts: Sequence[Start], slots: int) -> list[Sequence[Start]]:
 
 
 def _worker(
-    make_policy: Callable[[], Policy], task: str, env: Mapping[str, Any] | None, slots: int
+    make_policy: Callable[[], LoadedPolicy], task: str, env: Mapping[str, Any] | None, slots: int
 ) -> Callable[[Sequence[Start]], list[Episode]]:
     """Return the player of a process of a cluster."""
-    return Player(make_policy(), environment(task, env), task, slots)
+    return Player(make_policy().policy, environment(task, env), task, slots)
 
 
 def play_on_workers(

@@ -30,7 +30,7 @@ from lmrl.evaluation.evaluate import Evaluation, evaluate
 from lmrl.evaluation.played import EpisodeTable, transcript, write_table
 from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.result_files import SCORE_KEYS, read_json, write_json
-from lmrl.types import Episode, Policy
+from lmrl.types import Episode, LoadedPolicy, Policy, unwrapped
 from lmrl.utils.files import check_may_replace, replacing, replacing_folder
 
 __all__ = [
@@ -167,7 +167,7 @@ def _is_outdated(run: Path) -> bool:
 
 
 def record_evaluation(
-    policy: Policy,
+    policy: Policy | LoadedPolicy,
     task: str,
     directory: Path | str,
     *,
@@ -175,7 +175,7 @@ def record_evaluation(
     seed: int = 0,
     slots: int = 32,
     name: str | None = None,
-    greedy: Callable[[], Policy] | None = None,
+    greedy: Callable[[], Policy | LoadedPolicy] | None = None,
     provenance: Mapping[str, Any] | None = None,
     on_episode: Callable[[Episode], None] | None = None,
     env: Mapping[str, Any] | None = None,
@@ -221,7 +221,7 @@ def record_evaluation(
         played = evaluate(policy, task, episodes, seed, slots, note, name=name, **more)
         return write_evaluation(played, directory, _probe(policy, greedy, task, env or {}))
     except BaseException as error:
-        metadata = {"task": task, "policy": name or type(policy).__name__, "seed": seed}
+        metadata = {"task": task, "policy": name or type(unwrapped(policy)).__name__, "seed": seed}
         kept = _keep(finished, Path(directory) / _PARTIAL, metadata)
         if not kept:
             raise
@@ -261,14 +261,24 @@ def _is_writable(episode: Episode) -> bool:
     return True
 
 
-def _probe(policy: Policy, greedy: Callable[[], Policy] | None, task: str, arguments: Mapping[str, Any]) -> Any:
+def _probe(
+    policy: Policy | LoadedPolicy,
+    greedy: Callable[[], Policy | LoadedPolicy] | None,
+    task: str,
+    arguments: Mapping[str, Any],
+) -> Any:
     """Return the result of the task's probe; None if it has none, or if the policy cannot be probed."""
     probe = registry.probe(task)
     if greedy is None or probe is None:
         return None
-    asked = greedy()
-    same = getattr(asked, "weights", None) == getattr(policy, "weights", None)  # a training may have replaced them
-    return probe.run(asked, task, arguments) if same else None
+    probed = greedy()
+    if _weights_of(probed) != _weights_of(policy):  # a training has replaced them in the meantime
+        return None
+    return probe.run(unwrapped(probed), task, arguments)
+
+
+def _weights_of(policy: Policy | LoadedPolicy) -> str | None:
+    return policy.weights if isinstance(policy, LoadedPolicy) else None
 
 
 def tuned_settings(run: Path) -> dict[str, float]:

@@ -5,12 +5,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lmrl.envs import registry
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import evaluate
 from lmrl.evaluation.result_files import read_json, write_json
 from lmrl.evaluation.results import TUNED
-from lmrl.players import named_policy, played_task
+from lmrl.loading import PolicySpec
 from lmrl.policies.value_guided import ValueGuidedPolicy
 from lmrl.utils.files import check_may_replace
 
@@ -74,17 +73,19 @@ def tune(
     check_range("[0, inf)", **{f"temperature {value}": value for value in temperatures})
     check_range("[0, inf)", **{f"beta {value}": value for value in betas or ()})
     check_range("(0, 1]", **{f"top_p {value}": value for value in top_ps or ()})
-    task = registry.task(played_task(None, str(run)).name)
-    trained = named_policy(str(run), task, env)
+    spec = PolicySpec.parse(str(run))
+    task = spec.task
+    trained = spec.load(env).policy
     own = trained.beta if isinstance(trained, ValueGuidedPolicy) else None
     sampling: list[dict[str, Any]] = [{"temperature": value} for value in temperatures]
     cut = task.tuning.top_ps if top_ps is None else top_ps
     sampling += [{"temperature": 1.0, "top_p": value} for value in cut if value < 1]
+    on_device: dict[str, Any] = {} if device is None else {"device": device}
     found = []
     for sampled, beta in product(sampling, (None,) if own is None else betas or sorted({*BETAS, own})):
         settings = sampled if beta is None else sampled | {"beta": beta}
-        player = named_policy(str(run), task, env, **settings | ({} if device is None else {"device": device}))
-        scores = evaluate(player, task.name, episodes, seed, slots=slots, env=env, selection=True).scores()
+        loaded = spec.load(env, **settings, **on_device)
+        scores = evaluate(loaded, task.name, episodes, seed, slots=slots, env=env, selection=True).scores()
         low, high = scores["return_ci"]
         found.append(Tried(settings, float(scores["return_mean"]), (float(low), float(high))))
         if on_tried is not None:

@@ -23,7 +23,6 @@ __all__ = [
     "ZooPolicy",
     "file_hashes",
     "is_zoo",
-    "own_settings",
     "zoo_folder",
     "zoo_policies",
     "zoo_policy",
@@ -95,15 +94,6 @@ def zoo_policy(name: str) -> ZooPolicy:
     if name not in known:
         raise unknown("policy of the zoo", name, zoo_policies(name.removeprefix(PREFIX).partition("/")[0]) or known)
     return _read(folder / name.removeprefix(PREFIX), name.removeprefix(PREFIX))
-
-
-def own_settings(name: object) -> dict[str, float]:
-    """Settings with which a player of that name plays unless others are given; those of a policy of the zoo, or none.
-
-    Raises:
-        UserError: as `zoo_policy`.
-    """
-    return dict(zoo_policy(name).settings) if isinstance(name, str) and is_zoo(name) else {}
 
 
 def _is_number(value: Any) -> bool:

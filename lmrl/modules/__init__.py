@@ -24,7 +24,7 @@ __all__ = [
     "ReturnConditionedBC",
     "ValueModule",
     "load_module",
-    "load_policy",
+    "load_trained",
     "trained_task",
 ]
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lmrl.modules.grpo import GRPO
     from lmrl.modules.guided_ppo import GuidedPPO
     from lmrl.modules.ilql import ILQL
-    from lmrl.modules.load import load_module, load_policy, trained_task
+    from lmrl.modules.load import load_module, load_trained, trained_task
     from lmrl.modules.mc import MC
     from lmrl.modules.ppo import PPO
     from lmrl.modules.qsft import QSFT
@@ -65,7 +65,7 @@ __getattr__, __dir__ = exports(
         "ReturnConditionedBC": "lmrl.modules.return_conditioned",
         "ValueModule": "lmrl.modules.values",
         "load_module": "lmrl.modules.load",
-        "load_policy": "lmrl.modules.load",
+        "load_trained": "lmrl.modules.load",
         "trained_task": "lmrl.modules.load",
     },
 )

@@ -15,14 +15,13 @@ from lmrl.errors import OtherTaskError, UserError, in_one_line
 from lmrl.models.checkpoints import read_checkpoint, resolve_run
 from lmrl.models.export import MANIFEST, read_manifest
 from lmrl.models.folders import check_architecture, limited_weights, weights_held
-from lmrl.models.zoo import is_zoo, zoo_policy
 from lmrl.modules.base import LanguageModule
 from lmrl.training.saving import plain_arguments, read_folder
-from lmrl.types import Policy
+from lmrl.types import LoadedPolicy, Policy
 from lmrl.utils.lazy import load
 from lmrl.utils.plugins import algorithm_packages
 
-__all__ = ["load_module", "load_policy", "trained_task", "variables_before"]
+__all__ = ["load_module", "load_trained", "trained_task", "variables_before"]
 
 M = TypeVar("M", bound=L.LightningModule)
 
@@ -180,7 +179,7 @@ def _task(path: str | Path, content: Mapping[str, Any], named: Task | str | None
     return task
 
 
-def load_policy(
+def load_trained(
     path: str | Path,
     task: Task | str | None = None,
     *,
@@ -189,11 +188,11 @@ def load_policy(
     allow_other_task: bool = False,
     device: str = "cpu",
     **settings: Any,
-) -> Policy:
-    """The policy of a run, checkpoint or exported folder, ready to play ``task``.
+) -> LoadedPolicy:
+    """Load the policy of a run, checkpoint or exported folder, ready to play ``task``.
 
     Args:
-        path: run folder, ``.ckpt`` file, exported folder, ``zoo:TASK/NAME`` (which plays with its published settings).
+        path: run folder, ``.ckpt`` file, exported folder, ``zoo:TASK/NAME``.
         task: what it will play, or its name; gives the longest action. None: what it was trained on.
         rerank: choose among the task's actions by their scores instead of saying one token by token; greedy unless
             ``temperature`` says otherwise. Makes illegal actions impossible, which flatters.
@@ -208,8 +207,6 @@ def load_policy(
             or a setting does not go with ``rerank``.
     """
     file = resolve_run(path)
-    if is_zoo(path) and not rerank:
-        settings = {**zoo_policy(str(path)).settings, **settings}
     content = _content(file, allow_pickle)
     task = _task(path, content, task, allow_other_task)
     if rerank:
@@ -218,7 +215,7 @@ def load_policy(
         if not task.actions:
             raise UserError(f"rerank needs a task whose actions can be listed; those of {task.name} cannot")
         module: Any = load_module(path, allow_pickle=allow_pickle).to(device)
-        return _named(module.reranker(task.actions, **settings), module)
+        return _loaded(module.reranker(task.actions, **settings), module)
     kind = _class(file, content)
     safe = {"trust_remote_code": False} if issubclass(kind, LanguageModule) else {}
     module = _made(file, content, kind, **safe).to(device)
@@ -228,11 +225,8 @@ def load_policy(
         raise UserError(
             f"{file} cannot play with its settings: {type(error).__name__}: {in_one_line(error)}"
         ) from error
-    return _named(policy, module)
+    return _loaded(policy, module)
 
 
-def _named(policy: Any, module: Any) -> Policy:
-    """The policy with its ``module``, and ``weights``: the hash of what it plays with, for the provenance of scores."""
-    policy.module = module
-    policy.weights = getattr(module, "made_with", {}).get("weights")
-    return cast(Policy, policy)
+def _loaded(policy: Policy, module: Any) -> LoadedPolicy:
+    return LoadedPolicy(policy, module, getattr(module, "made_with", {}).get("weights"))

@@ -13,11 +13,12 @@ from urllib.parse import urlencode
 from lmrl.envs import registry
 from lmrl.envs.registry import policy_names
 from lmrl.errors import UserError, unknown
+from lmrl.loading import PolicySpec, own_tasks_only
 from lmrl.models.zoo import zoo_policies
 from lmrl.partners import environment
 from lmrl.play.seat import Seat, advise
-from lmrl.players import is_chat, named_adviser, named_policy, own_tasks_only
 from lmrl.report.pages import rounded, shown_text
+from lmrl.types import LoadedPolicy
 from lmrl.utils.configuration import env_arguments
 
 __all__ = ["PERSON", "Game", "Offer", "Order", "listed_players", "read_moves"]
@@ -66,29 +67,35 @@ class Game:
 
     Args:
         order: what is played.
-        chat: settings of the chat models among the players, see `lmrl.players.chat_player`.
+        chat: settings of the chat models among the players, see `lmrl.loading.PolicySpec.load`.
 
     Raises:
         UserError: for an unknown task or policy, a wrong seed or argument, three players, or two people.
     """
 
     def __init__(self, order: Order, chat: Mapping[str, Any] | None = None) -> None:
-        row = registry.task(order.task)
+        task = registry.task(order.task)
         arguments = env_arguments(order.env)
         if len(order.policies) not in (1, 2) or list(order.policies).count(PERSON) > 1:
             raise UserError(f"policy must be one player or two, at most one of them human, got {list(order.policies)}")
         self.order = order
-        self.actions = [action.strip() for action in row.actions]
-        told = {name: chat if is_chat(name) else None for name in (*order.policies, order.advisor)}
+        self.actions = [action.strip() for action in task.actions]
+        self._advisor: LoadedPolicy | None = None
+        policies: list[LoadedPolicy | None] = []
         with own_tasks_only():
-            self._adviser = named_adviser(order.advisor, row, arguments, told[order.advisor]) if order.advisor else None
-            players = [
-                None if name == PERSON else named_policy(name, row, arguments, told[name]) for name in order.policies
-            ]
+            if order.advisor:
+                spec = PolicySpec.parse(order.advisor, task)
+                self._advisor = spec.load_advisor(arguments, chat if spec.kind == "chat" else None)
+            for name in order.policies:
+                spec = PolicySpec.parse(name, task)
+                if spec.kind == "human":
+                    policies.append(None)
+                else:
+                    policies.append(spec.load(arguments, chat if spec.kind == "chat" else None))
         make = environment(order.task, arguments)
         self.seats = [
-            Seat(order.task, make, order.seed, name, player, place, arguments)
-            for place, (name, player) in enumerate(zip(order.policies, players, strict=True))
+            Seat(order.task, make, order.seed, name, policy, place, arguments)
+            for place, (name, policy) in enumerate(zip(order.policies, policies, strict=True))
         ]
 
     def step(self, typed: str | None) -> None:
@@ -121,11 +128,11 @@ class Game:
     def advice(self) -> dict[str, Any]:
         """The advisor's move for the person, with V and values of its tokens; empty without an advisor or a person."""
         waiting = [seat for seat in self.seats if seat.person and not seat.over]
-        if self._adviser is None or not waiting:
+        if self._advisor is None or not waiting:
             return {}
         request = waiting[0].request()
-        move, value, reply = advise(self._adviser, request)
-        words = None if value is None else waiting[0].words_of(self._adviser, reply)
+        move, value, reply = advise(self._advisor.policy, request)
+        words = None if value is None else waiting[0].words_of(self._advisor, reply)
         spelt = registry.guide(self.order.task).spelling(move).strip()
         told = {"name": shown_text(self.order.advisor), "move": shown_text(spelt), "value": rounded(value, 3)}
         return {"turn": request.turn, **told, "words": words}
@@ -135,7 +142,7 @@ class Game:
         return {
             "task": self.order.task,
             "seed": str(self.order.seed),
-            "advised": self._adviser is not None,
+            "advised": self._advisor is not None,
             "actions": self.actions,
             "dialogue": self.seats[0].dialogue,
             "link": self._link(),

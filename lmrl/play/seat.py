@@ -11,7 +11,7 @@ from lmrl.envs.registry import task as row_of
 from lmrl.errors import UserError
 from lmrl.report.pages import episode_facts, rounded, said, shown_text
 from lmrl.rollout import MakeEnv, Slot, step_together
-from lmrl.types import Episode, Policy, Reply, Request, Start, Valued
+from lmrl.types import Episode, LoadedPolicy, Policy, Reply, Request, Start, Valued
 
 __all__ = ["Advice", "Move", "Seat", "advise", "value_of"]
 
@@ -61,7 +61,7 @@ class Seat:
         make_env: makes its environment.
         seed: of the episode.
         name: of the player.
-        player: None for a person.
+        loaded: the policy that plays; None for a person.
         place: a number that no other seat of the game has.
         env: arguments of the environment.
     """
@@ -72,7 +72,7 @@ class Seat:
         make_env: MakeEnv,
         seed: int,
         name: str,
-        player: Policy | None,
+        loaded: LoadedPolicy | None,
         place: int = 0,
         env: Mapping[str, Any] | None = None,
     ) -> None:
@@ -82,7 +82,7 @@ class Seat:
         """What each text says, in words (`lmrl.envs.task.Guide.note`): one more than there are turns."""
         self._task = task
         self._make_env = make_env
-        self._player = player
+        self._loaded = loaded
         self._guide = guide(task)
         self._env = {**row_of(task).kwargs, **(env or {})}
         self._slot = Slot(make_env(), place)
@@ -96,7 +96,7 @@ class Seat:
     @property
     def person(self) -> bool:
         """Whether a person plays."""
-        return self._player is None
+        return self._loaded is None
 
     @property
     def dialogue(self) -> bool:
@@ -116,9 +116,10 @@ class Seat:
         Raises:
             UserError: it is a person's turn, and nothing was typed.
         """
-        if self._player is not None:
+        if self._loaded is not None:
             request = self.request()
-            return Move(self._player.act([request])[0], value_of(self._player, request))
+            policy = self._loaded.policy
+            return Move(policy.act([request])[0], value_of(policy, request))
         if typed is None:
             raise UserError("an action is needed: it is a person's turn")
         return Move(Reply(f"{typed}\n"), None)
@@ -140,7 +141,7 @@ class Seat:
         """The episode as far as it went."""
         return self._slot.episode(self._task, self._terminated, self.over and not self._terminated)
 
-    def words_of(self, policy: Policy, reply: Reply) -> list[list[Any]] | None:
+    def words_of(self, policy: LoadedPolicy, reply: Reply) -> list[list[Any]] | None:
         """The tokens of what somebody would say now, with their values; None for a policy without them."""
         so_far = self.episode()
         ids = so_far.action_ids or ((),) * len(so_far)
@@ -165,8 +166,8 @@ class Seat:
         """Read only when a page asks for it."""
         known = any(value is not None for value in self._values)
         first = len(self._words)
-        if self._player is not None and known:
-            self._words += play.words_from(self._player, episode, first)
+        if self._loaded is not None and known:
+            self._words += play.words_from(self._loaded, episode, first)
         else:
             self._words += [None] * (len(episode) - first)
 

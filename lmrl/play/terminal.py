@@ -14,7 +14,7 @@ from lmrl.partners import environment
 from lmrl.play.seat import Seat, advise
 from lmrl.policies.human import HumanPolicy
 from lmrl.report.wording import number
-from lmrl.types import Policy, Request
+from lmrl.types import LoadedPolicy, Policy, Request
 
 __all__ = ["known_actions", "play_episode"]
 
@@ -47,7 +47,7 @@ def play_episode(
         if adviser is not None:
             console.print(printable(_advice(adviser, name, request, guide)), style="cyan", markup=False)
 
-    seat = Seat(task.name, make, seed, "you", player or HumanPolicy(_typed, show), env=arguments)
+    seat = Seat(task.name, make, seed, "you", LoadedPolicy(player or HumanPolicy(_typed, show)), env=arguments)
     try:
         leaving = "" if player is not None else "Ctrl-C ends the game.\n"
         told = f"{task.name}: {task.description}.\n{_explained(guide)}\n{leaving}"

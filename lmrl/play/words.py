@@ -7,7 +7,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.token_values import TokenValue, token_values
 from lmrl.modules import LanguageModule
 from lmrl.report.pages import rounded, shown_text
-from lmrl.types import Episode, Policy
+from lmrl.types import Episode, LoadedPolicy
 
 __all__ = ["WordValues", "words_from"]
 
@@ -15,11 +15,11 @@ WordValues: TypeAlias = list[list[Any]]
 """A token each: its text, its probability (at temperature 1 and the beta of the module), V before it, and its Q."""
 
 
-def words_from(policy: Policy, episode: Episode, first: int) -> list[WordValues | None]:
+def words_from(policy: LoadedPolicy, episode: Episode, first: int) -> list[WordValues | None]:
     """The tokens of the actions of an episode from turn ``first`` on, with their values.
 
     Args:
-        policy: who said them; a loaded one, which carries its module (`lmrl.load_policy`).
+        policy: the one that said them.
         episode: so far.
         first: of the turns that are asked for, from 0.
 
@@ -27,7 +27,7 @@ def words_from(policy: Policy, episode: Episode, first: int) -> list[WordValues 
         One entry per turn; None for a policy without values over its tokens, and for texts that it cannot read.
     """
     nothing: list[WordValues | None] = [None] * (len(episode) - first)
-    module = getattr(policy, "module", None)
+    module = policy.module
     if not isinstance(module, LanguageModule) or not nothing:
         return nothing
     try:

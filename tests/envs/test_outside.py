@@ -23,7 +23,7 @@ from lmrl.envs.outside import named_task
 from lmrl.errors import UserError
 from lmrl.integrations.openenv import Limits
 from lmrl.integrations.trl import environment_factory
-from lmrl.players import default_folder
+from lmrl.loading import PolicySpec
 from tests.helpers.endpoints import Unruly, reply
 from tests.helpers.served import serving
 
@@ -271,7 +271,7 @@ def test_trl_plays_a_served_task() -> None:
 
 def test_an_address_is_no_path() -> None:
     with serving("maze_fo") as url:
-        folder = default_folder("human", named_task(f"openenv:{url}"))
+        folder = PolicySpec.parse("human", f"openenv:{url}").default_folder()
     assert len(folder.parts) == 4 and folder.parts[0] == "runs" and ":" not in str(folder)
 
 

@@ -13,7 +13,7 @@ from lmrl.envs.maze.env import Maze
 from lmrl.envs.registry import make_policy, policy_names, recording, register
 from lmrl.envs.task import Task
 from lmrl.errors import UserError
-from lmrl.players import is_trained
+from lmrl.loading import PolicySpec
 
 
 def test_what_the_maze_rows_say() -> None:
@@ -103,13 +103,13 @@ def test_every_task_of_the_benchmark_has_players_and_a_recipe() -> None:
 
 def test_a_task_without_hooks_has_neither_and_is_played_by_runs(mine: Task, tmp_path: Path) -> None:
     assert policy_names("my_maze") == ()
-    assert is_trained(str(tmp_path), mine)
+    assert PolicySpec.parse(str(tmp_path), mine).is_trained
     with pytest.raises(UserError, match="unknown policy of my_maze 'random'"):
         make_policy("my_maze", "random")
     with pytest.raises(UserError, match=r"'my_maze' has no recipe for a dataset.*data\.init_args\.path"):
         recording("my_maze")
     with pytest.raises(UserError, match="no policy 'random'"):
-        is_trained("random", mine)
+        PolicySpec.parse("random", mine)
 
 
 def test_an_unknown_task_is_still_an_error() -> None:

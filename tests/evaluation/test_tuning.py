@@ -8,15 +8,15 @@ import pytest
 
 from lmrl.cli import main
 from lmrl.envs import registry
-from lmrl.envs.task import Task, Tuning
+from lmrl.envs.task import Tuning
 from lmrl.errors import UserError
 from lmrl.evaluation import tuning
 from lmrl.evaluation.results import TUNED, tuned_settings
 from lmrl.evaluation.tuning import tune
+from lmrl.loading import PolicySpec
 from lmrl.modules import MC
-from lmrl.players import named_policy
 from lmrl.tokens.encoding import Window
-from lmrl.types import Policy
+from lmrl.types import LoadedPolicy, Policy
 
 
 @pytest.fixture
@@ -80,11 +80,13 @@ def test_the_highest_mean_return_wins(run: Path, monkeypatch: pytest.MonkeyPatch
 def test_it_plays_on_the_device_that_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
-    def spying(*given: Any, **settings: Any) -> Policy:
-        asked.append(settings.pop("device", None))
-        return named_policy(*given, **settings)
+    load = PolicySpec.load
 
-    monkeypatch.setattr(tuning, "named_policy", spying)
+    def spying(spec: PolicySpec, env: object = None, **settings: Any) -> LoadedPolicy:
+        asked.append(settings.pop("device", None))
+        return load(spec, None, **settings)
+
+    monkeypatch.setattr(PolicySpec, "load", spying)
     tune(run, temperatures=(1.0,), episodes=2, device="cuda:3")
     assert asked[-1] == "cuda:3"
 
@@ -101,11 +103,13 @@ def test_a_task_says_which_top_ps_are_tried_and_they_are_so_at_temperature_1(
         def scores(self) -> dict[str, object]:
             return {"return_mean": returns[played[-1].get("top_p")], "return_ci": [0.0, 4.0]}
 
-    def spying(name: str, task: Task, env: object, **settings: Any) -> Policy:
-        played.append(settings)
-        return named_policy(name, task, None, **settings)
+    load = PolicySpec.load
 
-    monkeypatch.setattr(tuning, "named_policy", spying)
+    def spying(spec: PolicySpec, env: object = None, **settings: Any) -> LoadedPolicy:
+        played.append(settings)
+        return load(spec, None, **settings)
+
+    monkeypatch.setattr(PolicySpec, "load", spying)
     monkeypatch.setattr(tuning, "evaluate", lambda *given, **more: Played())
     tune(run, temperatures=(0.5,))
     assert played[1:] == [{"temperature": 0.5}, *({"temperature": 1.0, "top_p": value} for value in (0.9, 0.5))]
@@ -127,6 +131,6 @@ def test_the_beta_that_a_run_was_trained_with_is_tried(
     module = MC(pretrained=str(run), beta=0.75)
     module.window = Window(tokens=64)
     trained = module.policy(max_new_tokens=8)
-    monkeypatch.setattr("lmrl.evaluation.tuning.named_policy", lambda *given, **more: trained)
+    monkeypatch.setattr(PolicySpec, "load", lambda *given, **more: LoadedPolicy(trained))
     monkeypatch.setattr("lmrl.evaluation.tuning.evaluate", lambda *given, **more: Played())
     assert [tried.settings["beta"] for tried in tune(run, temperatures=(1.0,), betas=given)] == expected

@@ -143,15 +143,16 @@ def make(good: Path) -> None:
 
 def loads(kind: str, folder: Path) -> None:
     """Read a file as commands do, and play a turn with what is in it."""
+    from lmrl.loading import load_policy
     from lmrl.models.export import load_values
-    from lmrl.modules import BC, load_policy
+    from lmrl.modules import BC
     from lmrl.types import Request
 
     path = {"checkpoint": "one.ckpt"}.get(kind, kind)
     if kind == "adapters":
         BC(pretrained=str(folder / path))
         return
-    policy = load_policy(folder / path, "maze_fo")
+    policy = load_policy(folder / path, "maze_fo").policy
     policy.act([Request(0, 0, ("The goal is at 1, 1.\n",), ())])
     if kind == "run":
         BC(pretrained=str(folder / path))

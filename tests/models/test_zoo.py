@@ -16,13 +16,12 @@ from safetensors.torch import load_file
 import lmrl
 from lmrl.cli import main
 from lmrl.envs import registry
-from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation.result_files import read_json
+from lmrl.loading import PolicySpec, load_policy
 from lmrl.models import zoo
 from lmrl.models.zoo import is_zoo, zoo_policies, zoo_policy
-from lmrl.modules import load_module, load_policy
-from lmrl.players import default_folder, named_policy
+from lmrl.modules import load_module
 
 SHIPPED = zoo_policies()
 NAME = "zoo:maze_fo/bc"
@@ -48,11 +47,11 @@ def test_a_name_stands_wherever_a_policy_is_asked_for(
     here: Path, bc_run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert zoo_policies() == zoo_policies("maze_fo") == [NAME] and zoo_policies("wordle") == []
-    assert load_policy(NAME)._settings.temperature == 0.5  # type: ignore[attr-defined]
-    assert named_policy(NAME, task("maze_fo"), temperature=2.0)._settings.temperature == 2.0  # type: ignore[attr-defined]
+    assert load_policy(NAME).policy._settings.temperature == 0.5  # type: ignore[attr-defined]
+    assert load_policy(NAME, temperature=2.0).policy._settings.temperature == 2.0  # type: ignore[attr-defined]
     played = lmrl.evaluate(NAME, episodes=2)
     assert played.task == "maze_fo" and played.provenance["decoding"] == {"temperature": 0.5}
-    assert default_folder(NAME, task("maze_fo")) == Path("runs/maze_fo/zoo-bc/evaluation")
+    assert PolicySpec.parse(NAME, "maze_fo").default_folder() == Path("runs/maze_fo/zoo-bc/evaluation")
     out = str(tmp_path / "out")
     assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--out", out]) == 0
     assert f"maze_fo, policy {NAME}: 2 episodes, seed 0, temperature 0.5\n" in capsys.readouterr().out

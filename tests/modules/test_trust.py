@@ -12,11 +12,11 @@ from lmrl.cli import main
 from lmrl.contrib.symbolic import SymbolicDQN
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
+from lmrl.loading import PolicySpec, load_policy
 from lmrl.models.checkpoints import check_checkpoint
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.modules import BC, load_module, load_policy
-from lmrl.players import default_folder
+from lmrl.modules import BC, load_module
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
 
@@ -246,7 +246,7 @@ def test_the_task_that_a_file_names_leads_to_no_other_folder(tmp_path: Path, mon
     content = torch.load(file, weights_only=True)
     content["lmrl"]["made_with"] = {"task": "x/../../../../victim/sub"}
     torch.save(content, file)
-    folder = default_folder(str(file), task("maze_fo"))
+    folder = PolicySpec.parse(str(file), "maze_fo").default_folder()
     assert folder.parent.parent == Path("runs/maze_fo")
     (tmp_path / "run").mkdir()
     file.rename(tmp_path / "run" / "best.ckpt")

@@ -18,7 +18,7 @@ from lmrl.play.app import _page
 from lmrl.play.game import Game, Offer, Order, listed_players, read_moves
 from lmrl.types import Policy, Request
 from tests.helpers.browser import accessibility_faults, contrast, opened
-from tests.play.test_web import ORDER, ask, enter, hidden_word, served, texts, typed
+from tests.play.test_web import ORDER, ask, enter, hidden_word, replace_policies, served, texts, typed
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ def test_players_that_take_long_to_load_are_named_and_nothing_else_is_ordered(
 ) -> None:
     loaded = threading.Event()
 
-    def load(*_: Any) -> Policy:
+    def load(name: str) -> Policy:
         assert loaded.wait(60)
         if fails:
             raise UserError("it is broken")
@@ -287,7 +287,7 @@ def test_players_that_take_long_to_load_are_named_and_nothing_else_is_ordered(
         tab.goto(f"{root}#k")
         tab.wait_for_selector("body[data-turns='0']")
         assert tab.is_enabled("#start") and tab.inner_text("#loading") == ""
-        monkeypatch.setattr("lmrl.play.game.named_policy", load)
+        replace_policies(monkeypatch, load)
         tab.click("label:has([value=watch]) span")
         tab.select_option("#left", "optimal")
         tab.click("#start")

@@ -23,15 +23,17 @@ import uvicorn
 from lmrl.cli import main
 from lmrl.commands.web import _chat_settings, _leading_to
 from lmrl.envs.registry import make, make_policy
+from lmrl.envs.task import Task
 from lmrl.errors import UserError
+from lmrl.loading import PolicySpec
 from lmrl.play.access import BoundedConnection, Keys, listen
 from lmrl.play.app import make_app
 from lmrl.play.game import Game, Offer, Order
 from lmrl.play.seat import Seat
-from lmrl.types import Policy, Reply, Request
+from lmrl.types import LoadedPolicy, Policy, Reply, Request
+from tests.contrib.study.test_page import EVIL
 from tests.helpers.browser import accessibility_faults, contrast, opened
 from tests.helpers.endpoints import Unruly, completion
-from tests.study.test_page import EVIL
 
 # -- games ------------------------------------------------------------------------------------------------------------
 
@@ -159,9 +161,19 @@ class Stuck:
         return [Reply("move up\n")]
 
 
+def replace_policies(monkeypatch: pytest.MonkeyPatch, load: Callable[[str], Policy]) -> None:
+    """Let every name but ``human`` stand for the policy that ``load(name)`` returns."""
+
+    def parse(name: str, task: Task) -> PolicySpec:
+        return PolicySpec(name, "human" if name == "human" else "scripted", task)
+
+    monkeypatch.setattr(PolicySpec, "parse", parse)
+    monkeypatch.setattr(PolicySpec, "load", lambda spec, *_, **__: LoadedPolicy(load(spec.name)))
+
+
 def test_if_one_player_fails_nobody_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    players: dict[str, Policy] = {"optimal": make_policy("maze_fo", "optimal"), "stuck": Stuck()}
-    monkeypatch.setattr("lmrl.play.game.named_policy", lambda name, *_: players[name])
+    policies: dict[str, Policy] = {"optimal": make_policy("maze_fo", "optimal"), "stuck": Stuck()}
+    replace_policies(monkeypatch, policies.__getitem__)
     game = Game(Order("maze_fo", ("optimal", "stuck"), seed=5))
     game.step(None)
     with pytest.raises(UserError, match="no answer"):
@@ -929,8 +941,7 @@ class Hostile:
 
 
 def test_hostile_texts_of_people_and_models_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmrl.play.game.named_policy", lambda *_: Hostile())
-    monkeypatch.setattr("lmrl.play.game.named_adviser", lambda *_: Hostile())
+    replace_policies(monkeypatch, lambda name: Hostile())
     evil = Order("twenty_questions", ("human", EVIL[0]), advisor=EVIL[1], env=[])
     with served(evil) as root, opened() as tab:
         tab.goto(f"{root}#k")

@@ -14,9 +14,9 @@ from lmrl.envs.maze.layouts import LAYOUTS, MOVES
 from lmrl.envs.registry import chat_prompt, make, task, tasks
 from lmrl.errors import UserError
 from lmrl.evaluation.result_files import read_json
+from lmrl.loading import PolicySpec
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.players import chat_player
 from lmrl.policies.chat.client import Messages
 from lmrl.policies.chat.policy import ChatPolicy, action_of
 from lmrl.types import Episode, Reply, Request
@@ -325,27 +325,32 @@ def saved(folder: Path, template: str | None = _TEMPLATE) -> Path:
     return folder
 
 
+def chat_policy(name: str, task: str, **settings: Any) -> Any:
+    """The policy that ``lmrl evaluate --policy NAME --chat SETTINGS`` would let play."""
+    return PolicySpec.parse(name, task).load(chat=settings).policy
+
+
 def test_a_local_model_plays_and_samples_by_seed(here: Path) -> None:
     saved(here / "model")
     name, settings = f"local:{here / 'model'}", {"reply": "plain", "max_tokens": 6, "slots": 2}
     requests = [Request(slot, slot, first_request("maze_fo").observations) for slot in range(5)]
-    player = chat_player(name, task("maze_fo"), **settings)
+    player = chat_policy(name, "maze_fo", **settings)
     said = player.act(requests)
     assert len({reply.text for reply in said}) > 1  # the published temperature is 1: it samples
     # The same answers by seed, whoever else is asked and in which order.
-    assert chat_player(name, task("maze_fo"), **settings).act(requests[::-1]) == said[::-1]
-    greedy = chat_player(name, task("maze_fo"), temperature=0.0, **settings).act(requests)
+    assert chat_policy(name, "maze_fo", **settings).act(requests[::-1]) == said[::-1]
+    greedy = chat_policy(name, "maze_fo", temperature=0.0, **settings).act(requests)
     assert len({reply.text for reply in greedy}) == 1
     told = player.describe()
     assert (told["endpoint"], told["temperature"], told["spent"]["requests"]) == ("local", 1.0, 5)
     with pytest.raises(UserError, match="max_context leaves 122 tokens for a conversation, got one of"):
-        chat_player(name, task("maze_fo"), max_context=128, max_tokens=6).act(requests)
+        chat_policy(name, "maze_fo", max_context=128, max_tokens=6).act(requests)
 
 
 def test_a_model_without_a_template_is_refused(here: Path) -> None:
     saved(here / "model", template=None)
     with pytest.raises(UserError, match="must be a model with a chat template, its tokenizer has none"):
-        chat_player("local:model", task("maze_fo"))
+        chat_policy("local:model", "maze_fo")
 
 
 @pytest.mark.slow
@@ -355,7 +360,7 @@ def test_a_real_server_is_asked_about_every_task(here: Path) -> None:
     with transformers_serve(here / "model") as (url, model):
         for name in tasks():
             settings = {"base_url": url, "max_tokens": 4, "reply": "plain"}
-            player = chat_player(f"chat:{model}", task(name), examples=None, **settings)
+            player = chat_policy(f"chat:{model}", name, examples=None, **settings)
             replies = player.act([first_request(name)] * 2)
             assert all(reply.text.endswith("\n") for reply in replies)
             assert player.describe()["spent"]["requests"] == 1  # the same conversation and seed: asked once
@@ -364,7 +369,7 @@ def test_a_real_server_is_asked_about_every_task(here: Path) -> None:
 @pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ unknown.name }}", "{% for %}"])
 def test_a_failing_template_is_said_in_one_line(here: Path, template: str) -> None:
     requests = [Request(0, 0, first_request("maze_fo").observations)]
-    player = chat_player(f"local:{saved(here / 'model', template)}", task("maze_fo"))
+    player = chat_policy(f"local:{saved(here / 'model', template)}", "maze_fo")
     with pytest.raises(UserError, match=r"the chat template of '.*model' fails: ") as error:
         player.act(requests)
     assert "\n" not in str(error.value)

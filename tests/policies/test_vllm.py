@@ -19,8 +19,8 @@ from lmrl.decoding.sampling import process_logits
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
+from lmrl.loading import PolicySpec
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.players import default_folder, is_trained, named_policy
 from lmrl.policies import LMPolicy, VLLMPolicy, load_vllm_policy
 from lmrl.policies.chat import endpoint
 from lmrl.rollout import episode_seed
@@ -241,7 +241,7 @@ def test_what_is_no_player_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
-    row, started = task("maze_fo"), time.monotonic()
+    started = time.monotonic()
     for name, settings, message in (
         (f"vllm:{nobody}#tiny", {"tokenizer": "lmrl"}, "no connection"),
         (f"vllm:{nobody}#tiny", {}, "needs the tokenizer of its model: --vllm tokenizer=FOLDER"),
@@ -254,13 +254,14 @@ def test_what_is_no_player_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> N
         ("random", {"tokenizer": "lmrl"}, r"vllm can be set for a model at a vLLM server only \(vllm:URL#MODEL\)"),
     ):
         with pytest.raises(UserError, match=message):
-            named_policy(name, row, vllm=settings)
+            PolicySpec.parse(name, "maze_fo").load(vllm=settings)
     with pytest.raises(UserError, match="beta can be set for a trained policy only"):
-        named_policy(f"vllm:{nobody}#tiny", row, vllm={"tokenizer": "lmrl"}, beta=1.0)
+        PolicySpec.parse(f"vllm:{nobody}#tiny", "maze_fo").load(vllm={"tokenizer": "lmrl"}, beta=1.0)
     assert time.monotonic() - started < 10, "no address is tried for minutes at the beginning"
-    assert not is_trained(f"vllm:{nobody}#tiny", row)
+    assert not PolicySpec.parse(f"vllm:{nobody}#tiny", "maze_fo").is_trained
     for name in ("tiny", "models/tiny", "models/tiny/"):
-        assert default_folder(f"vllm:{nobody}#{name}", row) == Path("runs/maze_fo/vllm-tiny/evaluation")
+        folder = PolicySpec.parse(f"vllm:{nobody}#{name}", "maze_fo").default_folder()
+        assert folder == Path("runs/maze_fo/vllm-tiny/evaluation")
 
 
 def test_an_exported_folder_says_what_is_read(folder: Path, tmp_path: Path) -> None:

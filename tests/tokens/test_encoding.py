@@ -15,7 +15,8 @@ from lmrl.datamodules import MazeDataModule
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.modules import BC, ILQL, load_module, load_policy
+from lmrl.loading import load_policy
+from lmrl.modules import BC, ILQL, load_module
 from lmrl.policies import LMPolicy
 from lmrl.tokens import encoding
 from lmrl.tokens.encoding import ChatEncoder, Window, encoder_for
@@ -197,7 +198,7 @@ def test_a_run_on_chat_plays_as_it_was_trained(data_path: Path, tmp_path: Path) 
     run.save_checkpoint(tmp_path / "last.ckpt")
     ilql.export(tmp_path / "last")  # as runs do: with the tokenizer
     assert load_module(tmp_path / "last.ckpt").context_window().rendering == "chat"
-    policy = load_policy(tmp_path / "last.ckpt", task("maze_fo"))
+    policy = load_policy(tmp_path / "last.ckpt", task("maze_fo")).policy
     request = Request(0, 0, OBSERVATIONS[:1])
     (ids,) = policy._context_builder.contexts([request])  # type: ignore[attr-defined]
     assert bc.tokenizer.decode(ids).endswith("<end_of_turn>\n<start_of_turn>model\n")

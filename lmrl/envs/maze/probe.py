@@ -11,7 +11,7 @@ from lmrl.envs.maze.env import Maze
 from lmrl.envs.maze.layouts import MOVES, Cell, Layout
 from lmrl.envs.task import Probe
 from lmrl.errors import UserError, in_one_line
-from lmrl.types import Policy, Request, Valued
+from lmrl.types import LoadedPolicy, Policy, Request, Valued, unwrapped
 
 __all__ = ["PROBE", "MazeProbe", "probe_maze", "read_probe"]
 
@@ -57,7 +57,7 @@ class MazeProbe:
         return sum(self.is_right(place) for place in range(len(self.positions)))
 
 
-def probe_maze(policy: Policy, task: str, env_arguments: Mapping[str, Any] | None = None) -> MazeProbe:
+def probe_maze(policy: Policy | LoadedPolicy, task: str, env_arguments: Mapping[str, Any] | None = None) -> MazeProbe:
     """Set the policy down once in every cell and ask for its first move, and for V if it has ``state_values``.
 
     Args:
@@ -68,6 +68,7 @@ def probe_maze(policy: Policy, task: str, env_arguments: Mapping[str, Any] | Non
     Raises:
         UserError: an unknown task, or one that is no maze.
     """
+    policy = unwrapped(policy)
     env = registry.make(task, **(env_arguments or {}))
     try:
         maze = env.unwrapped

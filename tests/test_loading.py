@@ -11,10 +11,9 @@ import pytest
 import lmrl
 from lmrl.cli import main
 from lmrl.data.storage import write_episodes
-from lmrl.envs.registry import task
 from lmrl.errors import UserError
-from lmrl.modules import BC, load_policy, trained_task
-from lmrl.players import default_folder
+from lmrl.loading import PolicySpec, load_policy
+from lmrl.modules import BC, trained_task
 from lmrl.tokens.encoding import Window
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
@@ -76,7 +75,7 @@ def test_a_name_a_path_and_an_object_stand_for_the_same_everywhere(runs: Path, k
         return [list(episode.actions) for episode in lmrl.evaluate(policy, task, 2).episodes]
 
     whole = said(player())
-    assert whole == said(lmrl.load_policy(player(), "maze_fo")) == said(lmrl.make_policy("maze_fo", player()))
+    assert whole == said(lmrl.load_policy(player(), "maze_fo"))
     if kind not in ("name", "policy"):  # a trained one knows what it plays
         assert whole == said(player(), None) == said(lmrl.load_policy(player()))
     else:
@@ -84,7 +83,7 @@ def test_a_name_a_path_and_an_object_stand_for_the_same_everywhere(runs: Path, k
             lmrl.evaluate(player())
     if kind in ("path", "text of a path", "checkpoint", "module"):
         assert whole == said(runs / "bc")
-        assert lmrl.load_policy(player(), temperature=0.25)._settings.temperature == 0.25  # type: ignore[attr-defined]
+        assert lmrl.load_policy(player(), temperature=0.25).policy._settings.temperature == 0.25  # type: ignore[attr-defined]
 
 
 def test_settings_are_refused_by_what_has_none(runs: Path) -> None:
@@ -93,7 +92,7 @@ def test_settings_are_refused_by_what_has_none(runs: Path) -> None:
     with pytest.raises(UserError, match="temperature can be set where a policy is made, not of LMPolicy"):
         lmrl.load_policy(policy, "maze_fo", temperature=0.5)
     with pytest.raises(UserError, match="temperature can be set for a trained policy only, not for 'random'"):
-        lmrl.make_policy("maze_fo", "random", temperature=0.5)
+        lmrl.load_policy("random", "maze_fo", temperature=0.5)
     with pytest.raises(UserError, match="no policy 'runs/none'"):
         lmrl.load_policy("runs/none", "maze_fo")
 
@@ -135,7 +134,7 @@ def test_a_run_that_does_not_say_its_task_plays_the_one_that_is_named(
     run = str(runs / "unknown")
     assert (trained_task(runs / "bc"), trained_task(run)) == ("maze_fo", None)
     assert lmrl.evaluate(run, "maze_fo", 1).task == "maze_fo"
-    with pytest.raises(UserError, match="does not say on which task it was trained: name one"):
+    with pytest.raises(UserError, match="name a task; .*unknown does not say which it plays"):
         load_policy(run)
     assert f"name a task; {run} does not say which it plays; known: " in failed(capsys, "evaluate", "--policy", run)
 
@@ -148,7 +147,7 @@ def test_a_run_that_does_not_say_its_task_plays_the_one_that_is_named(
         (
             "evaluate --policy clever",
             "known: human, zoo:TASK/NAME, chat:MODEL, local:PATH, vllm:URL#MODEL; with the name of a task also its "
-            "scripted players",
+            "scripted policies",
         ),
         (
             "evaluate wordle --policy clever",
@@ -200,7 +199,7 @@ def test_the_advisor_decides_what_is_played(
     ],
 )
 def test_where_results_go_if_nobody_says(name: str, settings: str, folder: str, runs: Path) -> None:
-    assert default_folder(name, task("maze_fo"), settings) == Path(folder)
+    assert PolicySpec.parse(name, "maze_fo").default_folder(settings) == Path(folder)
 
 
 def test_other_settings_do_not_replace_the_results_of_a_run(runs: Path) -> None:

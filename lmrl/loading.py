@@ -1,0 +1,371 @@
+"""The one place where a name (``random``, ``runs/maze_fo/ilql``, ``vllm:URL#MODEL``) becomes a policy.
+
+`PolicySpec.parse` reads a name once. Everything else asks the record that it returns.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from lmrl import modules, policies
+from lmrl.data.recording import dataset_path, generate
+from lmrl.data.storage import read_dataset, read_episodes
+from lmrl.envs import registry
+from lmrl.envs.outside import named_task
+from lmrl.envs.registry import chat_prompt, policy_names
+from lmrl.envs.task import Task
+from lmrl.errors import OtherTaskError, UserError, unknown
+from lmrl.models.zoo import is_zoo, zoo_policy
+from lmrl.policies import chat as chat_models
+from lmrl.policies.chat.policy import ChatPolicy, Speaker
+from lmrl.policies.human import HumanPolicy
+from lmrl.types import Episode, LoadedPolicy, Policy
+
+__all__ = ["Kind", "PolicySpec", "TrainedModule", "load_policy", "module_task", "own_tasks_only", "task_of"]
+
+HUMAN = "human"
+Kind: TypeAlias = Literal["scripted", "human", "trained", "zoo", "chat", "vllm"]
+
+# The class of lmrl.policies.chat that answers for each prefix of a chat model's name.
+_CLIENTS = {"chat": "ChatClient", "local": "LocalChat"}
+# Decoding settings that a model at a server takes. A trained policy takes all of `lmrl.modules.load_trained`.
+_SETTINGS: Mapping[Kind, tuple[str, ...]] = {"vllm": ("temperature", "top_k", "top_p"), "chat": ("temperature",)}
+_CHECKPOINTS = ("best", "last")
+_MAX_CHAT_TOKENS = 512
+_EXAMPLE_POOL = 1_000
+"""Episodes of a given file among which the examples of a chat prompt are chosen."""
+_EXAMPLE_EPISODES = 32
+"""Episodes of the default dataset among which they are chosen where no file is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """What the name of a policy stands for. `parse` makes one, `load` makes the policy.
+
+    Example::
+
+        spec = PolicySpec.parse("runs/maze_fo/ilql")
+        spec.kind, spec.task.name, spec.default_folder()  # 'trained', 'maze_fo', runs/maze_fo/ilql/evaluation
+        policy = spec.load(temperature=0.0).policy
+    """
+
+    name: str
+    """As the user typed it."""
+    kind: Kind
+    task: Task
+    """The task that the policy will play."""
+    allow_pickle: bool = False
+    """Also read a checkpoint with pickled objects. Reading one can run any code."""
+
+    @classmethod
+    def parse(cls, name: str, task: Task | str | None = None, *, allow_pickle: bool = False) -> "PolicySpec":
+        """Read the name of a policy.
+
+        Args:
+            name: one of the task's scripted policies (``random``, ``behaviour``, ...), ``human``, ``chat:MODEL``,
+                ``local:PATH``, ``vllm:URL#MODEL``, ``zoo:TASK/NAME``, a run folder, a checkpoint or an exported folder.
+            task: what the policy will play, or its name; None: the task on which it was trained.
+            allow_pickle: as of `lmrl.load_module`.
+
+        Raises:
+            UserError: the task or the policy is unknown, or `task` is None and the policy was not trained on one.
+        """
+        if not isinstance(task, Task):
+            task = task_of([name], task, allow_pickle=allow_pickle)
+        scripted = policy_names(task.name)
+        kind = _kind(name, scripted)
+        if kind is None:
+            raise _no_policy(name, [*scripted, HUMAN])
+        return cls(name, kind, task, allow_pickle)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the policy is one that lmrl trained: a run, a checkpoint, an exported folder, or one of the zoo."""
+        return self.kind in ("trained", "zoo")
+
+    @property
+    def published_settings(self) -> dict[str, float]:
+        """Decoding settings with which a policy of the zoo plays unless others are given; empty for other kinds."""
+        return dict(zoo_policy(self.name).settings) if self.kind == "zoo" else {}
+
+    def load(
+        self,
+        env: Mapping[str, Any] | None = None,
+        chat: Mapping[str, Any] | None = None,
+        vllm: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> LoadedPolicy:
+        """Make the policy.
+
+        Args:
+            env: arguments of the environment in which it will play.
+            chat: settings of a chat model: ``reply`` (json or plain), ``examples`` (a file of episodes from which the
+                examples in the prompt are taken), and those of `lmrl.policies.chat.client.ChatClient` or
+                `lmrl.policies.chat.local.LocalChat`.
+            vllm: settings of a model at a vLLM server: ``tokenizer``, ``timeout``, ``retries``, ``max_parallel``.
+            **settings: of a trained policy, those of `lmrl.modules.load_trained`; of a chat model, ``temperature``; at
+                a vLLM server, ``temperature``, ``top_k`` and ``top_p``.
+
+        Raises:
+            UserError: this kind of policy does not have such a setting, or the policy cannot be made.
+        """
+        if chat and self.kind != "chat":
+            raise UserError(f"chat can be set for a chat model only (chat:MODEL or local:PATH), not for {self.name!r}")
+        if vllm and self.kind != "vllm":
+            raise UserError(
+                f"vllm can be set for a model at a vLLM server only (vllm:URL#MODEL), not for {self.name!r}"
+            )
+        if self.is_trained:
+            if not settings.get("rerank"):
+                settings = {**self.published_settings, **settings}
+            return modules.load_trained(self.name, self.task, **{"allow_pickle": self.allow_pickle, **settings})
+        refused = [setting for setting in settings if setting not in _SETTINGS.get(self.kind, ())]
+        if refused:
+            raise UserError(f"{', '.join(refused)} can be set for a trained policy only, not for {self.name!r}")
+        policy: Policy
+        if self.kind == "vllm":
+            task = self.task
+            policy = policies.vllm_player(self.name, task.last_texts, task.max_action_tokens, vllm or {}, **settings)
+        elif self.kind == "chat":
+            policy = _chat_policy(self.name, self.task, env, **settings, **(chat or {}))
+        elif self.kind == "human":
+            policy = HumanPolicy()
+        else:
+            policy = registry.make_policy(self.task.name, self.name, env)
+        return LoadedPolicy(policy)
+
+    def load_advisor(self, env: Mapping[str, Any] | None = None, chat: Mapping[str, Any] | None = None) -> LoadedPolicy:
+        """Make the policy so that it says the action that it finds best: greedy if it samples.
+
+        Raises:
+            UserError: as `load`; or a human would have to be asked.
+        """
+        if self.kind == "human":
+            raise UserError("the advisor must be a policy, not 'human'")
+        # Chat models keep the published temperature, scripted policies have none.
+        samples = self.is_trained or self.kind == "vllm"
+        return self.load(env, chat, temperature=0.0) if samples else self.load(env, chat)
+
+    def default_folder(self, settings: str = "") -> Path:
+        """Return the folder of an evaluation where the user names none; reports look for it there.
+
+        It is ``RUN/evaluation`` for a run and its best checkpoint, ``RUN/evaluation_last`` for its last one. For other
+        policies, exported folders elsewhere, and runs that play another task than their own it is
+        ``runs/TASK/NAME/evaluation`` (``runs/TASK/ilql_of_maze_fo/evaluation``, ``runs/TASK/vllm-MODEL/evaluation``).
+
+        Args:
+            settings: names the settings that differ from the policy's own, as a part of the folder's name.
+        """
+        path = Path(self.name)
+        checkpoint = ""
+        # The task's name may be an address, so signs that folders cannot hold are replaced.
+        runs = Path("runs") / _folder_name(self.task.name)
+        if self.kind == "trained":
+            if path.suffix == ".ckpt" or path.name in _CHECKPOINTS:
+                checkpoint = path.stem.removeprefix("best")
+                path = path.parent
+            trained_on = modules.trained_task(self.name, allow_pickle=self.allow_pickle)
+            if trained_on not in (None, self.task.name):
+                # The name comes from the file, which may be anyone's: it must not lead to another folder.
+                folder = runs / _folder_name(f"{path.resolve().name}_of_{trained_on}")
+            elif any(path.glob("*.ckpt")):
+                folder = path
+            else:
+                folder = runs / path.resolve().name
+        elif self.kind == "zoo":
+            folder = runs / f"zoo-{path.name}"
+        elif self.kind == "vllm":
+            # The served model may have the name of a run, whose folder must stay its own.
+            folder = runs / f"vllm-{Path(self.name.rpartition('#')[2]).name}"
+        else:
+            model = self.name.partition(":")[2]
+            folder = runs / Path(model or self.name).name
+        parts = [part for part in ("evaluation", checkpoint, settings) if part]
+        return folder / "_".join(parts)
+
+
+def _kind(name: str, scripted: Sequence[str]) -> Kind | None:
+    """Return the kind of a policy by its name; None if there is no such policy.
+
+    A name of the zoo is looked up when the policy is loaded; the error then lists those that the zoo has.
+    """
+    prefix, _, model = name.partition(":")
+    if prefix == "vllm" and name != prefix:
+        return "vllm"
+    if prefix in _CLIENTS and model:
+        return "chat"
+    if name == HUMAN:
+        return "human"
+    if name in scripted:
+        return "scripted"
+    if is_zoo(name):
+        return "zoo"
+    return "trained" if Path(name).exists() else None
+
+
+def task_of(names: Sequence[str], task: str | None = None, *, allow_pickle: bool = False) -> Task:
+    """Return the task that policies will play.
+
+    Args:
+        names: of the policies.
+        task: the name of the task; None: the task on which the first trained policy among them was trained.
+        allow_pickle: as of `lmrl.load_module`.
+
+    Raises:
+        UserError: the task is unknown; or none is named, and no policy was trained on one.
+    """
+    if task is not None:
+        if Path(task).exists() and task not in registry.tasks():
+            raise UserError(f"the task must be the name of one, not a path: --policy {task} plays the task of that run")
+        return named_task(task)
+    kinds = [_kind(name, _scripted_policies()) for name in names]
+    for name, kind in zip(names, kinds, strict=True):
+        if kind in ("trained", "zoo"):
+            trained_on = modules.trained_task(name, allow_pickle=allow_pickle)
+            if trained_on is not None:
+                return registry.task(trained_on)
+    for name, kind in zip(names, kinds, strict=True):
+        if kind is None:
+            raise _no_policy(name, [HUMAN], "; with the name of a task also its scripted policies")
+    reason = f"; {', '.join(names)} does not say which it plays" if names else ""
+    raise UserError(f"name a task{reason}; known: {', '.join(registry.tasks())}")
+
+
+def _scripted_policies() -> list[str]:
+    """Return the names of the scripted policies of all tasks."""
+    names: list[str] = []
+    for task in registry.tasks():
+        names += policy_names(task)
+    return names
+
+
+def _no_policy(name: str, known: Sequence[str], more: str = "") -> UserError:
+    listed = ", ".join([*known, "zoo:TASK/NAME", "chat:MODEL", "local:PATH", "vllm:URL#MODEL"])
+    return UserError(f"no policy {name!r}: there is no such run folder or checkpoint; known: {listed}{more}")
+
+
+def _folder_name(text: str) -> str:
+    return re.sub(r"[^\w.=,+-]+", "-", text)
+
+
+@runtime_checkable
+class TrainedModule(Protocol):
+    """A trained module in memory that provides a policy: a `lmrl.modules.LanguageModule`."""
+
+    def policy(self, **settings: Any) -> Policy: ...
+
+
+def load_policy(
+    policy: Policy | LoadedPolicy | TrainedModule | PolicySpec | str | PathLike[str],
+    task: Task | str | None = None,
+    *,
+    env: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> LoadedPolicy:
+    """Load the policy that a name, a path or an object stands for.
+
+    `lmrl.evaluate` and `lmrl.rollout.rollout` take the result as it is; its field ``policy`` is the policy itself.
+
+    Example::
+
+        load_policy("runs/maze_fo/ilql", temperature=0.0)
+        load_policy("random", "maze_fo").policy.act(requests)
+
+    Args:
+        policy: a name as `PolicySpec.parse` takes it (``random``, ``zoo:maze_fo/ilql``, ``chat:MODEL``, ...), a run
+            folder, checkpoint or exported folder, a module in memory, or a policy.
+        task: what it will play, or its name; None: the task on which it was trained.
+        env: arguments of the environment in which it will play.
+        **settings: as of `PolicySpec.load` (``temperature``, ``beta``, ``rerank``, ``allow_other_task``, ...); of a
+            module in memory, those of its ``policy`` method.
+
+    Raises:
+        UserError: there is no such policy, or no task that it can play; it was trained on another task; or this kind
+            of policy does not have such a setting.
+    """
+    if isinstance(policy, str | PathLike):
+        policy = PolicySpec.parse(fspath(policy), task, allow_pickle=bool(settings.get("allow_pickle")))
+    if isinstance(policy, PolicySpec):
+        return policy.load(env, **settings)
+    # A policy may also have an attribute `policy`.
+    if isinstance(policy, TrainedModule) and not isinstance(policy, Policy | LoadedPolicy):
+        if not isinstance(task, Task):
+            task = task_of([], task or module_task(policy))
+        return LoadedPolicy(policy.policy(**{"max_new_tokens": task.max_action_tokens, **settings}), policy)
+    if settings:
+        kind = type(policy.policy if isinstance(policy, LoadedPolicy) else policy).__name__
+        raise UserError(f"{', '.join(settings)} can be set where a policy is made, not of {kind}")
+    return policy if isinstance(policy, LoadedPolicy) else LoadedPolicy(policy)
+
+
+def module_task(module: object) -> str | None:
+    """Return the name of the task on which a module in memory was trained; None if it does not say."""
+    made_with = getattr(module, "made_with", None) or {}
+    return made_with.get("task")
+
+
+@contextmanager
+def own_tasks_only() -> Iterator[None]:
+    """Refuse a policy that was trained on another task, without a hint to the option that would allow it."""
+    try:
+        yield
+    except OtherTaskError as error:
+        raise UserError(f"{error.args[0]}: lmrl play and lmrl web let a policy play its own task only") from error
+
+
+def _chat_policy(
+    name: str,
+    task: Task,
+    env: Mapping[str, Any] | None,
+    *,
+    temperature: float | None = None,
+    reply: str = "json",
+    examples: str | None = None,
+    **settings: Any,
+) -> ChatPolicy:
+    """Make a chat model that plays, with the published settings of the task where none are given.
+
+    Args:
+        name: ``chat:MODEL`` at an OpenAI-compatible endpoint, ``local:PATH`` on this machine.
+        task: what it will play.
+        env: arguments of the environment.
+        temperature: of sampling; None: the task's.
+        reply: ``json`` or ``plain``.
+        examples: file of episodes from which the examples in the prompt are taken; None: the task's dataset.
+        settings: of `lmrl.policies.chat.client.ChatClient` or `lmrl.policies.chat.local.LocalChat`.
+    """
+    prefix, _, model = name.partition(":")
+    client: Callable[..., Speaker] = getattr(chat_models, _CLIENTS[prefix])
+    known = [setting for setting in inspect.signature(client).parameters if setting not in ("model", "path")]
+    for setting in settings:
+        if setting not in known:
+            raise unknown(f"setting of {prefix} players", setting, [*known, "reply", "examples"])
+    prompt = chat_prompt(task.name)
+    episodes: list[Episode] = []
+    if examples is not None:
+        episodes = list(islice(read_dataset(examples, task.name), _EXAMPLE_POOL))
+    elif prompt.examples:
+        episodes = _first_episodes(task)
+    chosen = prompt.temperature if temperature is None else temperature
+    made = client(model, **{"max_tokens": _MAX_CHAT_TOKENS, **settings, "temperature": chosen})
+    return ChatPolicy(made, task.name, episodes, reply, env)
+
+
+def _first_episodes(task: Task) -> list[Episode]:
+    """Return the first episodes of the default dataset.
+
+    They come from its file if that is there. Otherwise they are recorded and kept: a longer dataset begins with the
+    same episodes.
+    """
+    path = dataset_path(task.name, task.dataset_size, 0)
+    if not path.is_file():
+        path = dataset_path(task.name, _EXAMPLE_EPISODES, 0)
+    if not path.is_file():
+        path = generate(task.name, _EXAMPLE_EPISODES, progress=False)
+    return list(islice(read_episodes(path), _EXAMPLE_EPISODES))
