@@ -134,7 +134,7 @@ def test_a_run_that_does_not_say_its_task_plays_the_one_that_is_named(
     run = str(runs / "unknown")
     assert (trained_task(runs / "bc"), trained_task(run)) == ("maze_fo", None)
     assert lmrl.evaluate(run, "maze_fo", 1).task == "maze_fo"
-    with pytest.raises(UserError, match="name a task; .*unknown does not say which it plays"):
+    with pytest.raises(UserError, match=r"name a task; .*unknown does not say which it plays"):
         load_policy(run)
     assert f"name a task; {run} does not say which it plays; known: " in failed(capsys, "evaluate", "--policy", run)
 
