@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from lmrl.envs import registry
-from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.base import Opening, TextEnv, Turn
 from lmrl.envs.task import ChatPrompt, Task
 from lmrl.errors import UserError, check_range, in_one_line, unknown, without_secrets
 from lmrl.types import LARGEST_REWARD
@@ -136,21 +136,24 @@ class OpenEnvGame(TextEnv):
     def _check_options(self, options: Mapping[str, Any]) -> None:
         """The server knows."""
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         seed = int(self.np_random_seed)
         data = {"seed": seed, "options": options} if options else {"seed": seed}
         try:
-            text, _, _, _, info = self._ask("reset", data)
+            answer = self._ask("reset", data)
         except ConnectionError:
-            text, _, _, _, info = self._told("reset", data)  # it was idle for too long, or the server is another one
+            # The session was idle for too long, or the server has been restarted: try once more on a new connection.
+            answer = self._ask_or_fail("reset", data)
+        info = answer.info
         start = info.pop("start", {})
-        _ = info.pop("seed", None)
-        return text, str(info.pop("task_id", f"{self._url} {seed}")), start if isinstance(start, dict) else {}, info
+        info.pop("seed", None)
+        task_id = str(info.pop("task_id", f"{self._url} {seed}"))
+        return Opening(answer.text, task_id, start if isinstance(start, dict) else {}, info)
 
-    def _turn(self, action: str) -> Turn:
-        return self._told("step", {self._action: action})
+    def turn(self, action: str) -> Turn:
+        return self._ask_or_fail("step", {self._action: action})
 
-    def _told(self, kind: str, data: Mapping[str, Any]) -> Turn:
+    def _ask_or_fail(self, kind: str, data: Mapping[str, Any]) -> Turn:
         """Ask like `_ask`, but turn a lost connection into an error for the user."""
         try:
             return self._ask(kind, data)
@@ -214,8 +217,9 @@ class OpenEnvGame(TextEnv):
         ours = {"text", "terminated", "truncated"} <= set(seen) and isinstance(info, dict)
         told = _facts(info) if ours and info is not None else {}
         told |= {key: told.get(key) is True for key in ("illegal", "success")}
-        ends = (seen["terminated"] is True, seen["truncated"] is True) if ours else (done, False)
-        return (self._text_of(seen), reward, *ends, told)
+        terminated = seen["terminated"] is True if ours else done
+        truncated = ours and seen["truncated"] is True
+        return Turn(self._text_of(seen), reward, terminated, truncated, told)
 
     def _text_of(self, seen: Mapping[str, Any]) -> str:
         texts = [name for name, value in seen.items() if isinstance(value, str)]
@@ -308,7 +312,7 @@ class TextArenaGame(TextEnv):
         self._chance = (random.Random(0).getstate(), np.random.RandomState(0).get_state())
         self._game: Any = None
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         seed = int(self.np_random_seed)
         arena = _arena()
         self._chance = (random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state())
@@ -322,21 +326,21 @@ class TextArenaGame(TextEnv):
             if not isinstance(self._game.state, arena.SinglePlayerState):
                 raise UserError(f"{self._name} is not for one player: only those games can be played")
             text, _ = self._new_text()
-        return text, f"{self._name} {seed}", {}, {}
+        return Opening(text, task_id=f"{self._name} {seed}", start={})
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         with self._own_chance():
             done, _ = self._game.step(action)
             text, illegal = self._new_text()
             if not done:
-                return text, 0.0, False, False, {"illegal": illegal, "success": False}
+                return Turn(text, 0.0, False, False, {"illegal": illegal, "success": False})
             rewards, facts = self._game.close()
         reward = float((rewards or {}).get(0, 0.0))
         told = (facts or {}).get(0, {})
         reason = str(told.get("reason", ""))
         text = "\n".join(filter(None, (text, reason)))
         info = {"illegal": illegal or bool(told.get("invalid_move")), "success": reward >= 1, "reason": reason}
-        return text, reward, True, False, info
+        return Turn(text, reward, terminated=True, truncated=False, info=info)
 
     def _new_text(self) -> tuple[str, bool]:
         """Return the text since the last turn without the player's own words, and whether a move was invalid."""

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lmrl.envs.base import DialogueEnv, Outcome, Turn
+from lmrl.envs.base import DialogueEnv, Opening, Turn
 from lmrl.envs.car_dealer.buyer import ScriptedBuyer
 from lmrl.envs.car_dealer.lines import CHOICES, draw_buyer, read
 from lmrl.errors import UserError
@@ -141,16 +141,16 @@ class CarDealer(DialogueEnv):
         """Some lines that make sense; all others are legal too."""
         return LINES
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         self._buyer = draw_buyer(self.np_random, options)
         self._heard = []
         self._said = []
         self._deciding = False
         start = self._buyer.facts()
         self._known = {**start, "profile": self._buyer.prompt}
-        return HEADER, " ".join(map(str, start.values())), start, {}
+        return Opening(HEADER, task_id=" ".join(map(str, start.values())), start=start)
 
-    def _say(self, action: str) -> PartnerRequest:
+    def on_action(self, action: str) -> PartnerRequest:
         self._heard.append(" ".join(action.split())[:_LONGEST] + "\n")
         return self._ask("")
 
@@ -160,7 +160,7 @@ class CarDealer(DialogueEnv):
             "car_dealer", self._known, tuple(self._heard), tuple(self._said), self._facts["seed"], begin
         )
 
-    def _hear(self, reply: str) -> Outcome:
+    def on_reply(self, reply: str) -> Turn | PartnerRequest:
         line = " ".join(reply.split())
         if self._deciding:
             # Some partners complete what they are given, others begin it again.
@@ -171,12 +171,12 @@ class CarDealer(DialogueEnv):
             return self._concluded(sale)
         if 2 * len(self._said) >= self.max_texts:
             return self._ask(BEGIN)
-        return self._said[-1], 0.0, False, False, self._info(False)
+        return Turn(self._said[-1], 0.0, terminated=False, truncated=False, info=self._info(False))
 
     def _concluded(self, sale: Sale | None) -> Turn:
         units = {kind: sale.reward(kind, self._buyer.budget) if sale else 0.0 for kind in ("revenue", "fancy")}
         info = {**self._info(bool(sale and sale.bought)), "output": sale.output() if sale else None, **units}
-        return self._said[-1], units[self.reward], True, False, info
+        return Turn(self._said[-1], units[self.reward], terminated=True, truncated=False, info=info)
 
     def _info(self, success: bool) -> dict[str, Any]:
         return {"illegal": not read(self._heard[-1]).words, "success": success}

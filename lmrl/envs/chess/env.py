@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import chess
 
-from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.base import Opening, TextEnv, Turn
 from lmrl.envs.chess.opponents import make_opponent
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError, check_range
@@ -107,7 +107,7 @@ class Chess(TextEnv):
         board = _position(options["fen"]) if "fen" in options else chess.Board()
         return board, board.fen()
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         replies = _black_moves(options.get("replies", ()))
         self._board, task_id = self._start_board(options)
         self._moves = 0
@@ -118,16 +118,17 @@ class Chess(TextEnv):
         if self._replies:
             start["replies"] = list(self._replies)
         self._fen = start["fen"]
-        return spaced_fen(self._fen), task_id, start, self._facts_now()
+        return Opening(spaced_fen(self._fen), task_id, start, info=self._facts_now())
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         self._moves += 1
         move = _legal(self._board, plain_san(action))
         reward, over = (-1.0, False) if move is None else self._play(move)
         if move is not None:
             self._fen = self._board.fen()
         info = {"illegal": move is None, "success": over and reward == 1.0, **self._facts_now()}
-        return spaced_fen(self._fen), reward, over, not over and self._moves > self.max_moves, info
+        out_of_time = not over and self._moves > self.max_moves
+        return Turn(spaced_fen(self._fen), reward, terminated=over, truncated=out_of_time, info=info)
 
     def _play(self, move: chess.Move) -> tuple[float, bool]:
         """Both moves: the reward for White and whether the game is over."""

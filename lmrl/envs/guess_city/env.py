@@ -3,7 +3,7 @@
 import unicodedata
 from typing import Any, ClassVar
 
-from lmrl.envs.base import DialogueEnv, Outcome, Turn
+from lmrl.envs.base import DialogueEnv, Opening, Turn
 from lmrl.envs.guess_city.cities import City, cities, city_named, topics
 from lmrl.envs.guess_city.oracle import ScriptedResident, guarded, guessed
 from lmrl.errors import unknown
@@ -77,7 +77,7 @@ class GuessCity(DialogueEnv):
     def _city(self) -> City:
         return city_named(self._name)
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         every = [city.name for city in cities()]
         if "city" in options and options["city"] not in every:
             raise unknown("city", str(options["city"])[:60], every)
@@ -86,9 +86,9 @@ class GuessCity(DialogueEnv):
         self._name = options.get("city", every[int(drawn)])
         self._heard = []
         self._said = []
-        return HEADER, self._name, {"city": self._name}, {}
+        return Opening(HEADER, task_id=self._name, start={"city": self._name})
 
-    def _say(self, action: str) -> Outcome:
+    def on_action(self, action: str) -> Turn | PartnerRequest:
         self._heard.append(" ".join(action.split())[:_LONGEST] + "\n")
         if not any(sign.isalpha() for sign in self._heard[-1]):
             return self._answered(_NO_QUESTION, illegal=True)
@@ -98,7 +98,7 @@ class GuessCity(DialogueEnv):
         known = {"city": city.name, "aliases": city.aliases, "country": city.country, "facts": city.facts}
         return PartnerRequest("guess_city", known, tuple(self._heard), tuple(self._said), self._facts["seed"])
 
-    def _hear(self, reply: str) -> Turn:
+    def on_reply(self, reply: str) -> Turn:
         line = unicodedata.normalize("NFKD", " ".join(reply.split())[:_LONGEST_REPLY])
         line = line.encode("ascii", "ignore").decode().strip()
         kept = guarded(line, self._city, self._heard)
@@ -108,4 +108,4 @@ class GuessCity(DialogueEnv):
         self._said.append(text)
         over = success or len(self._said) == QUESTIONS
         info = {"illegal": illegal, "success": success, "refused": refused}
-        return text, 0.0 if success else -1.0, over, False, info
+        return Turn(text, 0.0 if success else -1.0, terminated=over, truncated=False, info=info)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
-from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.base import Opening, TextEnv, Turn
 from lmrl.envs.maze.layouts import MOVES, Cell, Layout, find_layout
 from lmrl.envs.task import ChatPrompt, Guide
 from lmrl.errors import UserError, check_range, unknown
@@ -113,7 +113,7 @@ class Maze(TextEnv):
         marks[self._cell[0]][self._cell[1]] = "P"
         return "\n".join(map("".join, marks)) + "\n"
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         goal = self._free_cell("goal", options["goal"]) if "goal" in options else self.layout.goal
         cell = self._first_cell(goal, options)
         if goal != self._goal:
@@ -122,7 +122,8 @@ class Maze(TextEnv):
         self._cell = cell
         self._actions = 0
         task_id = f"{cell[0]},{cell[1]}>{goal[0]},{goal[1]}"
-        return self._table[cell][0], task_id, {"init_position": cell, "goal": goal}, {"position": cell, "goal": goal}
+        start = {"init_position": cell, "goal": goal}
+        return Opening(self._table[cell][0], task_id, start, info={"position": cell, "goal": goal})
 
     def _first_cell(self, goal: Cell, options: dict[str, Any]) -> Cell:
         if "init_position" in options:
@@ -145,7 +146,7 @@ class Maze(TextEnv):
             raise UserError(f"{name} must be a free cell of the maze, got {(row, col)}")
         return row, col
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         here, moves = self._table[self._cell]
         move = moves.get(action)
         if self._actions == self.max_steps:
@@ -158,11 +159,12 @@ class Maze(TextEnv):
         else:
             self._cell, text, reward, done = move
         info = {"illegal": move is None, "success": done, "position": self._cell, "goal": self._goal}
-        return text, reward, done, False, info
+        return Turn(text, reward, terminated=done, truncated=False, info=info)
 
     def _out_of_time(self, unseen: str, illegal: bool) -> Turn:
         info = {"illegal": illegal, "success": False, "position": self._cell, "goal": self._goal}
-        return _FAILURE, _FAILURE_REWARD, False, True, {**info, "final_observation": unseen}
+        info["final_observation"] = unseen
+        return Turn(_FAILURE, _FAILURE_REWARD, terminated=False, truncated=True, info=info)
 
 
 # A maze has few cells, so all that a step needs is worked out once per layout and goal, and shared by all mazes.

@@ -42,7 +42,7 @@ def maze_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
         fit = _fit(env, start, game)
         if fit is not None:
             fits.append(fit)
-    last = _last_text(game, {fit.answer[0] for fit in fits})
+    last = _last_text(game, {fit.answer.text for fit in fits})
     if last is None:
         known -= 1
         last = game.observations[known]
@@ -53,8 +53,8 @@ def maze_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
     info["illegal"] = sum(action not in row.actions for action in game.actions[:known])
     if len(fits) == 1:
         info["start"] = dict(fits[0].start)
-        if last == _FAILURE and "final_observation" in fits[0].answer[4]:
-            info["final_observation"] = fits[0].answer[4]["final_observation"]
+        if last == _FAILURE and "final_observation" in fits[0].answer.info:
+            info["final_observation"] = fits[0].answer.info["final_observation"]
     return Episode(
         task=row.name,
         observations=(*game.observations[:known], last),
@@ -84,10 +84,10 @@ def _fit(env: TextEnv, start: Mapping[str, Any], game: Game) -> _Fit | None:
         if text != game.observations[turn]:
             return None
         answer = env.step(action)
-        text = answer[0]
+        text = answer.text
         if turn == len(game.actions) - 1:
             return _Fit(start, answer)
-        if answer[2] or answer[3]:
+        if answer.terminated or answer.truncated:
             return None
     return None
 

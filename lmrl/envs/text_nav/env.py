@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.base import Opening, TextEnv, Turn
 from lmrl.envs.task import ChatPrompt, Guide
 from lmrl.envs.text_nav.house import OBJECTIVE, ROOMS, State, begin, carried, commands, described, obey, refusal, told
 from lmrl.errors import check_range, unknown
@@ -65,16 +65,16 @@ class TextNav(TextEnv):
         """The admissible commands."""
         return [f"{command}\n" for command in commands(self._state)]
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         room = options["room"] if "room" in options else ROOMS[int(self.np_random.integers(len(ROOMS)))]
         if room not in ROOMS:
             raise unknown("room", str(room), ROOMS)
         self._state = begin(room)
         self._steps = 0
         text = f"{OBJECTIVE}\n\n{described(self._state, self.prose_seed, self._named)}\n{self._commands(self._state)}"
-        return text, room, {"room": room}, self._where()
+        return Opening(text, task_id=room, start={"room": room}, info=self._where())
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         self._steps += 1
         key = (self._state, action.strip())
         if key not in self._answers:
@@ -102,7 +102,8 @@ class TextNav(TextEnv):
         if over:
             text += _ending(won, self._steps)
         info = {"illegal": illegal, "success": won, **self._where()}
-        return text, float(won), over, not over and self._steps >= self.max_steps, info
+        out_of_time = not over and self._steps >= self.max_steps
+        return Turn(text, float(won), terminated=over, truncated=out_of_time, info=info)
 
     def _commands(self, state: State) -> str:
         return f"\nAdmissible commands: {', '.join(commands(state))}\n" if self.show_commands else ""

@@ -6,7 +6,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, ClassVar
 
-from lmrl.envs.base import DialogueEnv, Outcome, Turn
+from lmrl.envs.base import DialogueEnv, Opening, Turn
 from lmrl.envs.task import TaskTokens, words_as_tokens
 from lmrl.envs.twenty_questions.meaning import is_guess, meaning
 from lmrl.envs.twenty_questions.objects import Thing, place_of, properties, things
@@ -110,11 +110,11 @@ class TwentyQuestions(DialogueEnv):
         """A guess of each object; any other question is legal too."""
         return [*_guesses()]
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         self._thing = self._hidden(options)
         self._asked = []
         self._answers = []
-        return _HEADER, self._thing.name, {"word": self._thing.name}, {}
+        return Opening(_HEADER, task_id=self._thing.name, start={"word": self._thing.name})
 
     def _hidden(self, options: dict[str, Any]) -> Thing:
         every = things()
@@ -126,7 +126,7 @@ class TwentyQuestions(DialogueEnv):
             return every[(self.np_random_seed or 0) % len(every)]
         return every[int(self.np_random.integers(len(every)))]
 
-    def _say(self, action: str) -> Outcome:
+    def on_action(self, action: str) -> Turn | PartnerRequest:
         self._asked.append(action)
         if not _WORD.search(action):
             return self._answered(_NO, illegal=True)
@@ -138,14 +138,15 @@ class TwentyQuestions(DialogueEnv):
             seed=self._facts["seed"],
         )
 
-    def _hear(self, reply: str) -> Turn:
+    def on_reply(self, reply: str) -> Turn:
         return self._answered(_YES if reply.strip().lower().startswith("yes") else _NO, illegal=False)
 
     def _answered(self, answer: str, illegal: bool) -> Turn:
         self._answers.append(answer)
         solved = answer == _YES and is_guess(self._asked[-1], self._thing.variants)
         over = solved or len(self._asked) == QUESTIONS
-        return answer, 0.0 if solved else -1.0, over, False, {"illegal": illegal, "success": solved}
+        info = {"illegal": illegal, "success": solved}
+        return Turn(answer, 0.0 if solved else -1.0, terminated=over, truncated=False, info=info)
 
 
 def guess_of(thing: Thing) -> str:

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.base import Opening, TextEnv, Turn
 from lmrl.envs.task import ChatPrompt, TaskTokens
 from lmrl.errors import UserError
 
@@ -179,16 +179,16 @@ class Wordle(TextEnv):
         """The whole vocabulary."""
         return [spaced(word) for word in self.vocabulary.words]
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         words = self.vocabulary.words
         self._word = options["word"] if "word" in options else words[int(self.np_random.integers(len(words)))]
         if self._word not in self.vocabulary.index:
             raise UserError(f"word must be one of the {len(words)} words of the vocabulary, got {self._word!r:.60}")
         self._tries = 0
         self._said = []
-        return _HEADER, self._word, {"word": self._word}, {}
+        return Opening(_HEADER, task_id=self._word, start={"word": self._word})
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         self._tries += 1
         guess = word_of(action)
         legal = guess in self.vocabulary.index
@@ -197,7 +197,8 @@ class Wordle(TextEnv):
         reward = 0.0 if solved else -1.0 if legal else self.bad_word_reward
         text = spaced(answer)
         self._said += (action if action.endswith("\n") else f"{action}\n", text)
-        return text, reward, solved or self._tries == TRIES, False, {"illegal": not legal, "success": solved}
+        over = solved or self._tries == TRIES
+        return Turn(text, reward, over, truncated=False, info={"illegal": not legal, "success": solved})
 
 
 def word_of(action: str) -> str:
