@@ -2,11 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import gymnasium
 
@@ -14,6 +12,7 @@ from lmrl.envs.scores import OwnScale, Scores
 from lmrl.types import Episode, PartnerRequest, Policy, Request, Start
 
 __all__ = [
+    "BranchingRandom",
     "ChatPrompt",
     "Guide",
     "MakeRecording",
@@ -28,7 +27,6 @@ __all__ = [
     "TaskTokens",
     "TokensOf",
     "Tuning",
-    "decided_by",
     "least_of",
     "recording_seed",
     "turn_chance",
@@ -266,37 +264,31 @@ def recording_seed(seed: int, index: int) -> int:
     return Random(f"episode {seed} {index}").getrandbits(53)
 
 
-_decided_by: ContextVar[Random | None] = ContextVar("decided_by", default=None)
-
-
 def turn_chance(request: Request) -> Random:
-    """A generator that follows from the episode's seed and the turn, and from nothing else.
+    """Return the generator for one decision of a scripted player.
 
-    So a player's moves do not depend on which other episodes it plays at the same time.
+    It is ``request.chance`` if the caller has set it. Otherwise it follows from the episode's seed and the turn alone,
+    so a player's moves do not depend on which other episodes it plays at the same time.
     """
-    return _decided_by.get() or Random(f"turn {request.seed} {request.turn}")
+    if request.chance is not None:
+        return request.chance
+    return Random(f"turn {request.seed} {request.turn}")
 
 
-@contextmanager
-def decided_by(chance: Random) -> Iterator[None]:
-    """Inside, `turn_chance` is this generator, for calculations over all possible moves (`lmrl.data.floor`)."""
-    token = _decided_by.set(chance)
-    try:
-        yield
-    finally:
-        _decided_by.reset(token)
+class BranchingRandom(Random):
+    """A generator that follows every outcome of a decision, instead of drawing one (`lmrl.data.floor`)."""
+
+    def least_of(self, population: Sequence[T], cum_weights: Sequence[float], k: int, key: Callable[[T], float]) -> T:
+        """Decide like the function `least_of`, but in one step instead of ``k`` draws."""
+        raise NotImplementedError
 
 
 def least_of(
     chance: Random, population: Sequence[T], cum_weights: Sequence[float], k: int, key: Callable[[T], float]
 ) -> T:
-    """Draw `k` members with replacement and return the one with the least key; among equals, the first drawn.
-
-    A generator that calculates over all possible moves has a method of this name, which need not try all draws.
-    """
-    reckoned = getattr(chance, "least_of", None)
-    if reckoned is not None:
-        return cast(T, reckoned(population, cum_weights, k, key))
+    """Draw `k` members with replacement and return the one with the least key; among equals, the first drawn."""
+    if isinstance(chance, BranchingRandom):
+        return chance.least_of(population, cum_weights, k, key)
     return min(chance.choices(population, cum_weights=cum_weights, k=k), key=key)
 
 
