@@ -58,7 +58,7 @@ class TextEnv(gymnasium.Env[str, str]):
     them, and `render` if it has more to show than its last text.
 
     Args:
-        render_mode: for Gymnasium's sake; `render` gives text whatever it says.
+        render_mode: part of Gymnasium's interface, without effect: `render` always returns text.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (declared so by Gymnasium)
@@ -80,7 +80,7 @@ class TextEnv(gymnasium.Env[str, str]):
         """Begin an episode.
 
         Args:
-            seed: decides everything that is random. Without one the next seed is drawn from the generator of the last.
+            seed: decides everything that is random. Without one, the next seed is drawn from the generator of the last.
             options: see `reset_options`; what they fix is not random.
 
         Returns:
@@ -126,11 +126,11 @@ class TextEnv(gymnasium.Env[str, str]):
         return turn
 
     def render(self) -> str:
-        """The last text (games with a board draw it)."""
+        """Return the last text (games with a board draw it)."""
         return self._text
 
     def legal_actions(self) -> Sequence[str]:
-        """Actions that are legal now, or some of them; empty where they cannot be listed."""
+        """Return actions that are legal now, all or some of them; empty if they cannot be listed."""
         return ()
 
     def _check_options(self, options: Mapping[str, Any]) -> None:
