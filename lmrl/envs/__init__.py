@@ -1,4 +1,4 @@
-"""The games, their registration, and the laws that every environment obeys."""
+"""The games, their registry, and the laws that every environment obeys."""
 
 from lmrl.envs.base import Opening, TextEnv, Turn
 from lmrl.envs.checker import LawBroken, check_env
@@ -8,15 +8,5 @@ from lmrl.envs.scores import Scores, normalize
 from lmrl.envs.task import Task
 
 __all__ = [
-    "LawBroken",
-    "Opening",
-    "Scores",
-    "Task",
-    "TextEnv",
-    "Turn",
-    "check_env",
-    "make",
-    "normalize",
-    "task",
-    "tasks",
-]
+    "LawBroken", "Opening", "Scores", "Task", "TextEnv", "Turn", "check_env", "make", "normalize", "task", "tasks",
+]  # fmt: skip

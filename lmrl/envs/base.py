@@ -71,8 +71,8 @@ class TextEnv(gymnasium.Env[str, str]):
         self.render_mode = render_mode
         self.observation_space = spaces.Text(max_length=4096, charset=string.printable)
         self.action_space = spaces.Text(max_length=512, charset=string.printable)
-        self._facts: dict[str, Any] = {}
-        self._start: dict[str, Any] = {}
+        self._facts: dict[str, Any] = {}  # entries of every ``info`` of the episode
+        self._start: dict[str, Any] = {}  # reset options that repeat the episode's beginning
         self._text = ""
         self._playing = False
 
@@ -91,6 +91,7 @@ class TextEnv(gymnasium.Env[str, str]):
         """
         options = dict(options or {})
         self._check_options(options)
+        # Without a seed, the generator of the last episode draws one; so info["seed"] repeats any episode.
         seed = int(self.np_random.integers(2**31)) if seed is None else _natural(seed)
         super().reset(seed=seed)
         opening = self.begin(options)
@@ -98,6 +99,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self._start = dict(opening.start)
         self._facts = {"seed": seed, "task_id": opening.task_id}
         self._playing = True
+        # `start` is copied each time, because the caller may change its info.
         info = {**self._facts, "start": {**self._start}, "illegal": False, "success": False, **opening.info}
         return opening.text, info
 
@@ -115,14 +117,15 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def _require_playing(self) -> None:
         if not self._playing:
-            raise UserError(f"step() needs a running episode, but {self._why_not()}: call reset() first")
+            why = "the last one is over" if self._facts else "none has begun"
+            raise UserError(f"step() needs a running episode, but {why}: call reset() first")
 
     def _ended(self, turn: Turn) -> Turn:
         """Note the end of a turn, and add the facts of the episode to its ``info``."""
         self._playing = not (turn.terminated or turn.truncated)
         self._text = turn.text
         turn.info.update(self._facts)
-        turn.info["start"] = {**self._start}  # a copy each time: the caller may change its info
+        turn.info["start"] = {**self._start}
         return turn
 
     def render(self) -> str:
@@ -169,11 +172,9 @@ class TextEnv(gymnasium.Env[str, str]):
         """
         raise NotImplementedError
 
-    def _why_not(self) -> str:
-        return "the last one is over" if self._facts else "none has begun"
-
 
 def _natural(seed: Any) -> int:
+    # Whole numbers of NumPy and torch count, booleans do not.
     try:
         number = operator.index(seed)
     except TypeError:

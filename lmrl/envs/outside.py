@@ -216,7 +216,7 @@ class OpenEnvGame(TextEnv):
         # Only a server of ours sends `info` and distinguishes truncation from termination.
         server_info = observation.get("info")
         ours = {"text", "terminated", "truncated"} <= set(observation) and isinstance(server_info, dict)
-        info = _facts(server_info) if ours else {}
+        info = _facts(server_info or {}) if ours else {}
         info["illegal"] = info.get("illegal") is True
         info["success"] = info.get("success") is True
         terminated = observation["terminated"] is True if ours else done

@@ -38,8 +38,8 @@ def men_parts(men: str) -> dict[str, tuple[str, ...]]:
     """Return the tokens of pieces on squares, made of kind, square, file and rank."""
     parts: dict[str, tuple[str, ...]] = {}
     for man, square in product(men, _SQUARES):
-        file, rank = square
-        parts[f"{man}{square} "] = (man, f"{man}{square}", f"on {square}", f"on file {file}", f"on rank {rank}")
+        position = (f"on {square}", f"on file {square[0]}", f"on rank {square[1]}")
+        parts[f"{man}{square} "] = (man, f"{man}{square}", *position)
     return parts
 
 
@@ -69,7 +69,8 @@ def move_parts(pieces: str, pawns: bool = False) -> dict[str, tuple[str, ...]]:
         promotions[f"={man}{end}"] = (f"={man}", *ends[end])
     targets: dict[str, tuple[str, ...]] = {}
     for square in _SQUARES:
-        file, rank = square
+        file = square[0]
+        rank = square[1]
         for end, parts in (ends | promotions if pawns and rank == "8" else ends).items():
             targets[spaced_san(f"{square}{end}")] = (f"to {square}", f"file {file}", f"rank {rank}", *parts)
     if pawns:
