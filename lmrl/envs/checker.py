@@ -6,6 +6,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -83,25 +84,19 @@ class LawBroken(UserError):
         self.law = law
 
 
+@dataclass(frozen=True)
 class Trial:
-    """One law being tried.
+    """One law being tried."""
 
-    Args:
-        law: its name.
-        make: makes an environment.
-        seed: of the first episode.
-        texts: how many odd texts the environment must answer.
-        last_texts: how many texts a policy reads; None: all.
-    """
-
-    def __init__(
-        self, law: str, make: Callable[[], TextEnv], seed: int, texts: int, last_texts: int | None = None
-    ) -> None:
-        self.law = law
-        self.make = make
-        self.seed = seed
-        self.texts = texts
-        self.last_texts = last_texts
+    law: str
+    """Name of the law."""
+    make: Callable[[], TextEnv]
+    seed: int
+    """Seed of the first episode."""
+    texts: int
+    """Number of odd texts that the environment must answer."""
+    last_texts: int | None = None
+    """Number of newest texts that a policy reads; None: all."""
 
     def require(self, condition: bool, what: str) -> None:
         """Raise `LawBroken` unless the condition holds."""

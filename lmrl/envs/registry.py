@@ -338,11 +338,7 @@ def partner_prompts(task_name: str) -> PartnerPrompts:
 
 
 def make_picture(task_name: str, make: Callable[[], gymnasium.Env[str, str]]) -> Picture | None:
-    """Make the picture of a task, which draws its episodes, or return None if it has none.
-
-    Args:
-        task_name: name of the task.
-        make: makes the environment; called when the picture needs it.
+    """Make the picture of a task, for an environment that is made on demand, or return None if the task has none.
 
     Raises:
         UserError: for an unknown task; what `make` raises.

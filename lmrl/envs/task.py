@@ -87,10 +87,6 @@ class ChatPrompt:
     """Turns an action into the text that is shown."""
 
 
-def _as_it_is(text: str) -> str:
-    return text
-
-
 def _no_note(request: Request, env: Mapping[str, Any]) -> str:
     return ""
 
@@ -105,7 +101,7 @@ class Guide:
     """The text to type."""
     example: tuple[str, str]
     """An action, and a possible answer of the environment to it."""
-    spelling: Callable[[str], str] = _as_it_is
+    spelling: Callable[[str], str] = str
     """Turns an observation or an action into the text that people read."""
     note: Callable[[Request, Mapping[str, Any]], str] = _no_note
     """Explains the newest texts, from the request and the arguments of the environment. It must not reveal more than

@@ -93,13 +93,8 @@ def _answered(
 ) -> str | None:
     """Return the position after both moves as text, or None if it is unknown; append Black's move to ``replies``.
 
-    Args:
-        board: the position before.
-        move: White's move; None: illegal.
-        after: the next recorded position; None after the last action.
-        reward: the reward of the move.
-        done: whether the game ends with the last action.
-        replies: Black's moves so far, in UCI.
+    ``move`` is None if it was illegal, ``after`` is the next recorded position or None after the last action, and
+    ``done`` says whether the game ends with the last action.
     """
     if move is None:
         return spaced_fen(board.fen()) if after is None or after.fen() == board.fen() else None

@@ -71,11 +71,7 @@ def stockfish_mover(env: Mapping[str, Any]) -> Mover:
     if "depth" not in settings:
         settings["nodes"] = _MORE * settings.get("nodes", 1_000)
     engine = Stockfish(**settings)
-
-    def move(board: chess.Board, chance: Random) -> chess.Move:
-        return engine.move(board, "")
-
-    return move
+    return lambda board, chance: engine.move(board, "")
 
 
 _CARELESS = {"stockfish": 0.14, "alphabeta": 0.5, "random": 1.0}

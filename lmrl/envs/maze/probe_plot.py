@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_rgba
 from matplotlib.patches import Rectangle
 
 from lmrl.envs.maze.layouts import MOVES, Cell
@@ -88,13 +88,16 @@ def _state(axis: Axes, probe: MazeProbe, index: int, paint: _Paint | None) -> No
     row, col = probe.positions[index]
     value = None if probe.values is None else probe.values[index]
     colour = _FREE if value is None or paint is None else paint(value)
-    ink = "#111111" if _light(colour) else "#FFFFFF"
+    # Dark ink on light colours; the weights are those of luma (recommendation BT.601 of the ITU).
+    red, green, blue, _ = to_rgba(colour)
+    ink = "#111111" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "#FFFFFF"
     _cell(axis, (row, col), colour)
     # The arrow moves up a little where the value stands below it.
     middle = row if value is None else row - 0.14
     _move(axis, (middle, col), MOVES.get(probe.moves[index]), probe.is_right(index), ink)
     if value is not None:
-        axis.text(col, row + 0.31, _number(value), ha="center", va="center", fontsize=7, color=ink)
+        number = f"{value:.1f}".replace("-", "\N{MINUS SIGN}")
+        axis.text(col, row + 0.31, number, ha="center", va="center", fontsize=7, color=ink)
     if not probe.is_right(index):
         axis.add_patch(Rectangle((col - 0.45, row - 0.45), 0.9, 0.9, fill=False, edgecolor=_WRONG, linewidth=2.2))
 
@@ -126,16 +129,6 @@ def _move(axis: Axes, middle: tuple[float, float], move: Cell | None, right: boo
             "shrinkB": 0,
         },
     )
-
-
-def _light(colour: object) -> bool:
-    # Luma of the ITU's recommendation BT.601.
-    red, green, blue, _ = matplotlib.colors.to_rgba(colour)  # type: ignore[arg-type]
-    return 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
-
-
-def _number(value: float) -> str:
-    return f"{value:.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 PROBE_PLOT = ProbePlot(

@@ -52,11 +52,8 @@ class Vocabulary:
             counted: distinguish copies of a letter, as in the newspaper's game.
         """
         key = (guess, colors, counted)
-        if key not in self._agreeing:
-            self._agreeing[key] = self._compute_agreeing(guess, colors, counted)
-        return self._agreeing[key]
-
-    def _compute_agreeing(self, guess: str, colors: str, counted: bool) -> int:
+        if key in self._agreeing:
+            return self._agreeing[key]
         agreeing = self.everything
         # A green letter stands at its position; a yellow or black one does not.
         for position, (letter, color) in enumerate(zip(guess, colors, strict=True)):
@@ -69,6 +66,7 @@ class Vocabulary:
             agreeing &= self._copies[coloured][letter]
             if "b" in same:
                 agreeing &= ~self._copies[coloured + 1][letter]
+        self._agreeing[key] = agreeing
         return agreeing
 
     def pick(self, subset: int, number: int) -> str:
