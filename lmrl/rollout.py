@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat, TypeAlias
 import gymnasium
 import numpy as np
 
-from lmrl.envs.base import DialogueEnv, Outcome
+from lmrl.envs.base import DialogueEnv, Turn
 from lmrl.errors import BudgetError, UserError, valid_unicode
 from lmrl.types import (
     LARGEST_REWARD,
@@ -96,7 +96,7 @@ class _Together:
                     self._half(place, env, env.hear, reply)
         return self._turns
 
-    def _half(self, place: int, env: DialogueEnv, half: Callable[[str], Outcome], text: str) -> None:
+    def _half(self, place: int, env: DialogueEnv, half: Callable[[str], Turn | PartnerRequest], text: str) -> None:
         """Half a step: put its outcome to the finished turns, or to what is to be asked."""
         outcome = self._guarded(place, lambda: _arrived(half(text)))
         if isinstance(outcome, PartnerRequest):

@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from lmrl.errors import UserError, counted, in_one_line
@@ -133,6 +134,9 @@ class Request:
     """The token ids of those actions as they were sampled (empty tuples if the policy has no tokens)."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """The environment's ``info`` with the newest observation (scripted players may look at it)."""
+    chance: Random | None = None
+    """Generator that a scripted player draws from; None: the one that follows from seed and turn, see
+    `lmrl.envs.task.turn_chance`."""
 
     def __repr__(self) -> str:
         """One line: where it is asked, and the newest text."""

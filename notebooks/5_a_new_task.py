@@ -28,7 +28,7 @@ import matplotlib.pyplot as plt
 import lmrl
 from lmrl.data.storage import write_episodes
 from lmrl.datamodules import OfflineDataModule
-from lmrl.envs import TextEnv, check_env
+from lmrl.envs import Opening, TextEnv, Turn, check_env
 from lmrl.envs.registry import register
 from lmrl.envs.scores import Scores
 from lmrl.envs.task import Task, turn_chance
@@ -48,18 +48,19 @@ class HigherLower(TextEnv):
     return_range = (-5.0, 0.0)
     reset_options = ("number",)
 
-    def _begin(self, options):
+    def begin(self, options):
         self._number = int(options.get("number", self.np_random.integers(1, 13)))
         self._tries = 0
-        return "Guess a number from 1 to 12.\n", str(self._number), {"number": self._number}, {}
+        return Opening("Guess a number from 1 to 12.\n", task_id=str(self._number), start={"number": self._number})
 
-    def _turn(self, action):
+    def turn(self, action):
         self._tries += 1
         guess = int(action) if action.strip().isdecimal() and len(action) < 9 else None
         won = guess == self._number
         answer = "What?" if guess is None else "Yes." if won else "Higher." if guess < self._number else "Lower."
         over = won or self._tries == 5
-        return f"{answer}\n", 0.0 if won else -1.0, over, False, {"illegal": guess is None, "success": won}
+        info = {"illegal": guess is None, "success": won}
+        return Turn(f"{answer}\n", 0.0 if won else -1.0, terminated=over, truncated=False, info=info)
 
     def legal_actions(self):
         return [f"{number}\n" for number in range(1, 13)]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 import lmrl
-from lmrl.envs import TextEnv
+from lmrl.envs import Opening, TextEnv, Turn
 from lmrl.envs.registry import make_policy
 from lmrl.envs.twenty_questions.env import ScriptedOracle
 from lmrl.errors import UserError
@@ -33,14 +33,15 @@ class Counter(TextEnv):
             raise OSError("no answer")
         return super().reset(**arguments)
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-        return "0\n", "0", {}, {}
+    def begin(self, options: dict[str, Any]) -> Opening:
+        return Opening("0\n", "0", {})
 
-    def _turn(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def turn(self, action: str) -> Turn:
         self.turns += 1  # as a game that has moved before its engine breaks
         if self.fails(self.seed, self.turns):
             raise OSError("no answer")
-        return f"{self.turns}\n", 1.0, self.turns == 5, False, {"illegal": False, "success": self.turns == 5}
+        over = self.turns == 5
+        return Turn(f"{self.turns}\n", 1.0, over, False, {"illegal": False, "success": over})
 
 
 class Says:
@@ -54,8 +55,8 @@ def play(fails: Callable[[int, int], bool], forgiving: bool = True, slots: int =
 
 
 class Silent(Counter):
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-        return "", "0", {}, {}
+    def begin(self, options: dict[str, Any]) -> Opening:
+        return Opening("", "0", {})
 
 
 def test_an_episode_that_begins_with_nothing_to_read_is_refused_by_name() -> None:
@@ -117,8 +118,8 @@ def test_an_environment_that_does_not_repeat_itself_is_not_trusted() -> None:
             Moody.made += 1
             self.mood = f"{Moody.made}\n"
 
-        def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-            return self.mood, "0", {}, {}
+        def begin(self, options: dict[str, Any]) -> Opening:
+            return Opening(self.mood, "0", {})
 
     fails = Once(0, 2)
     (episode,) = in_order(rollout(Says(), lambda: Moody(fails), [Start(0)], task="toy", slots=1, forgiving=True))
@@ -210,8 +211,8 @@ def test_what_is_cut_short_has_a_value_beyond_its_end_and_what_the_rules_end_has
 class Mute(Counter):
     """Cuts its episodes short without a word."""
 
-    def _turn(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return "", 1.0, False, True, {}
+    def turn(self, action: str) -> Turn:
+        return Turn("", 1.0, False, True, {})
 
 
 def test_an_episode_that_is_cut_without_a_word_is_played_all_the_same() -> None:

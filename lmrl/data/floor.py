@@ -8,6 +8,7 @@ floor is a lower bound.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmrl.data.recording import recording_setup
-from lmrl.envs.task import decided_by
+from lmrl.envs.task import BranchingRandom
 from lmrl.errors import UserError, check_range
 from lmrl.rollout import rollout
 from lmrl.types import Policy, Reply, Request
@@ -37,7 +38,7 @@ class _Decision(float):
         return self.chance.decide((1 - min(1.0, max(0.0, other)), min(1.0, max(0.0, other)))) == 1
 
 
-class _Branch(Random):
+class _Branch(BranchingRandom):
     """A generator that follows a path of decisions, and beyond it takes the first of each that has a probability."""
 
     def __init__(self, path: Sequence[int], known: dict[tuple[int, ...], list[float]]) -> None:
@@ -140,8 +141,7 @@ def action_distribution(player: Policy, request: Request) -> dict[str, float]:
     known: dict[tuple[int, ...], list[float]] = {}
     for _ in range(_LEAVES):
         branch = _Branch(path, known)
-        with decided_by(branch):
-            (reply,) = player.act([request])
+        (reply,) = player.act([replace(request, chance=branch)])
         found[reply.text] = found.get(reply.text, 0.0) + branch.probability
         following = branch.following()
         if following is None:

@@ -80,7 +80,7 @@ def partner_pairs(env: DialogueEnv, episode: Episode) -> list[tuple[PartnerReque
             (reply,) = recorded.reply([outcome])
             pairs.append((outcome, reply))
             outcome = env.hear(reply)
-        if outcome[2] or outcome[3]:
+        if outcome.terminated or outcome.truncated:
             break
     return pairs
 

@@ -1,9 +1,10 @@
-"""`TextEnv` and `DialogueEnv`: what all games have in common."""
+"""The base classes of all games, `TextEnv` and `DialogueEnv`, and the records that their hooks return."""
 
 import operator
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 from gymnasium import spaces
@@ -11,10 +12,35 @@ from gymnasium import spaces
 from lmrl.errors import UserError, unknown
 from lmrl.types import Partner, PartnerRequest
 
-__all__ = ["DialogueEnv", "Outcome", "TextEnv", "Turn"]
+__all__ = ["DialogueEnv", "Opening", "TextEnv", "Turn"]
 
-Turn: TypeAlias = tuple[str, float, bool, bool, dict[str, Any]]
-"""New text, reward, terminated, truncated, info."""
+
+class Opening(NamedTuple):
+    """The beginning of an episode, as `TextEnv.begin` returns it."""
+
+    text: str
+    """The first observation; not empty, because a policy needs something to read."""
+    task_id: str
+    """Name of the instance (which word, which start). Seeds that lead to the same instance give the same name."""
+    start: Mapping[str, Any]
+    """Reset options that repeat this beginning under the same seed; values that JSON can hold."""
+    info: Mapping[str, Any] = MappingProxyType({})
+    """More entries for the ``info`` of ``reset``."""
+
+
+class Turn(NamedTuple):
+    """The answer to an action: Gymnasium's tuple of five, with names."""
+
+    text: str
+    """The new observation, without the texts before it."""
+    reward: float
+    """The reward of this action alone, undiscounted."""
+    terminated: bool
+    """Whether the rules ended the episode."""
+    truncated: bool
+    """Whether a time limit ended the episode; never together with ``terminated``."""
+    info: dict[str, Any]
+    """Facts about the turn, see `TextEnv`."""
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -28,11 +54,11 @@ class TextEnv(gymnasium.Env[str, str]):
     - ``illegal``: whether the rules did not know the action;
     - ``success``: whether the task is solved.
 
-    A game sets `return_range` and implements `_begin`, `_turn` and, if it has more to show than its last text,
-    `render`.
+    A game sets `return_range` and implements the hooks `begin` and `turn`. It overrides `legal_actions` if it can list
+    them, and `render` if it has more to show than its last text.
 
     Args:
-        render_mode: for Gymnasium's sake; `render` gives text whatever it says.
+        render_mode: part of Gymnasium's interface, without effect: `render` always returns text.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (declared so by Gymnasium)
@@ -45,8 +71,8 @@ class TextEnv(gymnasium.Env[str, str]):
         self.render_mode = render_mode
         self.observation_space = spaces.Text(max_length=4096, charset=string.printable)
         self.action_space = spaces.Text(max_length=512, charset=string.printable)
-        self._facts: dict[str, Any] = {}
-        self._start: dict[str, Any] = {}
+        self._facts: dict[str, Any] = {}  # entries of every ``info`` of the episode
+        self._start: dict[str, Any] = {}  # reset options that repeat the episode's beginning
         self._text = ""
         self._playing = False
 
@@ -54,7 +80,7 @@ class TextEnv(gymnasium.Env[str, str]):
         """Begin an episode.
 
         Args:
-            seed: decides everything that is random. Without one the next seed is drawn from the generator of the last.
+            seed: decides everything that is random. Without one, the next seed is drawn from the generator of the last.
             options: see `reset_options`; what they fix is not random.
 
         Returns:
@@ -65,44 +91,49 @@ class TextEnv(gymnasium.Env[str, str]):
         """
         options = dict(options or {})
         self._check_options(options)
+        # Without a seed, the generator of the last episode draws one; so info["seed"] repeats any episode.
         seed = int(self.np_random.integers(2**31)) if seed is None else _natural(seed)
         super().reset(seed=seed)
-        self._text, task_id, self._start, info = self._begin(options)
-        self._facts = {"seed": seed, "task_id": task_id}
+        opening = self.begin(options)
+        self._text = opening.text
+        self._start = dict(opening.start)
+        self._facts = {"seed": seed, "task_id": opening.task_id}
         self._playing = True
-        return self._text, {**self._facts, "start": {**self._start}, "illegal": False, "success": False, **info}
+        # `start` is copied each time, because the caller may change its info.
+        info = {**self._facts, "start": {**self._start}, "illegal": False, "success": False, **opening.info}
+        return opening.text, info
 
     def step(self, action: str) -> Turn:
         """Play one action.
 
         Returns:
-            New text, reward, terminated, truncated and ``info``.
+            The turn: new text, reward, terminated, truncated and ``info``.
 
         Raises:
             UserError: before the first ``reset``, and after the end of an episode.
         """
         self._require_playing()
-        return self._ended(self._turn(action))
+        return self._ended(self.turn(action))
 
     def _require_playing(self) -> None:
         if not self._playing:
-            raise UserError(f"step() needs a running episode, but {self._why_not()}: call reset() first")
+            why = "the last one is over" if self._facts else "none has begun"
+            raise UserError(f"step() needs a running episode, but {why}: call reset() first")
 
     def _ended(self, turn: Turn) -> Turn:
-        """The end of every turn: note what was said, and complete ``info``."""
-        text, reward, terminated, truncated, info = turn
-        self._playing = not (terminated or truncated)
-        self._text = text
-        info.update(self._facts)
-        info["start"] = {**self._start}  # a copy each time: infos are the caller's to change
-        return text, reward, terminated, truncated, info
+        """Note the end of a turn, and add the facts of the episode to its ``info``."""
+        self._playing = not (turn.terminated or turn.truncated)
+        self._text = turn.text
+        turn.info.update(self._facts)
+        turn.info["start"] = {**self._start}
+        return turn
 
     def render(self) -> str:
-        """The last text (games with a board draw it)."""
+        """Return the last text (games with a board draw it)."""
         return self._text
 
     def legal_actions(self) -> Sequence[str]:
-        """Actions that are legal now, or some of them; empty where they cannot be listed."""
+        """Return actions that are legal now, all or some of them; empty if they cannot be listed."""
         return ()
 
     def _check_options(self, options: Mapping[str, Any]) -> None:
@@ -110,19 +141,40 @@ class TextEnv(gymnasium.Env[str, str]):
             if name not in self.reset_options:
                 raise unknown("reset option", name, self.reset_options)
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-        """First text, task id, options that repeat this start, and more for ``info``; ``self.np_random`` is seeded."""
+    def begin(self, options: dict[str, Any]) -> Opening:
+        """Set up a new episode (hook of every game; ``reset`` calls it).
+
+        All that is random must be drawn from ``self.np_random``, which ``reset`` has just seeded.
+
+        Args:
+            options: the reset options of the caller; their names are among `reset_options`, their values are not
+                checked yet.
+
+        Returns:
+            The first text, the name of the instance, the options that repeat it, and more for ``info``.
+
+        Raises:
+            UserError: for an option whose value is against the rules.
+        """
         raise NotImplementedError
 
-    def _turn(self, action: str) -> Turn:
-        """Answer one action of a running episode; ``info`` needs ``illegal`` and ``success``."""
-        raise NotImplementedError
+    def turn(self, action: str) -> Turn:
+        """Answer one action of a running episode (hook of every game without a partner; ``step`` calls it).
 
-    def _why_not(self) -> str:
-        return "the last one is over" if self._facts else "none has begun"
+        Args:
+            action: any text. An illegal one is answered by the rules and never raises.
+
+        Returns:
+            The turn. Its ``info`` needs ``illegal`` (bool: whether the rules did not know the action) and, at least at
+            the end of the episode, ``success`` (bool). ``final_observation`` (str) is optional: the text that the
+            policy would have read after a truncation, if it differs from ``text``. ``step`` adds ``seed``, ``task_id``
+            and ``start``.
+        """
+        raise NotImplementedError
 
 
 def _natural(seed: Any) -> int:
+    # Whole numbers of NumPy and torch count, booleans do not.
     try:
         number = operator.index(seed)
     except TypeError:
@@ -132,22 +184,18 @@ def _natural(seed: Any) -> int:
     return number
 
 
-Outcome: TypeAlias = "Turn | PartnerRequest"
-"""A finished turn, or what the partner has to answer before it is finished."""
-
-
 class DialogueEnv(TextEnv):
     """A text game with a partner.
 
-    A step has two halves, so that a loop over many environments can ask their common partner once for all of them::
+    A step has two halves, so that a loop over many environments can ask their common partner for all replies at once::
 
         outcome = env.say(action)
         while isinstance(outcome, PartnerRequest):
             outcome = env.hear(env.partner.reply([outcome])[0])
 
-    `step` does just this. A game implements `_begin`, `_say` and `_hear`. At the beginning and the end of an
-    episode ``info`` holds the partner's description, at the end also all ``replies`` as the partner gave them, before
-    the rules had their say.
+    `step` does just this. A game implements the hooks `begin`, `on_action` and `on_reply`. At the beginning and the end
+    of an episode ``info`` holds the partner's description, at the end also all ``replies`` as the partner gave them,
+    before the rules change them.
 
     Args:
         partner: the partner; it may be shared with other environments.
@@ -172,30 +220,54 @@ class DialogueEnv(TextEnv):
             outcome = self.hear(self.partner.reply([outcome])[0])
         return outcome
 
-    def say(self, action: str) -> Outcome:
-        """The first half of a step: the request to the partner, or the turn if no partner is needed.
+    def say(self, action: str) -> Turn | PartnerRequest:
+        """Take the first half of a step.
+
+        Returns:
+            The request to the partner, or the turn if the partner is not needed.
 
         Raises:
             UserError: see `TextEnv.step`.
         """
         self._require_playing()
-        return self._checked(self._say(action))
+        return self._checked(self.on_action(action))
 
-    def hear(self, reply: str) -> Outcome:
-        """The second half: the turn, or what the partner is asked in addition."""
+    def hear(self, reply: str) -> Turn | PartnerRequest:
+        """Take the second half of a step.
+
+        Returns:
+            The turn, or another request if the partner has to answer once more.
+        """
         self._replies.append(reply)
-        return self._checked(self._hear(reply))
+        return self._checked(self.on_reply(reply))
 
-    def _checked(self, outcome: Outcome) -> Outcome:
+    def _checked(self, outcome: Turn | PartnerRequest) -> Turn | PartnerRequest:
         if isinstance(outcome, PartnerRequest):
             return outcome
         turn = self._ended(outcome)
         if not self._playing:
-            turn[4].update(partner=self.partner.describe(), replies=[*self._replies])
+            turn.info.update(partner=self.partner.describe(), replies=[*self._replies])
         return turn
 
-    def _say(self, action: str) -> Outcome:
+    def on_action(self, action: str) -> Turn | PartnerRequest:
+        """Take the policy's action (hook of every dialogue; `say` calls it).
+
+        Args:
+            action: any text. An illegal one never raises.
+
+        Returns:
+            The question for the partner, or the finished turn where the game answers by itself. ``info`` of a turn
+            needs the same keys as in `TextEnv.turn`.
+        """
         raise NotImplementedError
 
-    def _hear(self, reply: str) -> Outcome:
+    def on_reply(self, reply: str) -> Turn | PartnerRequest:
+        """Take the partner's reply to the last request (hook of every dialogue; `hear` calls it).
+
+        Args:
+            reply: any text, as the partner wrote it.
+
+        Returns:
+            The finished turn (``info`` as in `TextEnv.turn`), or another question for the partner.
+        """
         raise NotImplementedError

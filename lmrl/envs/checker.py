@@ -1,4 +1,4 @@
-"""The laws that every environment obeys, as one test that any environment can be put to."""
+"""The laws that every environment obeys, and a test of any environment against them."""
 
 import copy
 import math
@@ -6,6 +6,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from lmrl.errors import UserError
 
 __all__ = ["LawBroken", "Play", "Trial", "check_env", "odd_texts", "tried_laws"]
 
+# Traps: empty and huge texts, control characters, other scripts, and characters that formatters or shells interpret.
 _FIXED = (
     "",
     "\n",
@@ -50,6 +52,7 @@ def odd_texts(legal: Sequence[str], count: int, seed: int) -> Iterator[str]:
 
 
 def _near_miss(action: str, rng: random.Random) -> str:
+    """Change a legal action a little: case, white space, repetition, a cut, one more character."""
     place = rng.randrange(len(action) + 1)
     return rng.choice(
         [
@@ -70,7 +73,7 @@ def _character(rng: random.Random) -> str:
     return chr(code if code < 0xD800 else code + 0x800)  # surrogates are no characters
 
 
-_MAX_TURNS = 10_000
+_MAX_TURNS = 10_000  # an episode that is longer counts as endless
 
 
 class LawBroken(UserError):
@@ -81,33 +84,27 @@ class LawBroken(UserError):
         self.law = law
 
 
+@dataclass(frozen=True)
 class Trial:
-    """One law being tried.
+    """One law being tried."""
 
-    Args:
-        law: its name.
-        make: makes an environment.
-        seed: of the first episode.
-        texts: how many odd texts the environment must answer.
-        last_texts: how many texts a policy reads; None: all.
-    """
-
-    def __init__(
-        self, law: str, make: Callable[[], TextEnv], seed: int, texts: int, last_texts: int | None = None
-    ) -> None:
-        self.law = law
-        self.make = make
-        self.seed = seed
-        self.texts = texts
-        self.last_texts = last_texts
+    law: str
+    """Name of the law."""
+    make: Callable[[], TextEnv]
+    seed: int
+    """Seed of the first episode."""
+    texts: int
+    """Number of odd texts that the environment must answer."""
+    last_texts: int | None = None
+    """Number of newest texts that a policy reads; None: all."""
 
     def require(self, condition: bool, what: str) -> None:
-        """The law is broken unless ``condition``."""
+        """Raise `LawBroken` unless the condition holds."""
         if not condition:
             raise LawBroken(self.law, what)
 
     def refused(self, call: Callable[[], Any], when: str) -> None:
-        """The law is broken unless ``call`` raises a `UserError`."""
+        """Raise `LawBroken` unless ``call`` raises a `UserError`."""
         try:
             call()
         except UserError:
@@ -117,18 +114,18 @@ class Trial:
         raise LawBroken(self.law, f"{when} must be a UserError, but was answered")
 
     def works(self, call: Callable[[], Any], what: str) -> Any:
-        """The law is broken if ``call`` raises."""
+        """Return the result of ``call``; raise `LawBroken` if it raises."""
         try:
             return call()
         except Exception as error:
             raise LawBroken(self.law, f"{what} raised {error!r}") from error
 
     def begin(self, index: int) -> "Play":
-        """A game that has just begun; its seed and its moves follow from ``index``."""
+        """Begin a game; its seed and its moves follow from ``index``."""
         return Play(self, self.make(), self.seed + index)
 
     def play(self, index: int, turns: int | None = None) -> "Play":
-        """A game of random moves, to the end or for a number of turns."""
+        """Play random moves, to the end or for a number of turns."""
         game = self.begin(index)
         for _ in range(_MAX_TURNS if turns is None else turns):
             if game.over:
@@ -142,8 +139,8 @@ class Play:
     """A running game: the environment and all its answers so far.
 
     Args:
-        trial: hears about every answer that has the wrong form.
-        env: is reset.
+        trial: the law that is being tried; it checks the form of every answer.
+        env: the environment, which is reset here.
         seed: of the episode and of the random player.
     """
 
@@ -156,18 +153,21 @@ class Play:
         self.over = False
 
     def move(self) -> None:
-        """Mostly a legal action, sometimes an illegal one."""
+        """Play a random action: mostly a legal one, sometimes an illegal one."""
+        # One action in ten is illegal, so that every law is also tried after mistakes.
         legal = self.env.legal_actions()
         unlucky = not legal or self._rng.random() < 0.1
         self.say(f"not a move {self._rng.randrange(100)}\n" if unlucky else self._rng.choice(legal))
 
     def say(self, action: str) -> None:
-        """One action; the answer must have the right form."""
+        """Play an action, and check the form of the answer."""
         turn = self.trial.works(lambda: self.env.step(action), f"step({action[:80]!r})")
         _check_form(self.trial, turn)
         self.answers.append(turn)
-        self.total += turn[1]
-        self.over = turn[2] or turn[3]
+        # The environment may return Gymnasium's plain tuple instead of a `Turn`.
+        _, reward, terminated, truncated, _ = turn
+        self.total += reward
+        self.over = terminated or truncated
 
 
 def _check_form(trial: Trial, turn: Any) -> None:
@@ -179,25 +179,26 @@ def _check_form(trial: Trial, turn: Any) -> None:
     are_flags = isinstance(terminated, bool) and isinstance(truncated, bool)
     trial.require(are_flags, f"terminated and truncated must be bool, got {terminated!r} and {truncated!r}")
     trial.require(isinstance(info, dict), f"info must be a dict, got {info!r:.80}")
+    # Whether the task is solved has to be known at the end only.
     for key in ("illegal", "success") if terminated or truncated else ("illegal",):
         trial.require(isinstance(info.get(key), bool), f"info[{key!r}] must be a bool, got {info.get(key)!r}")
 
 
-_EPISODES = 8
+_EPISODES = 8  # for each law
 _ILLEGAL_TURNS = 1_000
 
 
 def check_env(
     env: TextEnv | Callable[[], TextEnv], texts: int = 200, seed: int = 0, last_texts: int | None = None
 ) -> list[str]:
-    """Put an environment to all laws.
+    """Test an environment against all laws.
 
     Args:
         env: an environment that was not reset yet (copies of it are tried), or a function that makes a fresh one.
         texts: how many odd texts (empty, huge, control characters, other scripts, near misses) it must answer.
         seed: of the episodes and texts.
-        last_texts: how many texts a policy reads, as `Task.last_texts`; of one that reads the last alone none may be
-            empty. Else only the first may not.
+        last_texts: how many texts a policy reads, as `Task.last_texts`. If it is 1, no observation may be empty;
+            otherwise only the first must hold text.
 
     Returns:
         The names of the laws, all obeyed.
@@ -214,12 +215,13 @@ def check_env(
 def tried_laws(
     env: TextEnv | Callable[[], TextEnv], texts: int = 200, seed: int = 0, last_texts: int | None = None
 ) -> Iterator[tuple[str, LawBroken | None]]:
-    """Put an environment to one law after the other, also after one that it does not obey.
+    """Test an environment against one law after the other, and continue after a broken one.
 
     Yields:
         The name of the law, and how it is broken; None if it is not. Arguments: see `check_env`.
     """
     if isinstance(env, TextEnv):
+        # Every trial needs environments of its own: copy the one that was given.
         model = env
         yield from tried_laws(lambda: copy.deepcopy(model), texts, seed, last_texts)
         return
@@ -237,6 +239,7 @@ def _form(trial: Trial) -> None:
     trial.require(isinstance(answer, tuple) and len(answer) == 2, "reset must return (text, info), and no reward")
     text, info = answer
     trial.require(isinstance(text, str), f"the first observation must be a str, got {text!r:.80}")
+    # Without seed and start an episode cannot be repeated, and without reward at reset returns are sums over turns.
     named = isinstance(info, dict) and {"seed", "task_id", "start"} <= set(info)
     trial.require(named, "info after reset must have seed, task_id and start")
     trial.require("reward" not in info, "reset must not give a reward")
@@ -247,12 +250,15 @@ def _form(trial: Trial) -> None:
 def _something_to_read(trial: Trial) -> None:
     for index in range(_EPISODES):
         first, *turns = trial.play(index).answers
-        told = f"seed {trial.seed + index}"
-        trial.require(first[0] != "", f"the first observation of {told} is an empty text: a policy has nothing to read")
+        where = f"seed {trial.seed + index}"
+        trial.require(
+            first[0] != "", f"the first observation of {where} is an empty text: a policy has nothing to read"
+        )
         for number, (text, _, terminated, _, info) in enumerate(turns, start=1):
-            # Learners go on from where an episode was cut.
+            # No policy reads what follows a terminal state. After a truncation, learners bootstrap from the value of
+            # `final_observation`, so that text counts.
             read = info.get("final_observation", text) != "" or terminated or trial.last_texts != 1
-            trial.require(read, f"observation {number} of {told} is an empty text, and a policy reads nothing else")
+            trial.require(read, f"observation {number} of {where} is an empty text, and a policy reads nothing else")
 
 
 def _same_seed(trial: Trial) -> None:
@@ -271,16 +277,19 @@ def _start_repeats(trial: Trial) -> None:
 
 
 def _interleaved(trial: Trial) -> None:
-    alone = [trial.play(index).answers for index in range(2)]
-    games = [trial.begin(index) for index in range(2)]
-    while not all(game.over for game in games):
-        for game in games:
+    # Play two episodes one after the other, then the same two in turns: state outside of an instance would mix them.
+    alone = [trial.play(0), trial.play(1)]
+    together = [trial.begin(0), trial.begin(1)]
+    while not (together[0].over and together[1].over):
+        for game in together:
             if not game.over:
                 game.move()
-    trial.require([game.answers for game in games] == alone, "instances that take turns influence each other")
+    for game, reference in zip(together, alone, strict=True):
+        trial.require(game.answers == reference.answers, "instances that take turns influence each other")
 
 
 def _global_rng(trial: Trial) -> None:
+    # A game that draws from a global generator would change what other code draws, such as the sampling of a policy.
     before = _global_states()
     trial.play(0)
     for name, state in _global_states().items():
@@ -299,6 +308,7 @@ def _return_range(trial: Trial) -> None:
     for index in range(_EPISODES):
         total = trial.play(index).total
         trial.require(low <= total <= high, f"a return of {total} is outside of the declared {low} to {high}")
+    # The lowest return is often that of a policy which never finds a legal action.
     game = trial.begin(0)
     for _ in range(_ILLEGAL_TURNS):
         if game.over:
@@ -333,6 +343,7 @@ def _close_twice(trial: Trial) -> None:
 
 
 def _pickling(trial: Trial) -> None:
+    # Play two identical games, replace one environment by its unpickled copy, and compare all further answers.
     for turns in (0, 1, 3):
         game = trial.play(0, turns)
         twin = trial.play(0, turns)

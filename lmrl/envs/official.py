@@ -1,4 +1,4 @@
-"""LMRL-Gym's official files: the formats of each task, with every field checked."""
+"""Readers of LMRL-Gym's official files: the record formats, with every field checked."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,30 +27,31 @@ class Game:
 
 
 def game_of_transitions(record: Any) -> Game:
-    """A list of ``{"state": str, "action": str, "reward": number, "done": bool}``; only the last may be done.
+    """Read a list of ``{"state": str, "action": str, "reward": number, "done": bool}``; only the last may be done.
 
     Raises:
         UserError: saying what is wrong.
     """
     steps = _list(record, "a record", "transitions")
+    observations: list[str] = []
+    actions: list[str] = []
+    rewards: list[float] = []
+    done = False
     for number, step in enumerate(steps):
         where = f"transition {number}"
         if not isinstance(step, Mapping):
             raise UserError(f"{where} must be an object with state, action, reward and done, got {step!r:.60}")
-        for key, check in (("state", _text), ("action", _text), ("reward", _number), ("done", _flag)):
-            check(_field(step, key, where), f"{key} of {where}")
-        if step["done"] and number < len(steps) - 1:
+        observations.append(_text(_field(step, "state", where), f"state of {where}"))
+        actions.append(_text(_field(step, "action", where), f"action of {where}"))
+        rewards.append(_number(_field(step, "reward", where), f"reward of {where}"))
+        done = _flag(_field(step, "done", where), f"done of {where}")
+        if done and number < len(steps) - 1:
             raise UserError(f"{where} of {len(steps)} is done, but the record goes on")
-    return Game(
-        observations=tuple(step["state"] for step in steps),
-        actions=tuple(step["action"] for step in steps),
-        rewards=tuple(float(step["reward"]) for step in steps),
-        done=steps[-1]["done"],
-    )
+    return Game(tuple(observations), tuple(actions), tuple(rewards), done)
 
 
 def game_of_texts(record: Any) -> Game:
-    """``{"text_history": [observation, action, ...], "rewards": [...], "dones": [...]}``, the lists of equal length.
+    """Read ``{"text_history": [observation, action, ...], "rewards": [...], "dones": [...]}`` with equal lengths.
 
     Rewards and dones at odd places belong to the actions there; the others must be 0 and false (the last observation,
     if the record has one, may be done).
@@ -67,6 +68,7 @@ def game_of_texts(record: Any) -> Game:
         raise UserError(f"{len(texts)} texts, {len(rewards)} rewards and {len(dones)} dones; they must be as many")
     if len(texts) < 2:
         raise UserError("text_history must hold an observation and an action, got one text")
+    # Even places are observations, odd places are actions.
     if any(rewards[::2]):
         raise UserError("rewards must be 0 for observations (even places)")
     end = len(texts) // 2 * 2 - 1  # the last action
@@ -82,10 +84,11 @@ def game_of_commands(record: Any) -> Game:
         UserError: saying what is wrong.
     """
     if not isinstance(record, Mapping):
-        return game_of_texts(record)  # which says what a record must be
+        return game_of_texts(record)  # it raises the error for records that are no object
     texts = _checked(record, "text_history", _text)
     rewards = _checked(record, "rewards", _number)
     dones = _checked(record, "dones", _flag)
+    # Some files have one entry per command instead of one per text: their lists are half as long.
     count = len(texts) // 2
     if not count == len(rewards) == len(dones):
         return game_of_texts(record)
@@ -95,7 +98,7 @@ def game_of_commands(record: Any) -> Game:
 
 
 def game_of_sequence(record: Any) -> Game:
-    """``{"sequence": [[text, is_action], ...], "reward": [...], "done": bool}``, observations and actions in turn.
+    """Read ``{"sequence": [[text, is_action], ...], "reward": [...], "done": bool}``, observation first.
 
     There is a reward for each text but the first; those of observations must be 0.
 
@@ -109,14 +112,16 @@ def game_of_sequence(record: Any) -> Game:
     done = _flag(_field(record, "done", "the record"), "done")
     if len(pairs) < 2 or len(rewards) != len(pairs) - 1:
         raise UserError(f"{len(pairs)} texts and {len(rewards)} rewards; there must be one for each text but the first")
+    texts: list[str] = []
     for place, (text, is_action) in enumerate(pairs):
+        texts.append(text)
         if is_action != place % 2:
             raise UserError(
                 f"sequence[{place}] must be {'an action' if place % 2 else 'an observation'}, got {text!r:.60}"
             )
+    # The first observation has no reward, so here even places are actions.
     if any(rewards[1::2]):
         raise UserError("rewards must be 0 for observations (odd places)")
-    texts = [text for text, _ in pairs]
     return Game(tuple(texts[::2]), tuple(texts[1::2]), tuple(rewards[::2]), done)
 
 
@@ -162,7 +167,7 @@ def _flag(value: Any, name: str) -> bool:
 
 
 Records = Iterator[tuple[str, Any]]
-"""Where each record stands in the file, and the record."""
+"""Pairs of the record's place in the file (for messages) and the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +175,10 @@ class FileFormat:
     """How to read a task's official file."""
 
     parse: Callable[[Any], Game]
-    """From a record to what it says; a wrong one is a `UserError`."""
+    """Turns a record into a `Game`; raises a `UserError` for a wrong one."""
     complete: Callable[[Game, Task, TextEnv], Episode | None]
-    """From there to an episode, or None where nothing can be kept."""
+    """Turns a game into an episode with the help of the environment, or returns None where nothing can be kept."""
     list_begins: str
-    """First characters, spaces aside, of a file that is one JSON list; otherwise each line is a record."""
+    """First characters (without spaces) of a file that is one JSON list; otherwise each line is a record."""
     regroup: Callable[[Records], Records] = iter
-    """From what the file holds to records of whole games."""
+    """Turns the records of a file into records of whole games."""

@@ -1,14 +1,14 @@
-"""Games of others as tasks: ``openenv:URL`` of a server of OpenEnv, ``textarena:NAME`` of the package TextArena.
+"""Games of other projects as tasks: ``openenv:URL`` of an OpenEnv server, ``textarena:NAME`` of the package TextArena.
 
-Such a task is known once its user has named it (`named_task`, `make`, a command). Nothing that a file, a checkpoint or
-another machine says can do that: neither is an address opened, nor a game loaded, that the user did not name.
+Such a task exists once its user has named it (`named_task`, `make`, a command). A file, a checkpoint or another machine
+cannot name one: no address is opened and no game loaded that the user did not ask for.
 
-They need not obey the laws of `lmrl.envs.checker`; ``lmrl check-env`` tells which are broken. What is known beforehand:
+These games need not obey the laws of `lmrl.envs.checker`; ``lmrl check-env`` reports which are broken. Known limits:
 
-- What can be won is not declared (`return_range` is everything), and success is what they call a solution, if they do.
-- A server may leave the seed aside, and then no episode can be played again. A connection cannot be pickled.
-- TextArena draws from the global generators; here each game has states of those of its own, so that the same seed is
-  the same game again, and others are not touched. It does not tell being cut short from an end by the rules.
+- They do not declare their returns (`return_range` is unbounded), and they define success themselves, if at all.
+- A server may ignore the seed; then no episode can be repeated. A connection cannot be pickled.
+- TextArena draws from the global generators. Here each game has its own states of them, so that the same seed gives the
+  same game and other code is not affected. TextArena does not distinguish truncation from termination.
 """
 
 import json
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from lmrl.envs import registry
-from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.base import Opening, TextEnv, Turn
 from lmrl.envs.task import ChatPrompt, Task
 from lmrl.errors import UserError, check_range, in_one_line, unknown, without_secrets
 from lmrl.types import LARGEST_REWARD
@@ -34,7 +34,7 @@ from lmrl.utils.files import parse_json
 __all__ = ["CHAT", "OpenEnvGame", "TextArenaGame", "make", "named_task"]
 
 CHAT = ChatPrompt(role="a player", rules="Play the game that is described below.", examples=0)
-"""Of games that explain themselves in their first text."""
+"""The prompt of games that explain themselves in their first text."""
 
 _ADDRESS = re.compile(r"(?:http|ws)s?://[^\s/?#]+[^\s?#]*")
 _LONGEST_REPLY = 2**22
@@ -43,7 +43,7 @@ _EVERYTHING = (-math.inf, math.inf)
 
 
 def named_task(name: str) -> Task:
-    """The task that a user has named; one of others is made known, as by `lmrl.envs.registry.register`.
+    """Return the task that a user has named, and register it if it is a game of another project.
 
     Raises:
         UserError: there is none of that name; the package of its game is missing.
@@ -52,21 +52,22 @@ def named_task(name: str) -> Task:
     if not (colon and kind in _KINDS):
         return registry.task(name)
     entry, argument, complete = _KINDS[kind]
-    row = Task(
+    task = Task(
         name=name,
         description=f"{rest}, by {kind}",
+        # Gymnasium's ids allow few characters.
         env_id=f"lmrl/{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-')}-v0",
         entry_point=f"{__name__}:{entry}",
         max_action_tokens=128,
         kwargs={argument: complete(rest)},
         chat=f"{__name__}:CHAT",
     )
-    registry.register(row, listed=False)
-    return row
+    registry.register(task, listed=False)
+    return task
 
 
 def make(name: str, **kwargs: Any) -> TextEnv:
-    """Make the environment of a task that the user has named: as `lmrl.envs.registry.make`, and also one of others.
+    """Make the environment of a task that the user has named, of ours or of another project.
 
     Args:
         name: a name from `lmrl.tasks`, ``openenv:URL`` or ``textarena:NAME``.
@@ -79,18 +80,18 @@ def make(name: str, **kwargs: Any) -> TextEnv:
 
 
 class OpenEnvGame(TextEnv):
-    """A session of a server of OpenEnv; a lost one is begun again with the next episode.
+    """A session of an OpenEnv server; a lost connection is opened again with the next episode.
 
-    Of a server of ours (``lmrl serve``), texts, rewards, endings and ``info`` are those of `lmrl.make`, and reset
-    options are handed on. Of others, ``done`` is an end by the rules. Half a character in a text becomes U+FFFD. An
+    With a server of ours (``lmrl serve``), texts, rewards, endings and ``info`` are those of `lmrl.make`, and it gets
+    the reset options. With others, ``done`` counts as termination. Half a character in a text becomes U+FFFD. An
     answer of another form, or with a reward that float32 cannot hold, is an error at its turn; redirects are not
     followed.
 
     Args:
         url: address of the server, ``http://...`` or ``ws://...``.
-        action: field of its actions that is a text, e.g. ``message``.
-        observation: field of its observations that is shown to the player; what is no text is shown as JSON. Empty:
-            ``text``, or else the only one that is a text.
+        action: field of its actions that takes the text, e.g. ``message``.
+        observation: field of its observations that the policy reads; anything but a text is shown as JSON. Empty:
+            ``text``, or else the only field that holds a text.
         timeout: seconds in which it must answer.
         render_mode: see `TextEnv`.
 
@@ -134,23 +135,26 @@ class OpenEnvGame(TextEnv):
         raise UserError(f"a session of {self._url} cannot be copied or pickled: the server has the game")
 
     def _check_options(self, options: Mapping[str, Any]) -> None:
-        """The server knows."""
+        """Accept all options: the server checks them."""
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         seed = int(self.np_random_seed)
         data = {"seed": seed, "options": options} if options else {"seed": seed}
         try:
-            text, _, _, _, info = self._ask("reset", data)
+            answer = self._ask("reset", data)
         except ConnectionError:
-            text, _, _, _, info = self._told("reset", data)  # it was idle for too long, or the server is another one
+            # The session was idle for too long, or the server has been restarted: try once more on a new connection.
+            answer = self._ask_or_fail("reset", data)
+        info = answer.info
         start = info.pop("start", {})
-        _ = info.pop("seed", None)
-        return text, str(info.pop("task_id", f"{self._url} {seed}")), start if isinstance(start, dict) else {}, info
+        info.pop("seed", None)
+        task_id = str(info.pop("task_id", f"{self._url} {seed}"))
+        return Opening(answer.text, task_id, start if isinstance(start, dict) else {}, info)
 
-    def _turn(self, action: str) -> Turn:
-        return self._told("step", {self._action: action})
+    def turn(self, action: str) -> Turn:
+        return self._ask_or_fail("step", {self._action: action})
 
-    def _told(self, kind: str, data: Mapping[str, Any]) -> Turn:
+    def _ask_or_fail(self, kind: str, data: Mapping[str, Any]) -> Turn:
         """Ask like `_ask`, but turn a lost connection into an error for the user."""
         try:
             return self._ask(kind, data)
@@ -167,12 +171,12 @@ class OpenEnvGame(TextEnv):
         try:
             connection = self._connected()
             connection.send(json.dumps({"type": kind, "data": data}))
-            said = connection.recv(timeout=self._timeout)
-        except Exception as error:  # of websockets, ssl and the system, many kinds
+            message = connection.recv(timeout=self._timeout)
+        except Exception as error:  # websockets, ssl and the system raise many kinds
             self.close()
-            told = in_one_line(error, 120) or type(error).__name__
-            raise ConnectionError(f"no answer of {self._url}: {told}") from error
-        return self._read(said)
+            reason = in_one_line(error, 120) or type(error).__name__
+            raise ConnectionError(f"no answer of {self._url}: {reason}") from error
+        return self._read(message)
 
     def _connected(self) -> Any:
         if self._connection is None:
@@ -183,19 +187,21 @@ class OpenEnvGame(TextEnv):
                 max_size=_LONGEST_REPLY,
                 create_connection=_without_redirects(self._library),
             )
+            # A game that is garbage collected without close() still gives its socket back.
             self._hang_up = weakref.finalize(self, _shut_down, connection.socket)
             self._connection = connection
         return self._connection
 
-    def _read(self, said: str | bytes) -> Turn:
+    def _read(self, message: str | bytes) -> Turn:
         try:
-            answer = parse_json(said, "the answer", mend=True)
+            answer = parse_json(message, "the answer", mend=True)
             data = answer["data"]
             if answer["type"] == "error":
-                message = in_one_line(str(data["message"]), 200)
+                reason = in_one_line(str(data["message"]), 200)
+                # An action of another form, most likely because the text belongs into another field.
                 mismatch = data.get("code") == "VALIDATION_ERROR"
                 hint = "; another field of its actions may be the text: --env action=NAME" if mismatch else ""
-                raise _Refusal(f"{self._url} refuses: {message}{hint}")
+                raise _Refusal(f"{self._url} refuses: {reason}{hint}")
             observation = data["observation"]
             reward = data.get("reward")
             done = data.get("done", False)
@@ -206,25 +212,25 @@ class OpenEnvGame(TextEnv):
         except _Refusal:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"the answer of {self._url} is not one of OpenEnv: {said[:80]!r}") from error
-        return self._observed(observation, float(reward), done)
+            raise UserError(f"the answer of {self._url} is not one of OpenEnv: {message[:80]!r}") from error
+        # Only a server of ours sends `info` and distinguishes truncation from termination.
+        server_info = observation.get("info")
+        ours = {"text", "terminated", "truncated"} <= set(observation) and isinstance(server_info, dict)
+        info = _facts(server_info or {}) if ours else {}
+        info["illegal"] = info.get("illegal") is True
+        info["success"] = info.get("success") is True
+        terminated = observation["terminated"] is True if ours else done
+        truncated = ours and observation["truncated"] is True
+        return Turn(self._text_of(observation), float(reward), terminated, truncated, info)
 
-    def _observed(self, seen: dict[str, Any], reward: float, done: bool) -> Turn:
-        info = seen.get("info")
-        ours = {"text", "terminated", "truncated"} <= set(seen) and isinstance(info, dict)
-        told = _facts(info) if ours and info is not None else {}
-        told |= {key: told.get(key) is True for key in ("illegal", "success")}
-        ends = (seen["terminated"] is True, seen["truncated"] is True) if ours else (done, False)
-        return (self._text_of(seen), reward, *ends, told)
-
-    def _text_of(self, seen: Mapping[str, Any]) -> str:
-        texts = [name for name, value in seen.items() if isinstance(value, str)]
+    def _text_of(self, observation: Mapping[str, Any]) -> str:
+        texts = [name for name, value in observation.items() if isinstance(value, str)]
         name = self._field or ("text" if "text" in texts else texts[0] if len(texts) == 1 else "")
-        if name not in seen:
+        if name not in observation:
             what = f"no {name!r}" if name else "several texts" if texts else "no text"
-            fields = in_one_line(", ".join(seen), 200)
+            fields = in_one_line(", ".join(observation), 200)
             raise UserError(f"{self._url} tells {what} ({fields}); say which to show: --env observation=NAME")
-        value = seen[name]
+        value = observation[name]
         return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -239,14 +245,14 @@ def _shut_down(connection: socket.socket) -> None:
 
 
 def _without_redirects(library: Any) -> type:
-    """A connection of the package `websockets` that goes to no other address than the one that the user named."""
+    """Return a connection class of `websockets` that connects to the address of the user and to no other."""
 
     class Connection(library.ClientConnection):  # type: ignore[misc]
         def handshake(self, *arguments: Any, **settings: Any) -> None:
             try:
                 super().handshake(*arguments, **settings)
             except Exception as error:
-                # The package follows a redirect only where it sees its own exception.
+                # The package follows a redirect only where it sees its own exception, so raise another one.
                 raise ConnectionError(in_one_line(error, 120) or type(error).__name__) from error
 
     return Connection
@@ -255,7 +261,7 @@ def _without_redirects(library: Any) -> type:
 def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the server's ``info`` without entries that have another meaning in episodes."""
     facts: dict[str, Any] = _with_tuples(info)
-    facts.pop("error", None)  # by which `lmrl.rollout.rollout` marks an episode that it has aborted
+    facts.pop("error", None)  # `lmrl.rollout.rollout` marks aborted episodes by it
     if not isinstance(facts.get("final_observation", ""), str):
         del facts["final_observation"]
     replies = facts.get("replies", ())
@@ -265,7 +271,7 @@ def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_tuples(value: Any) -> Any:
-    """As our games have it: JSON knows lists alone."""
+    """Turn lists into tuples, which our games use; JSON has lists only."""
     if isinstance(value, dict):
         return {key: _with_tuples(inner) for key, inner in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
@@ -277,7 +283,8 @@ def _address(url: str) -> str:
     Raises:
         UserError: it is no address.
     """
-    if not _ADDRESS.fullmatch(url) or "@" in url:  # a password in it would be written with the name of the task
+    # The address is part of the task's name, which is written into files: a password must not be in it.
+    if not _ADDRESS.fullmatch(url) or "@" in url:
         shown = without_secrets([url])[0]
         raise UserError(
             f"openenv: needs the address of a server without a password, e.g. openenv:http://127.0.0.1:8000, "
@@ -288,9 +295,9 @@ def _address(url: str) -> str:
 
 
 class TextArenaGame(TextEnv):
-    """A game of TextArena for one player, as it is under its wrappers: only new text is shown.
+    """A single-player game of TextArena without its wrappers, so that the policy reads new text only.
 
-    The reward is that of the end, success a reward of 1, illegal what the game calls an invalid move.
+    The reward comes at the end, a reward of 1 is success, and an action is illegal if the game calls it invalid.
 
     Args:
         name: id of the game in TextArena's registry, e.g. ``Mastermind-v0``.
@@ -305,10 +312,11 @@ class TextArenaGame(TextEnv):
     def __init__(self, name: str, render_mode: str | None = "ansi") -> None:
         super().__init__(render_mode)
         self._name = _arena_name(name)
+        # States of this game for the global generators of Python and NumPy.
         self._chance = (random.Random(0).getstate(), np.random.RandomState(0).get_state())
         self._game: Any = None
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         seed = int(self.np_random_seed)
         arena = _arena()
         self._chance = (random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state())
@@ -316,40 +324,47 @@ class TextArenaGame(TextEnv):
             try:
                 self._game = arena.make(self._name)
                 self._game.reset(num_players=1, seed=seed)
-            except (Exception, SystemExit) as error:
-                told = in_one_line(error, 120)
-                raise UserError(f"TextArena cannot begin {self._name} ({type(error).__name__}: {told})") from error
+            except (Exception, SystemExit) as error:  # a game may even end the process
+                reason = in_one_line(error, 120)
+                raise UserError(f"TextArena cannot begin {self._name} ({type(error).__name__}: {reason})") from error
             if not isinstance(self._game.state, arena.SinglePlayerState):
                 raise UserError(f"{self._name} is not for one player: only those games can be played")
             text, _ = self._new_text()
-        return text, f"{self._name} {seed}", {}, {}
+        return Opening(text, task_id=f"{self._name} {seed}", start={})
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         with self._own_chance():
             done, _ = self._game.step(action)
             text, illegal = self._new_text()
             if not done:
-                return text, 0.0, False, False, {"illegal": illegal, "success": False}
+                return Turn(text, 0.0, False, False, {"illegal": illegal, "success": False})
             rewards, facts = self._game.close()
+        # Both go by player; the only one has number 0.
         reward = float((rewards or {}).get(0, 0.0))
-        told = (facts or {}).get(0, {})
-        reason = str(told.get("reason", ""))
+        outcome = (facts or {}).get(0, {})
+        reason = str(outcome.get("reason", ""))
         text = "\n".join(filter(None, (text, reason)))
-        info = {"illegal": illegal or bool(told.get("invalid_move")), "success": reward >= 1, "reason": reason}
-        return text, reward, True, False, info
+        info = {"illegal": illegal or bool(outcome.get("invalid_move")), "success": reward >= 1, "reason": reason}
+        return Turn(text, reward, terminated=True, truncated=False, info=info)
 
     def _new_text(self) -> tuple[str, bool]:
         """Return the text since the last turn without the player's own words, and whether a move was invalid."""
         kinds = _arena().ObservationType
-        _, said = self._game.get_observation()
-        if isinstance(said, str):
-            return said, False
-        shown = [text for _, text, kind in said if kind is not kinds.PLAYER_ACTION]
-        return "\n".join(shown), any(kind is kinds.GAME_ADMIN for _, _, kind in said)
+        _, messages = self._game.get_observation()
+        if isinstance(messages, str):
+            return messages, False
+        shown: list[str] = []
+        invalid = False
+        for _, text, kind in messages:
+            if kind is not kinds.PLAYER_ACTION:
+                shown.append(text)
+            # TextArena rejects an invalid move by a message of its administrator.
+            invalid = invalid or kind is kinds.GAME_ADMIN
+        return "\n".join(shown), invalid
 
     @contextmanager
     def _own_chance(self) -> Iterator[None]:
-        """Inside, the global generators are those of this game."""
+        """Inside, the global generators have the states of this game."""
         others = random.getstate(), np.random.get_state()
         random.setstate(self._chance[0])
         np.random.set_state(self._chance[1])
@@ -366,7 +381,7 @@ def _arena() -> Any:
 
 
 def _arena_name(name: str) -> str:
-    """The game as it is under its wrappers: a key of TextArena's own table, whatever is written here.
+    """Return the key of the game without wrappers in TextArena's table.
 
     Raises:
         UserError: TextArena is missing, or has no game of that name.
@@ -390,4 +405,4 @@ _KINDS: dict[str, tuple[str, str, Callable[[str], str]]] = {
     "openenv": ("OpenEnvGame", "url", _address),
     "textarena": ("TextArenaGame", "name", _arena_name),
 }
-"""By what stands before the colon: the class of the game, its argument, and what tests and completes that."""
+"""By the text before the colon: the class of the game, its argument, and the function that checks the argument."""

@@ -1,6 +1,6 @@
-"""The tasks by name: their environments, and what hangs on them (players, recipes, prompts, pictures).
+"""The tasks by name: their environments, and what belongs to them (players, recipes, prompts, pictures).
 
-The tasks of the benchmark are the ``TASKS`` of the packages beside this module. Other packages add theirs by an
+The tasks of the benchmark are the ``TASKS`` of the packages next to this module. Other packages add theirs by an
 entry point, see `lmrl.utils.plugins`.
 """
 
@@ -10,7 +10,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint
+from operator import attrgetter
 from pathlib import Path
 from types import NoneType
 from typing import Any, cast, get_args
@@ -39,71 +39,55 @@ from lmrl.types import Policy
 from lmrl.utils.plugins import TASKS, entry_points_of
 
 __all__ = [
-    "BENCHMARK",
-    "Task",
-    "chat_prompt",
-    "check_arguments",
-    "file_format",
-    "guide",
-    "make",
-    "make_picture",
-    "make_policy",
-    "may_choose",
-    "partner_prompts",
-    "pictures",
-    "policy_names",
-    "probe",
-    "probe_plot",
-    "recorded_arguments",
-    "recording",
-    "register",
-    "task",
-    "tasks",
-]
+    "BENCHMARK", "Task", "chat_prompt", "check_arguments", "file_format", "guide", "make", "make_picture",
+    "make_policy", "may_choose", "partner_prompts", "pictures", "policy_names", "probe", "probe_plot",
+    "recorded_arguments", "recording", "register", "task", "task_tokens", "tasks",
+]  # fmt: skip
 
 _log = logging.getLogger(__name__)
-_LARGEST = 2**53
+_LARGEST = 2**53  # every whole number up to here is exact in JSON readers that know floats only
 
 
 def _benchmark() -> tuple[Task, ...]:
-    packages = (found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if found.ispkg)
-    rows = [row for name in packages for row in import_module(f"{__package__}.{name}").TASKS]
-    return tuple(sorted(rows, key=lambda row: row.table_row))
+    found: list[Task] = []
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if module.ispkg:
+            found += import_module(f"{__package__}.{module.name}").TASKS
+    return tuple(sorted(found, key=attrgetter("table_row")))
 
 
 BENCHMARK: tuple[Task, ...] = _benchmark()
 """The tasks of the benchmark, in the order of the results table."""
 
 
-def _enter(row: Task) -> None:
-    _TASKS[row.name] = row
-    gymnasium.registry.pop(row.env_id, None)  # again under the same id (a reloaded module): Gymnasium would warn
-    gymnasium.register(row.env_id, entry_point=row.entry_point, kwargs=dict(row.kwargs))
+def _enter(task: Task) -> None:
+    _TASKS[task.name] = task
+    # Gymnasium warns if an id is registered twice, as by a module that is loaded again.
+    gymnasium.registry.pop(task.env_id, None)
+    gymnasium.register(task.env_id, entry_point=task.entry_point, kwargs=dict(task.kwargs))
 
 
 _TASKS: dict[str, Task] = {}
-for _row in BENCHMARK:
-    _enter(_row)
+for _task in BENCHMARK:
+    _enter(_task)
 
-_unlisted: set[str] = set()
-"""Names of tasks that `tasks` does not tell."""
-
-_searched = False
-"""Whether other packages have been asked for their tasks."""
+_unlisted: set[str] = set()  # names of tasks that `tasks` leaves out
+_searched = False  # whether the tasks of other packages have been loaded
 
 
 def tasks() -> dict[str, Task]:
-    """All tasks by name: those of the benchmark, of other packages, and those of `register`."""
+    """Return all tasks by name: those of the benchmark, of other packages, and those of `register`."""
     _search()
-    return {name: row for name, row in _TASKS.items() if name not in _unlisted}
+    return {name: task for name, task in _TASKS.items() if name not in _unlisted}
 
 
 def task(name: str) -> Task:
-    """The task of that name.
+    """Return the task of that name.
 
     Raises:
         UserError: for an unknown name; it lists the known ones.
     """
+    # Other packages are imported only if the name is not known without them: that takes time.
     if name not in _TASKS:
         _search()
     if name not in _TASKS:
@@ -111,23 +95,27 @@ def task(name: str) -> Task:
     return _TASKS[name]
 
 
-def register(row: Task, *, listed: bool = True) -> None:
+def register(task: Task, *, listed: bool = True) -> None:
     """Make a task of your own known in this process, under its name and under its id in Gymnasium.
 
-    ``row.entry_point`` is ``module:class``; a class of a notebook is ``__main__:MyGame``. Registering a name again
+    ``task.entry_point`` is ``module:class``; a class of a notebook is ``__main__:MyGame``. Registering a name again
     replaces the task.
 
     Args:
-        row: the task.
-        listed: whether `tasks` tells it.
+        task: the task.
+        listed: whether `tasks` lists it.
 
     Raises:
         UserError: the name is that of a task of the benchmark.
     """
-    if row.name in {known.name for known in BENCHMARK}:
-        raise UserError(f"name must not be that of a task of the benchmark, got {row.name!r}")
-    _enter(row)
-    (_unlisted.discard if listed else _unlisted.add)(row.name)
+    for official in BENCHMARK:
+        if task.name == official.name:
+            raise UserError(f"name must not be that of a task of the benchmark, got {task.name!r}")
+    _enter(task)
+    if listed:
+        _unlisted.discard(task.name)
+    else:
+        _unlisted.add(task.name)
 
 
 def _search() -> None:
@@ -139,21 +127,18 @@ def _search() -> None:
     for point in entry_points_of(TASKS):
         package = point.dist.name if point.dist is not None else point.value
         try:
-            for row in _rows_of(point):
-                if row.name in _TASKS:
-                    raise UserError(f"there is a task {row.name!r} already")
-                _enter(row)
-        except Exception as error:  # whatever its import raises
-            told = in_one_line(f"{type(error).__name__}: {error}", 300)
-            _log.warning("tasks of the package %s (%s) are left out: %s", package, point.value, told)
-
-
-def _rows_of(point: EntryPoint) -> Iterable[Task]:
-    value = point.load()
-    rows = (value,) if isinstance(value, Task) else value
-    if not isinstance(rows, tuple) or not all(isinstance(row, Task) for row in rows):
-        raise UserError(f"the entry point {point.name!r} must be a Task or a tuple of them, got {type(value).__name__}")
-    return rows
+            value = point.load()
+            found = (value,) if isinstance(value, Task) else value
+            if not isinstance(found, tuple) or not all(isinstance(task, Task) for task in found):
+                kind = type(value).__name__
+                raise UserError(f"the entry point {point.name!r} must be a Task or a tuple of them, got {kind}")
+            for task in found:
+                if task.name in _TASKS:
+                    raise UserError(f"there is a task {task.name!r} already")
+                _enter(task)
+        except Exception as error:  # the import of another package may raise anything
+            reason = in_one_line(f"{type(error).__name__}: {error}", 300)
+            _log.warning("tasks of the package %s (%s) are left out: %s", package, point.value, reason)
 
 
 def make(name: str, **kwargs: Any) -> TextEnv:
@@ -166,9 +151,9 @@ def make(name: str, **kwargs: Any) -> TextEnv:
     Raises:
         UserError: for an unknown task or argument.
     """
-    row = task(name)
+    entry = task(name)
     check_arguments(name, kwargs)
-    return _creator(row)(**{**row.kwargs, **kwargs})
+    return _creator(entry)(**{**entry.kwargs, **kwargs})
 
 
 def check_arguments(name: str, arguments: Iterable[str]) -> None:
@@ -183,23 +168,23 @@ def check_arguments(name: str, arguments: Iterable[str]) -> None:
             raise unknown(f"argument of task {name}", argument, known)
 
 
-def _creator(row: Task) -> Callable[..., TextEnv]:
-    # What this loads has the type that `register` was given.
-    env: Callable[..., TextEnv] = load_env_creator(row.entry_point)  # type: ignore[assignment]
+def _creator(task: Task) -> Callable[..., TextEnv]:
+    # Gymnasium does not know that the entry points of our tasks are text environments.
+    env: Callable[..., TextEnv] = load_env_creator(task.entry_point)  # type: ignore[assignment]
     return env
 
 
 def recorded_arguments(name: str, recorded: Any, given: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
-    """Arguments of a task's environment that a data file names, and those that the user gives, which come first.
+    """Merge the environment arguments that a data file names with those of the user, which take precedence.
 
-    A file may come from anyone. It chooses numbers and true or false where the environment takes them, and texts out of
-    `Task.choices`; who is meant to be trusted with a path or a program is the user alone. A partner
-    (``partner``) is left out: the caller that replays a dialogue supplies the answers.
+    A file may come from anyone. It may choose numbers and true or false where the environment takes them, and texts
+    out of `Task.choices`; only the user may choose a path or a program. A partner (``partner``) is left out: the
+    caller that replays a dialogue supplies the answers.
 
     Args:
         name: of the task.
         recorded: ``env`` of the file's metadata.
-        given: what the user says; None: nothing.
+        given: arguments of the user; None: none.
         where: the file, for the message.
 
     Raises:
@@ -224,21 +209,23 @@ def recorded_arguments(name: str, recorded: Any, given: Mapping[str, Any] | None
 
 
 def may_choose(name: str, argument: str, value: Any) -> bool:
-    """Whether somebody who is not trusted (a data file, a request to a server) may choose an environment's argument.
+    """Return whether an untrusted source (a data file, a request to a server) may choose an environment's argument.
 
     Args:
         name: of the task.
         argument: of its environment; one that it does not have may not be chosen.
         value: a number, true, false or None of a type that the argument takes, or words out of `Task.choices`.
     """
-    row = task(name)
-    known = inspect.signature(_creator(row), eval_str=True).parameters
+    entry = task(name)
+    known = inspect.signature(_creator(entry), eval_str=True).parameters
     if argument not in known:
         return False
+    # The members of a union such as ``int | None``, or the type itself.
     kinds = get_args(known[argument].annotation) or (known[argument].annotation,)
     if isinstance(value, str):
-        choices = row.choices.get(argument, ())
-        return bool(value.split()) and all(word in choices for word in value.split(" "))
+        # One word of the list, or several with single spaces between.
+        return bool(value.split()) and set(value.split(" ")) <= set(entry.choices.get(argument, ()))
+    # A bool is an int in Python, so it has to be looked at first.
     if value is None or isinstance(value, bool):
         return (NoneType if value is None else bool) in kinds
     if isinstance(value, int):
@@ -246,28 +233,29 @@ def may_choose(name: str, argument: str, value: Any) -> bool:
     return isinstance(value, float) and float in kinds and math.isfinite(value)
 
 
-def _hook(row: Task, field: str) -> Any:
-    """Return the object that a task's hook names, or None if the task has no such hook."""
-    where = getattr(row, field)
+def _hook(task: Task, field: str) -> Any:
+    """Return the object that a task's hook (``module:attribute``) names, or None if the task has no such hook."""
+    where = getattr(task, field)
     if not where:
         return None
     name, _, attribute = where.partition(":")
     module = import_module(name)
     if not hasattr(module, attribute):
-        raise UserError(f"{field} of task {row.name} is {where!r}: there is no {attribute!r} in {name}")
+        raise UserError(f"{field} of task {task.name} is {where!r}: there is no {attribute!r} in {name}")
     return getattr(module, attribute)
 
 
 def _needed(task_name: str, field: str, kind: str) -> Any:
     """Return a hook that the task must have; ``kind`` is the kind of task in the error message."""
-    having = [name for name, row in tasks().items() if getattr(row, field)]
-    if task_name not in having and not (task_name in _unlisted and getattr(_TASKS[task_name], field)):
-        raise unknown(kind, task_name, having)
-    return _hook(_TASKS[task_name], field)
+    _search()
+    entry = _TASKS.get(task_name)
+    if entry is None or not getattr(entry, field):
+        raise unknown(kind, task_name, [name for name, other in tasks().items() if getattr(other, field)])
+    return _hook(entry, field)
 
 
 def policy_names(task_name: str) -> tuple[str, ...]:
-    """Names of the scripted players of a task, of which it may have none.
+    """Return the names of a task's scripted players; a task may have none.
 
     Raises:
         UserError: for an unknown task.
@@ -276,42 +264,42 @@ def policy_names(task_name: str) -> tuple[str, ...]:
 
 
 def make_policy(task_name: str, name: str, env: Mapping[str, Any] | None = None) -> Policy:
-    """The player of that name: ``random``, ``behaviour`` (the dataset's, let loose) or ``optimal`` where it exists.
+    """Make a scripted player: ``random``, ``behaviour`` (the recorder of the dataset), ``optimal``, ...
 
     Args:
         task_name: name of the task.
         name: one of `policy_names`.
-        env: arguments of the environment that it will play in, where they are not the task's own.
+        env: arguments of the environment that it will play in; they replace those of the task.
 
     Raises:
         UserError: for an unknown task or player; it lists the known ones.
     """
-    row = task(task_name)
-    players = _players(row)
+    entry = task(task_name)
+    players = _players(entry)
     if name not in players:
         raise unknown(f"policy of {task_name}", name, players)
-    return players[name]({**row.kwargs, **(env or {})})
+    return players[name]({**entry.kwargs, **(env or {})})
 
 
-def _players(row: Task) -> Players:
-    return cast(Players, _hook(row, "players") or {})
+def _players(task: Task) -> Players:
+    return cast(Players, _hook(task, "players") or {})
 
 
 def recording(task_name: str, env: Mapping[str, Any] | None = None) -> Recording:
-    """The recipe of a task's dataset, in an environment with those arguments.
+    """Return the recipe of a task's dataset, in an environment with those arguments.
 
     Raises:
         UserError: for an unknown task, or one that has no recipe.
     """
-    row = task(task_name)
-    recipe: MakeRecording | None = _hook(row, "recording")
+    entry = task(task_name)
+    recipe: MakeRecording | None = _hook(entry, "recording")
     if recipe is None:
         raise UserError(f"task {task_name!r} has no recipe for a dataset; give the path of one (data.init_args.path)")
-    return recipe(task_name, {**row.kwargs, **(env or {})})
+    return recipe(task_name, {**entry.kwargs, **(env or {})})
 
 
 def file_format(task_name: str) -> FileFormat:
-    """How the task's file of the original benchmark is read.
+    """Return the format of the task's files of the original benchmark.
 
     Raises:
         UserError: for an unknown task, or one that has no official file.
@@ -320,7 +308,7 @@ def file_format(task_name: str) -> FileFormat:
 
 
 def chat_prompt(task_name: str) -> ChatPrompt:
-    """How a task is put to a chat model that plays.
+    """Return the prompt of a task for chat models that play it.
 
     Raises:
         UserError: for an unknown task, or one that has no prompt.
@@ -334,10 +322,10 @@ def guide(task_name: str) -> Guide:
     Raises:
         UserError: for an unknown task.
     """
-    row = task(task_name)
-    known = ", ".join(action.strip() for action in row.actions)
+    entry = task(task_name)
+    known = ", ".join(action.strip() for action in entry.actions)
     words = f"One of: {known}." if known else "A line of text."
-    return cast("Guide | None", _hook(row, "guide")) or Guide(f"{row.description}.", words, ("", ""))
+    return cast("Guide | None", _hook(entry, "guide")) or Guide(f"{entry.description}.", words, ("", ""))
 
 
 def partner_prompts(task_name: str) -> PartnerPrompts:
@@ -350,7 +338,7 @@ def partner_prompts(task_name: str) -> PartnerPrompts:
 
 
 def make_picture(task_name: str, make: Callable[[], gymnasium.Env[str, str]]) -> Picture | None:
-    """How episodes of a task are drawn, in an environment that is made on demand; None if they are not.
+    """Make the picture of a task, for an environment that is made on demand, or return None if the task has none.
 
     Raises:
         UserError: for an unknown task; what `make` raises.
@@ -368,17 +356,17 @@ def pictures(task_names: Iterable[str]) -> list[type[Picture]]:
     for name in task_names:
         try:
             kind: type[Picture] | None = _hook(tasks()[name], "picture") if name in tasks() else None
-        except Exception as error:  # whatever its import raises
-            told = in_one_line(f"{type(error).__name__}: {error}", 300)
-            _log.warning("pages show no picture of task %s: %s", name, told)
+        except Exception as error:  # the import of another package may raise anything
+            reason = in_one_line(f"{type(error).__name__}: {error}", 300)
+            _log.warning("pages show no picture of task %s: %s", name, reason)
             continue
         if kind is not None:
             found[kind.kind] = kind
-    return [*found.values()]
+    return list(found.values())
 
 
 def task_tokens(task_name: str, env: Mapping[str, Any] | None = None) -> TaskTokens:
-    """The texts of a task that are one token each; none, if it lists none.
+    """Return the texts of a task that are one token each; none, if it lists none.
 
     Args:
         task_name: name of the task.
@@ -387,12 +375,12 @@ def task_tokens(task_name: str, env: Mapping[str, Any] | None = None) -> TaskTok
     Raises:
         UserError: for an unknown task.
     """
-    found = _hook(task(task_name), "tokens")
-    return TaskTokens({}) if found is None else cast(TokensOf, found)(env or {})
+    tokens_of: TokensOf | None = _hook(task(task_name), "tokens")
+    return TaskTokens({}) if tokens_of is None else tokens_of(env or {})
 
 
 def probe(task_name: str) -> Probe | None:
-    """What is asked of policies in states of interest; None if a task has no such states.
+    """Return the probe of policies in states of interest, or None if a task has no such states.
 
     Raises:
         UserError: for an unknown task.
@@ -401,7 +389,7 @@ def probe(task_name: str) -> Probe | None:
 
 
 def probe_plot(task_name: str) -> ProbePlot | None:
-    """How a report draws the answers; None if it does not.
+    """Return how a report draws the results of the probe, or None if it does not draw them.
 
     Raises:
         UserError: for an unknown task.

@@ -32,7 +32,7 @@ class Scores:
 
     minimum: float = 0.0
     average: float | None = None
-    """None, like `maximum`, where no constants were published: the raw score is the normalised one."""
+    """None, like `maximum`, if no constants were published; then the raw score counts as normalised."""
     maximum: float | None = None
     raw: Mapping[str, float] = field(default_factory=dict)
     """Mean return by algorithm."""
@@ -41,7 +41,7 @@ class Scores:
     data: PublishedData | None = None
     """None where no dataset was published."""
     note: str = ""
-    """What is wrong with the numbers above."""
+    """Known errors of the numbers above."""
 
     @property
     def any_scale(self) -> bool:
@@ -51,24 +51,24 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class OwnScale:
-    """Mean returns by which a task is scaled as it is played here, of scripted players that play whole episodes.
+    """The scale of our own results: mean returns of scripted players that play whole episodes.
 
-    The published constants belong to the paper's partners, opponents and data.
+    The published constants belong to the paper's partners, opponents and data, so they do not apply here.
     """
 
     random: float
-    """0: acts at random."""
+    """Return of the random player; scaled to 0."""
     recorder: float
-    """50: has recorded the dataset."""
+    """Return of the player that recorded the dataset; scaled to 50."""
     best: float
-    """100: is the best that there is."""
+    """Return of the best known player; scaled to 100."""
 
 
 def normalize(raw: float, scores: Scores | OwnScale) -> float:
-    """Linear from ``minimum`` (0) to ``average`` (50) and from there to ``maximum`` (100); not clipped.
+    """Scale a return linearly from ``minimum`` (0) to ``average`` (50), and from there to ``maximum`` (100).
 
-    The formula of the paper's appendix E; of an `OwnScale` the same with its own three. A task without constants
-    keeps its raw score.
+    This is the formula of the paper's appendix E, without clipping. An `OwnScale` uses it with its own three constants.
+    A task without constants keeps its raw score.
     """
     if isinstance(scores, OwnScale):
         scores = Scores(scores.random, scores.recorder, scores.best)
@@ -80,5 +80,5 @@ def normalize(raw: float, scores: Scores | OwnScale) -> float:
 
 
 def by_algorithm(*values: float) -> Mapping[str, float]:
-    """A number for each of `ALGORITHMS`, in their order."""
+    """Return a mapping from `ALGORITHMS`, in their order, to the given numbers."""
     return dict(zip(ALGORITHMS, values, strict=True))

@@ -9,7 +9,7 @@ import pytest
 
 import lmrl
 from lmrl.envs import LawBroken, TextEnv, check_env
-from lmrl.envs.base import Turn
+from lmrl.envs.base import Opening, Turn
 from lmrl.envs.checker import odd_texts
 
 FORM = "reward only on turns, values of the right types"
@@ -34,14 +34,14 @@ class Count(TextEnv):
     def legal_actions(self) -> tuple[str, ...]:
         return ("more\n", "pass\n")
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         self.left = options.get("turns") or int(self.np_random.integers(4, 7))
-        return f"{self.left} to go\n", str(self.left), {"turns": self.left}, {}
+        return Opening(f"{self.left} to go\n", str(self.left), {"turns": self.left})
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         self.left -= 1
         info = {"illegal": action not in self.legal_actions(), "success": self.left == 0}
-        return f"{self.left} to go\n", -1.0, self.left == 0, False, info
+        return Turn(f"{self.left} to go\n", -1.0, self.left == 0, False, info)
 
 
 class RewardAtReset(Count):
@@ -51,61 +51,59 @@ class RewardAtReset(Count):
 
 
 class IntegerReward(Count):
-    def _turn(self, action: str) -> Turn:
-        return (super()._turn(action)[0], -1, *super()._turn(action)[2:])
+    def turn(self, action: str) -> Turn:
+        return super().turn(action)._replace(reward=-1)
 
 
 class NoSuccess(Count):
-    def _turn(self, action: str) -> Turn:
-        *rest, info = super()._turn(action)
-        return (*rest, {"illegal": info["illegal"]})  # type: ignore[return-value]
+    def turn(self, action: str) -> Turn:
+        turn = super().turn(action)
+        return turn._replace(info={"illegal": turn.info["illegal"]})
 
 
 class Endless(Count):
-    def _turn(self, action: str) -> Turn:
-        return "on\n", 0.0, False, False, {"illegal": False}
+    def turn(self, action: str) -> Turn:
+        return Turn("on\n", 0.0, False, False, {"illegal": False})
 
 
 class Unseeded(Count):
-    def _begin(self, options: dict[str, Any]) -> Any:
-        return super()._begin({"turns": 4 + random.SystemRandom().randrange(100)})
+    def begin(self, options: dict[str, Any]) -> Opening:
+        return super().begin({"turns": 4 + random.SystemRandom().randrange(100)})
 
 
 class StartForgotten(Count):
-    def _begin(self, options: dict[str, Any]) -> Any:
-        text, name, _, info = super()._begin(options)
-        return text, name, {"turns": 99}, info
+    def begin(self, options: dict[str, Any]) -> Opening:
+        return super().begin(options)._replace(start={"turns": 99})
 
 
 class Shared(Count):
     turns_of_all: list[int] = []  # noqa: RUF012
 
-    def _begin(self, options: dict[str, Any]) -> Any:
+    def begin(self, options: dict[str, Any]) -> Opening:
         self.turns_of_all.clear()
-        return super()._begin(options)
+        return super().begin(options)
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         self.turns_of_all.append(1)
-        _, *rest = super()._turn(action)
-        return (f"{len(self.turns_of_all)} so far\n", *rest)  # type: ignore[return-value]
+        return super().turn(action)._replace(text=f"{len(self.turns_of_all)} so far\n")
 
 
 class PythonRandom(Count):
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         random.random()
-        return super()._turn(action)
+        return super().turn(action)
 
 
 class NumpyRandom(Count):
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         np.random.random()
-        return super()._turn(action)
+        return super().turn(action)
 
 
 class TorchRandom(Count):
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         sys.modules["torch"].rand(1)
-        return super()._turn(action)
+        return super().turn(action)
 
 
 class TooGood(Count):
@@ -113,15 +111,15 @@ class TooGood(Count):
 
 
 class WorseWhenIllegal(Count):
-    def _turn(self, action: str) -> Turn:
-        text, reward, *rest = super()._turn(action)
-        return (text, -100.0 if action == "no such action\n" else reward, *rest)  # type: ignore[return-value]
+    def turn(self, action: str) -> Turn:
+        turn = super().turn(action)
+        return turn._replace(reward=-100.0) if action == "no such action\n" else turn
 
 
 class BothFlags(Count):
-    def _turn(self, action: str) -> Turn:
-        text, reward, terminated, _, info = super()._turn(action)
-        return text, reward, terminated, terminated, info
+    def turn(self, action: str) -> Turn:
+        turn = super().turn(action)
+        return turn._replace(truncated=turn.terminated)
 
 
 class Undead(Count):
@@ -131,16 +129,16 @@ class Undead(Count):
 
 
 class Stale(Count):
-    def _begin(self, options: dict[str, Any]) -> Any:
+    def begin(self, options: dict[str, Any]) -> Opening:
         again = getattr(self, "left", None) == 0
-        text, *rest = super()._begin(options)
-        return "welcome back\n" if again else text, *rest
+        opening = super().begin(options)
+        return opening._replace(text="welcome back\n") if again else opening
 
 
 class AsciiOnly(Count):
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         action.encode("ascii")
-        return super()._turn(action)
+        return super().turn(action)
 
 
 class ClosesOnce(Count):
@@ -149,26 +147,26 @@ class ClosesOnce(Count):
 
 
 class SilentAtFirst(Count):
-    def _begin(self, options: dict[str, Any]) -> Any:
-        return ("", *super()._begin(options)[1:])
+    def begin(self, options: dict[str, Any]) -> Opening:
+        return super().begin(options)._replace(text="")
 
 
 class SilentLater(Count):
-    def _turn(self, action: str) -> Turn:
-        text, *rest = super()._turn(action)
-        return ("" if self.left == 2 else text, *rest)  # type: ignore[return-value]
+    def turn(self, action: str) -> Turn:
+        turn = super().turn(action)
+        return turn._replace(text="") if self.left == 2 else turn
 
 
 class SilentAtTheEnd(Count):
-    def _turn(self, action: str) -> Turn:
-        text, *rest = super()._turn(action)
-        return ("" if self.left == 0 else text, *rest)  # type: ignore[return-value]
+    def turn(self, action: str) -> Turn:
+        turn = super().turn(action)
+        return turn._replace(text="") if self.left == 0 else turn
 
 
 class Unpicklable(Count):
-    def _begin(self, options: dict[str, Any]) -> Any:
+    def begin(self, options: dict[str, Any]) -> Opening:
         self.helper = lambda: None
-        return super()._begin(options)
+        return super().begin(options)
 
 
 class Forgetful(Count):

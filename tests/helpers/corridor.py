@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import gymnasium
 
 from lmrl.envs import registry
-from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.base import Opening, TextEnv, Turn
 from lmrl.envs.scores import Scores
 from lmrl.envs.task import Task
 
@@ -26,17 +26,18 @@ class Corridor(TextEnv):
         self.return_range = (-float(max_steps), 0.0)
         self._max_steps, self._square, self._steps = max_steps, 0, 0
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         drawn = int(self.np_random.integers(GOAL))
         self._square, self._steps = int(options.get("square", drawn)), 0
-        return str(self._square), str(self._square), {"square": self._square}, {}
+        return Opening(str(self._square), task_id=str(self._square), start={"square": self._square})
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         self._square = min(GOAL, max(0, self._square + _MOVES.get(action, 0)))
         self._steps += 1
         there = self._square == GOAL
         info = {"illegal": action not in _MOVES, "success": there}
-        return str(self._square), float(there) - 1.0, there, not there and self._steps == self._max_steps, info
+        out_of_time = not there and self._steps == self._max_steps
+        return Turn(str(self._square), float(there) - 1.0, terminated=there, truncated=out_of_time, info=info)
 
 
 @contextmanager

@@ -1,10 +1,10 @@
-"""Car Dealer: sell a car to a buyer who does not say at once what they want, what they have, and how to win them."""
+"""Car Dealer: sell a car to a buyer who does not reveal at once what they want, can pay, and are won by."""
 
 import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lmrl.envs.base import DialogueEnv, Outcome, Turn
+from lmrl.envs.base import DialogueEnv, Opening, Turn
 from lmrl.envs.car_dealer.buyer import ScriptedBuyer
 from lmrl.envs.car_dealer.lines import CHOICES, draw_buyer, read
 from lmrl.errors import UserError
@@ -13,7 +13,8 @@ from lmrl.types import Partner, PartnerRequest
 __all__ = ["BEGIN", "HEADER", "LINES", "CarDealer", "Sale", "find_sale"]
 
 BEGIN = "Output: Decision="
-"""How a conclusion begins."""
+"""The beginning of a conclusion."""
+# The buyer's conclusion: decision, MSRP and price. Language models vary spaces, dollar signs and commas.
 _OUTPUT = re.compile(
     r"Output: ?Decision= ?(Accept|Reject) +MSRP= ?\$?([1-9][\d,]{0,11})(?: +Buy Price= ?(\S*))?", re.ASCII
 )
@@ -28,7 +29,7 @@ class Sale:
     msrp: int
     """In dollars; 0 if unknown."""
     price: int | None = None
-    """What was paid, below $1,000,000; None if nothing was bought, or if the price cannot be read."""
+    """The price paid, below $1,000,000; None if nothing was bought, or if the price cannot be read."""
 
     def reward(self, kind: str, budget: int) -> float:
         """Return the seller's reward in one of the original's two units.
@@ -49,7 +50,7 @@ class Sale:
         return (self.msrp - budget) / self.msrp if self.msrp else 0.0
 
     def output(self) -> dict[str, Any]:
-        """The record of the original's files."""
+        """Return the record as in the original's files."""
         return {"car_bought": self.bought, "msrp": self.msrp, "buy_price": self.price}
 
 
@@ -62,6 +63,7 @@ def find_sale(line: str) -> tuple[str, Sale | None]:
     match = _OUTPUT.search(line)
     if match is None:
         return line, None
+    # The seller sees the line without the conclusion.
     rest = f"{line[: match.start()].rstrip()} {line[match.end() :].lstrip()}".strip()
     bought = match[1] == "Accept"
     price = _PRICE.match(match[3] or "")
@@ -81,22 +83,23 @@ LINES = (
     "A Toyota truck for $45,000.\n",
     "It is a very good car.\n",
 )
-"""Lines that a seller may say, for those who know none; any other line is as legal."""
-_LONGEST = 512
+"""Some lines that a seller may say; any other line is legal, too."""
+_LONGEST = 512  # characters of the seller's line
 
 
 class CarDealer(DialogueEnv):
-    r"""The agent is the seller and speaks first; seller and buyer say a line each in turn.
+    r"""A sale as a dialogue. The policy is the seller and speaks first; seller and buyer say one line each in turn.
 
-    The buyer's profile is hidden; what they say shows it. A buyer concludes by ``Output: Decision=Accept MSRP=$31,000
-    Buy Price=$29,500`` or ``Output: Decision=Reject MSRP=$31,000`` somewhere in their line. That is cut out of what
-    the seller sees, and the episode **terminates**. After ``max_texts`` lines of both the buyer is asked once more,
-    for a reply that begins with ``Output: Decision=``; if there is no decision then either, nothing is sold.
+    The buyer's profile is hidden; their lines reveal it. A buyer concludes by ``Output: Decision=Accept MSRP=$31,000
+    Buy Price=$29,500`` or ``Output: Decision=Reject MSRP=$31,000`` somewhere in their line. The seller does not see
+    this part, and the episode **terminates**. After ``max_texts`` lines of both, the buyer is asked once more, for a
+    reply that begins with ``Output: Decision=``; if it holds no decision either, nothing is sold.
 
-    Only the end is rewarded. ``info`` then holds ``output`` (what was decided, None if nothing was), and ``revenue``
-    and ``fancy``, the reward in either unit (see `Sale`). ``info["success"]``: a car was bought.
-    A line without a to z or a digit is illegal; it is passed on like any other. Lines are joined to one, and cut after
-    512 characters. Source: LMRL-Gym, section 4 and appendix C.8, and its code for profiles and rewards.
+    Only the end is rewarded. ``info`` then holds ``output`` (the decision, or None), and ``revenue`` and ``fancy``, the
+    reward in either unit (see `Sale`). ``info["success"]``: a car was bought.
+    A line without a to z or a digit is illegal; the buyer gets it like any other. Several lines of an action are joined
+    to one, and cut after 512 characters. Source: LMRL-Gym, section 4, appendix C.8, and its code for profiles and
+    rewards.
 
     Args:
         partner: the buyer; None: `ScriptedBuyer`.
@@ -129,28 +132,30 @@ class CarDealer(DialogueEnv):
         self.max_texts = max_texts
         # An MSRP of $1, and a price of $999,999: what no scripted buyer says, but a language model may.
         self.return_range = (0.0, 999.999) if reward == "revenue" else (-89_999.0, 200.0)
-        self._heard: list[str] = []
-        self._said: list[str] = []
+        self._heard: list[str] = []  # the seller's lines
+        self._said: list[str] = []  # the buyer's replies
 
     def render(self) -> str:
-        """All lines so far."""
-        both = zip(self._heard, self._said, strict=False)
-        return "".join([HEADER, *(f"Seller: {heard}Buyer: {said}" for heard, said in both)])
+        """Return all lines so far."""
+        lines = [HEADER]
+        for heard, said in zip(self._heard, self._said, strict=False):
+            lines += (f"Seller: {heard}", f"Buyer: {said}")
+        return "".join(lines)
 
     def legal_actions(self) -> tuple[str, ...]:
-        """Some lines that make sense; all others are legal too."""
+        """Return some lines that make sense; all others are legal too."""
         return LINES
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         self._buyer = draw_buyer(self.np_random, options)
         self._heard = []
         self._said = []
-        self._deciding = False
+        self._deciding = False  # whether the buyer has been asked for the decision
         start = self._buyer.facts()
         self._known = {**start, "profile": self._buyer.prompt}
-        return HEADER, " ".join(map(str, start.values())), start, {}
+        return Opening(HEADER, task_id=" ".join(map(str, start.values())), start=start)
 
-    def _say(self, action: str) -> PartnerRequest:
+    def on_action(self, action: str) -> PartnerRequest:
         self._heard.append(" ".join(action.split())[:_LONGEST] + "\n")
         return self._ask("")
 
@@ -160,10 +165,10 @@ class CarDealer(DialogueEnv):
             "car_dealer", self._known, tuple(self._heard), tuple(self._said), self._facts["seed"], begin
         )
 
-    def _hear(self, reply: str) -> Outcome:
+    def on_reply(self, reply: str) -> Turn | PartnerRequest:
         line = " ".join(reply.split())
         if self._deciding:
-            # Some partners complete what they are given, others begin it again.
+            # Some partners continue the given beginning of the reply, others repeat it.
             return self._concluded(find_sale(line)[1] or find_sale(BEGIN + line)[1])
         shown, sale = find_sale(line)
         self._said.append(f"{shown}\n")
@@ -171,12 +176,15 @@ class CarDealer(DialogueEnv):
             return self._concluded(sale)
         if 2 * len(self._said) >= self.max_texts:
             return self._ask(BEGIN)
-        return self._said[-1], 0.0, False, False, self._info(False)
+        return Turn(self._said[-1], 0.0, terminated=False, truncated=False, info=self._info(False))
 
     def _concluded(self, sale: Sale | None) -> Turn:
-        units = {kind: sale.reward(kind, self._buyer.budget) if sale else 0.0 for kind in ("revenue", "fancy")}
-        info = {**self._info(bool(sale and sale.bought)), "output": sale.output() if sale else None, **units}
-        return self._said[-1], units[self.reward], True, False, info
+        info = self._info(bool(sale and sale.bought))
+        info["output"] = sale.output() if sale else None
+        # Both units of the reward are recorded, whichever of them the policy gets.
+        for kind in ("revenue", "fancy"):
+            info[kind] = sale.reward(kind, self._buyer.budget) if sale else 0.0
+        return Turn(self._said[-1], info[self.reward], terminated=True, truncated=False, info=info)
 
     def _info(self, success: bool) -> dict[str, Any]:
         return {"illegal": not read(self._heard[-1]).words, "success": success}

@@ -1,4 +1,4 @@
-"""Chess as White against an opponent, by positions and moves in words, with a space between all characters.
+"""Chess as White against an opponent. Positions and moves are texts with a space between all characters.
 
 The paper's erratum: its examples spelled moves and positions differently.
 """
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import chess
 
-from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.base import Opening, TextEnv, Turn
 from lmrl.envs.chess.opponents import make_opponent
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError, check_range
@@ -17,33 +17,33 @@ __all__ = ["CHAT", "Chess", "plain_fen", "plain_san", "spaced_fen", "spaced_san"
 
 
 def spaced_fen(fen: str) -> str:
-    """A position as the player reads it; a space of the FEN becomes three, and a line end follows."""
+    """Return a position as the policy reads it; a space of the FEN becomes three, and a line end follows."""
     return " ".join(fen) + "\n"
 
 
 def plain_fen(text: str) -> str:
-    """The FEN in such a text (the line end may be missing)."""
+    """Return the FEN in such a text (the line end may be missing)."""
     return text.removesuffix("\n")[::2]
 
 
 def spaced_san(san: str) -> str:
-    r"""A move as the player writes it: ``N f 3\n``."""
+    r"""Return a move as the policy writes it: ``N f 3\n``."""
     return " ".join(san) + "\n"
 
 
 def plain_san(text: str) -> str:
-    """The move in a text: ends stripped, all spaces removed."""
+    """Return the move in a text: ends stripped, all spaces removed."""
     return text.strip().replace(" ", "")
 
 
-_LONGEST = 12  # no move is written with more characters
+_LONGEST = 12  # no move in SAN has more characters; longer texts are not parsed
 
 
 class Chess(TextEnv):
     r"""A game of chess; the player is White and reads the newest position.
 
     A position is a FEN with a space between all characters and a line end; a move is SAN with the same spaces,
-    ``N f 3\n``. What is no legal move costs 1 and leaves the board as it is. Mate by White is worth 1, by Black -1, any
+    ``N f 3\n``. Any other text costs 1 and leaves the board as it is. Mate by White is worth 1, by Black -1, any
     other end 0 (stalemate, insufficient material, fivefold repetition, 75 moves; draws that would have to be claimed
     are not); all of these terminate. More than ``max_moves`` actions truncate. Source: LMRL-Gym, section 4 and
     appendix C.4.
@@ -63,7 +63,7 @@ class Chess(TextEnv):
         render_mode: see `TextEnv`.
 
     Raises:
-        UserError: see `lmrl.envs.chess.opponents.make_opponent`, and for a clock that never runs.
+        UserError: see `lmrl.envs.chess.opponents.make_opponent`, and for ``max_moves`` below 1.
     """
 
     reset_options: ClassVar[tuple[str, ...]] = ("fen", "replies")
@@ -86,28 +86,30 @@ class Chess(TextEnv):
         self.opponent = make_opponent(opponent, depth=depth, nodes=nodes, elo=elo, skill=skill, engine_path=engine_path)
         self._described = self.opponent.describe()
         self._board = chess.Board()
-        self._moves = 0
-        self._replies: list[str] = []
-        self._reply = self._seed = self._fen = ""
+        self._moves = 0  # of White, legal or not
+        self._replies: list[str] = []  # Black's next moves, where they are given
+        self._reply = ""  # Black's last move, in UCI
+        self._seed = ""
+        self._fen = ""
 
     def render(self) -> str:
-        """The board in letters."""
+        """Return the board in letters."""
         return f"{self._board}\n"
 
     def legal_actions(self) -> list[str]:
-        """All legal moves."""
+        """Return all legal moves."""
         return [spaced_san(self._board.san(move)) for move in self._board.legal_moves]
 
     def moves_by_squares(self) -> dict[str, str]:
-        """All legal moves by their squares: ``{"g1f3": "N f 3", ...}``."""
+        """Return all legal moves by their squares: ``{"g1f3": "N f 3", ...}``."""
         return {move.uci(): spaced_san(self._board.san(move)).strip() for move in self._board.legal_moves}
 
     def _start_board(self, options: Mapping[str, Any]) -> tuple[chess.Board, str]:
-        """The first position, and its name among the instances of the task."""
+        """Return the first position, and its name among the instances of the task."""
         board = _position(options["fen"]) if "fen" in options else chess.Board()
         return board, board.fen()
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         replies = _black_moves(options.get("replies", ()))
         self._board, task_id = self._start_board(options)
         self._moves = 0
@@ -118,19 +120,23 @@ class Chess(TextEnv):
         if self._replies:
             start["replies"] = list(self._replies)
         self._fen = start["fen"]
-        return spaced_fen(self._fen), task_id, start, self._facts_now()
+        return Opening(spaced_fen(self._fen), task_id, start, info=self._facts_now())
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         self._moves += 1
         move = _legal(self._board, plain_san(action))
-        reward, over = (-1.0, False) if move is None else self._play(move)
-        if move is not None:
+        if move is None:
+            reward = -1.0
+            over = False
+        else:
+            reward, over = self._play(move)
             self._fen = self._board.fen()
         info = {"illegal": move is None, "success": over and reward == 1.0, **self._facts_now()}
-        return spaced_fen(self._fen), reward, over, not over and self._moves > self.max_moves, info
+        out_of_time = not over and self._moves > self.max_moves
+        return Turn(spaced_fen(self._fen), reward, terminated=over, truncated=out_of_time, info=info)
 
     def _play(self, move: chess.Move) -> tuple[float, bool]:
-        """Both moves: the reward for White and whether the game is over."""
+        """Play White's move and Black's reply; return the reward of White and whether the game is over."""
         self._board.push(move)
         if _over(self._board):
             return float(_mated(self._board)), True
@@ -146,7 +152,7 @@ class Chess(TextEnv):
             try:
                 return self._board.parse_uci(self._replies.pop(0))
             except ValueError:
-                self._replies = []
+                self._replies = []  # not legal here: from now on the opponent decides
         return self.opponent.move(self._board, f"{self._seed} {self._moves}")
 
     def _facts_now(self) -> dict[str, Any]:
@@ -164,8 +170,9 @@ def _position(fen: Any) -> chess.Board:
 
 
 def _black_moves(replies: Any) -> list[str]:
-    """Their legality is checked when it is their turn; a null move is never legal."""
+    """Check the syntax of Black's moves; their legality is checked when it is their turn."""
     try:
+        # A null move is false; it is never legal.
         if isinstance(replies, str) or not all(map(chess.Move.from_uci, replies)):
             raise ValueError
     except (TypeError, ValueError):
@@ -184,7 +191,8 @@ def _legal(board: chess.Board, san: str) -> chess.Move | None:
 
 
 def _over(board: chess.Board) -> bool:
-    """Whether the rules end the game here; the tests that rarely matter come last."""
+    """Return whether the rules end the game here."""
+    # The tests that rarely matter come last.
     return (
         not any(board.generate_legal_moves())
         or board.is_insufficient_material()

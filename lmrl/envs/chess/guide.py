@@ -12,21 +12,20 @@ from lmrl.types import Request
 
 __all__ = ["ACTION", "GUIDE", "PAGE", "board_note", "board_spelling"]
 
-_LONGEST = 20
-"""Characters of a text that is no move."""
-_MOST = 5
-"""A position that has come up so often is a draw."""
+_LONGEST = 20  # characters that are quoted of a text that is no move
+_MOST = 5  # a position that comes up for the fifth time is a draw
 
 
 def board_spelling(text: str) -> str:
-    """A position in FEN, or a move in SAN, without the spaces between all characters; other texts as they are."""
+    """Remove the spaces between the characters of a position or a move; leave other texts as they are."""
     line = text.removesuffix("\n")
+    # Every second character is a space.
     spaced = len(line) > 1 and not line[1::2].strip(" ")
     return f"{plain_fen(line) if spaced else line}\n"
 
 
 def board_note(request: Request, env: Mapping[str, Any]) -> str:
-    """The newest moves of both in SAN, whether the king is in check, and how the game ended."""
+    """Describe the newest moves of both sides in SAN, whether the king is in check, and how the game ended."""
     try:
         now = chess.Board(plain_fen(request.observations[-1]))
         if not request.actions:
@@ -34,60 +33,62 @@ def board_note(request: Request, env: Mapping[str, Any]) -> str:
         before = chess.Board(plain_fen(request.observations[-2]))
     except ValueError:
         return ""
-    said = plain_san(request.actions[-1])
+    action = plain_san(request.actions[-1])
     try:
-        move = before.parse_san(said[:_LONGEST])
+        move = before.parse_san(action[:_LONGEST])
     except ValueError:
-        return f"{said[:_LONGEST] or 'An empty line'} is no legal move here: the board stays as it is."
-    lines = [f"You played {before.san(move)}."]
+        return f"{action[:_LONGEST] or 'An empty line'} is no legal move here: the board stays as it is."
+    notes = [f"You played {before.san(move)}."]
     before.push(move)
-    reply = next((answer for answer in before.legal_moves if _after(before, answer) == now.fen()), None)
-    if reply is not None:
-        lines.append(f"Black played {before.san(reply)}.")
-    return " ".join([*lines, *_state(now, request)])
+    # The texts do not name Black's move: it is the one that leads to the new position.
+    for reply in before.legal_moves:
+        after = before.copy(stack=False)
+        after.push(reply)
+        if after.fen() == now.fen():
+            notes.append(f"Black played {before.san(reply)}.")
+            break
+    state = _state(now, request)
+    if state:
+        notes.append(state)
+    return " ".join(notes)
 
 
-def _after(board: chess.Board, move: chess.Move) -> str:
-    board.push(move)
-    fen = board.fen()
-    board.pop()
-    return fen
-
-
-def _state(board: chess.Board, request: Request) -> list[str]:
+def _state(board: chess.Board, request: Request) -> str:
     if board.is_checkmate():
-        return ["Checkmate."]
-    blocked = "White" if board.turn else "Black"
-    draws = (
-        (board.is_stalemate(), f"{blocked} is not in check and has no legal move (stalemate)"),
-        (board.is_insufficient_material(), "neither side has the men to mate"),
-        (board.is_seventyfive_moves(), "75 moves of both sides without a capture or a move of a pawn"),
-        (_comes_up(board, request) >= _MOST, "the position came up five times"),
-    )
-    why = next((words for holds, words in draws if holds), None)
-    if why is not None:
-        return [f"Draw: {why}."]
-    return ["Check."] if board.is_check() else []
+        return "Checkmate."
+    if board.is_stalemate():
+        blocked = "White" if board.turn else "Black"
+        return f"Draw: {blocked} is not in check and has no legal move (stalemate)."
+    if board.is_insufficient_material():
+        return "Draw: neither side has the men to mate."
+    if board.is_seventyfive_moves():
+        return "Draw: 75 moves of both sides without a capture or a move of a pawn."
+    if _comes_up(board, request) >= _MOST:
+        return "Draw: the position came up five times."
+    return "Check." if board.is_check() else ""
 
 
 def _comes_up(now: chess.Board, request: Request) -> int:
-    """How often the newest position has come up in the game.
+    """Return how often the newest position has come up in the game."""
+    fens = list(map(plain_fen, request.observations))
+    # The texts show positions with White to move. If White's move ended the game, the last one has Black to move; then
+    # the positions after White's moves count, which have to be computed.
+    positions = [fens[0]] if now.turn == chess.WHITE else []
+    for turn, (before, after) in enumerate(pairwise(fens)):
+        # An illegal text leaves the position and its clocks as they were: the position did not come up again.
+        if before == after:
+            continue
+        if now.turn == chess.WHITE:
+            positions.append(after)
+        else:
+            board = chess.Board(before)
+            board.push_san(plain_san(request.actions[turn]))
+            positions.append(board.fen())
+    return list(map(_without_clocks, positions)).count(_without_clocks(fens[-1]))
 
-    Texts show the positions before White's moves; those after them are worked out where one of them ended the game.
-    """
-    fens = [plain_fen(text) for text in request.observations]
-    # A text that was no legal move leaves the position and its clocks as they were: it did not come up again.
-    turns = [turn for turn, (before, after) in enumerate(pairwise(fens)) if before != after]
-    if now.turn == chess.WHITE:
-        return sum(_alike(fen) == _alike(fens[-1]) for fen in (fens[0], *(fens[turn + 1] for turn in turns)))
-    boards = [chess.Board(fens[turn]) for turn in turns]
-    for board, turn in zip(boards, turns, strict=True):
-        board.push_san(plain_san(request.actions[turn]))
-    return sum(_alike(board.fen()) == _alike(fens[-1]) for board in boards)
 
-
-def _alike(fen: str) -> str:
-    """Return the key of equal positions: pieces, side to move, castling and en passant, without the clocks."""
+def _without_clocks(fen: str) -> str:
+    """Return what makes positions equal: pieces, side to move, castling and en passant."""
     return fen.rpartition(" ")[0].rpartition(" ")[0]
 
 

@@ -16,16 +16,17 @@ from lmrl.errors import UserError, unknown
 
 __all__ = ["OPPONENTS", "ChessOpponent", "Stockfish", "best_move", "evaluation", "find_engine", "make_opponent"]
 
-MATE = 100_000
+MATE = 100_000  # larger than every sum of pieces
 _VALUES = {chess.PAWN: 100, chess.KNIGHT: 320, chess.BISHOP: 330, chess.ROOK: 500, chess.QUEEN: 900}
 _RING = chess.BB_CENTER | 0x00003C24243C0000  # the centre and the squares around it
 
 
 def best_move(board: chess.Board, depth: int, chance: Random) -> chess.Move:
-    """The best of all legal moves by a search of ``depth`` plies (at least 1); `chance` chooses among equals.
+    """Return the best legal move by a search of ``depth`` plies (at least 1); `chance` chooses among equals.
 
     The board is the same again afterwards.
     """
+    # The first of equal moves wins, so shuffling chooses among them.
     moves = list(board.legal_moves)
     chance.shuffle(moves)
     best = -2 * MATE
@@ -41,7 +42,7 @@ def best_move(board: chess.Board, depth: int, chance: Random) -> chess.Move:
 
 
 def _search(board: chess.Board, depth: int, alpha: int, beta: int) -> int:
-    """Value for the side to move."""
+    """Return the value for the side to move (negamax with alpha-beta pruning)."""
     over = _over(board, depth)
     if over is not None:
         return over
@@ -58,18 +59,21 @@ def _search(board: chess.Board, depth: int, alpha: int, beta: int) -> int:
 
 
 def _over(board: chess.Board, depth: int) -> int | None:
-    """Value of a finished game (a nearer mate is a worse one for who is mated), else None."""
+    """Return the value of a finished game for the side to move, else None; a nearer mate is worse."""
     if board.is_insufficient_material():
         return 0
     check = board.is_check()
-    # At the leaves only mates are looked for: a stalemate there is rare, and finding moves is what takes the time.
+    # At the leaves only mates are looked for: a stalemate there is rare, and generating moves takes most of the time.
     if (check or depth > 0) and not any(board.generate_legal_moves()):
         return -MATE - depth if check else 0
     return None
 
 
 def evaluation(board: chess.Board) -> int:
-    """Hundredths of a pawn for the side to move: material, pieces around the centre, and lone kings driven from it."""
+    """Return the value in hundredths of a pawn for the side to move.
+
+    It counts material, pieces around the centre, and how far a lone king is driven to the edge.
+    """
     score = 0
     for color, sign in ((chess.WHITE, 1), (chess.BLACK, -1)):
         own = board.occupied_co[color]
@@ -82,17 +86,18 @@ def evaluation(board: chess.Board) -> int:
 
 
 def _driven(board: chess.Board, color: chess.Color) -> int:
-    """How far a lone king is from the centre, and how near the other one is to it."""
+    """Return a measure of how far a lone king is from the centre, and how near the other king is to it."""
     king = board.king(color)
     other = board.king(not color)
     assert king is not None and other is not None
     row, col = divmod(king, 8)
+    # Twice the distances to the middle of the board, which is between two squares.
     return 10 * (abs(2 * row - 7) + abs(2 * col - 7)) + 8 * (7 - chess.square_distance(king, other))
 
 
-_TIMEOUT = 5.0
-_LIVES = 3  # how often the engine is asked anew when the process dies over a question, or falls silent
-_PATIENCE = 60.0  # seconds for a move, and more for many nodes; whoever sets a depth alone waits as long as it takes
+_TIMEOUT = 5.0  # seconds for the engine to start
+_LIVES = 3  # attempts for one question, if the process dies or does not answer
+_PATIENCE = 60.0  # seconds for a move, and more for many nodes; a limit of depth alone has no time limit
 _SLOWEST = 10_000  # nodes per second
 
 _T = TypeVar("_T")
@@ -105,14 +110,14 @@ _running: dict[tuple[int, str, int | None, int | None], chess.engine.SimpleEngin
 
 
 class Stockfish:
-    """An opponent over UCI, restarted when it dies or falls silent: the game goes on.
+    """An engine over UCI as an opponent; the process is restarted if it dies or does not answer.
 
-    Where the engine can do without its neural network (Stockfish 12 to 15), it does, as in the published benchmark,
-    which ships none: positions are then judged twice as fast.
+    The neural network is turned off where the engine allows it (Stockfish 12 to 15), as in the published benchmark,
+    which ships none. Evaluating positions is then twice as fast.
 
-    With a limit of nodes or depth a move follows from the game so far alone: the engine's memory is cleared before
-    each, so that it does not matter what the shared process played before. `elo` and `skill` make the engine itself
-    choose weaker moves by a random generator that cannot be seeded: such games do not repeat.
+    With a limit of nodes or depth, a move follows from the game so far alone: the engine's memory is cleared before
+    each move, because games share a process. `elo` and `skill` make the engine choose weaker moves by a random
+    generator that cannot be seeded: such games do not repeat.
 
     Args:
         engine_path: the binary; None: ``$STOCKFISH``, or ``stockfish`` on the path.
@@ -143,21 +148,21 @@ class Stockfish:
         self.network = self._lasting(lambda engine: _NETWORK not in engine.options)
 
     def move(self, board: chess.Board, seed: str) -> chess.Move:
-        """The engine's move.
+        """Return the engine's move.
 
         Raises:
-            UserError: if the engine dies, or does not answer, again and again.
+            UserError: if the engine dies, or does not answer, several times in a row.
         """
-        # The clock is for an engine that has fallen silent; python-chess looks at none unless the limit has one.
+        # The clock is for an engine that hangs; python-chess has no timeout of its own unless the limit has a time.
         clock = None if self.nodes is None else _PATIENCE + self.nodes / _SLOWEST
         limit = chess.engine.Limit(nodes=self.nodes, depth=self.depth, time=clock)
-        found = self._lasting(lambda engine: _play(engine, board, limit)).move
-        if found is None:
+        move = self._lasting(lambda engine: _play(engine, board, limit)).move
+        if move is None:
             raise UserError(f"{self.path} has no move for {board.fen()}")
-        return found
+        return move
 
     def _lasting(self, ask: Callable[[chess.engine.SimpleEngine], _T]) -> _T:
-        """Return the engine's answer, and replace an engine that has died."""
+        """Return the engine's answer; replace an engine that has died and ask again."""
         for _ in range(_LIVES):
             try:
                 return ask(self._engine())
@@ -167,10 +172,13 @@ class Stockfish:
 
     def describe(self) -> dict[str, Any]:
         """See `lmrl.envs.chess.opponents.ChessOpponent`."""
-        settings = {"nodes": self.nodes, "depth": self.depth, "elo": self.elo, "skill": self.skill}
-        given = {name: value for name, value in settings.items() if value is not None}
-        repeats = self.elo is None and self.skill is None
-        return {"name": "stockfish", "version": self.version, "network": self.network, **given, "repeats": repeats}
+        description: dict[str, Any] = {"name": "stockfish", "version": self.version, "network": self.network}
+        for setting in ("nodes", "depth", "elo", "skill"):
+            value = getattr(self, setting)
+            if value is not None:
+                description[setting] = value
+        description["repeats"] = self.elo is None and self.skill is None
+        return description
 
     @property
     def _key(self) -> tuple[int, str, int | None, int | None]:
@@ -178,6 +186,7 @@ class Stockfish:
 
     def _engine(self) -> chess.engine.SimpleEngine:
         if self._key not in _running:
+            # The first engine of this process; a key that a fork inherited has another process id.
             if not any(process == os.getpid() for process, *_ in _running):
                 Thread(target=_quit_at_the_end, daemon=True).start()
             _running[self._key] = _start(self.path, self.elo, self.skill)
@@ -190,12 +199,13 @@ class Stockfish:
 
 
 def find_engine(path: str | None = None) -> str:
-    """Where the engine is.
+    """Return the path of the engine.
 
     Raises:
-        UserError: if it is nowhere.
+        UserError: if there is none.
     """
     wanted = path or os.environ.get("STOCKFISH")
+    # Debian installs games in a folder that is not on every path.
     found = wanted or shutil.which("stockfish") or shutil.which("stockfish", path="/usr/games:/usr/local/bin")
     if found is None or (wanted and not Path(wanted).is_file()):
         where = f"none at {wanted!r}" if wanted else "none on the path"
@@ -208,10 +218,12 @@ def find_engine(path: str | None = None) -> str:
 
 
 def _play(engine: chess.engine.SimpleEngine, board: chess.Board, limit: chess.engine.Limit) -> chess.engine.PlayResult:
-    """The answer of an engine that has forgotten everything; it forgets again while the other side thinks."""
-    found = engine.play(board, limit, game="the only one")
+    """Return the answer of the engine with an empty memory."""
+    # python-chess would clear the memory before each new game. Here it is always the same game, and the memory is
+    # cleared after the answer instead, while the other side thinks.
+    answer = engine.play(board, limit, game="the only one")
     engine.protocol.loop.call_soon_threadsafe(engine.protocol.send_line, "ucinewgame")
-    return found
+    return answer
 
 
 def _start(path: str, elo: int | None, skill: int | None) -> chess.engine.SimpleEngine:
@@ -229,23 +241,30 @@ def _start(path: str, elo: int | None, skill: int | None) -> chess.engine.Simple
 
 
 def _options(engine: chess.engine.SimpleEngine, elo: int | None, skill: int | None) -> dict[str, Any]:
-    """Settings of the process; a small memory, because it is cleared before each move."""
+    """Return the settings of the process, checked against what the engine has."""
+    # A small memory (hash table), because it is cleared before each move.
     wanted: dict[str, Any] = {"Threads": 1, "Hash": 1, _NETWORK: False}
     if elo is not None:
         wanted |= {"UCI_LimitStrength": True, "UCI_Elo": elo}
     if skill is not None:
         wanted |= {"Skill Level": skill}
+    settings: dict[str, Any] = {}
     for name, value in wanted.items():
         option = engine.options.get(name)
-        if option is None and name not in ("Threads", "Hash", _NETWORK):
-            raise UserError(f"the engine has no option {name!r}, which elo and skill need")
-        if option is not None and option.type == "spin" and not (option.min or 0) <= value <= (option.max or value):
+        if option is None:
+            # The engine can do without the first three, but not without a strength that the user has set.
+            if name not in ("Threads", "Hash", _NETWORK):
+                raise UserError(f"the engine has no option {name!r}, which elo and skill need")
+            continue
+        if option.type == "spin" and not (option.min or 0) <= value <= (option.max or value):
             raise UserError(f"{name} of this engine goes from {option.min} to {option.max}, got {value}")
-    return {name: value for name, value in wanted.items() if name in engine.options}
+        settings[name] = value
+    return settings
 
 
 def _quit_at_the_end() -> None:
-    """Quit the engines when the main thread ends; before that, the threads that serve them keep Python from ending."""
+    """Quit the engines when the main thread ends."""
+    # An exit handler would come too late: Python first waits for the threads that serve the engines.
     main_thread().join()
     for (process, *_), engine in list(_running.items()):
         if process == os.getpid():
@@ -257,20 +276,20 @@ _SETTINGS = {"alphabeta": ("depth",), "random": (), "stockfish": ("elo", "skill"
 
 
 class ChessOpponent(Protocol):
-    """Answers positions. A move follows from the position and the seed alone, as far as the player allows."""
+    """A player of Black. Its move follows from the position and the seed alone, as far as the engine allows."""
 
     def move(self, board: chess.Board, seed: str) -> chess.Move: ...
 
     def describe(self) -> dict[str, Any]:
-        """Name, version and settings, JSON-like: part of every episode and score."""
+        """Return name, version and settings in JSON's types: part of every episode and score."""
         ...
 
 
 class RandomOpponent:
-    """Uniformly random legal moves."""
+    """An opponent that plays uniformly random legal moves."""
 
     def move(self, board: chess.Board, seed: str) -> chess.Move:
-        """Any legal move."""
+        """Return any legal move."""
         return Random(seed).choice(list(board.legal_moves))
 
     def describe(self) -> dict[str, Any]:
@@ -279,7 +298,7 @@ class RandomOpponent:
 
 
 class AlphaBetaOpponent:
-    """The built-in player, for machines without an engine."""
+    """The built-in opponent, for machines without an engine."""
 
     version = 1
 
@@ -287,7 +306,7 @@ class AlphaBetaOpponent:
         self.depth = depth
 
     def move(self, board: chess.Board, seed: str) -> chess.Move:
-        """The best move that a search of this depth finds; the seed chooses among equals."""
+        """Return the best move that a search of this depth finds; the seed chooses among equals."""
         return best_move(board, self.depth, Random(seed))
 
     def describe(self) -> dict[str, Any]:
@@ -296,11 +315,11 @@ class AlphaBetaOpponent:
 
 
 def make_opponent(name: str, **settings: Any) -> ChessOpponent:
-    """The opponent of that name.
+    """Make an opponent by its name.
 
     Args:
         name: one of `OPPONENTS`.
-        settings: ``depth`` (plies; alphabeta: 1 if None), and for stockfish those of `Stockfish`; None: not set.
+        settings: ``depth`` (plies; default of alphabeta: 1), and for stockfish those of `Stockfish`; None: not set.
 
     Raises:
         UserError: for an unknown name, a setting that this opponent does not have, or a number out of range.
@@ -312,8 +331,9 @@ def make_opponent(name: str, **settings: Any) -> ChessOpponent:
         if key not in _SETTINGS[name]:
             known = ", ".join(_SETTINGS[name]) or "none"
             raise UserError(f"opponent {name!r} has no setting {key!r}; its settings: {known}")
-        if key != "engine_path" and (not isinstance(value, int) or value < (key != "skill")):
-            raise UserError(f"{key} of the opponent must be a whole number from {int(key != 'skill')}, got {value!r}")
+        least = 0 if key == "skill" else 1
+        if key != "engine_path" and (not isinstance(value, int) or value < least):
+            raise UserError(f"{key} of the opponent must be a whole number from {least}, got {value!r}")
     if name == "random":
         return RandomOpponent()
     return AlphaBetaOpponent(given.get("depth", 1)) if name == "alphabeta" else Stockfish(**given)

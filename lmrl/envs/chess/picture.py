@@ -1,6 +1,6 @@
-"""How a game on a chess board is drawn."""
+"""Drawings of a game on a chess board."""
 
-from collections.abc import Mapping
+import re
 
 from rich.text import Text
 
@@ -13,11 +13,11 @@ __all__ = ["BoardPicture", "draw_board"]
 _LIGHT = "#a3b5c3"
 _DARK = "#70899b"
 _MOVED = "#cbb94f"
-_PIECES = "♟♜♞♝♛♚"
+_GLYPHS = dict(zip("prnbqk", "♟♜♞♝♛♚", strict=True))
 
 
 class BoardPicture(Picture):
-    """All that it shows is in the texts."""
+    """The picture of a game; it shows only what the texts tell."""
 
     kind = "chess"
     script = "lmrl.envs.chess:picture.js"
@@ -28,11 +28,13 @@ class BoardPicture(Picture):
 
 
 def draw_board(request: Request) -> Text | None:
-    """The newest position with the squares of Black's last move marked; None if the text holds no position."""
-    ranks = [_spread(rank) for rank in plain_fen(request.observations[-1]).split(" ")[0].split("/")]
-    if [len(rank) for rank in ranks] != [8] * 8:
+    """Draw the newest position with the squares of Black's last move marked, or None if the text holds no position."""
+    placement = plain_fen(request.observations[-1]).split(" ")[0]
+    # A digit of a FEN stands for so many empty squares: ``3R4`` is ``...R....``.
+    ranks = re.sub(r"[0-9]", lambda digit: "." * int(digit[0]), placement).split("/")
+    if list(map(len, ranks)) != [8] * 8:
         return None
-    reply = str(request.info.get("reply", ""))
+    reply = str(request.info.get("reply", ""))  # in UCI: from square, to square
     marked = {reply[:2], reply[2:4]}
     drawn = Text()
     for row, rank in enumerate(ranks):
@@ -40,17 +42,8 @@ def draw_board(request: Request) -> Text | None:
         for col, piece in enumerate(rank):
             square = f"{'abcdefgh'[col]}{8 - row}"
             ground = _MOVED if square in marked else _DARK if (row + col) % 2 else _LIGHT
-            drawn.append(f" {_glyph(piece)} ", f"{'bold #ffffff' if piece.isupper() else '#000000'} on {ground}")
+            glyph = _GLYPHS.get(piece.lower(), " ")
+            drawn.append(f" {glyph} ", f"{'bold #ffffff' if piece.isupper() else '#000000'} on {ground}")
         drawn.append("\n")
     drawn.append("   " + "  ".join("abcdefgh"), "dim")
     return drawn
-
-
-def _spread(rank: str) -> str:
-    """``3R4`` as eight signs."""
-    return "".join("." * int(sign) if sign.isdigit() else sign for sign in rank)
-
-
-def _glyph(piece: str) -> str:
-    kinds: Mapping[str, str] = dict(zip("prnbqk", _PIECES, strict=True))
-    return kinds.get(piece.lower(), " ")

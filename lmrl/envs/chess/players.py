@@ -20,17 +20,16 @@ from lmrl.types import Policy, Reply, Request, Start
 __all__ = ["PLAYERS", "ChessPlayer", "Mover", "any_move", "recording", "searched", "stockfish_mover"]
 
 Mover = Callable[[chess.Board, Random], chess.Move]
-"""From a position and a generator to a legal move."""
+"""A function from a position and a generator to a legal move."""
 
 
 class ChessPlayer:
-    """Plays random moves with some probability, and otherwise those of a `Mover`.
+    """A player of random moves with some probability, and otherwise those of a `Mover`.
 
     Args:
-        mover: who finds the other moves.
-        epsilon: from an episode's seed, as a generator, to the probability of a random move in that episode.
-        opening: number of random first moves, so that two players who always find the same moves play
-            different games.
+        mover: finds the other moves.
+        epsilon: draws the probability of a random move in an episode, from a generator that follows from its seed.
+        opening: number of random first moves, so that two deterministic players do not repeat the same game.
     """
 
     def __init__(self, mover: Mover, epsilon: Callable[[Random], float] = lambda _: 0.0, opening: int = 0) -> None:
@@ -39,7 +38,7 @@ class ChessPlayer:
         self._opening = opening
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
-        """A move for each request."""
+        """Return a move for each request."""
         return [Reply(self._move(request)) for request in requests]
 
     def _move(self, request: Request) -> str:
@@ -50,41 +49,39 @@ class ChessPlayer:
 
 
 def any_move(board: chess.Board, chance: Random) -> chess.Move:
-    """A uniformly random legal move."""
+    """Draw a uniformly random legal move."""
     return chance.choice(list(board.legal_moves))
 
 
 def searched(depth: int) -> Mover:
-    """The built-in player, looking ahead by a number of plies."""
+    """Return the built-in player, which looks ahead by a number of plies."""
     return lambda board, chance: best_move(board, depth, chance)
 
 
-_MORE = 10
-_SETTINGS = ("engine_path", "nodes", "depth", "elo", "skill")
+_MORE = 10  # the player looks at so many times the positions of its opponent
 
 
 def stockfish_mover(env: Mapping[str, Any]) -> Mover:
-    """The engine with the settings in an environment's arguments, but looking at ten times as many positions."""
-    given = {name: env[name] for name in _SETTINGS if env.get(name) is not None}
-    if "depth" not in given:
-        given["nodes"] = _MORE * given.get("nodes", 1_000)
-    engine = Stockfish(**given)
-
-    def move(board: chess.Board, chance: Random) -> chess.Move:
-        return engine.move(board, "")
-
-    return move
+    """Return the engine with the settings of an environment, but ten times as many positions per move."""
+    settings: dict[str, Any] = {}
+    for name in ("engine_path", "nodes", "depth", "elo", "skill"):
+        if env.get(name) is not None:
+            settings[name] = env[name]
+    # A given depth is the limit by itself.
+    if "depth" not in settings:
+        settings["nodes"] = _MORE * settings.get("nodes", 1_000)
+    engine = Stockfish(**settings)
+    return lambda board, chance: engine.move(board, "")
 
 
 _CARELESS = {"stockfish": 0.14, "alphabeta": 0.5, "random": 1.0}
-"""By opponent the largest share of random moves: the better the opponent, the less the agent can afford."""
+"""The largest share of random moves by opponent: the better the opponent, the fewer mistakes the player may make."""
 
-_OPENING = 2
-"""So many of the first moves are random."""
+_OPENING = 2  # number of random first moves
 
 
 def _mover(env: Mapping[str, Any]) -> Mover:
-    """Looks farther than the opponent: Stockfish against Stockfish, the built-in player against the others."""
+    # The player has to look farther than its opponent to win.
     return stockfish_mover(env) if env.get("opponent") == "stockfish" else searched(1 + int(env.get("depth") or 1))
 
 
@@ -100,5 +97,5 @@ PLAYERS: dict[str, Callable[[Mapping[str, Any]], Policy]] = {
 
 
 def recording(task_name: str, env: Mapping[str, Any]) -> Recording:
-    """The recipe against any opponent."""
+    """Return the recipe of the dataset, against any opponent."""
     return Recording(PLAYERS["behaviour"](env), lambda seed, index: Start(recording_seed(seed, index)))

@@ -1,7 +1,8 @@
-"""The texts of chess that are one token each: a man on its square, the parts of a move, a number.
+"""The texts of chess that are one token each: a piece on its square, the parts of a move, a number.
 
-A position's text does not name the pieces' squares: they follow from the places of its characters. So a position is
-respelt first, ``4 k 3 / 8 / ...   w   -   -`` as ``ke8 ...   w   -   -``: each man with its square, rank 8 first.
+A position's text does not name the pieces' squares: they follow from the places of its characters. So regular
+expressions first rewrite a position, from ``4 k 3 / 8 / ...   w   -   -`` to ``ke8 ...   w   -   -``: each piece with
+its square, rank 8 first.
 """
 
 from collections.abc import Mapping
@@ -17,66 +18,82 @@ _FILES = "abcdefgh"
 _RANKS = "12345678"
 _SQUARES = tuple(map("".join, product(_FILES, _RANKS)))
 
-# A line of a position holds its board before the side to move; no move has that, so the digits of a move stay.
+# 1. A digit becomes as many dots. It counts only before the side to move (`` w `` or `` b ``), which no move contains,
+# so the digits of a move stay.
 _EMPTY = tuple((rf"{n}(?=[^\n]*   [wb]   )", " ".join("." * n)) for n in range(1, 9))
-# After a man's letter, by how many squares follow up to the end of its rank, and then by how many ranks.
+# 2. A piece gets its file: the number of squares that follow up to the end of its rank tells it.
 _FILE = tuple(
     (rf"(?<=[A-Za-z]) (?=(?:[^/ \n]+ ){{{7 - i}}}(?:/|  [wb]   ))", f"{file} ") for i, file in enumerate(_FILES)
 )
+# 3. And its rank: the number of ranks that follow tells it.
 _RANK = tuple(
     (rf"(?<=[A-Za-z][a-h]) (?=[^/\n]*(?:/[^/\n]*){{{i}}}  [wb]   )", f"{rank} ") for i, rank in enumerate(_RANKS)
 )
+# 4. Dots and slashes go.
 MEN_ON_SQUARES = (*_EMPTY, *_FILE[::-1], *_RANK, (r"(?:\. |/ )+(?=[^\n]*  [wb]   )", ""))
 """`TaskTokens.spelling` by which a position becomes a list of its pieces, each with a square: ``ke8 ``."""
 
 
 def men_parts(men: str) -> dict[str, tuple[str, ...]]:
-    """The tokens of pieces on squares: kind, file, rank and square."""
-    return {
-        f"{man}{square} ": (man, f"{man}{square}", f"on {square}", f"on file {square[0]}", f"on rank {square[1]}")
-        for man, square in product(men, _SQUARES)
-    }
+    """Return the tokens of pieces on squares, made of kind, square, file and rank."""
+    parts: dict[str, tuple[str, ...]] = {}
+    for man, square in product(men, _SQUARES):
+        position = (f"on {square}", f"on file {square[0]}", f"on rank {square[1]}")
+        parts[f"{man}{square} "] = (man, f"{man}{square}", *position)
+    return parts
 
 
 def move_parts(pieces: str, pawns: bool = False) -> dict[str, tuple[str, ...]]:
-    """The tokens of moves in SAN: what moves, where needed whence, and where to with what comes of it.
+    """Return the tokens of moves in SAN: the piece, its origin where SAN names it, and the target with its effect.
 
-    A move is two or three tokens and not one, so that what is chosen among at each is few: the logits of a policy of
-    width d are of rank d, and which of some hundreds of moves are legal is more than a narrow one can say at once.
+    A move is two or three tokens instead of one, so that each choice is among few. The logits of a policy of width d
+    have rank d, so a narrow one cannot tell which of hundreds of moves are legal in one step.
 
     Args:
-        pieces: that move, e.g. ``"KQR"``.
-        pawns: whether pawns do too, and White may castle.
+        pieces: pieces that move, e.g. ``"KQR"``.
+        pawns: whether there are pawns, and White may castle.
     """
-    marks: dict[str, tuple[str, ...]] = {f"{piece} ": (f"piece {piece}",) for piece in pieces}
-    marks |= {f"{mark} ": ("from", f"from {mark}") for mark in _FILES + _RANKS}
-    marks |= {f"{text}x ": (*parts, "x") for text, parts in marks.items()}
+    # The first token: a piece, or the file or rank from which it moves.
+    origins: dict[str, tuple[str, ...]] = {}
+    for piece in pieces:
+        origins[f"{piece} "] = (f"piece {piece}",)
+    for mark in _FILES + _RANKS:
+        origins[f"{mark} "] = ("from", f"from {mark}")
+    captures: dict[str, tuple[str, ...]] = {}
+    for text, parts in origins.items():
+        captures[f"{text}x "] = (*parts, "x")
+    # The last token: a square, then a promotion, then check or mate.
     ends: dict[str, tuple[str, ...]] = {"": (), "+": ("+",), "#": ("#",)}
-    promotions = {f"={man}{end}": (f"={man}", *parts) for man in "QRBN" for end, parts in ends.items()}
-    targets = {
-        spaced_san(f"{square}{end}"): (f"to {square}", f"file {square[0]}", f"rank {square[1]}", *parts)
-        for square in _SQUARES
-        for end, parts in (ends | promotions if pawns and square[1] == "8" else ends).items()
-    }
-    castling = {spaced_san(f"{way}{end}"): (way, *ends[end]) for way in ("O-O", "O-O-O") for end in ends if pawns}
-    return marks | targets | castling
+    promotions: dict[str, tuple[str, ...]] = {}
+    for man, end in product("QRBN", ends):
+        promotions[f"={man}{end}"] = (f"={man}", *ends[end])
+    targets: dict[str, tuple[str, ...]] = {}
+    for square in _SQUARES:
+        file = square[0]
+        rank = square[1]
+        for end, parts in (ends | promotions if pawns and rank == "8" else ends).items():
+            targets[spaced_san(f"{square}{end}")] = (f"to {square}", f"file {file}", f"rank {rank}", *parts)
+    if pawns:
+        for way, end in product(("O-O", "O-O-O"), ends):
+            targets[spaced_san(f"{way}{end}")] = (way, *ends[end])
+    return origins | captures | targets
 
 
 def clock_parts() -> dict[str, tuple[str, ...]]:
-    """The tokens of the two numbers at the end of a position: plies since a capture or pawn's move, and moves."""
-    ends = (("plies", "   ", 100), ("moves", "\n", 200))
-    return {
-        " ".join(str(n)) + end: (name, f"{n // 10} tens", f"{n % 10} ones")
-        for name, end, most in ends
-        for n in range(most)
-    }
+    """Return the tokens of the two numbers at the end of a position: plies since a capture or pawn move, and moves."""
+    parts: dict[str, tuple[str, ...]] = {}
+    for name, end, most in (("plies", "   ", 100), ("moves", "\n", 200)):
+        for n in range(most):
+            parts[" ".join(str(n)) + end] = (name, f"{n // 10} tens", f"{n % 10} ones")
+    return parts
 
 
 def tokens(env: Mapping[str, Any]) -> TaskTokens:
-    """Pieces on squares, castling rights, numbers, and the parts of White's moves."""
-    rights = (
-        "".join(right * has for right, has in zip("KQkq", whose, strict=True)) for whose in product((0, 1), repeat=4)
-    )
-    castling = {f"  w   {' '.join(right or '-')}   -   ": ("rights", *right) for right in rights}
+    """Return the tokens of pieces on squares, castling rights, numbers, and the parts of White's moves."""
+    castling: dict[str, tuple[str, ...]] = {}
+    # All 16 subsets of the castling rights, each with its letters in the order of a FEN.
+    for letters in product(("", "K"), ("", "Q"), ("", "k"), ("", "q")):
+        rights = "".join(letters)
+        castling[f"  w   {' '.join(rights or '-')}   -   "] = ("rights", *rights)
     men = men_parts("kqrbnpKQRBNP")
     return TaskTokens({**men, **castling, **clock_parts(), **move_parts("KQRBN", pawns=True)}, MEN_ON_SQUARES)

@@ -1,4 +1,4 @@
-"""Endgames: mate the lone king from a won position, drawn at random or one of the fixed positions of evaluation."""
+"""Endgames: mate the lone king from a won position, drawn at random or from the fixed positions of evaluation."""
 
 import operator
 from collections.abc import Mapping
@@ -17,25 +17,16 @@ from lmrl.envs.task import ChatPrompt, Guide, TaskTokens
 from lmrl.errors import UserError, unknown
 
 __all__ = [
-    "CHAT",
-    "GUIDE",
-    "PIECE_SETS",
-    "Endgames",
-    "choose_held_out",
-    "draw_position",
-    "held_out_positions",
-    "parse_piece_sets",
-    "position_of",
-    "selection_positions",
-    "tokens",
-]
+    "CHAT", "GUIDE", "PIECE_SETS", "Endgames", "choose_held_out", "draw_position", "held_out_positions",
+    "parse_piece_sets", "position_of", "selection_positions", "tokens",
+]  # fmt: skip
 
 PIECE_SETS = ("kQK", "kRK", "kQRK", "kRRK")
 """Black's king and White's pieces."""
 
 
 def parse_piece_sets(names: str) -> tuple[str, ...]:
-    """The sets in a text such as ``"kQK kRK"``.
+    """Return the sets in a text such as ``"kQK kRK"``.
 
     Raises:
         UserError: for an unknown name, or none.
@@ -50,8 +41,9 @@ def parse_piece_sets(names: str) -> tuple[str, ...]:
 
 
 def draw_position(chance: np.random.Generator, pieces: str) -> chess.Board:
-    """A uniformly random legal position of these pieces with White to move, by trying; White always has a move."""
-    men = [chess.Piece.from_symbol(symbol) for symbol in pieces]
+    """Draw a uniformly random legal position of these pieces with White to move; White always has a move."""
+    men = list(map(chess.Piece.from_symbol, pieces))
+    # Rejection sampling: draw squares until the position is legal.
     while True:
         squares = chance.choice(64, len(men), replace=False)
         board = chess.Board(None)
@@ -61,17 +53,17 @@ def draw_position(chance: np.random.Generator, pieces: str) -> chess.Board:
 
 
 _HARD = {"kQK": 15, "kRK": 15, "kQRK": 7, "kRRK": 9}  # plies to mate, at least
-_CHOICE = 645  # seed
+_HELD_OUT_SEED = 645
 
 
 def choose_held_out(number: int) -> list[str]:
-    """The first ``number`` of the held-out positions, in FEN, worked out again.
+    """Compute the first ``number`` of the held-out positions, in FEN.
 
     The sets take turns. Positions are drawn until one is hard and no mirror image of another: by the exact tables the
     mate is at least 15 plies away in kQK and kRK, as the paper asks (appendix E.3). With two pieces none is as far (the
     longest are 11 and 13 plies): there it is at least 7 plies in kQRK and 9 in kRRK, as in a fifth of the positions.
     """
-    chance = np.random.default_rng(_CHOICE)
+    chance = np.random.default_rng(_HELD_OUT_SEED)
     chosen: dict[str, str] = {}  # by the name that all mirror images share
     while len(chosen) < number:
         pieces = PIECE_SETS[len(chosen) % len(PIECE_SETS)]
@@ -83,25 +75,25 @@ def choose_held_out(number: int) -> list[str]:
 
 @lru_cache(maxsize=1)
 def held_out_positions() -> tuple[str, ...]:
-    """The 645 positions of evaluation in FEN; `choose_held_out` gives the same."""
+    """Return the 645 positions of evaluation in FEN; `choose_held_out` computes the same."""
     return _read("positions.txt")
 
 
 @lru_cache(maxsize=1)
 def selection_positions() -> tuple[str, ...]:
-    """512 more, by which checkpoints and settings of play are chosen: the next ones of `choose_held_out`."""
+    """Return 512 more, for choosing checkpoints and sampling settings: the next ones of `choose_held_out`."""
     return _read("selection.txt")
 
 
 def position_of(option: str, index: Any) -> str:
-    """The position of a reset option and an index from 0.
+    """Return the position, in FEN, that a reset option names.
 
     Args:
-        option: ``test``: of `held_out_positions`; ``selection``: of `selection_positions`.
-        index: its number.
+        option: ``test``, one of `held_out_positions`, or ``selection``, one of `selection_positions`.
+        index: its index, from 0.
 
     Raises:
-        UserError: if there is none.
+        UserError: if there is no such position.
     """
     positions = held_out_positions() if option == "test" else selection_positions()
     try:
@@ -118,25 +110,26 @@ def _read(name: str) -> tuple[str, ...]:
 
 
 def _any_side_up(board: chess.Board) -> str:
-    """A name that a position shares with its mirror images."""
-    boards = [board]
+    """Return a name that a position shares with its mirror images: the smallest of their FENs."""
+    # Three mirrors generate all eight symmetries of the board.
+    images = [board]
     for flip in (chess.flip_vertical, chess.flip_horizontal, chess.flip_diagonal):
-        boards += [image.transform(flip) for image in boards]
-    return min(image.board_fen() for image in boards)
+        images += [image.transform(flip) for image in images]
+    return min(image.board_fen() for image in images)
 
 
 class Endgames(Chess):
     """Chess from positions in which Black has the king alone, and White queen, rook, or two of them.
 
     ``reset(options={"test": 7})`` begins at a position of the held-out set (0 to 644), ``{"selection": 7}`` at one of
-    128 more, on which checkpoints are chosen, ``{"fen": ...}`` at any legal one; otherwise the seed draws a set and
-    then squares, all alike, but no position of the held-out set. All else is as in `Chess`. Source: LMRL-Gym, section 4
+    512 more for choosing checkpoints, ``{"fen": ...}`` at any legal one. Otherwise the seed draws a set and then
+    squares, both uniformly, but no position of the held-out set. All else is as in `Chess`. Source: LMRL-Gym, section 4
     and appendix C.5.
 
     Args:
-        piece_sets: the sets that are drawn from: one or more of ``kQK``, ``kRK``, ``kQRK``, ``kRRK``, with spaces
-            between. Held-out positions are of all four.
-        opponent: see `Chess`, as all others.
+        piece_sets: one or more of ``kQK``, ``kRK``, ``kQRK``, ``kRRK``, with spaces between; episodes draw from them.
+            Held-out positions are of all four.
+        opponent: see `Chess`.
         depth: see `Chess`.
         nodes: see `Chess`.
         elo: see `Chess`.
@@ -167,14 +160,18 @@ class Endgames(Chess):
         self.piece_sets = parse_piece_sets(piece_sets)
 
     def _start_board(self, options: Mapping[str, Any]) -> tuple[chess.Board, str]:
-        # Drawn in any case, so that what is random afterwards does not depend on whether the position was.
+        # Draw this seed in any case, so that later draws do not depend on whether the position is random.
         chance = np.random.default_rng(int(self.np_random.integers(2**53)))
         named = [name for name in ("test", "selection", "fen") if name in options]
         if len(named) > 1:
             raise UserError(f"reset options {' and '.join(named)} both name a position: give one of them")
-        if "fen" in named:
-            return super()._start_board(options)
-        return super()._start_board({"fen": position_of(named[0], options[named[0]]) if named else self._drawn(chance)})
+        if not named:
+            fen = self._drawn(chance)
+        elif named == ["fen"]:
+            fen = options["fen"]
+        else:
+            fen = position_of(named[0], options[named[0]])
+        return super()._start_board({"fen": fen})
 
     def _drawn(self, chance: np.random.Generator) -> str:
         pieces = self.piece_sets[int(chance.integers(len(self.piece_sets)))]
@@ -211,6 +208,7 @@ GUIDE = Guide(
 
 
 def tokens(env: Mapping[str, Any]) -> TaskTokens:
-    """Pieces on squares, numbers, and the parts of moves of the pieces on the board."""
+    """Return the tokens of pieces on squares, numbers, and the parts of moves of the pieces on the board."""
+    # No castling and no en passant: the rest of a position is always the same text.
     side = {"  w   -   -   ": ("side",)}
     return TaskTokens({**men_parts("kKQR"), **side, **clock_parts(), **move_parts("KQR")}, MEN_ON_SQUARES)

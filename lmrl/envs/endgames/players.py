@@ -1,13 +1,12 @@
 """The recipe of the endgame dataset: random moves among the best ones, at a rate that differs from game to game.
 
 The paper (appendix C.5) says: a random legal position and a random epsilon; each move is random with probability
-epsilon, otherwise the engine's. How epsilon is distributed is not said; here it is a uniform number to the power 1.2,
-so that success and return come near the published .59 and .586 when Stockfish is Black. The engine is the exact table,
-whatever Black plays: its moves are the best there are, and the same on every machine. So games are shorter than the
-published 11.9 moves.
+epsilon, otherwise the engine's. It does not give the distribution of epsilon. Here it is a uniform number to the power
+1.2, so that success and return come near the published .59 and .586 when Stockfish is Black. The engine is the exact
+table: its moves are optimal and the same on every machine. So games are shorter than the published 11.9 moves.
 
-The reference cuts games after 200 moves. None gets there: 75 moves without a capture end a game, and at most one
-capture does not.
+The reference cuts games after 200 moves. None gets there: 75 moves without a capture end a game, and Black can capture
+at most once without a draw.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,5 +41,5 @@ PLAYERS: dict[str, Callable[[Mapping[str, Any]], Policy]] = {
 
 
 def recording(task_name: str, env: Mapping[str, Any]) -> Recording:
-    """The recipe, against any Black."""
+    """Return the recipe of the dataset, against any opponent."""
     return Recording(PLAYERS["behaviour"](env), lambda seed, index: Start(recording_seed(seed, index)))

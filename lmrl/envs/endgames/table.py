@@ -1,19 +1,18 @@
 """Exact play in the endgames: the distance to mate of every position, and the best move of either side.
 
 Values are plies to mate. An array has one axis per piece: Black's king (the ten squares of the corner, the other
-positions are their mirror images), White's king, then White's other pieces. In turns, Black's values follow from
-White's and the other way round, until nothing changes: after round n all mates in n are known. No position is visited
-in a Python loop; a piece's moves are shifts of an axis.
+positions are their mirror images), White's king, then White's other pieces. Value iteration alternates between the
+sides until nothing changes: after round n all mates in n are known. No position is visited in a Python loop; the moves
+of a piece are shifts of an axis.
 """
 
-import operator
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import lru_cache, reduce
-from operator import itemgetter
+from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
@@ -26,29 +25,16 @@ from lmrl.errors import UserError
 from lmrl.utils.files import replacing
 
 __all__ = [
-    "BETWEEN",
-    "CORNER",
-    "HOME",
-    "ILLEGAL",
-    "LINES",
-    "NEAR",
-    "NO_WIN",
-    "SYMMETRIES",
-    "Bools",
-    "Ints",
-    "best_move",
-    "cache_file",
-    "load_table",
-    "lone_kings",
-    "mate_plies",
-    "solve",
-]
+    "BETWEEN", "CORNER", "HOME", "ILLEGAL", "LINES", "NEAR", "NO_WIN", "SYMMETRIES", "Bools", "Ints", "best_move",
+    "cache_file", "load_table", "lone_kings", "mate_plies", "solve",
+]  # fmt: skip
 
 Bools: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int8]
 
-# Squares are numbered as in python-chess: a1 is 0, h1 is 7, a2 is 8. Ranks and files from square to square.
+# Squares are numbered as in python-chess: a1 is 0, h1 is 7, a2 is 8.
 _RANK, _FILE = np.divmod(np.arange(64), 8)
+# (64, 64): ranks and files from the first square to the second.
 _UP = _RANK[None] - _RANK[:, None]
 _SIDE = _FILE[None] - _FILE[:, None]
 _STRAIGHT = (_UP == 0) != (_SIDE == 0)
@@ -61,11 +47,11 @@ LINES: Mapping[str, Bools] = MappingProxyType({"R": _STRAIGHT, "Q": _STRAIGHT | 
 
 
 def _between() -> Bools:
-    """``c`` is between ``a`` and ``b`` if it is on their line and in opposite directions from them."""
-    # a to b
+    # ``c`` is between ``a`` and ``b`` if it lies in the direction of ``b``, seen from ``a``, and nearer than ``b``.
+    # Differences from a to b, (64, 64, 1)
     up = _UP[:, :, None]
     side = _SIDE[:, :, None]
-    # a to c
+    # and from a to c, (64, 1, 64).
     up_c = _UP[:, None, :]
     side_c = _SIDE[:, None, :]
     on_line = up * side_c == side * up_c
@@ -75,10 +61,11 @@ def _between() -> Bools:
 
 
 def _symmetries() -> NDArray[np.intp]:
+    # Three mirrors generate all eight symmetries of the board.
     boards = [np.arange(64).reshape(8, 8)]
-    for turn in (np.flipud, np.fliplr, np.transpose):
-        boards += [turn(board) for board in boards]
-    return np.stack([board.ravel() for board in boards]).astype(np.intp)
+    for mirror in (np.flipud, np.fliplr, np.transpose):
+        boards += [mirror(board) for board in boards]
+    return np.stack(boards).reshape(8, 64).astype(np.intp)
 
 
 BETWEEN: Bools = _between()
@@ -90,19 +77,20 @@ CORNER: tuple[int, ...] = (0, 1, 2, 3, 9, 10, 11, 18, 19, 27)
 
 
 def _home(square: int) -> tuple[int, int]:
-    return next((t, CORNER.index(image[square])) for t, image in enumerate(SYMMETRIES) if image[square] in CORNER)
+    images = SYMMETRIES[:, square]
+    symmetry = int(np.isin(images, CORNER).argmax())  # the first one that leads there
+    return symmetry, CORNER.index(images[symmetry])
 
 
-HOME: tuple[tuple[int, int], ...] = tuple(_home(square) for square in range(64))
-"""For each square a symmetry that takes it into the corner, and the index in `CORNER` where it arrives."""
-
+HOME: tuple[tuple[int, int], ...] = tuple(map(_home, range(64)))
+"""For each square a symmetry that takes it into the corner, and the index in `CORNER` of the square there."""
 
 NO_WIN = 127
 """White cannot force mate."""
 ILLEGAL = -1
-"""No position: two pieces on a square, kings side by side, or the side that is not to move in check."""
+"""No position: two pieces on a square, kings on neighbouring squares, or the side that is not to move in check."""
 
-_BLOCKED = 255  # ILLEGAL read as a number without sign: the largest of all, so that White never goes there
+_BLOCKED = 255  # ILLEGAL as an unsigned byte: the largest number, so that White never goes there
 _Bytes: TypeAlias = NDArray[np.uint8]
 _STRAIGHT_LINES = ((1, 0), (-1, 0), (0, 1), (0, -1))
 _ALL_WAYS = (*_STRAIGHT_LINES, (1, 1), (1, -1), (-1, 1), (-1, -1))
@@ -120,8 +108,10 @@ def solve(pieces: str, smaller: Mapping[str, Ints]) -> tuple[Ints, Ints]:
         Two arrays of shape (10, 64, 64) or, with two pieces, (10, 64, 64, 64).
     """
     legal, checked = _positions(pieces)
+    # With White to move, Black must not be in check. At first no mate is known.
     white: Ints = np.where(legal & ~checked, NO_WIN, ILLEGAL).astype(np.int8)
     while True:
+        # One round of value iteration: Black maximises over White's values, White minimises over Black's.
         black = _black_to_move(pieces, white, smaller, legal, checked)
         best = _best_of_white(pieces, black.view(np.uint8))
         after: Ints = np.where(best < NO_WIN, best + 1, NO_WIN).astype(np.int8)
@@ -132,31 +122,39 @@ def solve(pieces: str, smaller: Mapping[str, Ints]) -> tuple[Ints, Ints]:
 
 
 def lone_kings() -> Ints:
-    """The values of the set without pieces, White to move, (10, 64): never won."""
+    """Return the values of the two kings alone, White to move, shape (10, 64): never won."""
     return np.where(_positions("")[0], NO_WIN, ILLEGAL).astype(np.int8)
 
 
 def _positions(pieces: str) -> tuple[Bools, Bools]:
-    """Where Black may be to move, and where Black is in check."""
+    """Return the positions in which Black may be to move, and those in which Black is in check."""
+    # The squares of every man, shaped so that they broadcast to one axis per man.
     black, *white = np.ix_(np.array(CORNER), *[np.arange(64)] * (1 + len(pieces)))
-    everyone = [black, *white]
-    apart = [a != b for i, a in enumerate(everyone) for b in everyone[:i]]
-    legal = reduce(operator.and_, apart, ~NEAR[black, white[0]])
+    men = [black, *white]
+    legal = ~NEAR[black, white[0]]
+    for first, second in combinations(men, 2):
+        legal = legal & (first != second)
     checked = np.zeros_like(legal)
     for kind, man in zip(pieces, white[1:], strict=True):
-        nobody_between = [~BETWEEN[man, black, other] for other in white if other is not man]
-        checked |= reduce(operator.and_, nobody_between, LINES[kind][man, black])
+        # The man gives check if the king is on one of its lines and nothing stands between.
+        attacks = LINES[kind][man, black]
+        for other in white:
+            if other is not man:
+                attacks = attacks & ~BETWEEN[man, black, other]
+        checked |= attacks
     return legal, checked & legal
 
 
 def _black_to_move(pieces: str, white: Ints, smaller: Mapping[str, Ints], legal: Bools, checked: Bools) -> Ints:
-    """Black's best: the longest of what its moves lead to, mated or stalemated without one."""
+    """Return Black's values: the longest of what its moves lead to; without a move, mate or stalemate."""
     best = np.full(white.shape, ILLEGAL, np.int8)
-    for place, square in enumerate(CORNER):
+    for corner, square in enumerate(CORNER):
         for target in map(int, np.flatnonzero(NEAR[square])):
-            np.maximum(best[place], _seen_from(target, white), out=best[place])
-            for axis in range(1, 1 + len(pieces)):  # or it takes the man that stands there
-                taken = np.moveaxis(best[place], axis, 0)[target]
+            np.maximum(best[corner], _seen_from(target, white), out=best[corner])
+            # Where a white man stands on the target, the king takes it, and the value is that of the smaller set. The
+            # first axis of best[corner] is White's king, which cannot be taken.
+            for axis in range(1, 1 + len(pieces)):
+                taken = np.moveaxis(best[corner], axis, 0)[target]  # a view
                 np.maximum(taken, _seen_from(target, smaller[pieces[: axis - 1] + pieces[axis:]]), out=taken)
     stuck = best == ILLEGAL
     value = np.where(best < NO_WIN, best + 1, NO_WIN)
@@ -165,38 +163,51 @@ def _black_to_move(pieces: str, white: Ints, smaller: Mapping[str, Ints], legal:
 
 
 def _seen_from(square: int, values: Ints) -> Ints:
-    """The values with Black's king on any square of the board; axes of the other pieces only."""
-    symmetry, place = HOME[square]
+    """Return the values with Black's king on one square of the board; the axes are those of the other pieces."""
+    # Mirror the board until the king is in the corner; the others move with it.
+    symmetry, corner = HOME[square]
     image = SYMMETRIES[symmetry]
-    seen: Ints = values[place][np.ix_(*[image] * (values.ndim - 1))]
+    seen: Ints = values[corner][np.ix_(*[image] * (values.ndim - 1))]
     return seen
 
 
 def _best_of_white(pieces: str, values: _Bytes) -> _Bytes:
-    """The smallest value that a move of White leads to."""
+    """Return the smallest value to which a move of White leads."""
     best = np.full_like(values, _BLOCKED)
     for axis, kind in enumerate(f"K{pieces}", start=1):
-        # The man's axis becomes rank and file, in front of all others. These are views: writing fills `best`.
-        cost, found = (np.moveaxis(_by_rank(array, axis), (axis, axis + 1), (0, 1)) for array in (values, best))
+        cost = _by_rank(values, axis)
+        cheapest = _by_rank(best, axis)
         for up, side in _DIRECTIONS[kind]:
             if up:
-                _slide(cost, found, up, side, far=kind != "K")
+                _slide(cost, cheapest, up, side, far=kind != "K")
             else:
-                _slide(cost.swapaxes(0, 1), found.swapaxes(0, 1), side, 0, far=kind != "K")
+                _slide(cost.swapaxes(0, 1), cheapest.swapaxes(0, 1), side, 0, far=kind != "K")
     return best
 
 
 def _by_rank(array: _Bytes, axis: int) -> _Bytes:
-    return array.reshape(*array.shape[:axis], 8, 8, *array.shape[axis + 1 :])
+    """Return a view of which the first two axes are rank and file of one man; writing to it fills the array."""
+    split = array.reshape(*array.shape[:axis], 8, 8, *array.shape[axis + 1 :])
+    return np.moveaxis(split, (axis, axis + 1), (0, 1))
 
 
 def _slide(cost: _Bytes, best: _Bytes, step: int, side: int, far: bool) -> None:
-    """Moves along the first axis (by ``step``, 1 or -1) and at the same time the second (by ``side``)."""
+    """Lower ``best`` by moves along the first axis (by ``step``, 1 or -1) and at the same time the second (``side``).
+
+    Args:
+        cost: the values of the squares to which a man goes, (8, 8, ...).
+        best: the smallest value so far of the squares from which it goes, (8, 8, ...).
+        step: direction along the first axis.
+        side: direction along the second axis, -1, 0 or 1.
+        far: whether the man goes on as long as the squares are free; a king goes one square.
+    """
+    # Go from the far edge towards the start of the line and carry along the best value that lies ahead.
     ahead = np.full_like(cost[0], _BLOCKED)
     for here in range(6, -1, -1) if step > 0 else range(1, 8):
         there = cost[here + step]
-        if far:  # on the next square, or beyond it where it is free
+        if far:  # to the next square, or beyond it where it is free
             there = np.where(there == _BLOCKED, there, np.minimum(there, ahead))
+        # Shift by one file for a diagonal; nothing comes from beyond the edge.
         ahead = np.full_like(there, _BLOCKED)
         source = slice(max(0, -side), 8 - max(0, side))
         target = slice(max(0, side), 8 - max(0, -side))
@@ -209,10 +220,10 @@ _VERSION = 1  # of the values and of their layout in the file
 
 @lru_cache(maxsize=8)
 def load_table(pieces: str) -> tuple[Ints, Ints]:
-    """Plies to mate with White and with Black to move, see `lmrl.envs.endgames.table.solve`; not to be written to.
+    """Return plies to mate with White and with Black to move, see `solve`, as read-only arrays.
 
-    They come from the cache file. If there is none, or it is damaged, they are worked out (a second for one man, a few
-    for two) and written there, or not where the folder cannot be written.
+    They come from the cache file. If there is none, or it is damaged, they are computed (a second for one piece, a few
+    for two) and written there if the folder can be written.
 
     Args:
         pieces: White's pieces next to the king: ``Q``, ``R``, ``QR`` or ``RR``.
@@ -220,7 +231,12 @@ def load_table(pieces: str) -> tuple[Ints, Ints]:
     path = cache_file(pieces)
     tables = None if path is None else _read(path, (10,) + (64,) * (1 + len(pieces)))
     if tables is None:
-        tables = solve(pieces, {left: load_table(left)[0] if left else lone_kings() for left in _left(pieces)})
+        # The values after Black takes one of the pieces.
+        smaller: dict[str, Ints] = {}
+        for taken in range(len(pieces)):
+            left = pieces[:taken] + pieces[taken + 1 :]
+            smaller[left] = load_table(left)[0] if left else lone_kings()
+        tables = solve(pieces, smaller)
         if path is not None:
             _write(path, tables)
     for table in tables:
@@ -229,7 +245,7 @@ def load_table(pieces: str) -> tuple[Ints, Ints]:
 
 
 def cache_file(pieces: str) -> Path | None:
-    """Where a table is kept: under ``$XDG_CACHE_HOME/lmrl`` or ``~/.cache/lmrl``; None where there is no home."""
+    """Return the file of a table, in ``$XDG_CACHE_HOME/lmrl`` or ``~/.cache/lmrl``; None if there is no home."""
     folder = os.environ.get("XDG_CACHE_HOME")
     if not folder:
         try:
@@ -239,19 +255,17 @@ def cache_file(pieces: str) -> Path | None:
     return Path(folder) / "lmrl" / f"endgame-k{pieces}K-v{_VERSION}.npz"
 
 
-def _left(pieces: str) -> set[str]:
-    """What is left when Black takes one."""
-    return {pieces[:taken] + pieces[taken + 1 :] for taken in range(len(pieces))}
-
-
 def _read(path: Path, shape: tuple[int, ...]) -> tuple[Ints, Ints] | None:
-    """The tables in a file; None if it is missing or damaged (the format has checksums)."""
+    """Read the tables of a file; return None if it is missing or damaged (the format has checksums)."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             tables = arrays["white"], arrays["black"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         return None
-    return tables if all(table.shape == shape and table.dtype == np.int8 for table in tables) else None
+    for table in tables:
+        if table.shape != shape or table.dtype != np.int8:
+            return None
+    return tables
 
 
 def _write(path: Path, tables: tuple[Ints, Ints]) -> None:
@@ -264,14 +278,14 @@ _KINDS = {chess.QUEEN: "Q", chess.ROOK: "R"}
 _MEN = ("", "Q", "R", "QR", "RR")
 _IMAGES = SYMMETRIES.tolist()
 
-_Place: TypeAlias = tuple[str, list[int]]  # White's pieces beside the king; squares of k, K and of these pieces
+_Place: TypeAlias = tuple[str, list[int]]  # White's pieces without the king; squares of k, K and of these pieces
 
 
 def mate_plies(board: chess.Board) -> int | None:
-    """Plies until White mates if both play their best; None where White cannot force mate.
+    """Return the plies until White mates if both play their best, or None if White cannot force mate.
 
-    An even number has Black to move; 0 is mate. A win in n moves is 2 n - 1 plies with White to move. The rules that
-    end games as drawn by repetition or by 75 moves are not looked at.
+    The number is even with Black to move; 0 is mate. A win in n moves is 2 n - 1 plies with White to move. Draws by
+    repetition or by 75 moves are not considered.
 
     Raises:
         UserError: unless there is a lone black king against a king and, at most, a queen or a rook and one more rook.
@@ -281,49 +295,55 @@ def mate_plies(board: chess.Board) -> int | None:
 
 
 def best_move(board: chess.Board) -> chess.Move:
-    """The move that mates soonest, or is mated latest; of equal ones, the first in the order of UCI.
+    """Return the move that mates soonest, or is mated latest; of equal ones, the first in the order of UCI.
 
-    The position is legal and the game not over.
+    The position must be legal and the game not over.
 
     Raises:
         UserError: see `mate_plies`.
     """
     sign = 1 if board.turn == chess.WHITE else -1
-    choices = ((sign * _plies(place, not board.turn), move.uci(), move) for move, place in _following(board))
-    return min(choices, key=itemgetter(0, 1))[2]
+    kinds, squares = _place(board)
+    best: tuple[int, str] | None = None
+    for move in board.legal_moves:
+        after = [move.to_square if square == move.from_square else square for square in squares]
+        left = kinds
+        # Black's king may take a piece: remove it from both lists. The two kings come first in `squares`.
+        if board.turn == chess.BLACK and move.to_square in squares:
+            taken = squares.index(move.to_square)
+            del after[taken]
+            left = kinds[: taken - 2] + kinds[taken - 1 :]
+        choice = (sign * _plies((left, after), not board.turn), move.uci())
+        if best is None or choice < best:
+            best = choice
+    assert best is not None
+    return chess.Move.from_uci(best[1])
 
 
 def _place(board: chess.Board) -> _Place:
-    kings = [board.king(chess.BLACK), board.king(chess.WHITE)]
-    pieces = [(kind, square) for piece, kind in _KINDS.items() for square in board.pieces(piece, chess.WHITE)]
-    pieces.sort()
-    kinds = "".join(kind for kind, _ in pieces)
-    squares = [square for square in (*kings, *(square for _, square in pieces)) if square is not None]
-    if kinds not in _MEN or len(squares) != 2 + len(kinds) or board.occupied.bit_count() != len(squares):
+    black = board.king(chess.BLACK)
+    white = board.king(chess.WHITE)
+    kinds = ""
+    squares: list[int] = []
+    # In the order of the tables: queens before rooks, and by square.
+    for piece, kind in _KINDS.items():
+        for square in board.pieces(piece, chess.WHITE):
+            kinds += kind
+            squares.append(square)
+    if black is None or white is None or kinds not in _MEN or board.occupied.bit_count() != 2 + len(kinds):
         raise UserError(
             "the distance to mate is known for a lone black king against a king with Q, R, QR or RR, "
             f"got {board.board_fen()}"
         )
-    return kinds, squares
-
-
-def _following(board: chess.Board) -> Iterator[tuple[chess.Move, _Place]]:
-    """The legal moves and where they lead."""
-    kinds, squares = _place(board)
-    for move in board.legal_moves:
-        after = [move.to_square if square == move.from_square else square for square in squares]
-        if board.turn == chess.BLACK and move.to_square in squares:
-            taken = squares.index(move.to_square)
-            yield move, (kinds[: taken - 2] + kinds[taken - 1 :], after[:taken] + after[taken + 1 :])
-        else:
-            yield move, (kinds, after)
+    return kinds, [black, white, *squares]
 
 
 def _plies(place: _Place, turn: chess.Color) -> int:
     kinds, (black, *white) = place
     if not kinds:
         return NO_WIN
+    # Mirror the board so that Black's king is in the corner.
     symmetry, corner = HOME[black]
     image = _IMAGES[symmetry]
-    index = (corner, *(image[square] for square in white))
+    index = (corner, *[image[square] for square in white])
     return int(load_table(kinds)[0 if turn == chess.WHITE else 1][index])

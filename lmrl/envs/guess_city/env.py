@@ -1,9 +1,9 @@
-"""Guess My City: find out by twenty questions where somebody lives."""
+"""Guess My City: find out by twenty questions where the partner lives."""
 
 import unicodedata
 from typing import Any, ClassVar
 
-from lmrl.envs.base import DialogueEnv, Outcome, Turn
+from lmrl.envs.base import DialogueEnv, Opening, Turn
 from lmrl.envs.guess_city.cities import City, cities, city_named, topics
 from lmrl.envs.guess_city.oracle import ScriptedResident, guarded, guessed
 from lmrl.errors import unknown
@@ -14,15 +14,15 @@ __all__ = ["FOUND", "HEADER", "QUESTIONS", "GuessCity"]
 HEADER = "Questions:\n"
 QUESTIONS = 20
 FOUND = "Yes, you found it.\n"
-"""What the game itself says to the right guess."""
+"""The game's own answer to the right guess."""
 _NO_QUESTION = "Please ask me a question.\n"
 _SILENT = "I am not sure.\n"
-_LONGEST = 512
+_LONGEST = 512  # characters of a question
 _LONGEST_REPLY = 200
 
 
 class GuessCity(DialogueEnv):
-    r"""The partner lives in one of a hundred cities; the agent asks, by open questions too, and wins by naming it.
+    r"""A guessing game: the partner lives in one of a hundred cities; the policy asks questions and wins by naming it.
 
     Every question costs 1, the winning one nothing. The right guess or the twentieth question terminates.
     `lmrl.envs.guess_city.oracle.guessed` recognises guesses. The game answers the right one by itself, and the
@@ -34,11 +34,11 @@ class GuessCity(DialogueEnv):
     in the code, and no question can win.
 
     Args:
-        partner: who lives there; None: `ScriptedResident`. Its requests have the facts ``city``, ``aliases``,
+        partner: the resident; None: `ScriptedResident`. Its requests have the facts ``city``, ``aliases``,
             ``country``, and ``facts`` by topic.
-        noise: of the scripted resident; how often it evades a question.
-        candor: of the scripted resident; how often it tells details.
-        deterministic: the city is the one with the number seed mod 100, in the order of
+        noise: probability that the scripted resident evades a question.
+        candor: probability that the scripted resident adds details.
+        deterministic: choose the city with the index seed mod 100 instead of drawing one, in the order of
             `lmrl.envs.guess_city.cities.cities`.
         render_mode: see `TextEnv`.
 
@@ -60,45 +60,54 @@ class GuessCity(DialogueEnv):
         self.deterministic = deterministic
         self.return_range = (-float(QUESTIONS), 0.0)
         self._name = ""
-        self._heard: list[str] = []
-        self._said: list[str] = []
+        self._heard: list[str] = []  # the questions
+        self._said: list[str] = []  # the answers, the game's own among them
 
     def render(self) -> str:
-        """All questions and answers so far."""
-        both = zip(self._heard, self._said, strict=False)
-        return "".join([HEADER, *(heard + said for heard, said in both)])
+        """Return all questions and answers so far."""
+        lines = [HEADER]
+        for heard, said in zip(self._heard, self._said, strict=False):
+            lines += (heard, said)
+        return "".join(lines)
 
     def legal_actions(self) -> list[str]:
-        """Questions that are understood, and a guess of each city; all other texts with letters are legal too."""
-        asked = [question for topic in topics() for question in topic.questions]
-        return [f"{question}\n" for question in (*asked, *(f"Is it {city.name}?" for city in cities()))]
+        """Return questions that are understood, and a guess of each city; other texts with letters are legal too."""
+        actions: list[str] = []
+        for topic in topics():
+            for question in topic.questions:
+                actions.append(f"{question}\n")
+        for city in cities():
+            actions.append(f"Is it {city.name}?\n")
+        return actions
 
     @property
     def _city(self) -> City:
         return city_named(self._name)
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-        every = [city.name for city in cities()]
-        if "city" in options and options["city"] not in every:
-            raise unknown("city", str(options["city"])[:60], every)
+    def begin(self, options: dict[str, Any]) -> Opening:
+        names = [city.name for city in cities()]
+        if "city" in options and options["city"] not in names:
+            raise unknown("city", str(options["city"])[:60], names)
         seed = self.np_random_seed
-        drawn = seed % len(every) if self.deterministic and seed is not None else self.np_random.integers(len(every))
-        self._name = options.get("city", every[int(drawn)])
+        drawn = seed % len(names) if self.deterministic and seed is not None else self.np_random.integers(len(names))
+        self._name = options.get("city", names[int(drawn)])
         self._heard = []
         self._said = []
-        return HEADER, self._name, {"city": self._name}, {}
+        return Opening(HEADER, task_id=self._name, start={"city": self._name})
 
-    def _say(self, action: str) -> Outcome:
+    def on_action(self, action: str) -> Turn | PartnerRequest:
         self._heard.append(" ".join(action.split())[:_LONGEST] + "\n")
-        if not any(sign.isalpha() for sign in self._heard[-1]):
+        if not any(map(str.isalpha, self._heard[-1])):
             return self._answered(_NO_QUESTION, illegal=True)
+        # The game decides by itself about a right guess, so a partner cannot deny it.
         if guessed(self._heard[-1]) == self._name:
             return self._answered(FOUND, success=True)
         city = self._city
         known = {"city": city.name, "aliases": city.aliases, "country": city.country, "facts": city.facts}
         return PartnerRequest("guess_city", known, tuple(self._heard), tuple(self._said), self._facts["seed"])
 
-    def _hear(self, reply: str) -> Turn:
+    def on_reply(self, reply: str) -> Turn:
+        # Answers are ASCII: accents go (an "é" becomes "e"), and so do other scripts.
         line = unicodedata.normalize("NFKD", " ".join(reply.split())[:_LONGEST_REPLY])
         line = line.encode("ascii", "ignore").decode().strip()
         kept = guarded(line, self._city, self._heard)
@@ -108,4 +117,4 @@ class GuessCity(DialogueEnv):
         self._said.append(text)
         over = success or len(self._said) == QUESTIONS
         info = {"illegal": illegal, "success": success, "refused": refused}
-        return text, 0.0 if success else -1.0, over, False, info
+        return Turn(text, 0.0 if success else -1.0, terminated=over, truncated=False, info=info)

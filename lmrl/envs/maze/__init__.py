@@ -1,4 +1,4 @@
-"""The maze, told with all positions (``maze_fo``) or the walls around alone (``maze_po``)."""
+"""The maze with the position observed (``maze_fo``) or only the walls around (``maze_po``)."""
 
 from dataclasses import replace
 

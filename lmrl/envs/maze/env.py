@@ -1,6 +1,6 @@
-"""The maze: walk to the goal by four moves, told the position (FO), only the walls (PO), or goal and walls.
+"""The maze: walk to the goal by four moves. Observations are the position (FO), only the walls (PO), or goal and walls.
 
-Of the paper's erratum: among the actions "move down" was missing and "move up" came twice.
+The paper's list of actions has an error, which is corrected here: "move up" comes twice and "move down" is missing.
 """
 
 import operator
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
-from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.base import Opening, TextEnv, Turn
 from lmrl.envs.maze.layouts import MOVES, Cell, Layout, find_layout
 from lmrl.envs.task import ChatPrompt, Guide
 from lmrl.errors import UserError, check_range, unknown
@@ -26,7 +26,7 @@ _WALLS = "{walls}\n"
 _GOAL = "The goal is at position {goal}. {walls}\n"
 _POSITION = "The goal is at position {goal}. Your current position is at position {cell}. {walls}\n"
 OBSERVE: Mapping[str, str] = MappingProxyType({"position": _POSITION, "walls": _WALLS, "goal": _GOAL})
-"""What the player is told: everything (FO), the walls around (PO), or goal and walls."""
+"""Observations by name: everything (FO), the walls around (PO), or goal and walls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,19 @@ REWARDS: Mapping[str, _Rewards] = MappingProxyType(
 )
 """Reward functions by name; the published results use ``standard``."""
 
-_Move: TypeAlias = tuple[Cell, str, float, bool]  # where it leads, the answer, the reward, whether that is the goal
-_Table: TypeAlias = dict[Cell, tuple[str, dict[str, _Move]]]  # cell to its text and what the four actions do there
 
+class _Move(NamedTuple):
+    """The effect of an action in a cell."""
+
+    cell: Cell
+    text: str
+    reward: float
+    at_goal: bool
+
+
+_Table: TypeAlias = dict[Cell, tuple[str, dict[str, _Move]]]  # from a cell to its text and the effects of the actions
+
+# The walls as the texts name them, in the order of the texts.
 _NEIGHBOURS = (("to your right", (0, 1)), ("to your left", (0, -1)), ("above you", (-1, 0)), ("below you", (1, 0)))
 
 
@@ -63,7 +73,7 @@ class Maze(TextEnv):
     player would have read had the clock not run out, for learners that bootstrap (if the move would have reached the
     goal: the text of the cell before it, because ``Success\n`` is no state that has a value).
 
-    ``info`` also has ``position`` and ``goal``.
+    ``info`` also has ``position`` and ``goal``, each a (row, column).
 
     Args:
         layout: a name from `lmrl.envs.maze.layouts.LAYOUTS`, the path of a text file, or a `Layout`.
@@ -107,13 +117,13 @@ class Maze(TextEnv):
         return tuple(MOVES)
 
     def render(self) -> str:
-        """The map, with ``P`` for the player and ``G`` for the goal."""
-        marks = [list(row) for row in self.layout.rows]
+        """Return the map, with ``P`` for the player and ``G`` for the goal."""
+        marks = list(map(list, self.layout.rows))
         marks[self._goal[0]][self._goal[1]] = "G"
         marks[self._cell[0]][self._cell[1]] = "P"
         return "\n".join(map("".join, marks)) + "\n"
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         goal = self._free_cell("goal", options["goal"]) if "goal" in options else self.layout.goal
         cell = self._first_cell(goal, options)
         if goal != self._goal:
@@ -122,7 +132,8 @@ class Maze(TextEnv):
         self._cell = cell
         self._actions = 0
         task_id = f"{cell[0]},{cell[1]}>{goal[0]},{goal[1]}"
-        return self._table[cell][0], task_id, {"init_position": cell, "goal": goal}, {"position": cell, "goal": goal}
+        start = {"init_position": cell, "goal": goal}
+        return Opening(self._table[cell][0], task_id, start, info={"position": cell, "goal": goal})
 
     def _first_cell(self, goal: Cell, options: dict[str, Any]) -> Cell:
         if "init_position" in options:
@@ -130,7 +141,8 @@ class Maze(TextEnv):
         elif self.layout.start is not None:
             cell = self.layout.start
         else:
-            cells = [cell for cell in self.layout.free if cell != goal]
+            cells = list(self.layout.free)
+            cells.remove(goal)
             return cells[int(self.np_random.integers(len(cells)))]
         if cell == goal:
             raise UserError(f"init_position must not be the goal, got {cell}")
@@ -145,48 +157,55 @@ class Maze(TextEnv):
             raise UserError(f"{name} must be a free cell of the maze, got {(row, col)}")
         return row, col
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         here, moves = self._table[self._cell]
         move = moves.get(action)
+        info = {"illegal": move is None, "success": False, "position": self._cell, "goal": self._goal}
+        # The clock is checked before the action: this call moves no one, as in the published benchmark.
         if self._actions == self.max_steps:
-            return self._out_of_time(here if move is None or move[3] else move[1], illegal=move is None)
+            info["final_observation"] = here if move is None or move.at_goal else move.text
+            return Turn(_FAILURE, _FAILURE_REWARD, terminated=False, truncated=True, info=info)
         self._actions += 1
         if move is None:
-            text = here
-            reward = self._rewards.illegal
-            done = False
-        else:
-            self._cell, text, reward, done = move
-        info = {"illegal": move is None, "success": done, "position": self._cell, "goal": self._goal}
-        return text, reward, done, False, info
-
-    def _out_of_time(self, unseen: str, illegal: bool) -> Turn:
-        info = {"illegal": illegal, "success": False, "position": self._cell, "goal": self._goal}
-        return _FAILURE, _FAILURE_REWARD, False, True, {**info, "final_observation": unseen}
+            return Turn(here, self._rewards.illegal, terminated=False, truncated=False, info=info)
+        self._cell = move.cell
+        info |= {"success": move.at_goal, "position": move.cell}
+        return Turn(move.text, move.reward, terminated=move.at_goal, truncated=False, info=info)
 
 
-# A maze has few cells, so all that a step needs is worked out once per layout and goal, and shared by all mazes.
+# A maze has few cells, so all transitions are computed once per layout and goal, and shared by all mazes.
 @lru_cache(maxsize=256)
 def _tabulate(maze: Layout, observe: str, rewards: _Rewards, goal: Cell) -> _Table:
-    def text(cell: Cell) -> str:
-        return OBSERVE[observe].format(goal=_spaced(goal), cell=_spaced(cell), walls=_walls(maze, cell))
-
-    def move(cell: Cell) -> _Move:
-        return (cell, _SUCCESS, rewards.goal, True) if cell == goal else (cell, text(cell), rewards.move, False)
-
-    return {cell: (text(cell), {action: move(maze.after(cell, action)) for action in MOVES}) for cell in maze.free}
+    texts: dict[Cell, str] = {}
+    for cell in maze.free:
+        texts[cell] = OBSERVE[observe].format(goal=_spaced(goal), cell=_spaced(cell), walls=_walls(maze, cell))
+    table: _Table = {}
+    for cell in maze.free:
+        moves: dict[str, _Move] = {}
+        for action in MOVES:
+            after = maze.after(cell, action)
+            if after == goal:
+                moves[action] = _Move(after, _SUCCESS, rewards.goal, at_goal=True)
+            else:
+                moves[action] = _Move(after, texts[after], rewards.move, at_goal=False)
+        table[cell] = (texts[cell], moves)
+    return table
 
 
 def _walls(maze: Layout, cell: Cell) -> str:
-    found = [name for name, (r, c) in _NEIGHBOURS if maze.rows[cell[0] + r][cell[1] + c] == "#"]
-    if not found:
+    walls: list[str] = []
+    for name, (up, side) in _NEIGHBOURS:
+        if maze.rows[cell[0] + up][cell[1] + side] == "#":
+            walls.append(name)
+    if not walls:
         return "There are no walls near you."
-    return f"There {'is a wall' if len(found) == 1 else 'are walls'} {', '.join(found)}."
+    return f"There {'is a wall' if len(walls) == 1 else 'are walls'} {', '.join(walls)}."
 
 
 def _spaced(cell: Cell) -> str:
-    """Row and column with a space between digits: (8, 10) is ``8, 1 0``."""
-    return ", ".join(" ".join(str(number)) for number in cell)
+    """Return row and column with a space between digits: (8, 10) is ``8, 1 0``."""
+    row, col = cell
+    return f"{' '.join(str(row))}, {' '.join(str(col))}"
 
 
 CHAT_FO = ChatPrompt(
@@ -226,8 +245,12 @@ _RULES = (
 )
 _ACTION = "move left, move right, move up or move down."
 _PAGE = "The buttons and the arrow keys do it, too."
+# The wall that each action may run into.
 _TOWARDS = {
-    f"move {way}\n": words for way, words in zip(("right", "left", "up", "down"), dict(_NEIGHBOURS), strict=True)
+    "move right\n": "to your right",
+    "move left\n": "to your left",
+    "move up\n": "above you",
+    "move down\n": "below you",
 }
 
 
@@ -235,7 +258,8 @@ def _note(request: Request, env: Mapping[str, Any]) -> str:
     """Return why the newest action moved no one, according to the texts before and after it."""
     if not request.actions:
         return ""
-    action, (before, now) = request.actions[-1], request.observations[-2:]
+    action = request.actions[-1]
+    before, now = request.observations[-2:]
     if now == _SUCCESS:
         return ""
     illegal = "" if action in MOVES else f"{action.strip()[:40] or 'An empty line'} is no action"

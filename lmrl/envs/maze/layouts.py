@@ -1,4 +1,4 @@
-"""Maps of mazes, read from text files or built in, and the cells that an episode went through."""
+"""Maps of mazes, built in or read from text files, and the cells that an episode visits."""
 
 import os
 import re
@@ -23,7 +23,7 @@ MOVES: Mapping[str, Cell] = MappingProxyType(
 )
 """The four actions and what they add to a cell."""
 
-# What a text file may hold, and whether it is a wall.
+# The marks that a text file may hold, and what they become: a wall or a free cell.
 _MARKS = {"#": "#", "1": "#", " ": " ", "0": " ", ".": " ", "G": " ", "S": " "}
 _MARKS_IN_WORDS = "'#' or '1' wall; ' ', '0' or '.' free; G goal; S start"
 
@@ -58,27 +58,33 @@ class Layout:
     @cached_property
     def free(self) -> tuple[Cell, ...]:
         """The cells without wall, row by row."""
-        return tuple((r, c) for r, row in enumerate(self.rows) for c, mark in enumerate(row) if mark == " ")
+        cells: list[Cell] = []
+        for r, row in enumerate(self.rows):
+            for c, mark in enumerate(row):
+                if mark == " ":
+                    cells.append((r, c))
+        return tuple(cells)
 
     def after(self, cell: Cell, action: str) -> Cell:
-        """Where a legal action leads: a wall leaves the player in place."""
+        """Return the cell to which a legal action leads: a wall leaves the player in place."""
         row = cell[0] + MOVES[action][0]
         col = cell[1] + MOVES[action][1]
         return (row, col) if self.rows[row][col] == " " else cell
 
     def distances(self, goal: Cell | None = None) -> dict[Cell, int]:
-        """Number of moves from each cell to ``goal`` (default: the layout's); cells without a way are left out."""
+        """Return the number of moves from each cell to ``goal`` (default: the layout's); without unreachable cells."""
+        # Breadth-first from the goal: every move can be undone, so the way there is as long as the way back.
         first = self.goal if goal is None else goal
-        found = {first: 0}
+        distances = {first: 0}
         waiting = deque([first])
         while waiting:
             cell = waiting.popleft()
-            # Moves can be undone, so the way there is as long as the way back.
-            for neighbour in (self.after(cell, action) for action in MOVES):
-                if neighbour not in found:
-                    found[neighbour] = found[cell] + 1
+            for action in MOVES:
+                neighbour = self.after(cell, action)
+                if neighbour not in distances:
+                    distances[neighbour] = distances[cell] + 1
                     waiting.append(neighbour)
-        return found
+        return distances
 
 
 def load_layout(path: str | os.PathLike[str]) -> Layout:
@@ -94,7 +100,7 @@ def load_layout(path: str | os.PathLike[str]) -> Layout:
 
 
 def find_layout(name: str) -> Layout:
-    """A layout by name (see `LAYOUTS`) or by the path of a text file.
+    """Return a layout by its name (see `LAYOUTS`) or by the path of a text file.
 
     Raises:
         UserError: if it is neither, or the file is wrong.
@@ -107,25 +113,25 @@ def find_layout(name: str) -> Layout:
 
 
 def _parse(lines: Sequence[str], source: str) -> Layout:
+    rows: list[str] = []
+    places: dict[str, Cell] = {}  # of the marks G and S
     for r, line in enumerate(lines):
+        row = ""
         for c, mark in enumerate(line):
             if mark not in _MARKS:
                 raise UserError(f"{source}: unknown mark {mark!r} at row {r}, column {c}; known: {_MARKS_IN_WORDS}")
-    goal = _only(lines, "G", source)
-    start = _only(lines, "S", source)
-    if goal is None:
+            if mark in places:
+                raise UserError(f"{source}: a second {mark} at row {r}, column {c}; there may be one")
+            if mark in ("G", "S"):
+                places[mark] = (r, c)
+            row += _MARKS[mark]
+        rows.append(row)
+    if "G" not in places:
         raise UserError(f"{source}: a layout needs one goal, marked G")
     try:
-        return Layout(tuple("".join(_MARKS[mark] for mark in line) for line in lines), goal, start)
+        return Layout(tuple(rows), places["G"], places.get("S"))
     except UserError as error:
         raise UserError(f"{source}: {error}") from error
-
-
-def _only(lines: Sequence[str], wanted: str, source: str) -> Cell | None:
-    cells = [(r, c) for r, line in enumerate(lines) for c, mark in enumerate(line) if mark == wanted]
-    if len(cells) > 1:
-        raise UserError(f"{source}: a second {wanted} at row {cells[1][0]}, column {cells[1][1]}; there may be one")
-    return cells[0] if cells else None
 
 
 def _check_rows(rows: Sequence[str]) -> None:
@@ -171,7 +177,7 @@ _POSITION = re.compile(r"Your current position is at position ([\d ]+), ([\d ]+)
 
 
 def walked(episode: Episode, layout: Layout) -> list[Cell] | None:
-    """The cell before each action and at the end, ``T + 1`` of them; None if the first one is not known.
+    """Return the cell before each action and at the end, ``T + 1`` cells, or None if the first one is not known.
 
     It is known from ``info["start"]`` or from the first text; all others follow from the actions.
     """
@@ -180,6 +186,7 @@ def walked(episode: Episode, layout: Layout) -> list[Cell] | None:
         return None
     cells = [cell]
     for turn, action in enumerate(episode.actions):
+        # The action after the last allowed one moves nobody: the clock is checked before it.
         out_of_time = episode.truncated and turn + 1 == len(episode) and episode.observations[-1] == "Failure\n"
         cells.append(layout.after(cells[-1], action) if action in MOVES and not out_of_time else cells[-1])
     return cells
@@ -189,10 +196,14 @@ def _first_cell(episode: Episode) -> Cell | None:
     start = episode.info.get("start")
     if isinstance(start, Mapping) and "init_position" in start:
         return _cell(start["init_position"])
-    told = _POSITION.search(episode.observations[0])
-    return _cell([int(digits.replace(" ", "")) for digits in told.groups()]) if told else None
+    # The text has a space between the digits of a number.
+    match = _POSITION.search(episode.observations[0])
+    return (int(match[1].replace(" ", "")), int(match[2].replace(" ", ""))) if match else None
 
 
 def _cell(pair: Any) -> Cell | None:
-    whole = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(number, int) for number in pair)
-    return (pair[0], pair[1]) if whole else None
+    """Check a cell of a data file, which may hold anything."""
+    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+        return None
+    row, col = pair
+    return (row, col) if isinstance(row, int) and isinstance(col, int) else None

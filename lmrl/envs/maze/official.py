@@ -1,4 +1,4 @@
-r"""Reconstruction of the last observation, the end and the start, which the official maze files leave out.
+r"""Reconstruction of what the official maze files leave out: the last observation, the end and the start.
 
 A record of ``maze_fo`` is a list of ``{"state", "action", "reward", "done"}``, one of ``maze_po`` ``{"text_history",
 "rewards", "dones"}`` whose lists go by text. What followed the last action is filled in:
@@ -28,21 +28,24 @@ _CALLS = 101  # the clock runs out with this action
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A start from which the environment says what the record says, and its answer to the last action."""
+    """A start from which the environment gives the texts of the record, and its answer to the last action."""
 
     start: Mapping[str, Any]
     answer: Turn
 
 
-def maze_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
-    """The episode of a record, or None if no action of it can be kept; the module states the rules."""
-    known = len(game.actions)
-    fits = []
-    for start in row.starts:
+def maze_episode(game: Game, task: Task, env: TextEnv) -> Episode | None:
+    """Return the episode of a record, or None if no action of it can be kept; the module states the rules."""
+    # Several cells may look alike, so several starts may fit the texts.
+    fits: list[_Fit] = []
+    answers: set[str] = set()
+    for start in task.starts:
         fit = _fit(env, start, game)
         if fit is not None:
             fits.append(fit)
-    last = _last_text(game, {fit.answer[0] for fit in fits})
+            answers.add(fit.answer.text)
+    known = len(game.actions)  # the actions that are kept
+    last = _last_text(game, answers)
     if last is None:
         known -= 1
         last = game.observations[known]
@@ -50,13 +53,14 @@ def maze_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
         return None
     terminated = last == _SUCCESS
     info: dict[str, Any] = {"source": "official", "success": terminated}
-    info["illegal"] = sum(action not in row.actions for action in game.actions[:known])
+    info["illegal"] = sum(action not in task.actions for action in game.actions[:known])
+    # Only a unique start is known for certain.
     if len(fits) == 1:
         info["start"] = dict(fits[0].start)
-        if last == _FAILURE and "final_observation" in fits[0].answer[4]:
-            info["final_observation"] = fits[0].answer[4]["final_observation"]
+        if last == _FAILURE and "final_observation" in fits[0].answer.info:
+            info["final_observation"] = fits[0].answer.info["final_observation"]
     return Episode(
-        task=row.name,
+        task=task.name,
         observations=(*game.observations[:known], last),
         actions=game.actions[:known],
         rewards=game.rewards[:known],
@@ -67,7 +71,7 @@ def maze_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
 
 
 def _last_text(game: Game, answers: set[str]) -> str | None:
-    """The text after the last action, or None if it cannot be known."""
+    """Return the text after the last action, or None if it cannot be known."""
     if len(game.observations) > len(game.actions):
         return game.observations[-1]
     if game.done and game.rewards[-1] == 0:
@@ -78,16 +82,17 @@ def _last_text(game: Game, answers: set[str]) -> str | None:
 
 
 def _fit(env: TextEnv, start: Mapping[str, Any], game: Game) -> _Fit | None:
-    """Play the record from a start; None as soon as the environment says something else."""
+    """Play the record from a start; return None as soon as the environment gives another text."""
     text, _ = env.reset(seed=0, options=start)
-    for turn, action in enumerate(game.actions):
-        if text != game.observations[turn]:
+    for number, action in enumerate(game.actions):
+        if text != game.observations[number]:
             return None
-        answer = env.step(action)
-        text = answer[0]
-        if turn == len(game.actions) - 1:
-            return _Fit(start, answer)
-        if answer[2] or answer[3]:
+        turn = env.step(action)
+        text = turn.text
+        if number == len(game.actions) - 1:
+            return _Fit(start, answer=turn)
+        # The record goes on, so it did not begin here if the episode ends.
+        if turn.terminated or turn.truncated:
             return None
     return None
 

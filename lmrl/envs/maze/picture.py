@@ -1,4 +1,4 @@
-"""How a maze is drawn: the map and the way through it, or no more than the cells around."""
+"""Drawings of a maze: the map and the way through it, or only the cells around the player."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -14,13 +14,13 @@ from lmrl.types import Episode, Request
 __all__ = ["MazePicture", "draw_maze"]
 
 _SEEN = "on #f2f4f6"
-# Signs of the colour that they stand on, for terminals without colours.
+# The signs have the colour of their ground: they show only in terminals without colours.
 _WALL_SIGN = ("██", "#5f6872 on #5f6872")
 _FLOOR_SIGN = ("· ", f"#f2f4f6 {_SEEN}")
 
 
 class MazePicture(Picture):
-    """The map and the way so far; while a person plays whom the texts do not tell the position, the cells around."""
+    """The map and the way so far, or the cells around while a person plays and the texts hide the position."""
 
     kind = "maze"
     script = "lmrl.envs.maze:picture.js"
@@ -51,19 +51,23 @@ class MazePicture(Picture):
 
 
 def draw_maze(layout: Layout, request: Request) -> Text | None:
-    """The map where the text tells the position, else no more than it tells: the four cells around."""
+    """Draw the map if the text tells the position, otherwise only what it tells: the four cells around."""
     if "position" not in request.info:
         return None
     cell = _cell(request.info["position"])
     goal = _cell(request.info["goal"])
-    told = _tells_position(request.observations[0])
-    rows = range(len(layout.rows)) if told else range(cell[0] - 1, cell[0] + 2)
-    cols = range(len(layout.rows[0])) if told else range(cell[1] - 1, cell[1] + 2)
+    everything = _tells_position(request.observations[0])
+    rows = range(len(layout.rows)) if everything else range(cell[0] - 1, cell[0] + 2)
+    cols = range(len(layout.rows[0])) if everything else range(cell[1] - 1, cell[1] + 2)
     drawn = Text()
     for row in rows:
         for col in cols:
-            near = told or row == cell[0] or col == cell[1]
-            drawn.append(*_square(layout, (row, col), cell, goal if told else None) if near else ("  ", ""))
+            # The texts say nothing about the diagonal neighbours.
+            if everything or row == cell[0] or col == cell[1]:
+                sign, style = _square(layout, (row, col), cell, goal if everything else None)
+                drawn.append(sign, style)
+            else:
+                drawn.append("  ")
         drawn.append("\n")
     drawn.right_crop(1)
     return drawn
@@ -87,7 +91,7 @@ def _cell(pair: Sequence[int]) -> Cell:
 
 
 def _around(layout: Layout, cell: Cell) -> list[str]:
-    """A map of the cell and its four neighbours: ``["?#?", "# #", "? ?"]``."""
+    """Return a map of the cell and its four neighbours: ``["?#?", "# #", "? ?"]``."""
     row, col = cell
-    above, here, below = (layout.rows[r][col - 1 : col + 2] for r in (row - 1, row, row + 1))
-    return [f"?{above[1]}?", here, f"?{below[1]}?"]
+    here = layout.rows[row][col - 1 : col + 2]
+    return [f"?{layout.rows[row - 1][col]}?", here, f"?{layout.rows[row + 1][col]}?"]

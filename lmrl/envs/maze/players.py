@@ -19,7 +19,7 @@ The shares were chosen so that mean length, success and return come near the pub
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 from lmrl.envs.maze.layouts import LAYOUTS, MOVES, Cell, Layout, find_layout
 from lmrl.envs.task import Recording, recording_seed, turn_chance
@@ -32,7 +32,7 @@ _ACTIONS = tuple(MOVES)
 
 
 class MazePlayer:
-    """Plays a share of its moves towards the goal and the others uniformly at random.
+    """A player that plays a share of its moves towards the goal and the others uniformly at random.
 
     ``skill=0`` is the uniform legal player, ``skill=0.15`` the one that recorded the dataset (15 % of the actions from
     a solver, 85 % uniform), ``skill=1`` the optimal one. The environment gives the solver its position: in the
@@ -55,72 +55,70 @@ class MazePlayer:
             raise UserError(f"skill must be from 0 to 1, got {skill}")
         self._skill = skill
         self._layout = layout
-        self._parts = [frozenset(part) for part in parts]
-        self._best: dict[Cell, Mapping[Cell, str]] = {}
+        self._parts = list(map(frozenset, parts))
+        self._best: dict[Cell, Mapping[Cell, str]] = {}  # by goal
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
-        """A move for each request."""
+        """Return a move for each request."""
         return [Reply(self._move(request, turn_chance(request))) for request in requests]
 
     def _move(self, request: Request, chance: Random) -> str:
         moves = self._moves(request)
         if chance.random() < self._skill:
-            best = self._solved(request.info["goal"])[request.info["position"]]
+            goal = request.info["goal"]
+            if goal not in self._best:
+                self._best[goal] = best_moves(self._layout, goal)
+            best = self._best[goal][request.info["position"]]
+            # The shortest way may lead out of the part; then the move is drawn at random.
             if best in moves:
                 return best
         return chance.choice(moves)
 
     def _moves(self, request: Request) -> Sequence[str]:
-        """All four, or those that stay in the part where the episode began."""
+        """Return all four moves, or those that stay in the part where the episode began."""
         cell = request.info["position"]
         for part in self._parts:
             if request.info["start"]["init_position"] in part:
                 return [action for action in _ACTIONS if self._layout.after(cell, action) in part]
         return _ACTIONS
 
-    def _solved(self, goal: Cell) -> Mapping[Cell, str]:
-        if goal not in self._best:
-            self._best[goal] = best_moves(self._layout, goal)
-        return self._best[goal]
-
 
 def best_moves(layout: Layout, goal: Cell) -> dict[Cell, str]:
-    """For each cell but the goal, the first of the four moves that comes nearer to it."""
+    """Return for each cell but the goal the first of the four moves that comes nearer to the goal."""
     distances = layout.distances(goal)
-    nearer = {
-        cell: [action for action in _ACTIONS if distances[layout.after(cell, action)] < distance]
-        for cell, distance in distances.items()
-    }
-    return {cell: actions[0] for cell, actions in nearer.items() if actions}
+    best: dict[Cell, str] = {}
+    for cell, distance in distances.items():
+        for action in _ACTIONS:
+            if distances[layout.after(cell, action)] < distance:
+                best[cell] = action
+                break
+    return best
 
 
 SKILL = 0.15
 """Share of the moves that the solver chooses."""
 _LAYOUT = "double_t_maze"
-_MIDDLE = 0.3
+_MIDDLE = 0.3  # probability that an episode begins in the middle
 _MEAN_TURNS = 22.5
 _MAX_TURNS = 100
 
-_BARS = (
-    tuple((1, col) for col in range(1, 6)),
-    tuple((1, col) for col in range(7, 12)),
-    tuple((5, col) for col in range(3, 10)),
+# The bars of the three T's, where episodes begin.
+_LEFT: tuple[Cell, ...] = ((1, 1), (1, 2), (1, 3), (1, 4), (1, 5))
+_RIGHT: tuple[Cell, ...] = ((1, 7), (1, 8), (1, 9), (1, 10), (1, 11))
+_CORRIDOR: tuple[Cell, ...] = ((5, 3), (5, 4), (5, 5), (5, 6), (5, 7), (5, 8), (5, 9))
+PARTS: tuple[tuple[Cell, ...], ...] = (
+    (*_LEFT, (2, 3), (3, 3), (4, 3), (5, 3)),
+    (*_RIGHT, (2, 9), (3, 9), (4, 9), (5, 9)),
+    (*_CORRIDOR, (6, 6), (7, 6), (8, 6)),
 )
-_STEMS = (
-    tuple((row, 3) for row in range(2, 6)),
-    tuple((row, 9) for row in range(2, 6)),
-    tuple((row, 6) for row in range(6, 9)),
-)
-PARTS: tuple[tuple[Cell, ...], ...] = tuple(bar + stem for bar, stem in zip(_BARS, _STEMS, strict=True))
-"""The cells of the left T, the right T and the middle T."""
+"""The cells of the left T, the right T and the middle T: the bar and the stem of each."""
 
 # Draws are spread evenly over the indices instead of independently, so that a small dataset has the intended share of
-# every start and length: Roberts' additive sequence in three dimensions, whose strides are powers of the root of
-# x**4 = x + 1.
+# every start: Roberts' additive sequence in three dimensions, of which two are used. Its strides are powers of the root
+# of x**4 = x + 1.
 _ROOT = 1.22074408460575947536
-_STRIDES = tuple(_ROOT**-power for power in (1, 2, 3))
-
-_T = TypeVar("_T")
+_PART_STRIDE = _ROOT**-1
+_CELL_STRIDE = _ROOT**-2
 
 
 PLAYERS: dict[str, Callable[[Mapping[str, Any]], Policy]] = {
@@ -131,10 +129,10 @@ PLAYERS: dict[str, Callable[[Mapping[str, Any]], Policy]] = {
 
 
 def recording(task_name: str, env: Mapping[str, Any]) -> Recording:
-    """The recipe for both observations.
+    """Return the recipe of the dataset, the same for both observations.
 
     Raises:
-        UserError: for another layout: its parts are not known.
+        UserError: for another layout, because its parts are not known.
     """
     if env.get("layout", _LAYOUT) != _LAYOUT:
         raise UserError(f"the maze datasets are recorded in layout {_LAYOUT!r}, got {env['layout']!r}")
@@ -147,28 +145,22 @@ def _player(skill: float, env: Mapping[str, Any]) -> MazePlayer:
 
 
 def _start(seed: int, index: int) -> Start:
-    # The seed shifts the sequence as a whole; its spread stays.
+    # The seed shifts the whole sequence, which keeps its spread. Both numbers are in [0, 1).
     shift = recording_seed(seed, -1) / 2**53
-    part, cell = ((shift + (index + 1) * stride) % 1 for stride in _STRIDES[:2])
-    return Start(recording_seed(seed, index), {"init_position": _first_cell(part, cell)})
-
-
-def _first_cell(part: float, cell: float) -> Cell:
-    """A start from two numbers in [0, 1)."""
+    part = (shift + (index + 1) * _PART_STRIDE) % 1
+    along = (shift + (index + 1) * _CELL_STRIDE) % 1
     if part < _MIDDLE:
-        return _pick(_BARS[2], cell)
-    return _pick(_BARS[0] if part < (1 + _MIDDLE) / 2 else _BARS[1], cell)
-
-
-def _pick(items: Sequence[_T], number: float) -> _T:
-    return items[math.floor(number * len(items))]
-
-
-def _turns(seed: int) -> int:
-    """How many turns the episode of that seed may last: geometric, by inverting its distribution function."""
-    chance = Random(f"turns {seed}").random()
-    return min(_MAX_TURNS, 1 + math.floor(math.log1p(-chance) / math.log1p(-1 / _MEAN_TURNS)))
+        bar = _CORRIDOR
+    elif part < (1 + _MIDDLE) / 2:
+        bar = _LEFT
+    else:
+        bar = _RIGHT
+    cell = bar[math.floor(along * len(bar))]
+    return Start(recording_seed(seed, index), {"init_position": cell})
 
 
 def _stop(request: Request) -> bool:
-    return request.turn >= _turns(request.seed)
+    # The number of turns is geometric: invert its distribution function at a uniform number that follows from the seed.
+    uniform = Random(f"turns {request.seed}").random()
+    turns = min(_MAX_TURNS, 1 + math.floor(math.log1p(-uniform) / math.log1p(-1 / _MEAN_TURNS)))
+    return request.turn >= turns

@@ -1,15 +1,16 @@
 """A picture of a policy in a maze: V as colour and number (each policy with its own scale), greedy moves as arrows.
 
-A move that is not on a shortest path is dashed and framed; a policy that says no move gets a question mark.
+A move that is not on a shortest path is dashed and framed; an action that is no move is drawn as a question mark.
 """
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_rgba
 from matplotlib.patches import Rectangle
 
 from lmrl.envs.maze.layouts import MOVES, Cell
@@ -34,6 +35,7 @@ def _size(probe: MazeProbe) -> tuple[float, float]:
 def _paint(probe: MazeProbe, axis: Axes) -> _Paint | None:
     if not probe.values:
         return None
+    # The colours span this policy's own values: scales of different policies cannot be compared.
     low = min(probe.values)
     high = max(probe.values)
     norm = Normalize(low, high if high > low else low + 1)
@@ -46,11 +48,11 @@ def _paint(probe: MazeProbe, axis: Axes) -> _Paint | None:
 
 
 def _crop(rows: Sequence[str]) -> tuple[int, int, int, int]:
-    """Top, left, height and width of the part that matters: the free cells and one ring of wall around them."""
-    free = [(r, c) for r, row in enumerate(rows) for c, mark in enumerate(row) if mark != "#"]
-    top = min(r for r, _ in free) - 1
-    left = min(c for _, c in free) - 1
-    return top, left, max(r for r, _ in free) + 2 - top, max(c for _, c in free) + 2 - left
+    """Return top, left, height and width of the part to draw: the free cells and one ring of wall around them."""
+    free = np.argwhere(np.array(list(map(list, rows))) != "#")  # (number of free cells, 2)
+    top, left = (free.min(axis=0) - 1).tolist()
+    bottom, right = (free.max(axis=0) + 2).tolist()
+    return top, left, bottom - top, right - left
 
 
 def _draw(axis: Axes, name: str, probe: MazeProbe) -> None:
@@ -65,8 +67,8 @@ def _draw(axis: Axes, name: str, probe: MazeProbe) -> None:
                 _cell(axis, (row, col), _FREE)
     axis.text(probe.goal[1], probe.goal[0], "★", ha="center", va="center", fontsize=17, color="#C28A00")
     paint = _paint(probe, axis)
-    for place in range(len(probe.positions)):
-        _state(axis, probe, place, paint)
+    for index in range(len(probe.positions)):
+        _state(axis, probe, index, paint)
     axis.set_aspect("equal")
     axis.set_xticks([])
     axis.set_yticks([])
@@ -82,17 +84,21 @@ def _title(name: str, probe: MazeProbe) -> str:
     return title
 
 
-def _state(axis: Axes, probe: MazeProbe, place: int, paint: _Paint | None) -> None:
-    row, col = probe.positions[place]
-    value = None if probe.values is None else probe.values[place]
+def _state(axis: Axes, probe: MazeProbe, index: int, paint: _Paint | None) -> None:
+    row, col = probe.positions[index]
+    value = None if probe.values is None else probe.values[index]
     colour = _FREE if value is None or paint is None else paint(value)
-    ink = "#111111" if _light(colour) else "#FFFFFF"
+    # Dark ink on light colours; the weights are those of luma (recommendation BT.601 of the ITU).
+    red, green, blue, _ = to_rgba(colour)
+    ink = "#111111" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "#FFFFFF"
     _cell(axis, (row, col), colour)
+    # The arrow moves up a little where the value stands below it.
     middle = row if value is None else row - 0.14
-    _move(axis, (middle, col), MOVES.get(probe.moves[place]), probe.is_right(place), ink)
+    _move(axis, (middle, col), MOVES.get(probe.moves[index]), probe.is_right(index), ink)
     if value is not None:
-        axis.text(col, row + 0.31, _number(value), ha="center", va="center", fontsize=7, color=ink)
-    if not probe.is_right(place):
+        number = f"{value:.1f}".replace("-", "\N{MINUS SIGN}")
+        axis.text(col, row + 0.31, number, ha="center", va="center", fontsize=7, color=ink)
+    if not probe.is_right(index):
         axis.add_patch(Rectangle((col - 0.45, row - 0.45), 0.9, 0.9, fill=False, edgecolor=_WRONG, linewidth=2.2))
 
 
@@ -123,15 +129,6 @@ def _move(axis: Axes, middle: tuple[float, float], move: Cell | None, right: boo
             "shrinkB": 0,
         },
     )
-
-
-def _light(colour: object) -> bool:
-    red, green, blue, _ = matplotlib.colors.to_rgba(colour)  # type: ignore[arg-type]
-    return 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
-
-
-def _number(value: float) -> str:
-    return f"{value:.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 PROBE_PLOT = ProbePlot(

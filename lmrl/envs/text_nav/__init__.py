@@ -1,4 +1,4 @@
-"""A text adventure in a house, told in full (``text_nav_fo``) or without room and inventory (``text_nav_po``)."""
+"""A text adventure in a house, fully observed (``text_nav_fo``) or without room and inventory (``text_nav_po``)."""
 
 from dataclasses import replace
 

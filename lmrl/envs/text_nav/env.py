@@ -2,18 +2,18 @@
 
 from typing import Any, ClassVar
 
-from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.base import Opening, TextEnv, Turn
 from lmrl.envs.task import ChatPrompt, Guide
 from lmrl.envs.text_nav.house import OBJECTIVE, ROOMS, State, begin, carried, commands, described, obey, refusal, told
 from lmrl.errors import check_range, unknown
 
 __all__ = ["CHAT", "GUIDE", "TextNav"]
 
-_CACHE = 1 << 15
+_CACHE = 1 << 15  # answers that are kept per environment
 
 
 class TextNav(TextEnv):
-    r"""A text adventure of eight rooms, written again as a small machine: no compiler, no other process.
+    r"""A text adventure of eight rooms, reimplemented as a small state machine without the game engine.
 
     The first text states the objective and describes the room; each later one answers the command. All end with a
     line ``Admissible commands: go east, go south, ...`` and, fully observed, a line with the inventory (after the
@@ -27,14 +27,14 @@ class TextNav(TextEnv):
 
     Args:
         observe: ``full`` names the room and appends the inventory, ``partial`` leaves both out.
-        show_commands: False leaves out the admissible commands, which tell room and inventory to a careful reader even
-            where they are not named.
-        prose_seed: which sentences describe rooms and furniture, the same in every episode.
+        show_commands: False leaves out the admissible commands. They reveal room and inventory even where these are not
+            named.
+        prose_seed: chooses the sentences that describe rooms and furniture, the same in every episode.
         max_steps: commands until the clock truncates.
         render_mode: see `TextEnv`.
 
     Raises:
-        UserError: for an unknown ``observe`` or a clock that never runs.
+        UserError: for an unknown ``observe`` or ``max_steps`` below 1.
     """
 
     reset_options: ClassVar[tuple[str, ...]] = ("room",)
@@ -59,50 +59,52 @@ class TextNav(TextEnv):
         self._named = observe == "full"
         self._state = begin(ROOMS[0])
         self._steps = 0
-        self._answers: dict[tuple[State, str], tuple[State, str, bool]] = {}
+        # From state and command to the next state and the text of the answer.
+        self._answers: dict[tuple[State, str], tuple[State, str]] = {}
 
     def legal_actions(self) -> list[str]:
-        """The admissible commands."""
+        """Return the admissible commands."""
         return [f"{command}\n" for command in commands(self._state)]
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         room = options["room"] if "room" in options else ROOMS[int(self.np_random.integers(len(ROOMS)))]
         if room not in ROOMS:
             raise unknown("room", str(room), ROOMS)
         self._state = begin(room)
         self._steps = 0
         text = f"{OBJECTIVE}\n\n{described(self._state, self.prose_seed, self._named)}\n{self._commands(self._state)}"
-        return text, room, {"room": room}, self._where()
+        return Opening(text, task_id=room, start={"room": room}, info=self._where())
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         self._steps += 1
-        key = (self._state, action.strip())
-        if key not in self._answers:
-            answer = self._answer(*key)
-            if answer[2] or len(self._answers) > _CACHE:
-                # What is illegal is endless: kept out of the table.
-                return self._outcome(*answer)
-            self._answers[key] = answer
-        return self._outcome(*self._answers[key])
-
-    def _answer(self, state: State, command: str) -> tuple[State, str, bool]:
-        """The next state, the text, and whether the command was illegal."""
-        change = obey(state, command)
-        after = state if change is None else change.state
-        said = refusal(state, command) if change is None else told(change, self.prose_seed, self._named)
-        if after.won() or after.lost():
-            return after, said, False
-        inventory = f"{carried(after)}\n" if self._named else ""
-        return after, f"{said}\n{self._commands(after)}{inventory}", change is None
-
-    def _outcome(self, state: State, text: str, illegal: bool) -> Turn:
+        command = action.strip()
+        key = (self._state, command)
+        illegal = False
+        if key in self._answers:
+            state, text = self._answers[key]
+        else:
+            change = obey(self._state, command)
+            illegal = change is None
+            state = self._state if change is None else change.state
+            if change is None:
+                text = refusal(state, command)
+            else:
+                text = told(change, self.prose_seed, self._named)
+            if not (state.won() or state.lost()):
+                text += f"\n{self._commands(state)}"
+                if self._named:
+                    text += f"{carried(state)}\n"
+            # There is no end of illegal texts, so they are not kept.
+            if not illegal and len(self._answers) <= _CACHE:
+                self._answers[key] = (state, text)
         self._state = state
         won = state.won()
         over = won or state.lost()
         if over:
             text += _ending(won, self._steps)
         info = {"illegal": illegal, "success": won, **self._where()}
-        return text, float(won), over, not over and self._steps >= self.max_steps, info
+        out_of_time = not over and self._steps >= self.max_steps
+        return Turn(text, float(won), terminated=over, truncated=out_of_time, info=info)
 
     def _commands(self, state: State) -> str:
         return f"\nAdmissible commands: {', '.join(commands(state))}\n" if self.show_commands else ""

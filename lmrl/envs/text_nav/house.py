@@ -1,9 +1,9 @@
-"""The house of Text-Nav: rooms, furniture, what commands do, and the sentences that describe it.
+"""The house of Text-Nav: rooms, furniture, the effects of commands, and the sentences that describe it.
 
 Source: LMRL-Gym, section 4 and appendix C.2, and the rules of the text-adventure engine that it uses.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from random import Random
 from types import MappingProxyType
@@ -26,7 +26,7 @@ __all__ = [
     "obey",
     "refusal",
     "told",
-]
+]  # fmt: skip
 
 EXITS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -45,12 +45,12 @@ ROOMS = tuple(EXITS)
 FURNITURE: Mapping[str, str] = MappingProxyType(
     {"bedroom": "table", "living room": "table", "dining room": "table", "kitchen": "fridge", "office": "chest"}
 )
-"""What stands in a room; there is at most one piece."""
+"""The piece of furniture in a room; there is at most one."""
 CONTAINERS = ("chest", "fridge")
 """Furniture that opens and closes."""
 FOOD = ("stale food", "fresh food", "fruit")
 GOAL = "stale food"
-"""What belongs into the fridge."""
+"""The thing that belongs into the fridge."""
 
 _TABLE = "table in the "
 _FLOOR = "floor of the "
@@ -58,27 +58,27 @@ _HANDS = "hands"
 
 
 class State(NamedTuple):
-    """Where everything is."""
+    """The state of the world."""
 
     room: str
-    """Where the player is."""
+    """The room of the player."""
     open: tuple[str, ...]
     """The containers that are open, in the order of the alphabet."""
     things: tuple[tuple[str, str], ...]
-    """Each thing with its place (``hands``, ``fridge``, ``table in the bedroom``, ``floor of the office``); what was
-    moved last comes first, and what was eaten is gone."""
+    """Each thing with its place (``hands``, ``fridge``, ``table in the bedroom``, ``floor of the office``). The thing
+    that was moved last comes first, and eaten things are missing."""
 
     def at(self, place: str) -> list[str]:
-        """The things at a place, the newest first."""
+        """Return the things at a place, the newest first."""
         return [thing for thing, where in self.things if where == place]
 
     def here(self) -> str | None:
-        """The place on or in the furniture of this room."""
+        """Return the place on or in the furniture of this room, or None if there is no furniture."""
         piece = FURNITURE.get(self.room)
         return _TABLE + self.room if piece == "table" else piece
 
     def floor(self) -> str:
-        """The place on the floor of this room."""
+        """Return the place on the floor of this room."""
         return _FLOOR + self.room
 
     def held(self) -> list[str]:
@@ -86,11 +86,11 @@ class State(NamedTuple):
         return self.at(_HANDS)
 
     def won(self) -> bool:
-        """Whether the stale food is in the closed fridge."""
+        """Return whether the stale food is in the closed fridge."""
         return (GOAL, "fridge") in self.things and "fridge" not in self.open
 
     def lost(self) -> bool:
-        """Whether the stale food is no more."""
+        """Return whether the stale food was eaten."""
         return all(thing != GOAL for thing, _ in self.things)
 
 
@@ -99,9 +99,10 @@ class Change(NamedTuple):
 
     state: State
     words: tuple[str, ...]
-    """What happened: ``("take", thing, furniture)``, ``("pick up", thing)``, ``("go", room)`` and so on."""
+    """The event: ``("take", thing, furniture)``, ``("pick up", thing)``, ``("go", room)`` and so on."""
 
 
+# Things and their places at the start.
 _THINGS = (
     ("bowl", _TABLE + "bedroom"),
     ("stale food", _TABLE + "living room"),
@@ -114,12 +115,12 @@ _THINGS = (
 
 
 def begin(room: str) -> State:
-    """The world at the start of a game that begins in that room."""
+    """Return the state at the start of a game that begins in that room."""
     return State(room, (), _THINGS)
 
 
 def commands(state: State) -> tuple[str, ...]:
-    """The admissible commands, in the order of the alphabet."""
+    """Return the admissible commands, in the order of the alphabet."""
     return tuple(_changes(state))
 
 
@@ -130,56 +131,46 @@ def obey(state: State, command: str) -> Change | None:
 
 @lru_cache(maxsize=1 << 15)
 def _changes(state: State) -> dict[str, Change]:
-    return dict(sorted([*_moves(state), *_handling(state), *_carrying(state)]))
-
-
-def _moves(state: State) -> Iterator[tuple[str, Change]]:
+    """Return the effects of all admissible commands, in the order of the alphabet."""
+    changes: dict[str, Change] = {}
     for direction, room in EXITS[state.room].items():
-        yield f"go {direction}", Change(state._replace(room=room), ("go", room))
+        changes[f"go {direction}"] = Change(state._replace(room=room), ("go", room))
     piece = FURNITURE.get(state.room)
     if piece in CONTAINERS:
-        verb = "close" if piece in state.open else "open"
-        others = tuple(name for name in state.open if name != piece)
-        opened = others if verb == "close" else tuple(sorted((*others, piece)))
-        yield f"{verb} {piece}", Change(state._replace(open=opened), (verb, piece))
-
-
-def _handling(state: State) -> Iterator[tuple[str, Change]]:
-    """Taking what lies here."""
-    piece = FURNITURE.get(state.room)
+        if piece in state.open:
+            closed = tuple(name for name in state.open if name != piece)
+            changes[f"close {piece}"] = Change(state._replace(open=closed), ("close", piece))
+        else:
+            opened = tuple(sorted((*state.open, piece)))
+            changes[f"open {piece}"] = Change(state._replace(open=opened), ("open", piece))
+    # The furniture, where the player can reach what is on or in it.
+    reachable = piece if piece not in CONTAINERS or piece in state.open else None
     place = state.here()
-    if place is not None and piece is not None and _reachable(state):
+    if reachable is not None and place is not None:
         for thing in state.at(place):
-            yield f"take {thing} from {piece}", _moved(state, thing, _HANDS, "take", piece)
+            changes[f"take {thing} from {reachable}"] = _moved(state, thing, _HANDS, "take", reachable)
     for thing in state.at(state.floor()):
-        yield f"take {thing}", _moved(state, thing, _HANDS, "pick up")
-
-
-def _carrying(state: State) -> Iterator[tuple[str, Change]]:
-    """Return the commands that are possible with the carried items."""
-    piece = FURNITURE.get(state.room)
-    place = state.here()
+        changes[f"take {thing}"] = _moved(state, thing, _HANDS, "pick up")
     for thing in state.held():
-        yield f"drop {thing}", _moved(state, thing, state.floor(), "drop")
+        changes[f"drop {thing}"] = _moved(state, thing, state.floor(), "drop")
         if thing in FOOD:
-            left = tuple(item for item in state.things if item[0] != thing)
-            yield f"eat {thing}", Change(state._replace(things=left), ("eat", thing))
-        if place is not None and piece is not None and _reachable(state):
-            verb, preposition = ("insert", "into") if piece in CONTAINERS else ("put", "on")
-            yield f"{verb} {thing} {preposition} {piece}", _moved(state, thing, place, verb, piece)
+            changes[f"eat {thing}"] = Change(state._replace(things=_without(state, thing)), ("eat", thing))
+        if reachable is not None and place is not None:
+            verb, preposition = ("insert", "into") if reachable in CONTAINERS else ("put", "on")
+            changes[f"{verb} {thing} {preposition} {reachable}"] = _moved(state, thing, place, verb, reachable)
+    return dict(sorted(changes.items()))
 
 
-def _reachable(state: State) -> bool:
-    piece = FURNITURE.get(state.room)
-    return piece not in CONTAINERS or piece in state.open
+def _without(state: State, thing: str) -> tuple[tuple[str, str], ...]:
+    return tuple(item for item in state.things if item[0] != thing)
 
 
 def _moved(state: State, thing: str, place: str, *words: str) -> Change:
-    others = tuple(item for item in state.things if item[0] != thing)
-    return Change(state._replace(things=((thing, place), *others)), (words[0], thing, *words[1:]))
+    things = ((thing, place), *_without(state, thing))  # the newest first
+    return Change(state._replace(things=things), (words[0], thing, *words[1:]))
 
 
-# As published, word for word.
+# The objective is published word for word; the sentences below are our own.
 OBJECTIVE = f"Your objective is to put the {GOAL} on the table in the living room into the fridge in the kitchen."
 
 _ROOM = (
@@ -215,11 +206,12 @@ _DIRECTIONS = ("down", "east", "north", "south", "up", "west")
 
 @lru_cache(maxsize=1 << 14)
 def described(state: State, seed: int, named: bool) -> str:
-    """The room, its furniture, its exits and its floor; the room's name only if `named`."""
+    """Describe the room, its furniture, its exits and its floor; the room's name only if `named`."""
+    # The same room has the same sentences in every episode.
     chance = Random(f"prose {seed} {state.room}")
-    parts = [chance.choice(_ROOM).format(room=state.room)] if named else []
-    if not named:
-        chance.choice(_ROOM)  # the other sentences are the same with and without the name
+    # Draw in any case, so that the other sentences are the same with and without the name.
+    sentence = chance.choice(_ROOM).format(room=state.room)
+    parts = [sentence] if named else []
     if state.room in FURNITURE:
         parts.append(_furniture(state, chance))
     parts.append(_exits(state, chance))
@@ -230,13 +222,13 @@ def described(state: State, seed: int, named: bool) -> str:
 
 
 def carried(state: State) -> str:
-    """The inventory."""
+    """Return the line with the carried things."""
     held = state.held()
     return f"You are carrying: {_list(held)}." if held else "You are carrying nothing."
 
 
 def told(change: Change, seed: int, named: bool) -> str:
-    """The answer to an admissible command."""
+    """Return the answer to an admissible command."""
     verb, *names = change.words
     if verb == "go":
         return described(change.state, seed, named)
@@ -258,12 +250,13 @@ _ANSWERS = {
 
 
 def refusal(state: State, command: str) -> str:
-    """The answer to anything else."""
+    """Return the answer to any other text, as the parser of the original engine gives it."""
     verb, _, rest = command.partition(" ")
     if verb not in _VERBS:
         return "That's not a verb I recognise."
     if verb == "go" and rest in _DIRECTIONS:
         return "You can't go that way."
+    # The thing is here, but this verb does not fit.
     if f"take {rest}" in commands(state) or (verb in ("insert", "put", "eat", "drop") and rest in state.held()):
         return "That can't be done here."
     return "You can't see any such thing."
@@ -277,6 +270,7 @@ def _furniture(state: State, chance: Random) -> str:
     word = "an open" if opened else "a closed"
     sentence = chance.choice(_CONTAINER if piece in CONTAINERS else _TABLE_PROSE)
     sentence = sentence.format(piece=piece, state=word, State=word.capitalize())
+    # Draw both in any case, so that later draws do not depend on the content.
     content = chance.choice(_CONTENT)
     nothing = chance.choice(_NOTHING)
     if piece in CONTAINERS and not opened:
@@ -288,7 +282,7 @@ def _furniture(state: State, chance: Random) -> str:
 
 
 def _exits(state: State, chance: Random) -> str:
-    directions = [command.removeprefix("go ") for command in commands(state) if command.startswith("go ")]
+    directions = list(EXITS[state.room])  # in the order of the alphabet
     are = "is an exit" if len(directions) == 1 else "are exits"
     return chance.choice(_EXITS).format(are=are, where=_and(directions))
 

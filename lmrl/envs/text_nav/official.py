@@ -1,7 +1,7 @@
-"""Reconstruction of the end of an episode and the line ends, which the official Text-Nav files leave out.
+"""Reconstruction of what the official Text-Nav files leave out: the end of an episode and the line ends.
 
-A record is ``{"text_history", "rewards", "dones"}``, whose lists go by text or by command. Won or lost is what the last
-text says; else the episode is truncated, whatever ``dones`` claims.
+A record is ``{"text_history", "rewards", "dones"}``, whose lists go by text or by command. The last text tells whether
+the game is won or lost. Otherwise the episode is truncated, regardless of ``dones``.
 """
 
 from lmrl.envs.base import TextEnv
@@ -15,8 +15,9 @@ _WON = "*** The End ***"
 _LOST = "*** You lost! ***"
 
 
-def text_nav_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
-    """The episode of a record, or None if no action of it can be kept; the module states the rules."""
+def text_nav_episode(game: Game, task: Task, env: TextEnv) -> Episode | None:
+    """Return the episode of a record, or None if no action of it can be kept; the module states the rules."""
+    # A last command without an answer cannot be kept.
     known = min(len(game.actions), len(game.observations) - 1)
     if known == 0:
         return None
@@ -25,9 +26,9 @@ def text_nav_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
     won = rewards[-1] > 0 or _WON in last
     over = won or _LOST in last
     return Episode(
-        task=row.name,
-        observations=tuple(_line(text) for text in game.observations[: known + 1]),
-        actions=tuple(_line(text) for text in game.actions[:known]),
+        task=task.name,
+        observations=tuple(map(_line, game.observations[: known + 1])),
+        actions=tuple(map(_line, game.actions[:known])),
         rewards=rewards,
         terminated=over,
         truncated=not over,
@@ -36,7 +37,7 @@ def text_nav_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
 
 
 def _line(text: str) -> str:
-    """The recorded texts are stripped; ours end their line, so that what follows begins on a new one."""
+    # The recorded texts are stripped; ours end with a line break, so that the next text begins on a new line.
     return text.strip() + "\n"
 
 

@@ -1,7 +1,7 @@
 """Scripted players of Text-Nav, and the recipe of its datasets.
 
 The paper (appendix C.2) says: two behaviour policies, each going for the goal in one half of the rooms and acting at
-random in the other. The halves and how often each policy plays are those of the reference's script: three quarters of
+random in the other. The halves and the shares of the policies are those of the reference's script: three quarters of
 the episodes know the far rooms and hardly ever win; one quarter knows the way from the bedroom to the kitchen and wins
 if chance brings it there. So the way from the far rooms has to be stitched together. Length, success and return
 come near the published 12.2, .26 and .258.
@@ -22,7 +22,7 @@ __all__ = ["PARTS", "PLAYERS", "TextNavPlayer", "best_command", "recording"]
 
 
 class TextNavPlayer:
-    """In the rooms that it knows it does the right thing with some probability; otherwise any admissible command.
+    """A player of the best command in the rooms that it knows, with some probability, otherwise of any admissible one.
 
     Args:
         skill: probability of the best command, from 0 to 1.
@@ -36,16 +36,16 @@ class TextNavPlayer:
         if not 0 <= skill <= 1:
             raise UserError(f"skill must be from 0 to 1, got {skill}")
         self._skill = skill
-        self._sets = [part for part, _ in parts]
-        self._shares = [share for _, share in parts]
+        self._rooms, self._shares = zip(*parts, strict=True)
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
-        """A command for each request."""
+        """Return a command for each request."""
         return [Reply(f"{self._command(request)}\n") for request in requests]
 
     def _command(self, request: Request) -> str:
         state: State = request.info["world"]
-        known = Random(f"part {request.seed}").choices(self._sets, self._shares)[0]
+        # A generator of the episode: the player knows the same rooms in all of its turns.
+        known = Random(f"part {request.seed}").choices(self._rooms, self._shares)[0]
         chance = turn_chance(request)
         if self._skill and state.room in known and chance.random() < self._skill:
             best = best_command(state)
@@ -55,13 +55,14 @@ class TextNavPlayer:
 
 
 def best_command(state: State) -> str | None:
-    """The first command of a shortest way to win; None if the game is lost."""
+    """Return the first command of a shortest way to win, or None if the game is lost."""
+    # Other things do not matter for winning: without them there are few states, and the cache holds all of them.
     return _best(state._replace(things=tuple(item for item in state.things if item[0] == GOAL)))
 
 
 @lru_cache(maxsize=1 << 12)
 def _best(start: State) -> str | None:
-    """Breadth-first over a world that holds the stale food alone: nothing else stands in the way of winning."""
+    # Breadth-first search; for each state the first command of a shortest way to it.
     first: dict[State, str] = {start: ""}
     waiting = deque([start])
     while waiting:
@@ -81,7 +82,7 @@ PARTS = (
     (("office", "bathroom", "garden", "backyard"), 0.75),
     (("kitchen", "dining room", "living room", "bedroom"), 0.25),
 )
-"""What a player may know, and the share of the episodes in which it does."""
+"""The rooms that a player knows, and the share of the episodes in which it does."""
 PLAYERS: dict[str, Callable[[Mapping[str, Any]], Policy]] = {
     "random": lambda env: TextNavPlayer(0.0),
     "behaviour": lambda env: TextNavPlayer(1.0, PARTS),
@@ -90,5 +91,5 @@ PLAYERS: dict[str, Callable[[Mapping[str, Any]], Policy]] = {
 
 
 def recording(task_name: str, env: Mapping[str, Any]) -> Recording:
-    """The recipe for both observations; episodes begin anywhere."""
+    """Return the recipe of the dataset, the same for both observations; episodes begin anywhere."""
     return Recording(policy=PLAYERS["behaviour"](env), start=lambda seed, index: Start(recording_seed(seed, index)))

@@ -1,4 +1,4 @@
-"""Twenty Questions: find a hidden object by questions that a scripted oracle answers by yes or no."""
+"""Twenty Questions: find a hidden object by yes-or-no questions. Also the scripted oracle that answers them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, ClassVar
 
-from lmrl.envs.base import DialogueEnv, Outcome, Turn
+from lmrl.envs.base import DialogueEnv, Opening, Turn
 from lmrl.envs.task import TaskTokens, words_as_tokens
 from lmrl.envs.twenty_questions.meaning import is_guess, meaning
 from lmrl.envs.twenty_questions.objects import Thing, place_of, properties, things
@@ -20,10 +20,10 @@ _VERSION = 1
 
 
 class ScriptedOracle:
-    r"""A `Partner` that answers ``Yes.\n`` or ``No.\n`` by the table; what it does not understand is answered by no.
+    r"""A `Partner` that answers ``Yes.\n`` or ``No.\n`` by the table of properties, and no if it does not understand.
 
     Args:
-        noise: probability with which an answer is turned round; it follows from the episode's seed and the turn.
+        noise: probability of the opposite answer; the draw follows from the episode's seed and the turn.
 
     Raises:
         UserError: for a number that is no probability.
@@ -35,14 +35,15 @@ class ScriptedOracle:
         self.noise = float(noise)
 
     def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
-        """An answer for each request; ``facts`` must have the hidden ``word``."""
+        """Return an answer for each request; ``facts`` must have the hidden ``word``."""
         return ["Yes.\n" if self._answer(request) else "No.\n" for request in requests]
 
     def describe(self) -> dict[str, Any]:
-        """Name, version and noise."""
+        """Return name, version and noise."""
         return {"name": "scripted", "version": _VERSION, "noise": self.noise}
 
     def _answer(self, request: PartnerRequest) -> bool:
+        # The meaning of a question is a set of objects, one bit each: those for which the answer is yes.
         yes = bool(meaning(request.heard[-1]) >> place_of()[request.facts["word"]] & 1)
         if not self.noise:
             return yes
@@ -51,7 +52,7 @@ class ScriptedOracle:
 
 @lru_cache(maxsize=16)
 def scripted_oracle(noise: float = 0.0) -> ScriptedOracle:
-    """One oracle for all environments that ask for the same, so that they ask it together."""
+    """Return one oracle for all environments with the same noise, so that it can answer their requests together."""
     return ScriptedOracle(noise)
 
 
@@ -63,7 +64,7 @@ _WORD = re.compile(r"[^\W_]")
 
 
 class TwentyQuestions(DialogueEnv):
-    r"""The guessing game: ``Is it alive?\n`` is answered by ``Yes.\n`` or ``No.\n``.
+    r"""A guessing game: ``Is it alive?\n`` is answered by ``Yes.\n`` or ``No.\n``.
 
     Each question costs 1, the one that wins nothing. A question wins if it is a guess of the hidden object (see
     `lmrl.envs.twenty_questions.meaning`) and the oracle says yes to it. The winning question or the 20th terminates.
@@ -74,13 +75,13 @@ class TwentyQuestions(DialogueEnv):
     LMRL-Gym, section 4 and appendix C.6.
 
     Args:
-        partner: who answers; None: the scripted oracle. It is asked with the ``facts`` ``word`` and ``variants``.
-        noise: probability with which the scripted oracle says the opposite.
+        partner: answers the questions; None: the scripted oracle. It gets the ``facts`` ``word`` and ``variants``.
+        noise: probability that the scripted oracle gives the opposite answer.
         deterministic: hide object ``seed % 158`` instead of drawing one by the seed.
         render_mode: see `TextEnv`.
 
     Raises:
-        UserError: for ``noise`` that is no probability, or that is to be that of another partner.
+        UserError: for ``noise`` that is no probability, or together with a partner.
     """
 
     reset_options: ClassVar[tuple[str, ...]] = ("word", "deterministic")
@@ -102,31 +103,33 @@ class TwentyQuestions(DialogueEnv):
         self._answers: list[str] = []
 
     def render(self) -> str:
-        """All questions so far with their answers."""
-        said = (f"{asked.rstrip()} {answer}" for asked, answer in zip(self._asked, self._answers, strict=False))
-        return "".join([_HEADER, *said])
+        """Return all questions so far with their answers."""
+        lines = [_HEADER]
+        for asked, answer in zip(self._asked, self._answers, strict=False):
+            lines.append(f"{asked.rstrip()} {answer}")
+        return "".join(lines)
 
     def legal_actions(self) -> list[str]:
-        """A guess of each object; any other question is legal too."""
-        return [*_guesses()]
+        """Return a guess of each object; any other question is legal too."""
+        return list(_guesses())
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         self._thing = self._hidden(options)
         self._asked = []
         self._answers = []
-        return _HEADER, self._thing.name, {"word": self._thing.name}, {}
+        return Opening(_HEADER, task_id=self._thing.name, start={"word": self._thing.name})
 
     def _hidden(self, options: dict[str, Any]) -> Thing:
-        every = things()
+        objects = things()
         if "word" in options:
             if options["word"] not in place_of():
-                raise UserError(f"word must be one of the {len(every)} objects, got {options['word']!r:.60}")
-            return every[place_of()[options["word"]]]
+                raise UserError(f"word must be one of the {len(objects)} objects, got {options['word']!r:.60}")
+            return objects[place_of()[options["word"]]]
         if options.get("deterministic", self.deterministic):
-            return every[(self.np_random_seed or 0) % len(every)]
-        return every[int(self.np_random.integers(len(every)))]
+            return objects[(self.np_random_seed or 0) % len(objects)]
+        return objects[int(self.np_random.integers(len(objects)))]
 
-    def _say(self, action: str) -> Outcome:
+    def on_action(self, action: str) -> Turn | PartnerRequest:
         self._asked.append(action)
         if not _WORD.search(action):
             return self._answered(_NO, illegal=True)
@@ -138,27 +141,32 @@ class TwentyQuestions(DialogueEnv):
             seed=self._facts["seed"],
         )
 
-    def _hear(self, reply: str) -> Turn:
+    def on_reply(self, reply: str) -> Turn:
         return self._answered(_YES if reply.strip().lower().startswith("yes") else _NO, illegal=False)
 
     def _answered(self, answer: str, illegal: bool) -> Turn:
         self._answers.append(answer)
+        # A question wins if it is a guess of the object and the oracle agrees, whichever oracle that is.
         solved = answer == _YES and is_guess(self._asked[-1], self._thing.variants)
         over = solved or len(self._asked) == QUESTIONS
-        return answer, 0.0 if solved else -1.0, over, False, {"illegal": illegal, "success": solved}
+        info = {"illegal": illegal, "success": solved}
+        return Turn(answer, 0.0 if solved else -1.0, terminated=over, truncated=False, info=info)
 
 
 def guess_of(thing: Thing) -> str:
-    r"""How to guess an object: ``Is it a cat?\n``."""
+    r"""Return the question that guesses an object: ``Is it a cat?\n``."""
     return f"Is it {thing.guess}?\n"
 
 
 def tokens(env: Mapping[str, Any]) -> TaskTokens:
-    """The words of all questions that players know, and both answers."""
-    questions = [question for item in properties() for question in item.phrasings]
-    return words_as_tokens([*questions, *_guesses()], lines=["Questions:\n", "Yes.\n", "No.\n"])
+    """Return the tokens of a game: the words of all questions that players know, and both answers."""
+    questions: list[str] = []
+    for item in properties():
+        questions += item.phrasings
+    questions += _guesses()
+    return words_as_tokens(questions, lines=["Questions:\n", "Yes.\n", "No.\n"])
 
 
 @lru_cache(maxsize=1)
 def _guesses() -> tuple[str, ...]:
-    return tuple(guess_of(thing) for thing in things())
+    return tuple(map(guess_of, things()))

@@ -1,4 +1,4 @@
-"""Wordle: find a hidden word in six guesses, told after each which letters are right. Its vocabularies."""
+"""Wordle: find a hidden word in six guesses, each answered by a colour for each letter. Also its vocabularies."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -7,22 +7,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.base import Opening, TextEnv, Turn
 from lmrl.envs.task import ChatPrompt, TaskTokens
 from lmrl.errors import UserError
 
 __all__ = [
-    "CHAT",
-    "LENGTH",
-    "TRIES",
-    "Vocabulary",
-    "Wordle",
-    "colors",
-    "load_vocabulary",
-    "spaced",
-    "tokens",
-    "word_of",
-]
+    "CHAT", "LENGTH", "TRIES", "Vocabulary", "Wordle", "colors", "load_vocabulary", "spaced", "tokens", "word_of",
+]  # fmt: skip
 
 LENGTH = 5
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -31,55 +22,59 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 class Vocabulary:
     """Words in their order, and for each feedback the set of words that agree with it.
 
-    A set of words is one integer: bit ``i`` stands for word ``i``. So knowledge is an ``&`` of integers, which takes
-    well under a microsecond for hundreds of words and a few for thousands, and nothing is ever copied or searched.
+    A set of words is one integer: bit ``i`` stands for word ``i``. So the words that agree with several answers are the
+    ``&`` of their integers, which takes well under a microsecond for hundreds of words.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
         """Index the words, which `load_vocabulary` has checked."""
         self.words = tuple(words)
-        self.index = {word: place for place, word in enumerate(self.words)}
+        self.index: dict[str, int] = {}
         self.everything = (1 << len(self.words)) - 1
+        # _at[i][letter]: the words with this letter at position i.
         self._at = [dict.fromkeys(_LETTERS, 0) for _ in range(LENGTH)]
-        self._copies = [dict.fromkeys(_LETTERS, 0) for _ in range(LENGTH + 2)]  # with at least so many of a letter
+        # _copies[n][letter]: the words with at least n copies of this letter; none has more than LENGTH.
+        self._copies = [dict.fromkeys(_LETTERS, 0) for _ in range(LENGTH + 2)]
         self._copies[0] = dict.fromkeys(_LETTERS, self.everything)
         self._agreeing: dict[tuple[str, str, bool], int] = {}
-        for place, word in enumerate(self.words):
+        for index, word in enumerate(self.words):
+            self.index[word] = index
             for position, letter in enumerate(word):
-                self._at[position][letter] |= 1 << place
-                self._copies[word[: position + 1].count(letter)][letter] |= 1 << place
+                self._at[position][letter] |= 1 << index
+                self._copies[word[: position + 1].count(letter)][letter] |= 1 << index
 
     def agreeing(self, guess: str, colors: str, counted: bool) -> int:
-        """The words that would have given these colours, e.g. ``("crane", "bygbb")``; letters a to z only.
+        """Return the set of words that would have given these colours, e.g. ``("crane", "bygbb")``.
 
         Args:
-            guess: five letters, in the vocabulary or not.
+            guess: five letters a to z, in the vocabulary or not.
             colors: five of ``g``, ``y``, ``b``.
             counted: distinguish copies of a letter, as in the newspaper's game.
         """
         key = (guess, colors, counted)
-        if key not in self._agreeing:
-            self._agreeing[key] = self._work_out(guess, colors, counted)
-        return self._agreeing[key]
-
-    def _work_out(self, guess: str, colors: str, counted: bool) -> int:
-        left = self.everything
+        if key in self._agreeing:
+            return self._agreeing[key]
+        agreeing = self.everything
+        # A green letter stands at its position; a yellow or black one does not.
         for position, (letter, color) in enumerate(zip(guess, colors, strict=True)):
             here = self._at[position][letter]
-            left &= here if color == "g" else ~here
+            agreeing &= here if color == "g" else ~here
+        # Every coloured copy of a letter is in the word. If another copy is black, there are no more.
         for letter in set(guess):
             same = [color for other, color in zip(guess, colors, strict=True) if other == letter]
-            known = len(same) - same.count("b") if counted else int(same[0] != "b")
-            left &= self._copies[known][letter]
+            coloured = len(same) - same.count("b") if counted else int(same[0] != "b")
+            agreeing &= self._copies[coloured][letter]
             if "b" in same:
-                left &= ~self._copies[known + 1][letter]
-        return left
+                agreeing &= ~self._copies[coloured + 1][letter]
+        self._agreeing[key] = agreeing
+        return agreeing
 
     def pick(self, subset: int, number: int) -> str:
-        """Word ``number`` (from 0) of a set, in the order of the vocabulary."""
+        """Return word ``number`` (from 0) of a set, in the order of the vocabulary."""
+        # Binary search for bit ``number`` of the set: halve the range that holds it.
         low = 0
         high = len(self.words)
-        while high - low > 1:  # halve the range that holds the wanted bit
+        while high - low > 1:
             middle = (low + high) // 2
             below = (subset >> low & (1 << middle - low) - 1).bit_count()
             if number < below:
@@ -90,8 +85,8 @@ class Vocabulary:
         return self.words[low]
 
     def members(self, subset: int) -> list[int]:
-        """The places of a set's words in the vocabulary."""
-        return [place for place, bit in enumerate(bin(subset)[:1:-1]) if bit == "1"]
+        """Return the indices of a set's words in the vocabulary."""
+        return [index for index, bit in enumerate(bin(subset)[:1:-1]) if bit == "1"]
 
 
 @lru_cache(maxsize=8)
@@ -99,8 +94,8 @@ def load_vocabulary(path: str | None = None) -> Vocabulary:
     """Read a word list, one word per line; None: the 431 words that come with the package.
 
     Raises:
-        UserError: for a missing or empty file, a word that is not five letters a to z, or one that comes twice; it
-            names the line.
+        UserError: for a missing or empty file, a word that is not five letters a to z, or one that comes twice. The
+            message names the line.
     """
     source = files("lmrl.envs.wordle") / "vocabulary.txt" if path is None else Path(path)
     if not source.is_file():
@@ -110,7 +105,7 @@ def load_vocabulary(path: str | None = None) -> Vocabulary:
         lines = source.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: is not UTF-8 text ({error})") from error
-    first: dict[str, int] = {}
+    first: dict[str, int] = {}  # the line of each word
     for number, line in enumerate(lines, start=1):
         word = line.strip()
         if len(word) != LENGTH or not set(word) <= set(_LETTERS):
@@ -135,8 +130,8 @@ class Wordle(TextEnv):
 
     ``g``: the letter is here; ``y``: it is elsewhere in the word; ``b``: it is not in the word. A guess outside of the
     vocabulary is illegal, is answered by an empty line and costs a try. Each guess costs 1, the right one nothing. The
-    right guess or the sixth terminates. The published benchmark draws the hidden word again among all words that agree
-    with what was said; for a player this is the same as one word drawn at the start, which is what happens here.
+    right guess or the sixth terminates. The published benchmark draws the hidden word again after each turn, among all
+    words that agree with the answers. For a player this is the same as one word drawn at the start, as done here.
 
     ``info["start"]["word"]`` is the hidden word. Source: LMRL-Gym, section 4 and appendix C.
 
@@ -169,26 +164,26 @@ class Wordle(TextEnv):
         self.return_range = (TRIES * min(-1.0, self.bad_word_reward), 0.0)
         self._word = ""
         self._tries = 0
-        self._said: list[str] = []
+        self._lines: list[str] = []  # guesses and answers in turn
 
     def render(self) -> str:
-        """All guesses so far with their colours."""
-        return "".join([_HEADER, *self._said])
+        """Return all guesses so far with their colours."""
+        return "".join([_HEADER, *self._lines])
 
     def legal_actions(self) -> list[str]:
-        """The whole vocabulary."""
-        return [spaced(word) for word in self.vocabulary.words]
+        """Return the whole vocabulary."""
+        return list(map(spaced, self.vocabulary.words))
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    def begin(self, options: dict[str, Any]) -> Opening:
         words = self.vocabulary.words
         self._word = options["word"] if "word" in options else words[int(self.np_random.integers(len(words)))]
         if self._word not in self.vocabulary.index:
             raise UserError(f"word must be one of the {len(words)} words of the vocabulary, got {self._word!r:.60}")
         self._tries = 0
-        self._said = []
-        return _HEADER, self._word, {"word": self._word}, {}
+        self._lines = []
+        return Opening(_HEADER, task_id=self._word, start={"word": self._word})
 
-    def _turn(self, action: str) -> Turn:
+    def turn(self, action: str) -> Turn:
         self._tries += 1
         guess = word_of(action)
         legal = guess in self.vocabulary.index
@@ -196,33 +191,42 @@ class Wordle(TextEnv):
         solved = answer == _SOLVED
         reward = 0.0 if solved else -1.0 if legal else self.bad_word_reward
         text = spaced(answer)
-        self._said += (action if action.endswith("\n") else f"{action}\n", text)
-        return text, reward, solved or self._tries == TRIES, False, {"illegal": not legal, "success": solved}
+        self._lines += (action if action.endswith("\n") else f"{action}\n", text)
+        over = solved or self._tries == TRIES
+        return Turn(text, reward, over, truncated=False, info={"illegal": not legal, "success": solved})
 
 
 def word_of(action: str) -> str:
-    """The guess in an action: its ends stripped and all spaces removed; capitals stay what they are."""
+    """Return the guess in an action: ends stripped, all spaces removed, capitals as they are."""
     return action.strip().replace(" ", "")
 
 
 def spaced(letters: str) -> str:
-    r"""A line of letters or colours: ``c r a n e\n``."""
+    r"""Return a line of letters or colours with spaces between: ``c r a n e\n``."""
     return " ".join(letters) + "\n"
 
 
 @lru_cache(maxsize=1 << 16)
 def colors(guess: str, word: str, counted: bool = False) -> str:
-    """The colours of a guess, e.g. ``bygbb``."""
-    if not counted:
-        return "".join("g" if a == b else "y" if a in word else "b" for a, b in zip(guess, word, strict=True))
-    spare = [b for a, b in zip(guess, word, strict=True) if a != b]
-    found = []
-    for a, b in zip(guess, word, strict=True):
-        color = "g" if a == b else "y" if a in spare else "b"
-        if color == "y":
-            spare.remove(a)
-        found.append(color)
-    return "".join(found)
+    """Return the colours of a guess, e.g. ``bygbb``."""
+    # The letters that a yellow may refer to: as published every letter of the word, in the newspaper's game every copy
+    # once, without those that are green.
+    spare = list(word)
+    if counted:
+        for letter, hidden in zip(guess, word, strict=True):
+            if letter == hidden:
+                spare.remove(letter)
+    answer = ""
+    for letter, hidden in zip(guess, word, strict=True):
+        if letter == hidden:
+            answer += "g"
+        elif letter in spare:
+            answer += "y"
+            if counted:
+                spare.remove(letter)
+        else:
+            answer += "b"
+    return answer
 
 
 def _vocabulary(env: Mapping[str, Any]) -> str:
@@ -252,11 +256,12 @@ So each guess should agree with all answers so far.""",
 
 
 def tokens(env: Mapping[str, Any]) -> TaskTokens:
-    """Each word of the vocabulary and each line of colours, with its line break, is one token."""
+    """Make a token of each word of the vocabulary and each line of colours, with its line break."""
     words = load_vocabulary(env.get("vocab")).words
-    lines = map("".join, product("gyb", repeat=LENGTH))
-    kinds = (("letter", words), ("color", lines))
-    parts = {
-        spaced(text): tuple(f"{kind} {i} {c}" for i, c in enumerate(text)) for kind, texts in kinds for text in texts
-    }
-    return TaskTokens({"Wordle:\n": ("Wordle",), **parts})
+    answers = map("".join, product("gyb", repeat=LENGTH))
+    parts: dict[str, tuple[str, ...]] = {"Wordle:\n": ("Wordle",)}
+    for kind, texts in (("letter", words), ("color", answers)):
+        for text in texts:
+            # The parts of a token are its letters (or colours) at their positions.
+            parts[spaced(text)] = tuple(f"{kind} {i} {c}" for i, c in enumerate(text))
+    return TaskTokens(parts)

@@ -13,11 +13,12 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def known_letters(request: Request) -> dict[str, str]:
-    """The best that the answers say of each letter, ``g``, ``y`` or ``b``; others are not in it."""
+    """Return the best colour that each letter has got so far, ``g``, ``y`` or ``b``, without letters not tried."""
     known = dict[str, str]()
     for action, answer in zip(request.actions, request.observations[1:], strict=True):
         guess = word_of(action)
         colours = answer.replace(" ", "").strip()
+        # The answer to an illegal guess is empty.
         if len(colours) != len(guess):
             continue
         for letter, colour in zip(guess, colours, strict=True):
@@ -32,13 +33,17 @@ def _note(request: Request, env: Mapping[str, Any]) -> str:
     if not request.observations[-1].strip():
         count = len(load_vocabulary(env.get("vocab")).words)
         lines.append(f"{word_of(request.actions[-1])[:40] or 'An empty line'} is not in the list of {count} words.")
+    # Group the alphabet by the best colour of each letter; "" stands for letters that were not tried.
     known = known_letters(request)
+    letters: dict[str, list[str]] = {"g": [], "y": [], "b": [], "": []}
+    for letter in _LETTERS:
+        letters[known.get(letter, "")].append(letter)
     for colour, words in (("g", "at its place"), ("y", "elsewhere in the word"), ("b", "not in the word")):
-        letters = [letter for letter in _LETTERS if known.get(letter) == colour]
-        if letters:
-            lines.append(f"{words}: {' '.join(letters)}")
-    untried = "".join(letter for letter in _LETTERS if letter not in known)
-    return "\n".join([*lines, *([f"not tried: {untried}"] if known else [])])
+        if letters[colour]:
+            lines.append(f"{words}: {' '.join(letters[colour])}")
+    if known:
+        lines.append(f"not tried: {''.join(letters[''])}")
+    return "\n".join(lines)
 
 
 def _solution(info: Mapping[str, Any]) -> str:

@@ -1,10 +1,8 @@
-"""Reconstruction of the hidden word, which the official Wordle files leave out.
+"""Reconstruction of what the official Wordle files leave out: the hidden word.
 
 A record is ``{"sequence": [[text, is_action], ...], "reward", "done"}``. ``info["start"]`` is the hidden word or,
 where a game was not solved, any of the vocabulary that agrees with all answers.
 """
-
-from functools import reduce
 
 from lmrl.envs.base import TextEnv
 from lmrl.envs.official import FileFormat, Game, game_of_sequence
@@ -19,20 +17,23 @@ _SOLVED = "g" * LENGTH
 _MARK = "<|endoftext|>"  # some files begin and end games with it
 
 
-def wordle_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
-    """The episode of a record, or None if no guess of it can be kept; the module states the rules."""
+def wordle_episode(game: Game, task: Task, env: TextEnv) -> Episode | None:
+    """Return the episode of a record, or None if no guess of it can be kept; the module states the rules."""
     assert isinstance(env, Wordle)
     texts = [text.replace(_MARK, "") for text in game.observations]
     _check(texts, game)
+    # A last guess without an answer cannot be kept.
     known = min(len(game.actions), len(texts) - 1)
     if known == 0:
         return None
     solved = word_of(texts[known]) == _SOLVED
     over = solved or known == TRIES
     word = word_of(game.actions[known - 1]) if solved else _hidden(env, texts, game, known)
-    info = {"source": "official", "success": solved, "illegal": sum(not word_of(text) for text in texts[1 : known + 1])}
+    # An illegal guess is answered by an empty line.
+    illegal = sum(not word_of(text) for text in texts[1 : known + 1])
+    info = {"source": "official", "success": solved, "illegal": illegal}
     return Episode(
-        task=row.name,
+        task=task.name,
         observations=tuple(texts[: known + 1]),
         actions=game.actions[:known],
         rewards=game.rewards[:known],
@@ -55,12 +56,14 @@ def _check(texts: list[str], game: Game) -> None:
 
 
 def _hidden(env: Wordle, texts: list[str], game: Game, known: int) -> str | None:
-    """A word of the vocabulary that agrees with every answer, if there is one."""
+    """Return a word of the vocabulary that agrees with every answer, if there is one."""
     words = env.vocabulary
-    said = [(word_of(action), word_of(text)) for action, text in zip(game.actions[:known], texts[1:], strict=False)]
-    sets = (words.agreeing(guess, answer, env.counted) for guess, answer in said if answer)
-    left = reduce(int.__and__, sets, words.everything)
-    return words.pick(left, 0) if left else None
+    agreeing = words.everything
+    for action, text in zip(game.actions[:known], texts[1:], strict=False):
+        answer = word_of(text)
+        if answer:
+            agreeing &= words.agreeing(word_of(action), answer, env.counted)
+    return words.pick(agreeing, 0) if agreeing else None
 
 
 FORMAT = FileFormat(game_of_sequence, wordle_episode, "[")

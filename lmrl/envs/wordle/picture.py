@@ -1,4 +1,4 @@
-"""How a game of Wordle is drawn: a row of tiles for each guess, and the letters by what is known of them."""
+"""Drawings of a game of Wordle: a row of tiles for each guess, and the alphabet with the best colour of each letter."""
 
 from rich.text import Text
 
@@ -14,7 +14,7 @@ _NO_WORD = "bold red strike"
 
 
 class WordlePicture(Picture):
-    """All that it shows is in the texts."""
+    """The picture of a game; it shows only what the texts tell."""
 
     kind = "wordle"
     script = "lmrl.envs.wordle:picture.js"
@@ -25,12 +25,13 @@ class WordlePicture(Picture):
 
 
 def draw_wordle(request: Request) -> Text:
-    """The guesses so far, and the letters by what is known of them."""
+    """Draw the guesses so far, and the alphabet with the best colour of each letter."""
     drawn = Text()
     known = known_letters(request)
     for action, answer in zip(request.actions, request.observations[1:], strict=True):
         guess = word_of(action)
         colours = answer.replace(" ", "").strip()
+        # The answer to an illegal guess is empty.
         if len(colours) != len(guess):
             drawn.append(guess.upper(), _NO_WORD)
             drawn.append("  not in the list\n", "red")

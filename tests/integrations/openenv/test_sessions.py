@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import lmrl
-from lmrl.envs.base import TextEnv
+from lmrl.envs.base import Opening, TextEnv
 from lmrl.errors import UserError
 from lmrl.integrations.openenv import Limits
 from lmrl.integrations.openenv.sessions import Refused, Session, parse_message, written
@@ -99,10 +99,10 @@ def test_after_a_refused_reset_the_old_episode_does_not_go_on() -> None:
 class Broken(TextEnv):
     """One that fails in a way of its own, with a secret in the message."""
 
-    def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-        return "hello", "one", {}, {}
+    def begin(self, options: dict[str, Any]) -> Opening:
+        return Opening("hello", "one", {})
 
-    def _turn(self, action: str) -> Any:
+    def turn(self, action: str) -> Any:
         raise ZeroDivisionError("/home/somebody/secret")
 
 
