@@ -1,4 +1,4 @@
-"""Prompts of Car Dealer for a chat model that sells, and for models that act as the buyer.
+"""Prompts of Car Dealer for a chat model as the seller, and for models as the buyer.
 
 The paper has no prompt for a chat model that sells. Its trained buyer reads one line with the profile and then the
 whole dialogue (appendix C.8); replies are sampled.
