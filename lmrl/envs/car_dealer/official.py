@@ -69,7 +69,7 @@ def game_of_conversation(record: Any) -> _Conversation:
     )
 
 
-def car_dealer_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
+def car_dealer_episode(game: Game, task: Task, env: TextEnv) -> Episode | None:
     """Return the episode of a record, rewarded as in the environment; None if the seller says nothing."""
     assert isinstance(game, _Conversation) and isinstance(env, CarDealer)
     if not game.actions:
@@ -78,7 +78,7 @@ def car_dealer_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
     # Only the end is rewarded; ``info`` has the reward in both units.
     units = {kind: game.sale.reward(kind, budget) if game.sale else 0.0 for kind in ("revenue", "fancy")}
     return Episode(
-        task=row.name,
+        task=task.name,
         observations=game.observations,
         actions=game.actions,
         rewards=(*game.rewards[:-1], units[env.reward]),

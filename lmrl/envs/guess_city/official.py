@@ -13,13 +13,13 @@ __all__ = ["FORMAT", "guess_city_episode"]
 _WORD = "word: "
 
 
-def guess_city_episode(game: Game, row: Task, env: TextEnv) -> Episode:
+def guess_city_episode(game: Game, task: Task, env: TextEnv) -> Episode:
     """Return the episode of a record; it has ``info["start"]`` if the word names a city ("sao paulo,brazil")."""
     word = game.observations[0].removeprefix(_WORD)
     named = places_in(word).cities
     # Without a start the dataset can be trained on, but not replayed.
     start = {"start": {"city": next(iter(named))}} if len(named) == 1 else {}
-    return episode_of_lines(game, row, HEADER, {"word": word, **start})
+    return episode_of_lines(game, task, HEADER, {"word": word, **start})
 
 
 FORMAT = FileFormat(game_of_lines, guess_city_episode, "[")

@@ -56,17 +56,17 @@ def game_of_lines(record: Any) -> Game:
     )
 
 
-def twenty_questions_episode(game: Game, row: Task, env: TextEnv) -> Episode:
+def twenty_questions_episode(game: Game, task: Task, env: TextEnv) -> Episode:
     """Return the episode of a record; it has ``info["start"]`` if the word is one of the 158 objects."""
     name = game.observations[0].removeprefix(_WORD)
     # The replay of a dataset needs the start; without it an episode cannot be verified.
-    return episode_of_lines(game, row, _HEADER, {"start": {"word": name}} if name in place_of() else {})
+    return episode_of_lines(game, task, _HEADER, {"start": {"word": name}} if name in place_of() else {})
 
 
-def episode_of_lines(game: Game, row: Task, header: str, known: Mapping[str, Any]) -> Episode:
+def episode_of_lines(game: Game, task: Task, header: str, known: Mapping[str, Any]) -> Episode:
     """Return the episode of a game of questions with the first observation ``header`` and ``known`` in its ``info``."""
     return Episode(
-        task=row.name,
+        task=task.name,
         observations=(header, *game.observations[1:]),
         actions=game.actions,
         rewards=game.rewards,
