@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lmrl.data.storage import check_place, write_episodes
-from lmrl.envs.official import FileFormat
 from lmrl.envs import registry
+from lmrl.envs.official import FileFormat
 from lmrl.envs.task import Task
 from lmrl.errors import UserError
 from lmrl.types import Episode
