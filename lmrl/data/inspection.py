@@ -1,4 +1,4 @@
-"""The statistics of a dataset compared with the published ones, and its replay in the environment."""
+"""The statistics of a dataset beside the published ones, and the replay of a dataset in its environment."""
 
 import math
 import os
@@ -30,11 +30,11 @@ __all__ = [
 
 
 class RecordedPartner:
-    """Says again what a partner said in an episode.
+    """A partner that repeats the replies of an episode.
 
     Args:
-        episode: ``info["replies"]`` is what they said before the rules had their say. Without it (an official file)
-            what the player saw is taken.
+        episode: ``info["replies"]`` holds the partner's replies before the environment processed them. If it is missing
+            (an official file), the observations stand in.
     """
 
     def __init__(self, episode: Episode) -> None:
@@ -42,10 +42,10 @@ class RecordedPartner:
         self._replies: Iterator[str] = iter(episode.info.get("replies") or episode.observations[1:])
 
     def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
-        """The next replies.
+        """Return the next replies.
 
         Raises:
-            UserError: if there are fewer than are asked for.
+            UserError: if there are fewer replies than requests.
         """
         replies = [reply for _, reply in zip(requests, self._replies, strict=False)]
         if len(replies) < len(requests):
@@ -58,14 +58,14 @@ class RecordedPartner:
 
 
 def partner_pairs(env: DialogueEnv, episode: Episode) -> list[tuple[PartnerRequest, str]]:
-    """Play an episode again with the recorded replies, and note them beside what was asked.
+    """Replay an episode with the recorded replies, and return each request to the partner with its reply.
 
     Args:
-        env: of the episode's task; its own partner is not asked.
-        episode: ``info["start"]`` says how it began; for its replies see `RecordedPartner`.
+        env: an environment of the episode's task; its own partner is not used.
+        episode: an episode with ``info["start"]``; see `RecordedPartner` for its replies.
 
     Raises:
-        UserError: if the start is not known, or there are too few replies.
+        UserError: if the start is unknown, or there are too few replies.
     """
     if "start" not in episode.info:
         raise UserError(
@@ -76,6 +76,7 @@ def partner_pairs(env: DialogueEnv, episode: Episode) -> list[tuple[PartnerReque
     pairs: list[tuple[PartnerRequest, str]] = []
     for action in episode.actions:
         outcome = env.say(action)
+        # An environment may send several requests per action, or none.
         while isinstance(outcome, PartnerRequest):
             (reply,) = recorded.reply([outcome])
             pairs.append((outcome, reply))
@@ -85,12 +86,12 @@ def partner_pairs(env: DialogueEnv, episode: Episode) -> list[tuple[PartnerReque
     return pairs
 
 
-_TOP = 10
+_TOP = 10  # actions in the statistics
 
 
 @dataclass(frozen=True)
 class DatasetStats:
-    """Statistics of a dataset; spreads are those of the population."""
+    """Statistics of a dataset; standard deviations are those of the population."""
 
     task: str
     episodes: int
@@ -101,37 +102,37 @@ class DatasetStats:
     return_mean: float
     return_std: float
     terminated: float
-    """Share of the episodes that the rules ended; the others were cut short."""
+    """Share of the episodes that the environment ended; the others were truncated."""
     illegal_rate: float
-    """Share of the actions that the rules did not know."""
+    """Share of illegal actions."""
     actions: dict[str, float]
     """The ten most frequent actions and their shares."""
     published: PublishedData | None
-    """None where nothing was published."""
+    """None if nothing was published."""
 
     def compared(self) -> dict[str, tuple[float, float | None, float | None]]:
-        """By column of the paper's Table 1: ours, the published one, and ours / published - 1.
+        """Return (ours, published, ours / published - 1) for each column of the paper's Table 1.
 
-        The published one is None where there is none, and the last also where the published one is 0.
+        The second value is None if nothing was published, and the third also if the published value is 0.
         """
-        ours = {"size": self.episodes, **{name: getattr(self, name) for name in _COLUMNS}}
         compared = {}
-        for name, value in ours.items():
-            other = None if self.published is None else getattr(self.published, name)
-            compared[name] = (value, other, value / other - 1 if other else None)
+        for name in _COLUMNS:
+            ours = self.episodes if name == "size" else getattr(self, name)
+            published = None if self.published is None else getattr(self.published, name)
+            compared[name] = (ours, published, ours / published - 1 if published else None)
         return compared
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-like values, with ``relative_difference`` to the published figures."""
-        difference = {name: row[2] for name, row in self.compared().items()}
+        """Return all fields as JSON-like values, with ``relative_difference`` to the published figures."""
+        difference = {name: relative for name, (_, _, relative) in self.compared().items()}
         return {**asdict(self), "relative_difference": difference}
 
 
-_COLUMNS = ("length_mean", "length_std", "success", "return_mean", "return_std")
+_COLUMNS = ("size", "length_mean", "length_std", "success", "return_mean", "return_std")
 
 
 class _Moments:
-    """Mean and spread of a stream (Welford)."""
+    """Mean and standard deviation of a stream (Welford's algorithm)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -150,7 +151,7 @@ class _Moments:
 
 
 def dataset_stats(path: str | os.PathLike[str], task_name: str | None = None) -> DatasetStats:
-    """Read a dataset once, whatever its size, and describe it.
+    """Compute the statistics of a dataset in one pass.
 
     Raises:
         UserError: see `read_dataset`.
@@ -168,7 +169,7 @@ def dataset_stats(path: str | os.PathLike[str], task_name: str | None = None) ->
         ends.update(success=episode.success, terminated=episode.terminated)
         illegal += episode.illegal
         actions.update(episode.actions)
-    said = max(1, actions.total())
+    num_actions = max(1, actions.total())
     return DatasetStats(
         task=name,
         episodes=lengths.count,
@@ -178,19 +179,21 @@ def dataset_stats(path: str | os.PathLike[str], task_name: str | None = None) ->
         return_mean=returns.mean,
         return_std=returns.std,
         terminated=ends["terminated"] / lengths.count,
-        illegal_rate=illegal / said,
-        actions={action: count / said for action, count in actions.most_common(_TOP)},
+        illegal_rate=illegal / num_actions,
+        actions={action: count / num_actions for action, count in actions.most_common(_TOP)},
         published=task(name).scores.data,
     )
 
 
 def stats_table(stats: DatasetStats) -> Table:
-    """The figures, next to the published ones if there are any, for a terminal."""
+    """Return the statistics as a table for a terminal, beside the published ones if there are any."""
     heads = ["", "here", *([] if stats.published is None else ["published", "difference"])]
     table = Table(*heads, title=f"{stats.task}: {stats.episodes} episodes")
     for name, (ours, published, difference) in stats.compared().items():
-        shown = [] if published is None else [f"{published:.4g}", "" if difference is None else f"{difference:+.1%}"]
-        table.add_row(name.replace("_", " "), f"{ours:.4g}", *shown)
+        cells = [name.replace("_", " "), f"{ours:.4g}"]
+        if published is not None:
+            cells += [f"{published:.4g}", "" if difference is None else f"{difference:+.1%}"]
+        table.add_row(*cells)
     table.add_section()
     table.add_row("terminated", f"{stats.terminated:.4g}")
     table.add_row("illegal actions", f"{stats.illegal_rate:.4g}")
@@ -199,12 +202,12 @@ def stats_table(stats: DatasetStats) -> Table:
     return table
 
 
-_SHOWN = 20
+_SHOWN = 20  # mismatches that a report keeps
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first place where an episode and its replay differ."""
+    """The first difference between an episode and its replay."""
 
     episode: int
     """Index in the file, from 0."""
@@ -222,7 +225,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Outcome of a replay."""
+    """The result of a replay."""
 
     task: str
     episodes: int
@@ -241,21 +244,21 @@ class Report:
 def verify(
     path: str | os.PathLike[str], task_name: str | None = None, env_arguments: Mapping[str, Any] | None = None
 ) -> Report:
-    """Play every action of a dataset again and compare observations, rewards and endings.
+    """Replay every action of a dataset and compare observations, rewards and endings.
 
-    An episode begins from its seed and ``info["start"]``. Without a recorded start (an official file) the task's
-    starts are tried in turn, and the episode counts as right if it replays from one of them. An episode that its
-    recorder cut (truncated, while the environment would go on) is right. A partner with a model behind it says
-    again what was recorded; a scripted one is asked again.
+    An episode starts from its seed and ``info["start"]``. Without a recorded start (an official file) `verify` tries
+    the task's starts in turn, and the episode is correct if it replays from one of them. An episode may be truncated
+    where the environment would continue. Replies of a partner with a model are taken from the file; a scripted partner
+    replies again.
 
     Args:
         path: a file of episodes.
-        task_name: the task that it must be of; None: any.
-        env_arguments: of the environment, over those that the file was recorded with.
+        task_name: the expected task; None: any.
+        env_arguments: arguments of the environment; they override those in the file.
 
     Raises:
-        UserError: see `read_dataset`; and if the file was recorded with a path or a program, which its metadata names
-            and only ``env_arguments`` can choose: see `lmrl.envs.registry.recorded_arguments`.
+        UserError: see `read_dataset`; and if the file was recorded with a path or a program, which only
+            ``env_arguments`` may choose: see `lmrl.envs.registry.recorded_arguments`.
     """
     name = ""
     episodes = 0
@@ -266,34 +269,34 @@ def verify(
     recorded = read_metadata(path).get("env", {})
     for index, episode in enumerate(read_dataset(path, task_name)):
         name = episode.task
-        env = _environment(name, recorded, env_arguments, str(path)) if env is None else env
+        if env is None:
+            arguments = dict(recorded_arguments(name, recorded, env_arguments, str(path)))
+            # No model is loaded: the file has the replies.
+            arguments.pop("partner", None)
+            env = make(name, **arguments)
         if isinstance(env, DialogueEnv) and "partner" in {**recorded, **(env_arguments or {})}:
             env.partner = RecordedPartner(episode)
-        found = _mismatch(env, task(name), index, episode)
+        mismatch = _mismatch(env, task(name), index, episode)
         episodes += 1
         turns += len(episode)
-        if found is not None:
+        if mismatch is not None:
             mismatched += 1
-            wrong = [*wrong, found][:_SHOWN]
+            wrong = [*wrong, mismatch][:_SHOWN]
     if env is not None:
         env.close()
     return Report(name, episodes, turns, mismatched, tuple(wrong))
 
 
-def _environment(name: str, recorded: Any, given: Mapping[str, Any] | None, where: str) -> TextEnv:
-    arguments = recorded_arguments(name, recorded, given, where)
-    return make(name, **{key: value for key, value in arguments.items() if key != "partner"})
-
-
-def _mismatch(env: TextEnv, row: Task, index: int, episode: Episode) -> Mismatch | None:
-    starts: Sequence[Mapping[str, Any]] = [episode.info["start"]] if "start" in episode.info else row.starts or ({},)
+def _mismatch(env: TextEnv, task: Task, index: int, episode: Episode) -> Mismatch | None:
+    starts: Sequence[Mapping[str, Any]] = [episode.info["start"]] if "start" in episode.info else task.starts or ({},)
+    # Of several possible starts, report the one that agrees with the episode for the longest time.
     furthest: Mismatch | None = None
     for start in starts:
-        found = _replay(env, start, index, episode)
-        if found is None:
+        mismatch = _replay(env, start, index, episode)
+        if mismatch is None:
             return None
-        if furthest is None or found.turn > furthest.turn:
-            furthest = found
+        if furthest is None or mismatch.turn > furthest.turn:
+            furthest = mismatch
     return furthest
 
 
@@ -316,6 +319,7 @@ def _replay(env: TextEnv, start: Mapping[str, Any], index: int, episode: Episode
             return differs(turn, "reward", episode.rewards[turn], reward)
         recorded = _ending(episode.terminated, episode.truncated) if turn == last else "none"
         replayed = _ending(terminated, truncated)
+        # A recorder may truncate an episode, for example at a number of turns.
         cut = turn == last and (recorded, replayed) == ("truncated", "none")
         if recorded != replayed and not cut:
             return differs(turn, "ending", recorded, replayed)
@@ -323,5 +327,6 @@ def _replay(env: TextEnv, start: Mapping[str, Any], index: int, episode: Episode
 
 
 def _ending(terminated: bool, truncated: bool) -> str:
-    flags = {"terminated": terminated, "truncated": truncated}
-    return " and ".join(name for name, value in flags.items() if value) or "none"
+    if terminated and truncated:
+        return "terminated and truncated"
+    return "terminated" if terminated else "truncated" if truncated else "none"

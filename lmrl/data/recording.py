@@ -40,7 +40,7 @@ Behaviour: TypeAlias = str | Mapping[str, Any] | None
 RecordingSetup = tuple[Recording, Callable[[], TextEnv]]
 """The recipe, and something that makes the environments."""
 
-_SLOTS = 64
+_SLOTS = 64  # parallel episodes of a model
 
 
 def recording_setup(task_name: str, env: Mapping[str, Any], behaviour: Behaviour = None) -> RecordingSetup:
@@ -97,8 +97,8 @@ _Played: TypeAlias = tuple[list[Episode], UserError | None]
 _Chunk: TypeAlias = tuple[str, int, int, int, Mapping[str, Any], Behaviour]
 """Task, seed, first episode, the one after the last, arguments of the environment, player."""
 
-_CHUNK = 128
-_DEATHS = 3
+_CHUNK = 128  # episodes that a worker records at a time
+_DEATHS = 3  # deaths of processes over the same episodes after which recording stops
 _MAX_SEED = 2**53
 
 

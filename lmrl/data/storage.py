@@ -1,13 +1,10 @@
-"""Episodes in files.
-
-Parquet (one row each) and JSON lines, streamed; datasets of one task, and parts of a dataset joined.
-"""
+"""Read and write episodes in Parquet files (one row each) and JSON Lines files, always as a stream."""
 
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,11 +30,11 @@ __all__ = [
     "write_episodes",
 ]
 
-_METADATA_KEY = b"lmrl"
-_HEADER = "lmrl_metadata"
-_COUNT = "episodes"
-_PLAYED = "episodes.parquet"
-_ROW_GROUP = 512
+_METADATA_KEY = b"lmrl"  # in the schema of a Parquet file
+_HEADER = "lmrl_metadata"  # in the first line of a JSON Lines file
+_COUNT = "episodes"  # number of episodes in the same line
+_PLAYED = "episodes.parquet"  # file of an evaluation
+_ROW_GROUP = 512  # episodes in memory at a time
 
 
 def write_episodes(
@@ -45,11 +42,11 @@ def write_episodes(
 ) -> int:
     """Write episodes as they come and return how many there were.
 
-    The file takes its place at the end in one step: an exception or a killed process leaves what was there before.
+    The file appears in one step at the end. After an exception or a kill, the old file is still there.
 
     Args:
-        path: ends in ``.parquet`` or ``.jsonl``; missing folders are made.
-        episodes: consumed once; at most 512 are held at a time.
+        path: a path with the suffix ``.parquet`` or ``.jsonl``; missing folders are created.
+        episodes: any iterable; at most 512 episodes are in memory at a time.
         metadata: JSON-like facts about the whole file, for `read_metadata`.
 
     Raises:
@@ -90,13 +87,13 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     if checked_suffix(path) == ".parquet":
         with _parquet(path) as file, _damaged(f"{path}: not a Parquet file"):
             text = (file.schema_arrow.metadata or {}).get(_METADATA_KEY, b"{}")
-        found = parse_json(text, f"{path}, metadata {_METADATA_KEY.decode()!r}")
+        metadata = parse_json(text, f"{path}, metadata {_METADATA_KEY.decode()!r}")
     else:
-        first: Any = next((record for _, record in _jsonl_lines(path)), {})
-        found = first[_HEADER] if _is_header(first) else {}
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: its metadata must be an object, got {found!r:.60}")
-    return found
+        first: Any = next(_jsonl_lines(path), (0, {}))[1]
+        metadata = first[_HEADER] if _is_header(first) else {}
+    if not isinstance(metadata, dict):
+        raise UserError(f"{path}: its metadata must be an object, got {metadata!r:.60}")
+    return metadata
 
 
 def checked_suffix(path: Path) -> str:
@@ -113,16 +110,16 @@ def checked_suffix(path: Path) -> str:
 def check_place(
     path: Path, metadata: Mapping[str, Any], overwrite: bool, inputs: Iterable[str | os.PathLike[str]] = ()
 ) -> None:
-    """Make sure that a dataset may be written here: over nothing, the same one, or whatever there is if that is meant.
+    """Make sure that writing a dataset does not replace a different one by mistake.
 
     Args:
-        path: the file.
-        metadata: of what is to be written.
-        overwrite: it may take the place of another.
-        inputs: files from which the dataset is made. None of them is replaced, whatever `overwrite` says.
+        path: the file to write.
+        metadata: the metadata to write.
+        overwrite: whether a different dataset may be replaced.
+        inputs: files from which the dataset is made; they are never replaced.
 
     Raises:
-        UserError: another suffix; an input; there is a file with other metadata, and which they are.
+        UserError: for another suffix, a path that is an input, or a file with other metadata.
     """
     checked_suffix(path)
     for source in inputs:
@@ -132,19 +129,17 @@ def check_place(
         return
     way_out = "name another file, or replace it (--overwrite)"
     try:
-        found = read_metadata(path)
+        old = read_metadata(path)
     except UserError as error:
         raise UserError(f"{path} is there, and no dataset: {way_out}") from error
-    asked = json.loads(json.dumps(metadata))
-    if found == asked:
+    new = json.loads(json.dumps(metadata))  # tuples become lists, as in the file
+    if old == new:
         return
-    names = [name for name in {**asked, **found} if found.get(name) != asked.get(name)]
-    told = [f"{name} {_told(found, name)}, not {_told(asked, name)}" for name in names]
-    raise UserError(f"{path} holds another dataset ({in_one_line('; '.join(told))}): {way_out}")
-
-
-def _told(metadata: Mapping[str, Any], name: str) -> str:
-    return f"{metadata[name]!s:.60}" if name in metadata else "none"
+    differences = []
+    for name in {**new, **old}:
+        if old.get(name) != new.get(name):
+            differences.append(f"{name} {old.get(name, 'none')!s:.60}, not {new.get(name, 'none')!s:.60}")
+    raise UserError(f"{path} holds another dataset ({in_one_line('; '.join(differences))}): {way_out}")
 
 
 def played_file(path: Path) -> Path:
@@ -176,15 +171,18 @@ def _write_parquet(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[s
     count = 0
     source = iter(episodes)
     with pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
-        while block := [*islice(source, _ROW_GROUP)]:
+        block = [*islice(source, _ROW_GROUP)]
+        while block:
             writer.write_table(table_of(block, count))
             count += len(block)
+            block = [*islice(source, _ROW_GROUP)]
     return count
 
 
 def _write_jsonl(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[str, Any]) -> int:
     count = 0
     begin = b""
+    # The number of episodes is only known at the end: reserve its place in the first line and fill it in then.
     if metadata:
         begin = json.dumps({_HEADER: metadata}).encode()[:-1] + b", " + json.dumps(_COUNT).encode() + b": "
         file.write(_counted(begin, count))
@@ -202,7 +200,7 @@ def _write_jsonl(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[str
 
 
 def _counted(begin: bytes, count: int) -> bytes:
-    """The first line of a JSON Lines file, as long for every count."""
+    """Return the first line of a JSON Lines file, which has the same length for every count."""
     return begin + f"{count:>12}}}\n".encode()
 
 
@@ -216,17 +214,18 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
 @contextmanager
 def _damaged(what: str) -> Iterator[None]:
-    """Turn an error of pyarrow about a file into one line; pass on errors of the system (permissions, open files)."""
+    """Turn pyarrow's errors about a file into a `UserError`; system errors (permissions, open files) pass through."""
     try:
         yield
     except (pa.ArrowException, ValueError, OverflowError, OSError) as error:
+        # Only errors of the system have an errno.
         if isinstance(error, (UserError, MemoryError)) or getattr(error, "errno", None) is not None:
             raise
         raise UserError(f"{what} ({in_one_line(error)})") from error
 
 
-# A few bytes of Parquet can stand for gigabytes: repeated values, texts that are kept once. What is read at a time is
-# far below these numbers in files of this package.
+# A few bytes of Parquet can expand to gigabytes, by repeated values or shared texts. Files of this package stay far
+# below these limits.
 _LARGEST_GROUP = 2**28  # bytes of a row group without compression
 _MOST_VALUES = 2**24  # of a column in a row group
 _LARGEST_PART = 2**24  # bytes of the rows that become Python objects together, and so of one row
@@ -235,23 +234,24 @@ _SMALLER = "write it again with small row groups (row_group_size=512)"
 
 
 def parquet_batches(path: Path, rows: int = _ROW_GROUP) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a Parquet file, a few MB at a time, whatever the file claims to hold.
+    """Yield the rows of a Parquet file in batches of a few MB. Malicious files cannot exhaust the memory.
 
     Args:
         path: the file.
-        rows: most rows at a time.
+        rows: maximum number of rows per batch.
 
     Raises:
-        UserError: it is no Parquet file, is damaged, or holds a row or a row group that is far too large.
+        UserError: if it is no Parquet file, is damaged, or has a row or a row group that is too large.
     """
     row = 0
     with _parquet(path) as file:
         texts = _check_sizes(path, file.metadata)
         with _damaged(f"{path}: not a Parquet file"):
-            # A text that occurs again and again stays one text until its size is known.
+            # Repeated texts stay dictionary-encoded until the size of the rows is known.
             coded = pq.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True)
         with coded:
             for group in range(coded.num_row_groups):
+                # `next` by hand: only reading may raise pyarrow's errors, not the consumer of this generator.
                 batches = coded.iter_batches(batch_size=rows, row_groups=[group])
                 while True:
                     with _damaged(f"{path}: damaged after row {row}"):
@@ -269,7 +269,7 @@ def parquet_batches(path: Path, rows: int = _ROW_GROUP) -> Iterator[pa.RecordBat
 
 
 def _check_sizes(path: Path, metadata: pq.FileMetaData) -> list[str]:
-    """Hold what a file says of its sizes to limits; returns the paths of its columns of texts."""
+    """Check the sizes in a file's metadata against the limits; return the paths of its text columns."""
     texts = []
     for number in range(len(metadata.schema)):
         column = metadata.schema.column(number)
@@ -277,7 +277,7 @@ def _check_sizes(path: Path, metadata: pq.FileMetaData) -> list[str]:
             texts.append(column.path)
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group)
-        columns = [rows.column(number) for number in range(rows.num_columns)]
+        columns = list(map(rows.column, range(rows.num_columns)))
         size = sum(column.total_uncompressed_size for column in columns)
         if size > _LARGEST_GROUP:
             raise UserError(f"{path}: row group {group} holds {size >> 20} MB: {_SMALLER}")
@@ -285,6 +285,7 @@ def _check_sizes(path: Path, metadata: pq.FileMetaData) -> list[str]:
             if column.num_values > _MOST_VALUES:
                 name = column.path_in_schema
                 raise UserError(f"{path}: row group {group} holds {column.num_values} values of {name}: {_SMALLER}")
+            # Delta encodings cannot be read as dictionaries, so their expanded size would stay unknown.
             delta = [name for name in column.encodings if name.startswith("DELTA") and "BYTE_ARRAY" in name]
             if delta and column.path_in_schema in texts:
                 raise UserError(
@@ -295,7 +296,7 @@ def _check_sizes(path: Path, metadata: pq.FileMetaData) -> list[str]:
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut rows in halves until they are small enough, or single."""
+    """Split rows into halves until each part is small enough or a single row."""
     if batch.num_rows <= 1 or _size(batch) <= _LARGEST_PART:
         yield batch
         return
@@ -305,8 +306,8 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _size(batch: pa.RecordBatch) -> int:
-    """How many bytes rows take as Python objects, roughly."""
-    return sum(_size_of(column) for column in batch.columns)
+    """Return roughly how many bytes rows take as Python objects."""
+    return sum(map(_size_of, batch.columns))
 
 
 def _size_of(values: pa.Array) -> int:
@@ -315,6 +316,7 @@ def _size_of(values: pa.Array) -> int:
     if pa.types.is_dictionary(kind):
         if pa.types.is_nested(kind.value_type) or pa.types.is_primitive(kind.value_type):
             return size
+        # Every row gets its own copy of the text.
         lengths = pc.binary_length(values.dictionary).cast(pa.int64())
         return size + (pc.sum(lengths.take(values.indices)).as_py() or 0)
     if pa.types.is_struct(kind):
@@ -325,7 +327,7 @@ def _size_of(values: pa.Array) -> int:
 
 
 def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows with plain texts, which become Python objects faster."""
+    """Return rows with plain texts, which convert to Python objects faster."""
     fields = [field.with_type(_decoded_type(field.type)) for field in batch.schema]
     columns = [column.cast(field.type) for column, field in zip(batch.columns, fields, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
@@ -380,11 +382,11 @@ def _is_header(record: Any) -> bool:
 
 
 def read_dataset(path: str | os.PathLike[str], task_name: str | None = None) -> Iterator[Episode]:
-    """Yield the episodes of a file that holds at least one, all of the same known task.
+    """Yield the episodes of a file, which must not be empty and must all belong to one known task.
 
     Args:
         path: a file that `lmrl.data.storage.write_episodes` wrote.
-        task_name: the task that it must be of; None: any, as the first episode says.
+        task_name: the expected task; None: that of the first episode.
 
     Raises:
         UserError: for an empty file, an unknown task, episodes of another task, or a broken file.
@@ -406,43 +408,34 @@ def read_dataset(path: str | os.PathLike[str], task_name: str | None = None) -> 
 def join_shards(
     files: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], *, overwrite: bool = False
 ) -> int:
-    """Put the parts that ``generate(shard=...)`` wrote together; the file is the one that a single machine writes.
+    """Join the parts that ``generate(shard=...)`` wrote into the file that a single machine would have written.
 
     Args:
         files: all parts of one dataset, in any order.
         out: a ``.parquet`` or ``.jsonl`` file.
-        overwrite: it may take the place of another dataset than this one.
+        overwrite: whether `out` may replace a different dataset.
 
     Returns:
         The number of episodes.
 
     Raises:
-        UserError: a part is missing, comes twice, or belongs to another dataset; `out` is another one.
+        UserError: if a part is missing, occurs twice, or belongs to another dataset; or if `out` is another dataset.
     """
-    parts = {Path(file): read_metadata(file) for file in files}
-    ordered = sorted(parts, key=lambda path: _number(path, parts[path]))
-    whole = _without(parts[ordered[0]])
-    for path in ordered:
-        if _without(parts[path]) != whole:
-            raise UserError(f"{path} is a part of another dataset than {ordered[0]}")
-    found = [parts[path]["shard"][0] for path in ordered]
-    count = parts[ordered[0]]["shard"][1]
-    if len(parts) != len(files) or found != list(range(count)):
-        raise UserError(f"files must be all of the {count} parts, each once; got the parts {found}")
-    check_place(Path(out), whole, overwrite, ordered)
-    return write_episodes(out, _all(ordered), whole)
-
-
-def _number(path: Path, metadata: dict[str, Any]) -> int:
-    if "shard" not in metadata:
-        raise UserError(f"{path} is no part of a dataset: it was not recorded with shard")
-    return int(metadata["shard"][0])
-
-
-def _without(metadata: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in metadata.items() if name != "shard"}
-
-
-def _all(files: Sequence[Path]) -> Iterator[Episode]:
-    for file in files:
-        yield from read_episodes(file)
+    metadata: dict[Path, dict[str, Any]] = {}  # of each part, without its number
+    shards: dict[Path, Sequence[int]] = {}  # (number of the part, number of parts)
+    for file in map(Path, files):
+        metadata[file] = read_metadata(file)
+        if "shard" not in metadata[file]:
+            raise UserError(f"{file} is no part of a dataset: it was not recorded with shard")
+        shards[file] = metadata[file].pop("shard")
+    ordered = sorted(shards, key=lambda file: int(shards[file][0]))
+    first = ordered[0]
+    for file in ordered:
+        if metadata[file] != metadata[first]:
+            raise UserError(f"{file} is a part of another dataset than {first}")
+    numbers = [shards[file][0] for file in ordered]
+    count = shards[first][1]
+    if len(ordered) != len(files) or numbers != list(range(count)):
+        raise UserError(f"files must be all of the {count} parts, each once; got the parts {numbers}")
+    check_place(Path(out), metadata[first], overwrite, ordered)
+    return write_episodes(out, chain.from_iterable(map(read_episodes, ordered)), metadata[first])

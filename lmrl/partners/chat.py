@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from itertools import takewhile, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 from lmrl.envs.registry import partner_prompts
@@ -14,23 +14,24 @@ from lmrl.types import PartnerRequest
 __all__ = ["PROMPTS_VERSION", "ChatPartner", "conversation"]
 
 PROMPTS_VERSION = 1
-"""Goes up whenever the same request gives another conversation."""
+"""The version of the prompts; it changes whenever the same request gives another conversation."""
 
 _CONCLUDE = "The talk is over. Conclude now, with nothing but one line that begins with: {begin}"
 
 
 def conversation(request: PartnerRequest) -> list[dict[str, str]]:
-    """The messages that a chat model answers as the partner.
+    """Return the messages that a chat model answers as the partner.
 
     Raises:
-        UserError: for a task without prompts, or if one of the facts that it needs is missing.
+        UserError: for a task without prompts, or if the prompt needs a fact that is missing.
     """
     prompts = partner_prompts(request.task)
     try:
-        told = prompts.instructions(request.facts)
+        instructions = prompts.instructions(request.facts)
     except KeyError as error:
-        raise UserError(f"a second speaker of {request.task} must know {error}, got {sorted(request.facts)}") from error
-    messages = [{"role": "system", "content": told}]
+        raise UserError(f"a partner of {request.task} needs the fact {error}, got {sorted(request.facts)}") from error
+    messages = [{"role": "system", "content": instructions}]
+    # The policy is the user, the partner the assistant. The newest action has no reply yet.
     for heard, said in zip_longest(request.heard, request.said):
         messages.append({"role": "user", "content": heard.strip()})
         if said is not None:
@@ -40,23 +41,22 @@ def conversation(request: PartnerRequest) -> list[dict[str, str]]:
     return messages
 
 
-# Before a line of its own, and before one of the other speaker; the prompts of a task may name more.
+# Names that models write before a line of the partner or of the policy; a task's prompts may add more.
 _SPEAKERS = ("buyer", "oracle", "resident", "answer", "reply", "assistant", "you")
 _OTHERS = ("seller", "player", "user", "question")
 _QUOTES = "\"'*`\u201c\u201d "
 _CONCLUSION = "Output:"
-# characters of an answer that are read, and of a line that is said
-_READ = 65_536
-_LONGEST = 4_096
+_READ = 65_536  # characters of an answer that are parsed
+_LONGEST = 4_096  # characters of a reply
 
 
 class ChatPartner:
-    """Answers with a chat model; all requests of a turn are asked side by side.
+    """A partner that replies with a chat model; the requests of a turn are sent in parallel.
 
     Args:
         model: name at the endpoint.
-        temperature: of sampling; each episode has its own seed, that of the request. 0 is greedy.
-        settings: all else that `ChatClient` takes: endpoint, limits, budget, cache.
+        temperature: sampling temperature; 0 is greedy. The seed of each episode is that of the request.
+        settings: other arguments of `ChatClient`: endpoint, limits, budget, cache.
 
     Raises:
         UserError: see `ChatClient`.
@@ -69,11 +69,11 @@ class ChatPartner:
         """One line for each request.
 
         Raises:
-            ChatError: an answer could not be had; those that came are in the client's cache.
+            ChatError: if a request failed; the client's cache keeps the answers to the others.
         """
-        conversations = [conversation(request) for request in requests]
-        answers = self.client.complete(conversations, [request.seed for request in requests])
-        return [_line(answer, request) for answer, request in zip(answers, requests, strict=True)]
+        seeds = [request.seed for request in requests]
+        answers = self.client.complete(list(map(conversation, requests)), seeds)
+        return list(map(_line, answers, requests))
 
     def describe(self) -> dict[str, Any]:
         """See `lmrl.types.Partner`."""
@@ -81,26 +81,29 @@ class ChatPartner:
 
 
 def _line(answer: str, request: PartnerRequest) -> str:
-    """Return the first line of the model in its role, and a conclusion if it has a line of its own.
+    """Return the first line of the model in its role, followed by its conclusion if that is on another line.
 
-    Thoughts, the name of the speaker, quotation marks around it and what the model made the other one say are left out.
+    Thoughts, names of speakers, quotation marks and lines that the model wrote for the policy are removed.
     """
     prompts = partner_prompts(request.task)
-    begin = request.begin
-    speaker = _names(_SPEAKERS + prompts.speakers, " *")
-    stripped = [line.strip(_QUOTES) for line in without_thoughts(answer)[:_READ].splitlines()]
-    lines = [line for line in stripped if line]
-    own = [speaker.sub("", line, count=1) if speaker.match(line) else line for line in _until(lines, prompts.others)]
-    wanted = [line for line in own if begin and begin in line] or own[:1]
-    wanted += [line for line in own[1:] if line.startswith(_CONCLUSION) and line not in wanted][:1]
+    partner_name = _names(_SPEAKERS + prompts.speakers, " *")
+    policy_name = _names(_OTHERS + prompts.others, " ")
+    lines: list[str] = []
+    for text in without_thoughts(answer)[:_READ].splitlines():
+        line = text.strip(_QUOTES)
+        if policy_name.match(line):
+            break  # the model goes on with the dialogue by itself
+        if line:
+            name = partner_name.match(line)
+            lines.append(line[name.end() :] if name else line)
+    # A demanded conclusion may stand on any line.
+    wanted = [line for line in lines if request.begin and request.begin in line] or lines[:1]
+    for line in lines[1:]:
+        if line.startswith(_CONCLUSION) and line not in wanted:
+            wanted.append(line)
+            break
     return " ".join(wanted)[:_LONGEST].strip(_QUOTES) + "\n"
 
 
 def _names(names: Sequence[str], space: str) -> re.Pattern[str]:
     return re.compile(f"(?:{'|'.join(map(re.escape, names))}):{space}", re.IGNORECASE)
-
-
-def _until(lines: Sequence[str], others: Sequence[str]) -> list[str]:
-    """The lines before the first one of the other speaker."""
-    other = _names((*_OTHERS, *others), " ")
-    return list(takewhile(lambda line: not other.match(line), lines))

@@ -1,4 +1,4 @@
-"""Environments whose partner is named on the command line or in a configuration, and what that one reads."""
+"""Make partners from their names, environments with such partners, and training data for partners."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from lmrl.types import Episode, Partner, PartnerRequest
 
 __all__ = ["check_budget", "environment", "make_partner", "partner_dialogue", "partner_episodes"]
 
-# Imported when one is asked for: models need torch, endpoints a client.
+# Imported on demand: models need torch, endpoints a client.
 _KINDS = {
     "lm": ("lmrl.partners.lm", "LMPartner"),
     "chat": ("lmrl.partners.chat", "ChatPartner"),
@@ -26,16 +26,16 @@ _KINDS = {
 
 
 def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
-    """The partner of that name: ``scripted`` (None), ``lm:PATH``, ``chat:MODEL`` or ``vllm:URL#MODEL``.
+    """Make the partner of a name: ``scripted`` (None), ``lm:PATH``, ``chat:MODEL`` or ``vllm:URL#MODEL``.
 
     Args:
-        name: of the partner, or a mapping with its ``name`` and settings: those of `lmrl.partners.lm.LMPartner`,
+        name: a name, or a mapping of ``name`` and the settings of `lmrl.partners.lm.LMPartner`,
             `lmrl.policies.chat.client.ChatClient` or `lmrl.partners.vllm.VLLMPartner`, for example
             ``{"name": "chat:gpt-4o", "budget_tokens": 1_000_000}``.
         task: name of the game.
 
     Raises:
-        UserError: for another name or setting, a model that is not there, or a missing package.
+        UserError: for an unknown name or setting, a missing model, or a missing package.
     """
     settings = {"name": name} if isinstance(name, str) else dict(name)
     name = str(settings.pop("name", ""))
@@ -47,22 +47,20 @@ def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
             "partner must be scripted, lm:PATH (a run folder, a model folder or a hub id), chat:MODEL (at an "
             f"OpenAI-compatible endpoint) or vllm:URL#MODEL, got {name!r:.80}"
         )
-    module, speaker = _KINDS[kind]
-    found = getattr(import_module(module), speaker)
-    _check_settings(kind, settings, ChatClient if kind == "chat" else found)
-    return cast(Partner, found(what, **{"temperature": _temperature(task), **settings}))
-
-
-def _temperature(task: str) -> float:
-    return partner_prompts(task).temperature if registry.task(task).partner else 0.0
+    module, class_name = _KINDS[kind]
+    partner_class = getattr(import_module(module), class_name)
+    _check_settings(kind, settings, ChatClient if kind == "chat" else partner_class)
+    # The task decides whether its partner samples, unless the settings do.
+    temperature = partner_prompts(task).temperature if registry.task(task).partner else 0.0
+    return cast(Partner, partner_class(what, **{"temperature": temperature, **settings}))
 
 
 def _check_settings(kind: str, settings: Mapping[str, Any], taker: Callable[..., object]) -> None:
-    known = [
-        name for name in inspect.signature(taker).parameters if name not in ("model", "path", "address", "api_key")
-    ]
+    # The name of the partner already gives the model.
+    hidden = ("model", "path", "address", "api_key")
+    known = [name for name in inspect.signature(taker).parameters if name not in hidden]
     for name in settings:
-        # Arguments of an environment are written into datasets and scores, where no secret may be.
+        # Arguments of an environment are written into datasets and scores, which must not contain secrets.
         if name == "api_key" and kind == "chat":
             raise UserError("api_key is no setting of a partner, for those are written into files: set $OPENAI_API_KEY")
         if name not in known:
@@ -74,27 +72,28 @@ def _check_settings(kind: str, settings: Mapping[str, Any], taker: Callable[...,
 
 
 def check_budget(partner: Any, workers: int) -> None:
-    """Make sure that a partner with a budget is asked by one process alone.
+    """Make sure that only one process uses a partner with a budget.
 
     Args:
         partner: a name, or a mapping of a name and settings.
-        workers: how many processes are to play.
+        workers: number of processes with environments.
 
     Raises:
-        UserError: each would have the whole of it. A chat partner is asked side by side in any case.
+        UserError: if there are several, since each would have the full budget.
     """
+    # One worker is no loss: a chat partner gets the requests of all slots in parallel anyway.
     limits = [name for name in partner if name.startswith("budget_")] if isinstance(partner, Mapping) else []
     if limits and workers > 1:
         raise UserError(f"workers must be 1 where the partner has a budget ({', '.join(limits)}), got {workers}")
 
 
 def environment(task: str, arguments: Mapping[str, Any] | None = None) -> Callable[[], TextEnv]:
-    """Something that makes the environment of a task; all that it makes share one partner.
+    """Return a function that makes the environment of a task; all of its environments share one partner.
 
     Args:
         task: name of the task.
-        arguments: of the environment, as for `lmrl.make`; ``partner`` may be a name, or a mapping of a name and
-            settings (see `make_partner`).
+        arguments: arguments of the environment, as for `lmrl.make`; ``partner`` may be a name, or a mapping of a name
+            and settings (see `make_partner`).
 
     Raises:
         UserError: see `make_partner` and `lmrl.make`.
@@ -106,7 +105,7 @@ def environment(task: str, arguments: Mapping[str, Any] | None = None) -> Callab
 
 
 def partner_dialogue(request: PartnerRequest) -> PartnerDialogue:
-    """The dialogue as the partner reads it; the reply comes next.
+    """Return the dialogue as the partner reads it, up to its next reply.
 
     Raises:
         UserError: for a task whose partner has no prompts.
@@ -114,17 +113,23 @@ def partner_dialogue(request: PartnerRequest) -> PartnerDialogue:
     return partner_prompts(request.task).dialogue(request)
 
 
-def partner_episodes(pairs: Sequence[tuple[PartnerRequest, str]]) -> list[Episode]:
-    """Return the questions to a partner and its replies in one episode, as episodes in which the partner is the player.
+def first_line(text: str) -> str:
+    """Return the first line of a model's reply; models may continue the dialogue by themselves."""
+    return f"{text.strip().partition(chr(10))[0].strip()}\n"
 
-    Who reads the whole dialogue has one episode of many turns; who reads one question at a time has one for each. They
-    have no rewards; the last observation is empty.
+
+def partner_episodes(pairs: Sequence[tuple[PartnerRequest, str]]) -> list[Episode]:
+    """Return the requests to a partner and its replies in one episode as episodes with the partner as the policy.
+
+    A partner that reads the whole dialogue has one episode of many turns. A partner that reads one question at a time
+    has one episode per question. The rewards are 0, and the last observation is empty.
     """
     found: list[Episode] = []
     for index, (request, reply) in enumerate(pairs):
         heard, said = partner_dialogue(request)
-        follows = index + 1 < len(pairs) and len(partner_dialogue(pairs[index + 1][0])[1]) > len(said)
-        if not follows:
+        # The next dialogue contains this one if it has more replies: then only the last one counts.
+        continued = index + 1 < len(pairs) and len(partner_dialogue(pairs[index + 1][0])[1]) > len(said)
+        if not continued:
             actions = (*said, reply if reply.endswith("\n") else f"{reply}\n")
             found.append(
                 Episode(

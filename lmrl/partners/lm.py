@@ -1,8 +1,9 @@
-"""A language model as the partner, which reads what the task's prompts make of a dialogue."""
+"""A language model as the partner; the task's prompts turn a dialogue into its input."""
 
 import hashlib
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +14,28 @@ from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.folders import check_folder, held_by_folder, limited_weights, model_config
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.partners.environment import partner_dialogue
+from lmrl.partners.environment import first_line, partner_dialogue
 from lmrl.policies import LMPolicy, load_lm_policy
 from lmrl.types import PartnerRequest, Request
 
 __all__ = ["LMPartner"]
-
 
 _ROOM = 64  # tokens of a reply
 _READ = 512  # tokens that an encoder reads
 
 
 class LMPartner:
-    """Answers with a language model of `transformers`: a causal one through the decoding engine, or a seq2seq one.
+    """A partner that replies with a `transformers` model: a causal one in the decoding engine, or a seq2seq one.
 
     Args:
         path: run folder (``runs/TASK/partner``), model folder or hub id.
-        temperature: of sampling; 0 is greedy. Samples of a causal model follow from the episode's seed alone, those of
-            a seq2seq model also from who else asks at the same time.
-        max_new_tokens: longest reply.
-        slots: parallel dialogues to make room for; more are possible.
+        temperature: sampling temperature; 0 is greedy. Samples of a causal model depend only on the episode's seed,
+            those of a seq2seq model also on the other requests in the batch.
+        max_new_tokens: length limit of a reply.
+        slots: number of parallel dialogues to reserve memory for; more are possible.
 
     Raises:
-        UserError: there is no such model, or its settings are out of range.
+        UserError: if there is no such model, or a setting is out of range.
     """
 
     def __init__(self, path: str, temperature: float = 0.0, max_new_tokens: int = _ROOM, slots: int = 64) -> None:
@@ -61,38 +61,42 @@ class LMPartner:
         """One line for each request, all in one batch."""
         if self._policy is None:
             return self._translate(requests)
-        slots = [request.slot for request in requests]
-        if len(set(slots)) < len(slots):  # not from parallel environments
-            slots = [*range(len(slots))]
-        asked = [Request(slot, r.seed, *partner_dialogue(r)) for slot, r in zip(slots, requests, strict=True)]
-        return [_line(reply.text) for reply in self._policy.act(asked)]
+        # The engine keeps one cache per slot, so slots must differ; requests by hand may all have slot 0.
+        distinct = len({request.slot for request in requests}) == len(requests)
+        dialogues = []
+        for index, request in enumerate(requests):
+            slot = request.slot if distinct else index
+            dialogues.append(Request(slot, request.seed, *partner_dialogue(request)))
+        return [first_line(reply.text) for reply in self._policy.act(dialogues)]
 
     def reset(self) -> None:
-        """Forget what was read; see `lmrl.types.Resettable`."""
+        """Clear the cache of the model; see `lmrl.types.Resettable`."""
         if self._policy is not None:
             self._policy.reset()
 
     def describe(self) -> dict[str, Any]:
-        """See `lmrl.types.Partner`; ``hash`` tells weights apart."""
+        """See `lmrl.types.Partner`; ``hash`` identifies the weights."""
         return {"name": "lm", "model": self.path, "hash": self._hash, "temperature": self.temperature}
 
     def _translate(self, requests: Sequence[PartnerRequest]) -> list[str]:
-        """Replies of an encoder-decoder, which reads each dialogue again."""
+        """Return replies of an encoder-decoder, which encodes each dialogue from the beginning."""
         texts = []
         for request in requests:
             heard, said = partner_dialogue(request)
-            texts.append("".join(text for pair in zip(heard, (*said, ""), strict=True) for text in pair))
+            turns = zip(heard, (*said, ""), strict=True)
+            texts.append("".join(chain.from_iterable(turns)))
         batch = self._tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=_READ)
         settings = {"do_sample": True, "temperature": self.temperature} if self.temperature else {"do_sample": False}
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
-            torch.manual_seed(hash(tuple((r.seed, len(r.heard)) for r in requests)))
+            # One generator samples the whole batch; a hash of integers is the same in every process.
+            torch.manual_seed(hash(tuple((request.seed, len(request.heard)) for request in requests)))
             ids = self.model.generate(  # type: ignore[operator]
                 input_ids=batch["input_ids"],
                 attention_mask=batch["attention_mask"],
                 max_new_tokens=self.max_new_tokens,
                 **settings,
             )
-        return [_line(text) for text in self._tokenizer.batch_decode(ids, skip_special_tokens=True)]
+        return list(map(first_line, self._tokenizer.batch_decode(ids, skip_special_tokens=True)))
 
 
 def _is_seq2seq(folder: str) -> bool:
@@ -105,15 +109,11 @@ def _is_seq2seq(folder: str) -> bool:
         raise UserError(f"lm partner: no language model in {folder!r}: {error}") from error
 
 
-def _line(text: str) -> str:
-    """The first line that says something."""
-    return f"{text.strip().partition(chr(10))[0].strip()}\n"
-
-
 def _weights_hash(model: PreTrainedModel) -> str:
-    """Sixteen characters that differ where the weights differ."""
-    found = hashlib.sha256()
+    """Return a digest of sixteen characters."""
+    digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
-        found.update(name.encode())
-        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
+        digest.update(name.encode())
+        # As bytes, because numpy has no bfloat16.
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

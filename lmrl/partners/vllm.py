@@ -1,9 +1,9 @@
-"""A language model at a vLLM server as the partner; it reads what `lmrl.partners.lm.LMPartner` reads."""
+"""A language model at a vLLM server as the partner, with the same input as `lmrl.partners.lm.LMPartner`."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from lmrl.partners.environment import partner_dialogue
+from lmrl.partners.environment import first_line, partner_dialogue
 from lmrl.policies import load_vllm_policy
 from lmrl.types import PartnerRequest, Request
 
@@ -13,19 +13,19 @@ _ROOM = 64  # tokens of a reply
 
 
 class VLLMPartner:
-    """Answers with what a model at a vLLM server samples; all dialogues that wait are under way at once.
+    """A partner that replies with a model at a vLLM server; the requests of a turn are sent in parallel.
 
     Args:
         address: ``URL#MODEL``.
-        temperature: of sampling; 0 is greedy.
-        max_new_tokens: longest reply.
-        tokenizer: as of `lmrl.policies.load_vllm_policy`, as all below.
-        timeout: seconds.
-        retries: how often a request is tried again.
-        max_parallel: requests at the same time.
+        temperature: sampling temperature; 0 is greedy.
+        max_new_tokens: length limit of a reply.
+        tokenizer: see `lmrl.policies.load_vllm_policy`.
+        timeout: seconds per request.
+        retries: number of retries per request.
+        max_parallel: number of requests at the same time.
 
     Raises:
-        UserError: there is no such server, model or tokenizer, or a setting is out of range.
+        UserError: if there is no such server, model or tokenizer, or a setting is out of range.
     """
 
     def __init__(
@@ -51,10 +51,11 @@ class VLLMPartner:
 
     def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
         """One line for each request."""
-        asked = [Request(r.slot, r.seed, *partner_dialogue(r)) for r in requests]
-        return [f"{reply.text.strip().partition(chr(10))[0].strip()}\n" for reply in self._policy.act(asked)]
+        dialogues = [Request(request.slot, request.seed, *partner_dialogue(request)) for request in requests]
+        return [first_line(reply.text) for reply in self._policy.act(dialogues)]
 
     def describe(self) -> dict[str, Any]:
-        """See `lmrl.types.Partner`: nothing that differs between two runs of the same dialogues."""
-        told = self._policy.describe()
-        return {"name": "vllm", **{name: told[name] for name in ("model", "endpoint", "tokenizer", "temperature")}}
+        """See `lmrl.types.Partner`."""
+        described = self._policy.describe()
+        # Only what two runs of the same dialogues have in common: no timeouts, no numbers of requests.
+        return {"name": "vllm"} | {name: described[name] for name in ("model", "endpoint", "tokenizer", "temperature")}

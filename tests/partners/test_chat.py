@@ -85,7 +85,7 @@ def test_the_fewest_facts_are_enough() -> None:
     conversation(request("guess_city", "Is it warm?\n", facts={"city": "Mumbai", "country": "India"}))
     known = {name: BUYER[name] for name in ("personality", "brand", "type", "features", "budget")}
     conversation(request("car_dealer", "Hello!\n", facts=known))
-    with pytest.raises(UserError, match=r"a second speaker of guess_city must know 'country', got \['city'\]"):
+    with pytest.raises(UserError, match=r"a partner of guess_city needs the fact 'country', got \['city'\]"):
         conversation(request("guess_city", "Is it warm?\n", facts={"city": "Mumbai"}))
     with pytest.raises(UserError, match="unknown dialogue task 'chess'; known: car_dealer, guess_city, twenty_q"):
         conversation(PartnerRequest("chess", {}, ("e4\n",), (), 0))

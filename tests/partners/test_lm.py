@@ -1,4 +1,4 @@
-"""A language model as the second speaker: distilled from recorded dialogues, then it answers in the game."""
+"""A language model as the partner: distilled from recorded dialogues, then it answers in the game."""
 
 import json
 from pathlib import Path

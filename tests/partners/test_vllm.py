@@ -1,4 +1,4 @@
-"""A second speaker at a vLLM server."""
+"""A partner at a vLLM server."""
 
 import pytest
 

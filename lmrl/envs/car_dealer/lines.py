@@ -1,11 +1,8 @@
-"""The lines of Car Dealer.
-
-Buyer profiles, how cars, features and sums of money are read in a line, and the sentences of the scripted buyer.
-"""
+"""Buyer profiles of Car Dealer, a parser for the lines of a dialogue, and the sentences of the scripted buyer."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -46,8 +43,8 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "budget": (10_000, 30_000, 50_000, 70_000, 90_000),
     "strategy": ("discounts", "features", "impatient"),
 }  # fmt: skip
-"""What each part of a profile may be. All but the strategy are those of LMRL-Gym's code; the strategies are the three
-kinds of buyers of its appendix C: loves discounts, wants all features, is impatient."""
+"""The values of each part of a profile, from LMRL-Gym's code. The strategies are the three kinds of buyers of its
+appendix C: loves discounts, wants all features, is impatient."""
 
 _MOST_FEATURES = 4
 
@@ -66,8 +63,8 @@ class Buyer:
     strategy: str
 
     def facts(self) -> dict[str, Any]:
-        """The profile as reset options and for a `lmrl.types.PartnerRequest`: plain values."""
-        return {**{name: getattr(self, name) for name in CHOICES}, "features": list(self.features)}
+        """The profile as plain values, for reset options and for `lmrl.types.PartnerRequest`."""
+        return asdict(self) | {"features": list(self.features)}
 
     @property
     def prompt(self) -> str:
@@ -78,33 +75,32 @@ class Buyer:
 
 
 def draw_buyer(rng: np.random.Generator, fixed: Mapping[str, Any]) -> Buyer:
-    """A profile of which each part is drawn uniformly, one to four features among them, except for what is fixed.
+    """Draw each part of a profile uniformly, with one to four features. Parts in ``fixed`` keep their value.
 
     Raises:
-        UserError: for a fixed part that is none of `CHOICES`.
+        UserError: if a fixed value is not among `CHOICES`.
     """
-    parts = {name: values[int(rng.integers(len(values)))] for name, values in CHOICES.items() if name != "features"}
+    parts: dict[str, Any] = {}
+    for name, values in CHOICES.items():
+        if name != "features":
+            parts[name] = values[int(rng.integers(len(values)))]
     order = rng.permutation(len(CHOICES["features"]))[: int(rng.integers(1, _MOST_FEATURES + 1))]
     parts["features"] = tuple(CHOICES["features"][place] for place in order)
+    # Fixed parts are drawn too, so that they do not change the others.
     for name, value in fixed.items():
-        parts[name] = _features(value) if name == "features" else _one_of(name, value)
+        chosen = (value,)
+        if name == "features":
+            chosen = tuple(value) if isinstance(value, (list, tuple)) else ()
+            if not 1 <= len(chosen) <= _MOST_FEATURES or len({*chosen}) < len(chosen):
+                raise UserError(f"features must be a list of one to four different ones, got {value!r:.60}")
+        for item in chosen:
+            if item not in CHOICES[name] or isinstance(item, bool):  # True is 1, but no budget
+                raise UserError(f"{name} must be one of {', '.join(map(str, CHOICES[name]))}, got {item!r:.60}")
+        parts[name] = chosen if name == "features" else value
     return Buyer(**parts)
 
 
-def _one_of(name: str, value: Any) -> Any:
-    if value not in CHOICES[name] or isinstance(value, bool):
-        raise UserError(f"{name} must be one of {', '.join(map(str, CHOICES[name]))}, got {value!r:.60}")
-    return value
-
-
-def _features(value: Any) -> tuple[str, ...]:
-    chosen = tuple(value) if isinstance(value, (list, tuple)) else ()
-    if not 1 <= len(chosen) <= _MOST_FEATURES or len({*chosen}) < len(chosen):
-        raise UserError(f"features must be a list of one to four different ones, got {value!r:.60}")
-    return tuple(_one_of("features", feature) for feature in chosen)
-
-
-_OTHER_NAMES = {
+_OTHER_NAMES = {  # patterns
     "Volkswagen": "vw",
     "Mercedes-Benz": "mercedes|benz",
     "truck": "pickup",
@@ -118,23 +114,27 @@ _OTHER_NAMES = {
     "sunroof": "moonroof",
     "Apple CarPlay": "carplay",
 }
-_NAMES = [name for part in ("brand", "type", "features") for name in CHOICES[part]]
-_NAME = re.compile(
-    "|".join(rf"(?P<n{i}>\b(?:{re.escape(n)}|{_OTHER_NAMES.get(n, '(?!)')})\b)" for i, n in enumerate(_NAMES)), re.I
-)
-_PART = {name: part for part in ("brand", "type", "features") for name in CHOICES[part]}
+# From each name to its part of the profile.
+_PART = dict.fromkeys(CHOICES["brand"], "brand")
+_PART |= dict.fromkeys(CHOICES["type"], "type")
+_PART |= dict.fromkeys(CHOICES["features"], "features")
+_NAMES = list(_PART)
+# One group per name, in the order of `_NAMES`; the pattern (?!) never matches.
+_NAME = re.compile("|".join(rf"(\b(?:{re.escape(n)}|{_OTHER_NAMES.get(n, '(?!)')})\b)" for n in _NAMES), re.I)
+# "not a BMW, but ...": the words from a negation to the next comma or stop
 _NEGATED = re.compile(r"\b(?:no|not|without|isn't|doesn't)\b[^.,;:!?]*", re.I)
 
 _NUMBER = r"(\d{1,3}(?:,\d{3})+|\d{1,9}(?:\.\d{1,2})?)"
 _MONEY = re.compile(rf"\$ ?{_NUMBER}(?: ?(k|thousand|grand)\b)?|\b{_NUMBER}(?: ?(k|thousand|grand|dollars)\b)?", re.I)
 _PERCENT = re.compile(r"\b(\d{1,2}) ?(?:%|percent\b)", re.I)
-_LEAST_BARE = 5_000
-"""A number without dollar sign, comma or unit is money from here on: 2023 is a year."""
-_LEAST = 1_000
+_LEAST_BARE = 5_000  # smallest sum without dollar sign, comma or unit: 2023 is a year
+_LEAST = 1_000  # smaller sums are no price of a car
+# What a sum means shows in the words right before or after it.
 _MSRP = re.compile(r"(?:msrp|list price|sticker price)\W*(?:is|of|at|was)?\W*$", re.I)
 _IDLE = re.compile(r"(?:budget\W*(?:is|of)?|instead of|down from|\bfrom|was|than)\W*$", re.I)
 _OFF_BEFORE = re.compile(r"(?:discount of|save(?: you)?|rebate of)\W*$", re.I)
 _OFF_AFTER = re.compile(r"[ -]*(?:off|less|discount|rebate)\b", re.I)
+# The topics of questions. "car" is last, because its words also occur in questions about the others.
 _ASKING = re.compile(r"\b(?:what(?! about)|which|how (?:much|can)|do you|are you|any)\b", re.I)
 _TOPICS = {
     "features": re.compile(r"\b(?:features?|options|extras|equipment)\b", re.I),
@@ -152,7 +152,7 @@ class Line:
     """The content of a line. Names are spelled as in `CHOICES` and appear in the order of the line."""
 
     key: str
-    """Its words in small letters, to tell whether two lines are the same; empty for one without words."""
+    """The words in lower case, to compare lines; empty for a line without words."""
     words: int
     brands: tuple[str, ...]
     types: tuple[str, ...]
@@ -166,75 +166,71 @@ class Line:
     percent: int
     """"5% off", "5 percent"."""
     asks: tuple[str, ...]
-    """Of a question: brand, type, features, budget, car."""
+    """Topics of a question: brand, type, features, budget; "car" only where there is no other."""
     rude: bool
 
 
 @lru_cache(maxsize=1 << 15)
 def read(text: str) -> Line:
-    """Read a line. What follows "no", "not" or "without" up to the next comma or stop is not said."""
+    """Parse a line. Names between "no", "not" or "without" and the next comma or stop don't count."""
     words = _KEEP.findall(text.lower())
-    named: dict[str, None] = {}
+    named: dict[str, list[str]] = {"brand": [], "type": [], "features": []}
     for match in _NAME.finditer(_NEGATED.sub("", text)):
-        named[_NAMES[int(str(match.lastgroup)[1:])]] = None
-    msrp, price, off = _sums(text)
-    percent = _PERCENT.search(text)
-    asking = "?" in text and _ASKING.search(text)
-    asks = [topic for topic, pattern in _TOPICS.items() if pattern.search(text)] if asking else []
-    return Line(
-        key=" ".join(words),
-        words=len(text.split()) if words else 0,
-        brands=_of("brand", named),
-        types=_of("type", named),
-        features=_of("features", named),
-        msrp=msrp,
-        price=price,
-        off=off,
-        percent=int(percent[1]) if percent else 0,
-        asks=tuple(topic for topic in asks if topic != "car") or tuple(asks),
-        rude=_RUDE.search(text) is not None,
-    )
-
-
-@lru_cache(maxsize=1 << 15)
-def amounts(text: str) -> tuple[int, ...]:
-    """All sums of money from $1,000, in dollars, whatever they are: ``$31,000``, ``31k``, ``31 thousand``."""
-    return tuple(value for value in map(_value, _MONEY.finditer(text)) if value >= _LEAST)
-
-
-def _of(part: str, named: dict[str, None]) -> tuple[str, ...]:
-    return tuple(name for name in named if _PART[name] == part)
-
-
-def _value(match: re.Match[str]) -> int:
-    """Dollars; 0 for a bare number that is too small to be meant as money."""
-    number = match[1] or match[3]
-    unit = match[2] or match[4]
-    value = int(float(number.replace(",", "")) * (1_000 if unit and unit.lower() != "dollars" else 1))
-    bare = match[1] is None and not unit and "," not in number
-    return 0 if bare and value < _LEAST_BARE else value
-
-
-def _sums(text: str) -> tuple[int | None, int | None, int]:
-    """MSRP, price and discount."""
+        name = _NAMES[(match.lastindex or 1) - 1]
+        names = named[_PART[name]]
+        if name not in names:
+            names.append(name)
+    # A sum of money is a discount, the MSRP or a price, by the words around it.
     msrp = None
     price = None
     off = 0
     end = 0
     for match in _MONEY.finditer(text):
         before = text[end : match.start()]
-        after = text[match.end() :]
-        value = _value(match)
         end = match.end()
-        if _OFF_BEFORE.search(before) or _OFF_AFTER.match(after):
-            off = value
-        elif value < _LEAST or _IDLE.search(before):
+        dollars = _dollars(match)
+        if _OFF_BEFORE.search(before) or _OFF_AFTER.match(text[end:]):
+            off = dollars
+        elif dollars < _LEAST or _IDLE.search(before):
             continue
         elif _MSRP.search(before):
-            msrp = value
+            msrp = dollars
         else:
-            price = value
-    return msrp, price, off
+            price = dollars
+    percent = _PERCENT.search(text)
+    asks: list[str] = []
+    if "?" in text and _ASKING.search(text):
+        asks = [topic for topic, pattern in _TOPICS.items() if pattern.search(text)]
+        if len(asks) > 1 and asks[-1] == "car":
+            asks.pop()
+    return Line(
+        key=" ".join(words),
+        words=len(text.split()) if words else 0,
+        brands=tuple(named["brand"]),
+        types=tuple(named["type"]),
+        features=tuple(named["features"]),
+        msrp=msrp,
+        price=price,
+        off=off,
+        percent=int(percent[1]) if percent else 0,
+        asks=tuple(asks),
+        rude=_RUDE.search(text) is not None,
+    )
+
+
+@lru_cache(maxsize=1 << 15)
+def amounts(text: str) -> tuple[int, ...]:
+    """All sums of money from $1,000, in dollars: ``$31,000``, ``31k``, ``31 thousand``."""
+    return tuple(dollars for dollars in map(_dollars, _MONEY.finditer(text)) if dollars >= _LEAST)
+
+
+def _dollars(match: re.Match[str]) -> int:
+    """Return a sum in dollars; 0 for a bare number that is too small to be money."""
+    number = match[1] or match[3]
+    unit = match[2] or match[4]
+    dollars = int(float(number.replace(",", "")) * (1_000 if unit and unit.lower() != "dollars" else 1))
+    bare = match[1] is None and not unit and "," not in number
+    return 0 if bare and dollars < _LEAST_BARE else dollars
 
 
 SENTENCES: Mapping[str, tuple[str, ...]] = {
@@ -265,7 +261,7 @@ SENTENCES: Mapping[str, tuple[str, ...]] = {
     "accept": ("Okay, I will take it.", "Good, I will buy it.", "Sold."),
     "reject": ("I will look elsewhere.", "I am leaving. Goodbye.", "No, I will not buy it."),
 }
-"""By what is said."""
+"""The buyer's sentences by topic; `lmrl.envs.car_dealer.buyer` fills in the braces."""
 
 TERSE: Mapping[str, str] = {
     "car": "{car}.",
@@ -287,14 +283,14 @@ TERSE: Mapping[str, str] = {
     "accept": "Deal.",
     "reject": "No.",
 }
-"""What uncommunicative buyers say instead."""
+"""Sentences of uncommunicative buyers; they use `SENTENCES` for other topics."""
 
 HINTS: Mapping[str, tuple[str, ...]] = {
     "discounts": ("I love a good discount.", "Do you have any discounts?", "I never pay without a discount."),
     "features": ("The features matter most to me.", "I want to know all features.", "Features first, please."),
     "impatient": ("Make it quick.", "I am in a hurry.", "I have little time."),
 }
-"""By strategy."""
+"""Sentences that show the strategy of a buyer."""
 
 MANNERS: Mapping[str, tuple[str, ...]] = {
     "abusive": ("Listen, you fool.", "You are useless."),
@@ -308,9 +304,10 @@ MANNERS: Mapping[str, tuple[str, ...]] = {
     "toxic": ("I hate this place.", "All sellers lie."),
     "uncommunicative": (),
 }
-"""What a personality says before the rest now and then."""
+"""Phrases with which a personality begins a line now and then."""
 
 _NOUNS = {"luxury": "luxury car", "electric": "electric car"}
+# features that take no article
 _UNCOUNTED = ("heated seats", "leather seats", "third-row seating", "blind spot monitoring", "Apple CarPlay")
 
 

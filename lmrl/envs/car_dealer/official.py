@@ -1,13 +1,12 @@
-"""The official car dealer files: conversations with the buyer's profile and how they ended.
+"""The official Car Dealer files: conversations with the buyer's profile and the outcome.
 
-A record is ``{"buyer_info", "lines": [{"role", "text"}], "output"}``; the reward, in the unit that the arguments of the
-environment say, follows from ``output`` and the budget. A record without ``output`` is a truncated episode. Older files
-with a list of conversations for each personality, on one line, are understood too.
+A record is ``{"buyer_info", "lines": [{"role", "text"}], "output"}``. The reward follows from ``output`` and the
+budget, in the unit that the environment's arguments choose. A record without ``output`` is a truncated episode. Older
+files, with a list of conversations per personality on one line, work too.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from lmrl.envs.base import TextEnv
@@ -31,13 +30,13 @@ class _Conversation(Game):
 
 
 def game_of_conversation(record: Any) -> _Conversation:
-    """``{"buyer_info": {"budget", ...}, "lines": [{"role", "text"}, ...], "output": {...}}``.
+    """Parse a record ``{"buyer_info": {"budget", ...}, "lines": [{"role", "text"}, ...], "output": {...}}``.
 
-    ``output`` is ``{"car_bought": bool, "msrp": int, "buy_price": int or null}``. Lines of one speaker in a row become
-    one text, the seller's joined by spaces. Without ``output`` nothing was decided.
+    ``output`` is ``{"car_bought": bool, "msrp": int, "buy_price": int or null}``; without it nothing was decided.
+    Consecutive lines of the seller become one action, joined by spaces; those of the buyer become one observation.
 
     Raises:
-        UserError: saying what is wrong.
+        UserError: if the record is malformed.
     """
     if not isinstance(record, Mapping):
         raise UserError(f"a record must be an object with buyer_info, lines and output, got {record!r:.60}")
@@ -49,30 +48,37 @@ def game_of_conversation(record: Any) -> _Conversation:
         raise UserError(f"budget of buyer_info must be at least 1, got {buyer['budget']!r}")
     if not isinstance(lines, list) or not lines:
         raise UserError(f"lines must be a list with at least one line, got {lines!r:.60}")
-    said = [_line(line, f"lines[{place}]") for place, line in enumerate(lines)]
     observations = [HEADER]
-    actions = list[str]()
-    for role, texts in groupby(said, lambda line: line[0]):
-        if role == "Seller":
-            actions.append(" ".join(text for _, text in texts) + "\n")
-            observations.append("")
+    actions: list[str] = []
+    speaker = ""
+    for index, line in enumerate(lines):
+        if not isinstance(line, Mapping) or line.get("role") not in _ROLES or not isinstance(line.get("text"), str):
+            raise UserError(f"lines[{index}] must be an object with role (Seller or Buyer) and text, got {line!r:.80}")
+        text = " ".join(line["text"].split())
+        if line["role"] == "Buyer":
+            observations[-1] += f"{find_sale(text)[0]}\n"
+        elif speaker == "Seller":
+            actions[-1] = f"{actions[-1][:-1]} {text}\n"
         else:
-            observations[-1] += "".join(f"{find_sale(text)[0]}\n" for _, text in texts)
+            actions.append(f"{text}\n")
+            observations.append("")
+        speaker = line["role"]
     sale = _sale(record["output"]) if record.get("output") is not None else None
     return _Conversation(
         tuple(observations), tuple(actions), (0.0,) * len(actions), sale is not None, dict(buyer), sale
     )
 
 
-def car_dealer_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
-    """The episode of a record, rewarded as the environment does; None if the seller says nothing."""
+def car_dealer_episode(game: Game, task: Task, env: TextEnv) -> Episode | None:
+    """Return the episode of a record, rewarded as in the environment; None if the seller says nothing."""
     assert isinstance(game, _Conversation) and isinstance(env, CarDealer)
     if not game.actions:
         return None
     budget = _dollars(game.buyer["budget"], "budget")
+    # Only the end is rewarded; ``info`` has the reward in both units.
     units = {kind: game.sale.reward(kind, budget) if game.sale else 0.0 for kind in ("revenue", "fancy")}
     return Episode(
-        task=row.name,
+        task=task.name,
         observations=game.observations,
         actions=game.actions,
         rewards=(*game.rewards[:-1], units[env.reward]),
@@ -89,12 +95,6 @@ def car_dealer_episode(game: Game, row: Task, env: TextEnv) -> Episode | None:
     )
 
 
-def _line(line: Any, name: str) -> tuple[str, str]:
-    if not isinstance(line, Mapping) or line.get("role") not in _ROLES or not isinstance(line.get("text"), str):
-        raise UserError(f"{name} must be an object with role (Seller or Buyer) and text, got {line!r:.80}")
-    return line["role"], " ".join(line["text"].split())
-
-
 def _sale(output: Any) -> Sale:
     if not isinstance(output, Mapping) or not isinstance(output.get("car_bought"), bool):
         raise UserError(f"output must be an object with car_bought (true or false), got {output!r:.80}")
@@ -104,6 +104,7 @@ def _sale(output: Any) -> Sale:
 
 
 def _dollars(value: Any, name: str) -> int:
+    # Some records hold numbers, others texts such as "$31,000".
     if isinstance(value, str):
         number = value.lstrip("$").replace(",", "")
         value = int(number) if number.isdecimal() else value
@@ -113,7 +114,7 @@ def _dollars(value: Any, name: str) -> int:
 
 
 def _by_personality(records: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Older files are one object: a list of conversations for each personality."""
+    """Yield the conversations of a file; an older file is one object with a list of them per personality."""
     for where, record in records:
         if isinstance(record, Mapping) and record and "lines" not in record:
             for personality, talks in record.items():

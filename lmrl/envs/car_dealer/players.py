@@ -1,10 +1,7 @@
-"""Scripted sellers of Car Dealer, which read the lines alone, and the recipe of the dataset.
+"""Scripted sellers of Car Dealer, and the recipe of the dataset.
 
-Scripted sellers of Car Dealer: one for each kind of buyer, and those who choose among them.
-
-Each is a function from what was said and a `Temper` to the next line. Sellers see the buyer's lines and no profile.
-
-The recipe of the car dealer dataset: sellers of three styles, some of whom notice what kind of buyer they have.
+Sellers see the lines of the dialogue and not the buyer's profile. The dataset has sellers of three styles, some of whom
+adapt to the kind of buyer.
 
 Source: LMRL-Gym, appendix C.8: sellers who give discounts, talk about features, or are concise, against buyers who love
 discounts, want all features, or are impatient; matched pairs sell well.
@@ -13,101 +10,120 @@ discounts, want all features, or are impatient; matched pairs sell well.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from random import Random
 from typing import Any
 
-from lmrl.envs.car_dealer.lines import CHOICES, HINTS, Line, a_car, amounts, listed, noun, read
+from lmrl.envs.car_dealer.lines import CHOICES, a_car, amounts, listed, noun, read
 from lmrl.envs.task import Recording, recording_seed, turn_chance
 from lmrl.types import Policy, Reply, Request, Start
 
-__all__ = [
-    "PLAYERS",
-    "PROB_MATCHED",
-    "SELLER_SENTENCES",
-    "BestSeller",
-    "CarSeller",
-    "Manner",
-    "Notes",
-    "RandomSeller",
-    "Temper",
-    "recording",
-    "take_notes",
-]
+__all__ = ["PLAYERS", "SELLER_SENTENCES", "BestSeller", "CarSeller", "RandomSeller", "recording", "take_notes"]
 
+# Words by which a buyer shows the strategy; each of the buyer's `HINTS` matches its own.
 _SIGNS: Mapping[str, re.Pattern[str]] = {
     "discounts": re.compile(r"discount|\blower\b|full price", re.I),
     "features": re.compile(r"\bfeatures\b|does it have|is there|what about (?!a discount)|\bwith\b.*\?", re.I),
     "impatient": re.compile(r"quick|hurry|little time", re.I),
 }
-"""By which words a buyer shows the strategy; `HINTS` all hold one."""
-assert all(_SIGNS[strategy].search(hint) for strategy, hints in HINTS.items() for hint in hints)
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """The words of the buyer and the actions of the seller so far."""
+    """The content of a conversation so far."""
 
     brand: str
     """Last brand that the buyer named; empty if none."""
     type: str
     features: tuple[str, ...]
-    """All that the buyer named."""
+    """All features that the buyer named."""
     budget: int
     """0 if unknown."""
     strategy: str
-    """As the first sign has it; empty if there was none."""
+    """The strategy of the buyer's first sign; empty if there was none."""
     asked: frozenset[str]
     """Topics that the seller asked about."""
     offered: frozenset[str]
     """Brands that the seller named."""
     told: frozenset[str]
-    """Features that the seller named for the newest car, as the following are for it alone."""
+    """Features that the seller named for the newest car. The next three fields are also about that car."""
     msrp: int
-    """0 if it was not told."""
+    """0 if the seller did not name it."""
     price: int
     """The last price offered; 0 if there was none."""
     offers: int
-    """How many prices were offered."""
+    """Number of prices offered."""
     said: tuple[str, ...]
     """The seller's lines."""
 
 
 def take_notes(request: Request) -> Notes:
-    """Read the conversation."""
-    buyer = [read(text) for text in request.observations[1:]]
-    seller = [read(text) for text in request.actions]
-    sums = [value for text in request.observations[1:] for value in amounts(text) if value in CHOICES["budget"]]
-    car = seller[_newest_car(seller) :]
-    prices = [line.price for line in car if line.price]
+    """Extract the content of the conversation."""
+    # The buyer's lines: the newest brand, type and budget count, but the first sign of a strategy.
+    wanted_brand = ""
+    wanted_type = ""
+    wishes: dict[str, None] = {}  # a set that keeps the order
+    budget = 0
+    strategy = ""
+    for text in request.observations[1:]:
+        line = read(text)
+        wanted_brand = line.brands[-1] if line.brands else wanted_brand
+        wanted_type = line.types[-1] if line.types else wanted_type
+        wishes |= dict.fromkeys(line.features)
+        for amount in amounts(text):
+            budget = amount if amount in CHOICES["budget"] else budget
+        for sign, pattern in _SIGNS.items():
+            if not strategy and pattern.search(text):
+                strategy = sign
+    # The seller's lines.
+    asked: set[str] = set()
+    offered: set[str] = set()
+    named: set[str] = set()
+    brand = ""
+    msrp = 0
+    price = 0
+    offers = 0
+    for text in request.actions:
+        line = read(text)
+        asked.update(line.asks)
+        offered.update(line.brands)
+        if line.brands:
+            # Another brand is another car: forget what was offered for the last one.
+            if brand not in ("", line.brands[-1]):
+                named = set()
+                msrp = 0
+                price = 0
+                offers = 0
+            brand = line.brands[-1]
+        named.update(line.features)
+        msrp = line.msrp or msrp
+        if line.price:
+            price = line.price
+            offers += 1
     return Notes(
-        brand=next((line.brands[-1] for line in reversed(buyer) if line.brands), ""),
-        type=next((line.types[-1] for line in reversed(buyer) if line.types), ""),
-        features=tuple(dict.fromkeys(feature for line in buyer for feature in line.features)),
-        budget=sums[-1] if sums else 0,
-        strategy=next(filter(None, map(_sign, request.observations[1:])), ""),
-        asked=frozenset(topic for line in seller for topic in line.asks),
-        told=frozenset(feature for line in car for feature in line.features),
-        offered=frozenset(brand for line in seller for brand in line.brands),
-        msrp=next((line.msrp for line in reversed(car) if line.msrp), 0),
-        price=prices[-1] if prices else 0,
-        offers=len(prices),
-        said=tuple(text.strip() for text in request.actions),
+        brand=wanted_brand,
+        type=wanted_type,
+        features=tuple(wishes),
+        budget=budget,
+        strategy=strategy,
+        asked=frozenset(asked),
+        offered=frozenset(offered),
+        told=frozenset(named),
+        msrp=msrp,
+        price=price,
+        offers=offers,
+        said=tuple(map(str.strip, request.actions)),
     )
 
 
-def _newest_car(lines: Sequence[Line]) -> int:
-    """Where the seller began to speak of another brand; 0 if it was one all the time."""
-    place = 0
-    brand = ""
-    for number, line in enumerate(lines):
-        if line.brands and brand not in ("", line.brands[-1]):
-            place = number
-        brand = line.brands[-1] if line.brands else brand
-    return place
+class _Seller:
+    """A policy that writes one line per request."""
 
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        return [Reply(self._line(request) + "\n") for request in requests]
 
-def _sign(text: str) -> str:
-    return next((strategy for strategy, pattern in _SIGNS.items() if pattern.search(text)), "")
+    def _line(self, request: Request) -> str:
+        raise NotImplementedError
 
 
 _RANDOM_TEXTS = (
@@ -124,21 +140,18 @@ _RANDOM_TEXTS = (
 )
 
 
-class RandomSeller:
-    """Draws one of ten sentences, and what it names."""
+class RandomSeller(_Seller):
+    """Draws one of ten sentences, and the car, price and features in it."""
 
-    def act(self, requests: Sequence[Request]) -> list[Reply]:
-        """A line for each request."""
-        return [Reply(_random_line(turn_chance(request)) + "\n") for request in requests]
-
-
-def _random_line(chance: Random) -> str:
-    return chance.choice(_RANDOM_TEXTS).format(
-        brand=chance.choice(CHOICES["brand"]),
-        type=noun(chance.choice(CHOICES["type"])),
-        price=f"${chance.randrange(5, 100) * 1_000:,}",
-        features=listed(chance.sample(CHOICES["features"], 2)),
-    )
+    def _line(self, request: Request) -> str:
+        chance = turn_chance(request)
+        # Everything is drawn on every turn, even if the sentence does not use it.
+        return chance.choice(_RANDOM_TEXTS).format(
+            brand=chance.choice(CHOICES["brand"]),
+            type=noun(chance.choice(CHOICES["type"])),
+            price=f"${chance.randrange(5, 100) * 1_000:,}",
+            features=listed(chance.sample(CHOICES["features"], 2)),
+        )
 
 
 _TEXTS = {
@@ -168,10 +181,8 @@ _TEXTS = {
         "You will enjoy it.",
     ),
 }
-_STEP = 500
-"""Prices are multiples of this."""
-_LEAST = 0.5
-"""No seller goes below this share of the budget."""
+_STEP = 500  # prices are multiples of this
+_LEAST = 0.5  # no seller goes below this share of the budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,49 +198,47 @@ class Temper:
     cut: float
     """What each discount takes off, as a share of the budget."""
     guess: int
-    """The budget that is taken for granted where none was named."""
+    """The budget that the seller assumes while the buyer names none."""
     greets: bool
-    """Begins without a question."""
+    """Whether the first line is a greeting instead of a question."""
     asks_budget: bool
     chat: float
-    """How often it praises the car before it names a price."""
+    """How often the seller praises the car before naming a price."""
     brand: str = ""
-    """Offered instead of the brand that is wanted, if not empty."""
+    """A brand to offer instead of the wanted one; empty for none."""
 
 
 Manner = Callable[[Request, Notes], Temper]
-"""From an episode so far to how the seller goes on."""
+"""A function that chooses the temper of a seller from the episode so far."""
 
 
-class CarSeller:
-    """Says what its manner tells it to."""
+class CarSeller(_Seller):
+    """A seller with a temper that a `Manner` chooses."""
 
     def __init__(self, manner: Manner) -> None:
         self._manner = manner
 
-    def act(self, requests: Sequence[Request]) -> list[Reply]:
-        """A line for each request."""
-        return [Reply(_line(request, self._manner) + "\n") for request in requests]
-
-
-def _line(request: Request, manner: Manner) -> str:
-    notes = take_notes(request)
-    chance = turn_chance(request)
-    temper = manner(request, notes)
-    if temper.brand in notes.offered and notes.brand not in notes.offered and chance.random() < 0.5:
-        return _say("switch", notes, temper, chance)
-    if notes.brand not in notes.offered:
-        notes = replace(notes, brand=temper.brand or notes.brand)
-    if notes.offered and not notes.price and chance.random() < temper.chat:
-        return _say("praise", notes, temper, chance)
-    question = _question(notes, temper)
-    if question:
-        return _say(question, notes, temper, chance)
-    return _STYLES[temper.style](notes, temper, chance)
+    def _line(self, request: Request) -> str:
+        notes = take_notes(request)
+        chance = turn_chance(request)
+        temper = self._manner(request, notes)
+        # A seller with a wrong brand offers that one first, and may switch when the buyer insists.
+        if temper.brand in notes.offered and notes.brand not in notes.offered and chance.random() < 0.5:
+            return _say("switch", notes, temper, chance)
+        if notes.brand not in notes.offered:
+            notes = replace(notes, brand=temper.brand or notes.brand)
+        if notes.offered and not notes.price and chance.random() < temper.chat:
+            return _say("praise", notes, temper, chance)
+        if not notes.said:
+            return _say("hello" if temper.greets else "car", notes, temper, chance)
+        budget_open = not notes.budget and "budget" not in notes.asked and not notes.price
+        if temper.asks_budget and budget_open:
+            return _say("budget", notes, temper, chance)
+        return _STYLES[temper.style](notes, temper, chance)
 
 
 def _by_discounts(notes: Notes, temper: Temper, chance: Random) -> str:
-    """MSRP, a price, and then a discount each time."""
+    """Name the MSRP, then a price, then a discount each time."""
     if not notes.msrp:
         return _say("present", notes, temper, chance)
     if not notes.price:
@@ -239,23 +248,23 @@ def _by_discounts(notes: Notes, temper: Temper, chance: Random) -> str:
 
 
 def _by_features(notes: Notes, temper: Temper, chance: Random) -> str:
-    """All features, two at a time, and a price that stays but for one step."""
+    """Name all features, two at a time, then a price with at most one discount."""
     if "features" not in notes.asked and not notes.features:
         return _say("features", notes, temper, chance)
-    untold = [feature for feature in notes.features if feature not in notes.told]
-    if untold or not notes.told:
+    missing = _missing_features(notes)
+    if missing or not notes.told:
         kind = "tell" if notes.told else "show"
-        return _say(kind, notes, temper, chance, features=untold[:2] or [chance.choice(CHOICES["features"])])
+        return _say(kind, notes, temper, chance, features=missing[:2] or [chance.choice(CHOICES["features"])])
     return _one_step(notes, temper, chance, "full offer", "praise")
 
 
 def _by_brevity(notes: Notes, temper: Temper, chance: Random) -> str:
-    """A price as soon as the car is known, then at most one lower one."""
+    """Name a price as soon as the car is known, then at most one lower one."""
     return _one_step(notes, temper, chance, "quick", "hold")
 
 
 def _one_step(notes: Notes, temper: Temper, chance: Random, first: str, then: str) -> str:
-    """A price, at most one lower one, and words."""
+    """Name a price, at most one lower one, and then only talk."""
     if not notes.price:
         return _say(first, notes, temper, chance, price=temper.ask)
     if notes.offers == 1 and chance.random() < 0.5:
@@ -266,12 +275,9 @@ def _one_step(notes: Notes, temper: Temper, chance: Random, first: str, then: st
 _STYLES = {"discounts": _by_discounts, "features": _by_features, "concise": _by_brevity}
 
 
-def _question(notes: Notes, temper: Temper) -> str:
-    """Return the question that comes before anything else, if there is one."""
-    if not notes.said:
-        return "hello" if temper.greets else "car"
-    unknown = not notes.budget and "budget" not in notes.asked and not notes.price
-    return "budget" if temper.asks_budget and unknown else ""
+def _missing_features(notes: Notes) -> list[str]:
+    """Return the features that the buyer wants and the seller did not name yet."""
+    return [feature for feature in notes.features if feature not in notes.told]
 
 
 def _budget(notes: Notes, temper: Temper) -> int:
@@ -281,9 +287,8 @@ def _budget(notes: Notes, temper: Temper) -> int:
 def _say(
     kind: str, notes: Notes, temper: Temper, chance: Random, price: float = 1.0, features: Sequence[str] = ()
 ) -> str:
-    """A sentence of that kind, if possible one that was not said yet; the price is a multiple of the budget."""
-    brand = notes.brand or "Toyota"
-    car = a_car(brand, notes.type or "sedan")
+    """Return a sentence of a kind, if possible a new one; the price is a multiple of the budget."""
+    car = a_car(notes.brand or "Toyota", notes.type or "sedan")
     budget = _budget(notes, temper)
     names = {
         "a_car": car,
@@ -293,22 +298,23 @@ def _say(
         "features": listed(features) if features else "",
     }
     lines = [text.format_map(names) for text in _TEXTS[kind]]
-    return chance.choice([line for line in lines if line not in notes.said] or lines)
+    new_lines = [line for line in lines if line not in notes.said]
+    return chance.choice(new_lines or lines)
 
 
 def _rounded(dollars: float) -> int:
     return max(_STEP, round(dollars / _STEP) * _STEP)
 
 
-_BEST_STEP = 100
+_BEST_STEP = 100  # prices of the best seller are multiples of this
+# Prices as multiples of the budget, one after the other until the buyer accepts one.
 _LADDERS = {
     "discounts": (1.17, 1.14, 1.11, 1.08, 1.05, 1.02, 0.99),
     "features": (1.15, 1.12, 1.09, 1.06, 1.03, 1.0),
     "impatient": (1.1, 1.05, 1.0, 0.85),
 }
-"""Prices as multiples of the budget, one after the other until the buyer takes one."""
+# A multiple of the budget. Only buyers who love discounts learn it: it makes the first price a discount.
 _MSRP = 1.35
-"""As a multiple of the budget; told only to those who want discounts: it makes the first price one."""
 _OFFERS = (
     "I can sell it for {}.",
     "I can give you a discount. Now it is {}.",
@@ -316,42 +322,37 @@ _OFFERS = (
     "Special discount for you: {}.",
 )
 _MOST_AT_ONCE = 3
-SELLER_SENTENCES = (*_RANDOM_TEXTS, *(text for texts in _TEXTS.values() for text in texts), *_OFFERS, "It also has.")
-"""All that sellers say, with names of what is filled in in braces."""
+SELLER_SENTENCES = (*_RANDOM_TEXTS, *chain.from_iterable(_TEXTS.values()), *_OFFERS, "It also has.")
+"""All sentences of sellers, with names in braces for the parts that vary."""
 
 
-class BestSeller:
-    """Plays the best response to each strategy of the scripted buyer; it sees no profile, only lines."""
+class BestSeller(_Seller):
+    """The best response to each strategy of the scripted buyer. It does not see the profile either."""
 
-    def act(self, requests: Sequence[Request]) -> list[Reply]:
-        """A line for each request."""
-        return [Reply(_best_line(take_notes(request)) + "\n") for request in requests]
-
-
-def _best_line(notes: Notes) -> str:
-    if not notes.said:
-        return "Hello! What car are you looking for?"
-    if not notes.budget and "budget" not in notes.asked:
-        return "What is your budget?"
-    car = a_car(notes.brand, notes.type)
-    if not notes.features and "features" not in notes.asked:
-        return "Which features do you need?"
-    untold = [feature for feature in notes.features if feature not in notes.told]
-    named = listed(untold[:_MOST_AT_ONCE]) if untold else ""
-    if notes.strategy == "impatient" and not notes.told:
-        return f"{car[0].upper()}{car[1:]} with {listed(untold[:2])} for {_price(notes)}."
-    if untold and not notes.told:
-        return f"I have {car} with {named}."
-    if notes.strategy == "discounts" and not notes.msrp:
-        return f"{f'It also has {named}. ' if untold else ''}The MSRP is {_dollars(_MSRP * notes.budget)}."
-    if untold:
-        return f"It also has {named}. The price is {_price(notes)}."
-    return _OFFERS[notes.offers % len(_OFFERS)].format(_price(notes))
-
-
-def _price(notes: Notes) -> str:
-    ladder = _LADDERS[notes.strategy or "features"]
-    return _dollars(ladder[min(notes.offers, len(ladder) - 1)] * notes.budget)
+    def _line(self, request: Request) -> str:
+        notes = take_notes(request)
+        # Learn the car, the budget and the features, each by one question.
+        if not notes.said:
+            return "Hello! What car are you looking for?"
+        if not notes.budget and "budget" not in notes.asked:
+            return "What is your budget?"
+        car = a_car(notes.brand, notes.type)
+        if not notes.features and "features" not in notes.asked:
+            return "Which features do you need?"
+        missing = _missing_features(notes)
+        named = listed(missing[:_MOST_AT_ONCE]) if missing else ""
+        ladder = _LADDERS[notes.strategy or "features"]
+        price = _dollars(ladder[min(notes.offers, len(ladder) - 1)] * notes.budget)
+        # Impatient buyers get car and price in one short line, the others all features before the first price.
+        if notes.strategy == "impatient" and not notes.told:
+            return f"{car[0].upper()}{car[1:]} with {listed(missing[:2])} for {price}."
+        if missing and not notes.told:
+            return f"I have {car} with {named}."
+        if notes.strategy == "discounts" and not notes.msrp:
+            return f"{f'It also has {named}. ' if missing else ''}The MSRP is {_dollars(_MSRP * notes.budget)}."
+        if missing:
+            return f"It also has {named}. The price is {price}."
+        return _OFFERS[notes.offers % len(_OFFERS)].format(price)
 
 
 def _dollars(value: float) -> str:
@@ -359,22 +360,28 @@ def _dollars(value: float) -> str:
 
 
 PROB_MATCHED = 0.6
-"""Share of the sellers who change to the style that the buyer likes as soon as the buyer shows it."""
+"""Share of the sellers who adopt the style that the buyer likes as soon as the buyer shows it."""
 
 _STYLE_FOR = {"discounts": "discounts", "features": "features", "impatient": "concise"}
 
+# The range of the first price, as multiples of the budget.
 _ASKS = {"discounts": (1.1, 1.25), "features": (0.95, 1.2), "concise": (0.95, 1.2)}
-"""From which to which multiple of the budget sellers of a style ask at first."""
 
 
 def mixture(prob_matched: float, style: str | None = None) -> Manner:
-    """Sellers of any temper; that share of them matches the buyer, the others keep a style, or the one given."""
+    """Return a manner that draws a temper per episode.
+
+    Args:
+        prob_matched: share of the sellers who adapt their style to the buyer.
+        style: the style of all others; None: each draws one.
+    """
 
     def temper(request: Request, notes: Notes) -> Temper:
+        # Drawn from the seed alone, so that a seller keeps the temper for the whole episode.
         chance = Random(f"temper {request.seed}")
         matched = chance.random() < prob_matched
-        own = style or chance.choice(("discounts", "features", "concise"))
-        style_now = _STYLE_FOR[notes.strategy] if matched and notes.strategy else own
+        first_style = style or chance.choice(("discounts", "features", "concise"))
+        style_now = _STYLE_FOR[notes.strategy] if matched and notes.strategy else first_style
         return Temper(
             style=style_now,
             ask=chance.uniform(*_ASKS[style_now]),
@@ -406,5 +413,5 @@ PLAYERS = {
 
 
 def recording(task_name: str, env: Mapping[str, Any]) -> Recording:
-    """The recipe, whatever the reward and the buyer."""
+    """Return the recipe of the dataset, which is the same for every reward and buyer."""
     return Recording(policy=PLAYERS["behaviour"](env), start=lambda seed, index: Start(recording_seed(seed, index)))

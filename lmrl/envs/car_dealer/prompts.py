@@ -1,7 +1,7 @@
-"""Prompts of Car Dealer for a chat model that sells, and for models that act as the buyer.
+"""Prompts of Car Dealer for a chat model as the seller, and for models as the buyer.
 
-The paper has no script for a chat model that sells. Its trained buyer reads the whole dialogue behind a line that says
-whom they play (appendix C.8), and is sampled.
+The paper has no prompt for a chat model that sells. Its trained buyer reads one line with the profile and then the
+whole dialogue (appendix C.8); replies are sampled.
 """
 
 from collections.abc import Mapping
@@ -68,14 +68,19 @@ def _dialogue(request: PartnerRequest) -> PartnerDialogue:
     heard = (first, *request.heard[1:])
     if not request.begin:
         return heard, tuple(request.said)
-    # Asked once more after what they said last: nothing was heard in between.
+    # The environment demands a decision after the buyer's last reply, so the beginning takes the seller's turn.
     return (*heard, request.begin), tuple(request.said)
 
 
 def _instructions(facts: Mapping[str, Any]) -> str:
-    known = {name: facts[name] for name in ("personality", "brand", "type", "budget")}
-    strategy = _STRATEGIES.get(facts.get("strategy", ""), "")
-    return _BUYER.format(**known, features=", ".join(facts["features"]), strategy=strategy)
+    return _BUYER.format(
+        personality=facts["personality"],
+        brand=facts["brand"],
+        type=facts["type"],
+        budget=facts["budget"],
+        features=", ".join(facts["features"]),
+        strategy=_STRATEGIES.get(facts.get("strategy", ""), ""),
+    )
 
 
 PARTNER = PartnerPrompts(_dialogue, _instructions, 1.0, others=("dealer",))

@@ -1,7 +1,8 @@
-"""The texts of Car Dealer that are one token each: words of both speakers' sentences, and sums in thousands."""
+"""The texts of Car Dealer that are one token each: words of the seller's and the buyer's sentences, and sums."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from lmrl.envs.car_dealer.env import HEADER
@@ -11,28 +12,24 @@ from lmrl.envs.task import TaskTokens, words_as_tokens
 
 __all__ = ["tokens"]
 
+# Sums up to this many thousands of dollars begin with one token: the highest MSRP is 1.35 times a budget of 90.
 _MOST = 150
-"""Thousands of dollars up to which a sum begins with one token: the dearest MSRP is 1.35 times a budget of 90."""
 
 
 def tokens(env: Mapping[str, Any]) -> TaskTokens:
-    """The words of sentences, wishes and brands, the thousands of a sum of money and what follows its comma."""
-    sentences = [*_texts(SENTENCES), *TERSE.values(), *_texts(HINTS), *_texts(MANNERS), *SELLER_SENTENCES]
-    named = [*CHOICES["brand"], *map(noun, CHOICES["type"]), listed(CHOICES["features"])]
-    words = [re.sub(r"\{\w+\}", "", text) for text in sentences]
-    inside = (f" {text}" for text in (*words, *named))  # of a line, after a space
-    sums = {f"{space}${thousands}": _tens(thousands) for thousands in range(1, _MOST + 1) for space in ("", " ")}
-    found = words_as_tokens([*words, *named, *inside, " a an and"], lines=[HEADER, ".\n", "!\n", *_hundreds()])
-    return TaskTokens({**found.parts, **sums})
-
-
-def _texts(kinds: Mapping[str, Iterable[str]]) -> list[str]:
-    return [text for texts in kinds.values() for text in texts]
-
-
-def _tens(thousands: int) -> tuple[str, ...]:
-    return ("$", f"{thousands // 10} ten thousands", f"{thousands % 10} thousands")
-
-
-def _hundreds() -> list[str]:
-    return [f",{hundreds}00" for hundreds in range(10)]
+    """The words of sentences, wishes and brands, and the thousands and the hundreds of a sum of money."""
+    sentences = [*chain.from_iterable(SENTENCES.values()), *TERSE.values(), *chain.from_iterable(HINTS.values())]
+    sentences += [*chain.from_iterable(MANNERS.values()), *SELLER_SENTENCES]
+    # The braces stand for names, which have tokens of their own.
+    texts = [re.sub(r"\{\w+\}", "", sentence) for sentence in sentences]
+    texts += [*CHOICES["brand"], *map(noun, CHOICES["type"]), listed(CHOICES["features"])]
+    # A word inside a line begins with a space, which is part of its token.
+    texts += [f" {text}" for text in texts]
+    lines = [HEADER, ".\n", "!\n", *(f",{hundreds}00" for hundreds in range(10))]
+    parts = dict(words_as_tokens([*texts, " a an and"], lines=lines).parts)
+    # "$31" in "$31,000" is one token, made of the parts "$", 3 ten thousands and 1 thousand.
+    for thousands in range(1, _MOST + 1):
+        digits = ("$", f"{thousands // 10} ten thousands", f"{thousands % 10} thousands")
+        parts[f"${thousands}"] = digits
+        parts[f" ${thousands}"] = digits
+    return TaskTokens(parts)

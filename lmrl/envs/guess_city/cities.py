@@ -1,9 +1,9 @@
-"""The hundred cities of Guess My City, what is true of them, and which of them and of their countries a text names."""
+"""The hundred cities of Guess My City with their facts, and a search for cities and countries in a text."""
 
 import csv
 import re
 import unicodedata
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -13,6 +13,7 @@ __all__ = [
     "Places",
     "Topic",
     "cities",
+    "cities_by_name",
     "city_named",
     "country_names",
     "phrases_in",
@@ -25,19 +26,20 @@ __all__ = [
 _WORD = re.compile(r"[a-z0-9]+")
 _SIGNS = {"+": "plus", "-": "minus"}
 _OFFSET = re.compile(r"\b(?:utc|gmt) ?([+-])")
-_LONGEST = 12
+_LONGEST = 12  # words of the longest phrase
 
 
 @lru_cache(maxsize=1 << 16)
 def plain_words(text: str) -> tuple[str, ...]:
-    """Small letters and digits without accents, cut at everything else."""
-    bare = unicodedata.normalize("NFKD", text.replace("n't", " not").replace("n\u2019t", " not"))
-    small = "".join(sign for sign in bare if not unicodedata.combining(sign)).lower()
-    return tuple(_WORD.findall(_OFFSET.sub(lambda found: f"utc {_SIGNS[found[1]]} ", small)))
+    """Return the words of a text in lower case, without accents and punctuation."""
+    decomposed = unicodedata.normalize("NFKD", text.replace("n't", " not").replace("n\u2019t", " not"))
+    lower = "".join(sign for sign in decomposed if not unicodedata.combining(sign)).lower()
+    # Keep the sign of a time zone, which is the only punctuation with a meaning: "UTC+3" is "utc plus 3".
+    return tuple(_WORD.findall(_OFFSET.sub(lambda match: f"utc {_SIGNS[match[1]]} ", lower)))
 
 
 def stemmed_words(text: str) -> tuple[str, ...]:
-    """The same words without the ending of the plural."""
+    """Return the words of a text without the ending of the plural."""
     return tuple(map(_stem, plain_words(text)))
 
 
@@ -49,36 +51,36 @@ def _stem(word: str) -> str:
 
 
 def phrases_in(words: tuple[str, ...], phrases: Container[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The phrases in a text from left to right; of those that overlap, the one that begins first, then the longest."""
-    place = 0
+    """Find phrases from left to right; of those that overlap, the one that begins first counts, then the longest."""
+    start = 0
     found = []
-    while place < len(words):
-        for length in range(min(_LONGEST, len(words) - place), 0, -1):
-            phrase = words[place : place + length]
+    while start < len(words):
+        for length in range(min(_LONGEST, len(words) - start), 0, -1):
+            phrase = words[start : start + length]
             if phrase in phrases:
                 found.append(phrase)
-                place += length
+                start += length
                 break
         else:
-            place += 1
+            start += 1
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class City:
-    """A city. Its place in `cities` is its number in the deterministic mode."""
+    """A city. Its index in `cities` is its number in the deterministic mode."""
 
     name: str
-    """The name of today."""
+    """Today's name."""
     aliases: tuple[str, ...]
     """Old names and other spellings."""
     country: str
     facts: Mapping[str, tuple[str, ...]]
-    """What is true, by topic; nothing where there is nothing (no sea, no river)."""
+    """Facts by topic; empty if there are none (no sea, no river)."""
     general: Mapping[str, tuple[str, ...]]
-    """The same in general terms, which fit many cities ("a palace"); where there are none, the facts themselves."""
+    """Facts in general terms that fit many cities ("a palace"); the facts themselves if there are no such terms."""
     disputed: str = ""
-    """A country of which it is disputed whether the city belongs to it."""
+    """A country that claims the city."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,87 +94,83 @@ class City:
 
 @dataclass(frozen=True, eq=False)
 class Topic:
-    """Something to talk about."""
+    """A subject of questions and answers, such as the continent or the food."""
 
     name: str
     closed: bool
-    """Whether what is not listed is false (there is one continent, but more than one dish)."""
+    """Whether everything that is not listed is false (there is one continent, but more than one dish)."""
     keywords: tuple[str, ...]
-    """Words and phrases that show that a question is about it."""
+    """Words and phrases that show that a question is about the topic."""
     sentences: tuple[str, ...]
-    """How a fact is told."""
+    """Answers with a place for a fact."""
     without: tuple[str, ...]
-    """How it is told that there is nothing."""
+    """Answers for a city without such facts."""
     questions: tuple[str, ...]
-    """How it is asked for."""
     synonyms: tuple[tuple[str, str], ...]
-    """Other words for facts."""
+    """Other words for facts, and the facts."""
 
 
 @lru_cache(maxsize=1)
 def cities() -> tuple[City, ...]:
-    """All cities, in the order of the original's list. Names are those of today."""
+    """All cities in the order of the original's list, with today's names."""
     countries = {row["country"]: row for row in _rows("countries.tsv")}
-    return tuple(_city(row, countries[row["country"]]) for row in _rows("cities.tsv"))
+    found = []
+    for row in _rows("cities.tsv"):
+        country = countries[row["country"]]
+        own = dict(map(_pair, _listed(row["own"], ";;")))
+        facts: dict[str, tuple[str, ...]] = {}
+        general: dict[str, tuple[str, ...]] = {}
+        for topic in topics():
+            name = topic.name
+            # The most specific source counts: exceptions of the city, then its row, then its country.
+            facts[name] = _listed(own.get(name) or row.get(name) or country.get(name) or "")
+            general[name] = _listed(country.get(f"general {name}", "")) or _in_general(name, facts[name])
+        aliases = _listed(row["aliases"])
+        found.append(City(row["city"], aliases, row["country"], facts, general, own.get("disputed", "")))
+    return tuple(found)
 
 
 @lru_cache(maxsize=1)
 def topics() -> tuple[Topic, ...]:
-    """All topics; of two that fit equally well, a question is about the first."""
-    return tuple(
-        Topic(
+    """All topics; of two that fit a question equally well, the first counts."""
+    found = []
+    for row in _rows("topics.tsv"):
+        topic = Topic(
             name=row["topic"],
             closed=row["kind"] == "closed",
             keywords=_listed(row["keywords"]),
             sentences=_listed(row["sentences"], "|"),
             without=_listed(row["without"], "|"),
             questions=_listed(row["questions"], "|"),
-            synonyms=tuple(_pair(text) for text in _listed(row["synonyms"])),
+            synonyms=tuple(map(_pair, _listed(row["synonyms"]))),
         )
-        for row in _rows("topics.tsv")
-    )
+        found.append(topic)
+    return tuple(found)
 
 
 @lru_cache(maxsize=1)
 def country_names() -> Mapping[str, tuple[str, ...]]:
-    """Every name of each country that has a city here."""
+    """All names of each country that has a city in the game."""
     return {row["country"]: (row["country"], *_listed(row["aliases"])) for row in _rows("countries.tsv")}
 
 
 @lru_cache(maxsize=1)
-def _by_name() -> Mapping[str, City]:
+def cities_by_name() -> Mapping[str, City]:
+    """All cities in the same order, by today's name."""
     return {city.name: city for city in cities()}
 
 
 def city_named(name: str) -> City:
-    """The city with that name of today.
+    """Return the city with that name (today's).
 
     Raises:
         KeyError: if there is none.
     """
-    return _by_name()[name]
-
-
-def _city(row: Mapping[str, str], country: Mapping[str, str]) -> City:
-    own = dict(_pair(text) for text in _listed(row["own"], ";;"))
-    sources = (own, row, country)
-    told = {topic.name: next((s[topic.name] for s in sources if s.get(topic.name)), "") for topic in topics()}
-    facts = {topic: _listed(text) for topic, text in told.items()}
-    return City(
-        name=row["city"],
-        aliases=_listed(row["aliases"]),
-        country=row["country"],
-        facts=facts,
-        general={
-            topic: _listed(country.get(f"general {topic}", "")) or _in_general(topic, values)
-            for topic, values in facts.items()
-        },
-        disputed=own.get("disputed", ""),
-    )
+    return cities_by_name()[name]
 
 
 def _in_general(topic: str, values: tuple[str, ...]) -> tuple[str, ...]:
-    """The general terms for facts, by the words that stand in them."""
+    """Return the general terms for facts, by the words that occur in them."""
     terms = _terms().get(topic, {})
     found: list[str] = []
     for value in values:
@@ -183,14 +181,14 @@ def _in_general(topic: str, values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1)
-def _terms() -> Mapping[str, Mapping[tuple[str, ...], tuple[str, ...]]]:
-    """By topic, from words in facts to the general terms that they call for; no word at all calls for some."""
-    terms: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {}
+def _terms() -> Mapping[str, Mapping[tuple[str, ...], list[str]]]:
+    """Return, for each topic, the general terms by a phrase of a fact; the phrase ``("",)`` stands for any fact."""
+    terms: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for row in _rows("general.tsv"):
-        own = terms.setdefault(row["topic"], {})
+        of_topic = terms.setdefault(row["topic"], {})
         for text in _listed(row["words"]):
-            phrase = stemmed_words(text) or ("",)
-            own[phrase] = (*own.get(phrase, ()), row["general"])
+            # A text without words, such as "*", stands for any fact.
+            of_topic.setdefault(stemmed_words(text) or ("",), []).append(row["general"])
     return terms
 
 
@@ -208,7 +206,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-# Longer phrases in which a name does not name a city or a country.
+# Phrases that contain the name of a city or a country but mean something else.
 _OTHERS = (
     "North America", "South America", "Latin America", "Central America", "Rio de la Plata", "de la", "a la",
     "Peking duck", "Peking opera", "New Mexico", "Gulf of Mexico", "South China Sea", "East China Sea",
@@ -218,51 +216,42 @@ _OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Names of today."""
+    """The cities and countries in a text, by today's names."""
 
     cities: frozenset[str]
-    """Of the hundred."""
+    """Cities of the game."""
     countries: frozenset[frozenset[str]]
-    """For each country named, what it may be: "Korea" may be two. Also those without a city here."""
+    """A set of possible countries for each name, since "Korea" may be two; countries without a city in the game too."""
 
 
 @lru_cache(maxsize=1 << 16)
 def places_in(text: str) -> Places:
-    """All places that a text names; of names that overlap, the longest counts ("Mexico City" is not in it "Mexico")."""
+    """Find all places in a text; of names that overlap, the longest counts ("Mexico City" does not name "Mexico")."""
     found_cities: set[str] = set()
     found_countries: set[frozenset[str]] = set()
-    for city, country in _named(plain_words(text)):
-        found_cities |= {city} if city else set()
-        found_countries |= {country} if country else set()
+    for name in phrases_in(plain_words(text), _lexicon()):
+        city, countries = _lexicon()[name]
+        if city:
+            found_cities.add(city)
+        if countries:
+            found_countries.add(countries)
     return Places(frozenset(found_cities), frozenset(found_countries))
 
 
-def _named(words: tuple[str, ...]) -> Iterator[tuple[str, frozenset[str]]]:
-    lexicon, longest = _lexicon()
-    place = 0
-    while place < len(words):
-        for length in range(longest.get(words[place], 0), 0, -1):
-            found = lexicon.get(words[place : place + length])
-            if found is not None:
-                yield found
-                place += length
-                break
-        else:
-            place += 1
-
-
 @lru_cache(maxsize=1)
-def _lexicon() -> tuple[Mapping[tuple[str, ...], tuple[str, frozenset[str]]], Mapping[str, int]]:
-    """From names to the city and the countries that they may mean; and how long names with that first word are."""
-    others = (files("lmrl.envs.guess_city") / "other_countries.txt").read_text(encoding="utf-8").splitlines()
-    meant: dict[tuple[str, ...], set[str]] = {}
-    for country, names in [*country_names().items(), *((name, (name,)) for name in others)]:
+def _lexicon() -> Mapping[tuple[str, ...], tuple[str, frozenset[str]]]:
+    """Return, for each name, the city that it means ("" if none) and the countries that it may mean."""
+    countries: dict[tuple[str, ...], set[str]] = {}
+    for country, names in country_names().items():
         for name in names:
-            meant.setdefault(plain_words(name), set()).add(country)
-    city_of = {plain_words(name): city.name for city in cities() for name in city.names}
-    lexicon = {name: (city_of.get(name, ""), frozenset(meant.get(name, ()))) for name in {*meant, *city_of}}
-    lexicon |= {plain_words(name): ("", frozenset()) for name in _OTHERS}
-    longest: dict[str, int] = {}
-    for words in lexicon:
-        longest[words[0]] = max(longest.get(words[0], 0), len(words))
-    return lexicon, longest
+            countries.setdefault(plain_words(name), set()).add(country)
+    for country in (files("lmrl.envs.guess_city") / "other_countries.txt").read_text(encoding="utf-8").splitlines():
+        countries.setdefault(plain_words(country), set()).add(country)
+    city_of: dict[tuple[str, ...], str] = {}
+    for city in cities():
+        city_of |= dict.fromkeys(map(plain_words, city.names), city.name)
+    lexicon: dict[tuple[str, ...], tuple[str, frozenset[str]]] = {}
+    for words in (*countries, *city_of):
+        lexicon[words] = (city_of.get(words, ""), frozenset(countries.get(words, ())))
+    # These come last: "Gulf of Mexico" takes the words of "Mexico" and means no place.
+    return lexicon | dict.fromkeys(map(plain_words, _OTHERS), ("", frozenset()))

@@ -1,4 +1,4 @@
-"""Scripted guessers of a city, and the recipe of the dataset. Sets of cities are integers with a bit for each.
+"""Scripted policies for Guess My City, and the recipe of the dataset. Sets of cities are integers with a bit for each.
 
 Source: LMRL-Gym, appendix C.7 and Table 1 (there two language models talk). The mixture is chosen so that success and
 length come near the published ones.
@@ -12,28 +12,14 @@ from math import log
 from random import Random
 from typing import Any
 
-from lmrl.envs.guess_city.cities import City, Topic, cities, country_names, plain_words, topics
+from lmrl.envs.guess_city.cities import City, Topic, cities, cities_by_name, country_names, plain_words, topics
 from lmrl.envs.guess_city.env import FOUND, HEADER
 from lmrl.envs.guess_city.oracle import PHRASES, truth
 from lmrl.envs.guess_city.reading import Reading, read_question, values_in
 from lmrl.envs.task import Recording, TaskTokens, recording_seed, turn_chance, words_as_tokens
 from lmrl.types import Policy, Reply, Request, Start
 
-__all__ = [
-    "EVERYWHERE",
-    "PLAYERS",
-    "SKILLS",
-    "CityGuesser",
-    "Skill",
-    "agreeing",
-    "any_question",
-    "best_topic",
-    "informed",
-    "members",
-    "of_skill",
-    "recording",
-    "tokens",
-]
+__all__ = ["EVERYWHERE", "PLAYERS", "SKILLS", "CityGuesser", "Skill", "agreeing", "members", "of_skill", "recording"]
 
 EVERYWHERE = (1 << len(cities())) - 1
 """All cities."""
@@ -41,41 +27,44 @@ EVERYWHERE = (1 << len(cities())) - 1
 
 @lru_cache(maxsize=1 << 16)
 def agreeing(question: str, answer: str) -> int:
-    """The cities of which the answer may be true; all where it says nothing.
+    """Return the cities for which an answer can be true; all cities if the answer is not informative.
 
-    A denial ("There is no sea here.") counts first, then facts that the answer names, then yes and no.
+    A denial ("There is no sea here.") counts first, then facts in the answer, then yes and no.
     """
     reading = read_question(question)
-    said = plain_words(answer)
+    words = plain_words(answer)
+    # A question that names a city and does not end the game was a wrong guess.
     if reading.places.cities:
         return EVERYWHERE & ~_where(lambda city: city.name in reading.places.cities)
     topic = reading.topic
-    if topic is not None and any(plain_words(text) == said for text in topic.without):
+    if topic is not None and words in map(plain_words, topic.without):
         return _where(lambda city: not city.facts[topic.name])
     if topic is not None and not reading.about_country:
         named = values_in(answer, topic)
         if named:
             return _where(lambda city: not named.isdisjoint(city.every(topic.name))) or EVERYWHERE
-    if said[:1] in (("yes",), ("no",), ("not",)) and (reading.about_country or topic is not None):
-        return _saying(reading, said[0] == "yes") or EVERYWHERE
+    if words[:1] in (("yes",), ("no",), ("not",)) and (reading.about_country or topic is not None):
+        yes, no = _truths(reading)
+        return (yes if words[0] == "yes" else no) or EVERYWHERE
     return EVERYWHERE
 
 
 def members(some: int) -> list[City]:
     """The cities of a set, in order."""
-    return [city for place, city in enumerate(cities()) if some >> place & 1]
+    return [city for index, city in enumerate(cities()) if some >> index & 1]
 
 
 @lru_cache(maxsize=1 << 14)
 def best_topic(some: int) -> Topic:
-    """The topic of which the answer to an open question is expected to leave the fewest of these cities."""
+    """Return the topic for which the answer to an open question leaves the fewest of these cities on average."""
+    # Rounded, so that the first of equals wins on every machine.
     return min(topics(), key=lambda topic: round(_remaining(members(some), topic), 9))
 
 
 def _remaining(some: list[City], topic: Topic) -> float:
-    """The expected logarithm of the number of remaining cities, if the answer contains only general terms."""
-    weight: dict[str, float] = defaultdict(float)
-    count: dict[str, int] = defaultdict(int)
+    """Return the expected logarithm of the number of remaining cities after an answer in general terms."""
+    weight: dict[str, float] = defaultdict(float)  # proportional to the probability of each answer
+    count: dict[str, int] = defaultdict(int)  # cities that agree with it
     for city in some:
         values = city.general[topic.name] or ("",)
         for value in values:
@@ -84,18 +73,19 @@ def _remaining(some: list[City], topic: Topic) -> float:
     return sum(weight[value] * log(count[value]) for value in weight)
 
 
-def _saying(reading: Reading, yes: bool) -> int:
-    """The cities where the answer is yes, or is no."""
-    return sum(1 << place for place, said in enumerate(_truths(reading)) if said is yes)
-
-
 @lru_cache(maxsize=1 << 12)
-def _truths(reading: Reading) -> tuple[bool | None, ...]:
-    return tuple(truth(city, reading) for city in cities())
+def _truths(reading: Reading) -> tuple[int, int]:
+    """Return the cities for which the answer to a question is yes, and those for which it is no."""
+    return _where(lambda city: truth(city, reading) is True), _where(lambda city: truth(city, reading) is False)
 
 
 def _where(holds: Callable[[City], bool]) -> int:
-    return sum(1 << place for place, city in enumerate(cities()) if holds(city))
+    """Return the set of cities for which a predicate holds."""
+    some = 0
+    for index, city in enumerate(cities()):
+        if holds(city):
+            some |= 1 << index
+    return some
 
 
 _GUESSES = ("Is it {}?", "Do you live in {}?", "Is your city {}?")
@@ -116,27 +106,27 @@ _PLAIN = ("Is it a big city?", "Is it a small city?", "Is it by the sea?", "Is t
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """How well a guesser plays."""
+    """The strength of a scripted policy."""
 
     memory: int
-    """How many answers it keeps in mind, the last ones, besides those to its guesses."""
+    """Number of the last answers that it remembers; it always remembers its wrong guesses."""
     patience: int
     """Number of questions after which it only guesses."""
     sure: int
-    """It also guesses as soon as no more than so many cities are left; 0: it asks as long as its patience lasts."""
+    """It also guesses as soon as at most this many cities are left; 0: it asks until its patience ends."""
     hunches: float
-    """Share of its questions that are yes/no questions about a city that it has in mind."""
+    """Share of yes-or-no questions about one of the cities that are left."""
 
 
 Strategy = Callable[[Request, Random], str]
-"""From what was said to the next question, without its line break."""
+"""A function from a request to the next question, without the line break."""
 
 
 class CityGuesser:
-    """Plays a strategy that may differ from episode to episode.
+    """A policy with a strategy per episode.
 
     Args:
-        strategy_of: from the seed of an episode to the strategy; see `informed` and its neighbors.
+        strategy_of: a function from the seed of an episode to the strategy, for example `informed`.
     """
 
     def __init__(self, strategy_of: Callable[[int], Strategy]) -> None:
@@ -148,29 +138,26 @@ class CityGuesser:
 
 
 def any_question(request: Request, chance: Random) -> str:
-    """Any question of a guesser, or any guess."""
+    """Ask any open question, or guess any city."""
     if chance.random() < 0.5:
         return _guess(chance.choice(cities()), chance)
     return chance.choice(chance.choice(topics()).questions)
 
 
 def informed(request: Request, chance: Random) -> str:
-    """Knows all facts, asks what tells most, and guesses when no more than two cities are left. Deterministic."""
-    left = EVERYWHERE
-    for question, answer in _said(request):
-        left &= agreeing(question, answer)
-    left = left or _not_guessed(request)
+    """Ask the most informative question, and guess when at most two cities are left; deterministic."""
+    left = _left(request, memory=len(request.actions))
     if left.bit_count() <= 2:
         return _GUESSES[0].format(members(left)[0].name)
-    asked = [*request.actions]
-    topic = best_topic(left)
-    # Somebody evaded the question: the other way to put it, and then any city.
-    fresh = [question for question in topic.questions if f"{question}\n" not in asked]
-    return fresh[0] if fresh else _guess(chance.choice(members(left)), chance)
+    # The best topic stays the best after an evasive answer: try its other questions, and then guess any city.
+    for question in best_topic(left).questions:
+        if f"{question}\n" not in request.actions:
+            return question
+    return _guess(chance.choice(members(left)), chance)
 
 
 def of_skill(skill: Skill) -> Strategy:
-    """Asks about what it did not ask yet, in any order, and guesses what agrees with the answers that it remembers."""
+    """Return a strategy that asks about new topics in random order, and guesses a city that agrees with its memory."""
 
     def ask(request: Request, chance: Random) -> str:
         left = _left(request, skill.memory)
@@ -186,28 +173,17 @@ def of_skill(skill: Skill) -> Strategy:
 
 
 def _left(request: Request, memory: int) -> int:
-    """The cities that agree with the answers in mind."""
-    said = _said(request)
-    guesses = [read_question(question).places.cities for question, _ in said]
-    forgotten = guesses.count(frozenset()) - memory
+    """Return the cities that agree with all guesses and with the last ``memory`` other answers."""
     left = EVERYWHERE
-    for (question, answer), guessed in zip(said, guesses, strict=True):
-        forgotten -= not guessed
-        if guessed or forgotten < 0:
+    not_guessed = EVERYWHERE
+    for question, answer in reversed([*zip(request.actions, request.observations[1:], strict=True)]):
+        if read_question(question).places.cities:
+            not_guessed &= agreeing(question, answer)
+        elif memory > 0:
+            memory -= 1
             left &= agreeing(question, answer)
-    return left or _not_guessed(request)
-
-
-def _not_guessed(request: Request) -> int:
-    """All but the wrong guesses: somebody said what is not in the table."""
-    left = EVERYWHERE
-    for question, answer in _said(request):
-        left &= agreeing(question, answer) if read_question(question).places.cities else EVERYWHERE
-    return left or EVERYWHERE
-
-
-def _said(request: Request) -> Sequence[tuple[str, str]]:
-    return [*zip(request.actions, request.observations[1:], strict=True)]
+    # A partner with a model may give answers that contradict the table: then only the guesses count.
+    return left & not_guessed or not_guessed or EVERYWHERE
 
 
 def _guess(city: City, chance: Random) -> str:
@@ -215,7 +191,7 @@ def _guess(city: City, chance: Random) -> str:
 
 
 def _hunch(city: City, request: Request, chance: Random) -> str:
-    """A yes/no question to which the answer would be yes if it was that city; "" if it was asked already."""
+    """Return a yes-or-no question with the answer yes for this city; "" if it was asked before."""
     kind = chance.randrange(len(_HUNCHES) + 2)
     if kind == len(_HUNCHES):
         question = chance.choice(_PLAIN)
@@ -228,13 +204,10 @@ def _hunch(city: City, request: Request, chance: Random) -> str:
 
 
 def _open_question(request: Request, chance: Random) -> str:
-    asked = set()
-    for action in request.actions:
-        topic = read_question(action).topic
-        if topic is not None:
-            asked.add(topic.name)
-    fresh = [topic for topic in topics() if topic.name not in asked] or topics()
-    return chance.choice(chance.choice(fresh).questions)
+    """Return a question about a topic that the policy did not ask about yet, if there is one."""
+    asked = {read_question(action).topic for action in request.actions}
+    new = [topic for topic in topics() if topic not in asked]
+    return chance.choice(chance.choice(new or topics()).questions)
 
 
 SKILLS: tuple[tuple[int, Skill], ...] = (
@@ -244,16 +217,14 @@ SKILLS: tuple[tuple[int, Skill], ...] = (
     (5, Skill(memory=4, patience=14, sure=0, hunches=0.5)),
     (8, Skill(memory=20, patience=14, sure=1, hunches=0.2)),
 )
-"""Out of a hundred episodes, how many are played with which skill."""
-
-_STRATEGIES = tuple((share, of_skill(skill)) for share, skill in SKILLS)
+"""The skills of the behaviour policy, each with its number of episodes out of a hundred."""
 
 
 @lru_cache(maxsize=1 << 12)
 def _graded(seed: int) -> Strategy:
-    """The strategy of an episode."""
-    strategies = [strategy for _, strategy in _STRATEGIES]
-    return Random(f"skill {seed}").choices(strategies, [share for share, _ in _STRATEGIES])[0]
+    """Return the strategy of the behaviour policy for an episode."""
+    shares, skills = zip(*SKILLS, strict=True)
+    return of_skill(Random(f"skill {seed}").choices(skills, shares)[0])
 
 
 def _always(strategy: Strategy) -> Callable[[int], Strategy]:
@@ -266,12 +237,20 @@ def _player(strategy_of: Callable[[int], Strategy]) -> Callable[[Mapping[str, An
 
 def tokens(env: Mapping[str, Any]) -> TaskTokens:
     """The words of names, facts, answers and questions, and the end of an answer."""
-    told = [text for topic in topics() for text in (*topic.sentences, *topic.without, *topic.questions)]
-    asked = [*_GUESSES, *(text for _, text in _HUNCHES), _COUNTRY, *_PLAIN]
-    places = [name for city in cities() for name in city.names] + [*country_names()]
-    facts = [fact for city in cities() for topic in topics() for fact in city.every(topic.name)]
-    inside = (f" {text}" for text in (*places, *facts))  # of a sentence, after a space
-    return words_as_tokens([*told, *PHRASES, FOUND, *asked, *inside], lines=[HEADER, ".\n"])
+    texts: list[str] = []
+    for topic in topics():
+        texts += [*topic.sentences, *topic.without, *topic.questions]
+    texts += [*PHRASES, FOUND, *_GUESSES, *dict(_HUNCHES).values(), _COUNTRY, *_PLAIN]
+    # Names and facts stand inside a sentence, where the token of a word begins with a space.
+    inside: list[str] = []
+    for city in cities():
+        inside += city.names
+    inside += country_names()
+    for city in cities():
+        for topic in topics():
+            inside += city.every(topic.name)
+    texts += [f" {text}" for text in inside]
+    return words_as_tokens(texts, lines=[HEADER, ".\n"])
 
 
 PLAYERS = {
@@ -282,16 +261,12 @@ PLAYERS = {
 
 
 def recording(task_name: str, env: Mapping[str, Any]) -> Recording:
-    """The recipe, whatever the partner. Of every hundred episodes in a row, each city has one."""
+    """Return the recipe of the dataset, which is the same for every partner."""
     return Recording(policy=PLAYERS["behaviour"](env), start=_start)
 
 
 def _start(seed: int, index: int) -> Start:
-    return Start(recording_seed(seed, index), {"city": _order(seed, index // len(cities()))[index % len(cities())]})
-
-
-@lru_cache(maxsize=64)
-def _order(seed: int, block: int) -> tuple[str, ...]:
-    names = [city.name for city in cities()]
-    Random(f"cities {seed} {block}").shuffle(names)
-    return tuple(names)
+    """Start an episode; each block of a hundred episodes has every city once, in a new order."""
+    names = [*cities_by_name()]
+    Random(f"cities {seed} {index // len(names)}").shuffle(names)
+    return Start(recording_seed(seed, index), {"city": names[index % len(names)]})

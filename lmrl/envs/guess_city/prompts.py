@@ -1,7 +1,7 @@
-"""Prompts of Guess My City for a chat model that plays, and for models that act as the resident.
+"""Prompts of Guess My City for a chat model as the policy, and for models as the resident.
 
-The paper has no script for a chat model that plays. Its trained resident reads one question without those before it
-(appendix C.7).
+The paper has no prompt for a chat model as the policy. As in the paper, a trained resident reads one question without
+the earlier ones (appendix C.7).
 """
 
 from collections.abc import Mapping

@@ -1,21 +1,19 @@
-"""The meaning of a question in Twenty Questions.
+"""The meaning of a question in Twenty Questions: the guess it makes, or the set of objects with the answer yes.
 
-The guess that it makes, or the set of objects for which the answer is yes.
+A guess is ``FRAME FILLER* NAME``. The frame is a phrase such as "Is it", "Are you thinking of" or "Could it be".
+Fillers are articles and words that only count or qualify ("a pair of", "some kind of", "big", "red"). Nothing but
+punctuation follows the name. Any other word may refer to another thing ("Is it bigger than a car?", "Is it a toy
+car?", "Is it a cat or a dog?"), so the question is then no guess.
 
-A guess is ``FRAME FILLER* NAME``: nothing before the name but the words in which a guess is put ("Is it", "Are you
-thinking of", "Could it be"), articles, words that only count or qualify ("a pair of", "some kind of", "big", "red"),
-and nothing after it but marks. Any other word may name another thing ("Is it bigger than a car?", "Is it a toy car?",
-"Is it a cat or a dog?"), so it makes the question no guess.
-
-The published rule asks a part-of-speech tagger, which has to be downloaded, for the nouns of the question: apart from
-"object", "something", "type", "kind" and words followed by "of", all must belong to a name of the hidden word, with
-which the question ends. Ours accepts no verb ("Do you drive a car?") and only known words before "of".
+The published rule needs a part-of-speech tagger, which would have to be downloaded: apart from "object", "something",
+"type", "kind" and words followed by "of", all nouns must belong to a name of the hidden word, and the question must end
+with it. Our rule accepts no verb ("Do you drive a car?") and only known words before "of".
 Source: LMRL-Gym, appendix C.6.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from types import MappingProxyType
 
 from lmrl.envs.twenty_questions.objects import Thing, everything, things, those_with
@@ -24,7 +22,7 @@ from lmrl.envs.twenty_questions.wording import best_match, exact_match, sort_mat
 __all__ = ["ENOUGH", "LONGEST", "Found", "clause_meaning", "compared", "guessed", "is_framed", "is_guess", "meaning"]
 
 LONGEST = 300
-"""Letters of the longest question that is read."""
+"""Number of letters above which a question counts as not understood."""
 
 _THING = (
     r"(?:it|this|that|the (?:hidden |secret )?(?:object|thing|item|word|answer)|your (?:object|thing|item|word|answer))"
@@ -50,13 +48,13 @@ _FILLERS = frozenset(
 
 
 def is_guess(question: str, variants: Sequence[str]) -> bool:
-    """Whether a question guesses the object that has these names, e.g. ``("Pants", "Pant", "Pair of pants")``."""
+    """Whether a question guesses the object with these names, e.g. ``("Pants", "Pant", "Pair of pants")``."""
     names = guessed(question)
     return any(_plain(name) in names for name in variants)
 
 
 def guessed(question: str) -> tuple[str, ...]:
-    """Return possible names in a guess: the question without its frame, then without one filler after the other.
+    """Return the possible names in a guess: the question without its frame, then with ever fewer fillers.
 
     >>> guessed("Is it a pair of big socks?")
     ('a pair of big socks', 'pair of big socks', 'big socks', 'socks')
@@ -65,29 +63,30 @@ def guessed(question: str) -> tuple[str, ...]:
 
 
 def is_framed(question: str) -> bool:
-    """Whether it begins as guesses do: ``Is it some kind of toy?``."""
+    """Whether a question begins like a guess: ``Is it some kind of toy?``."""
     return _guessed(question)[0]
 
 
 @lru_cache(maxsize=1 << 16)
 def _guessed(question: str) -> tuple[bool, tuple[str, ...]]:
     text = _plain(question)
-    framed = _FRAME.match(text)
-    text = text[framed.end() :] if framed else text
-    found = []
+    frame = _FRAME.match(text)
+    text = text[frame.end() :] if frame else text
+    names = []
+    # Remove one filler after the other. What is left at each step may be the name, since names can begin with one.
     while text:
-        found.append(text)
+        names.append(text)
         counted = _OF.match(text)
         first, _, rest = text.partition(" ")
         text = text[counted.end() :] if counted else rest if first in _FILLERS else ""
-    return framed is not None, tuple(found)
+    return frame is not None, tuple(names)
 
 
 def _plain(text: str) -> str:
     return " ".join(re.findall(r"[a-z0-9]+", text.lower()))
 
 
-# What people compare with: how large it looks in cm, and what it weighs in kg.
+# Things that people compare with: visible size in cm, and weight in kg.
 _YARDSTICKS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "ant": (0.5, 0.0001), "coin": (2, 0.006), "penny": (2, 0.003), "thumb": (6, 0.05), "finger": (8, 0.05),
@@ -102,10 +101,12 @@ _YARDSTICKS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "bicycle": (170, 12), "football field": (10_000, 1e6),
     }
 )  # fmt: skip
-_NUMBERS = {word: n for n, word in enumerate("zero one two three four five six seven eight nine ten".split())} | {
-    "a": 1, "an": 1, "twelve": 12, "fifteen": 15, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "hundred": 100,
-    "thousand": 1_000, "million": 1e6, "few": 3, "couple": 2, "half": 0.5,
+_NUMBERS: dict[str, float] = {
+    "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
+    "ten": 10, "a": 1, "an": 1, "twelve": 12, "fifteen": 15, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50,
+    "hundred": 100, "thousand": 1_000, "million": 1e6, "few": 3, "couple": 2, "half": 0.5,
 }  # fmt: skip
+# Units without the plural: the attribute of `Thing` that they measure, and the factor to cm, kg or dollars.
 _UNITS: Mapping[str, tuple[str, float]] = MappingProxyType(
     {
         "pound": ("weight", 0.4536), "lb": ("weight", 0.4536), "kilogram": ("weight", 1), "kilo": ("weight", 1),
@@ -126,55 +127,39 @@ _LESS = re.compile(
 _SAME = re.compile(r"\b(?:as (?:big|large|tall|long|heavy|small) as|(?:the|same) size (?:of|as)|size of|sized like)\b")
 _WEIGHT = re.compile(r"\b(?:weighs?|weight|heavier|lighter|heavy)\b")
 _PRICE = re.compile(r"\b(?:costs?|price|priced|worth|expensive|cheaper|buy)\b")
+# The thing or the number to compare with follows the last of these words.
 _SPLIT = re.compile(
     r"\b(?:than|inside of|inside|into|in|for|as|size of|under|over|at least)\b(?! (?:more|less|under|over)\b)"
 )
-_EQUAL = 1.6
+_EQUAL = 1.6  # two sizes are the same if their ratio is at most this
 
 
 def compared(words: tuple[str, ...]) -> int | None:
-    """The objects for which a comparison holds (bit ``i``: object ``i``); None if the question compares nothing known.
+    """Return the objects for which a comparison holds; None if the question compares nothing known.
 
     Args:
-        words: of the question, in small letters.
+        words: the words of the question in normal form.
     """
     text = " ".join(words)
-    same, more, less = (bool(rule.search(text)) for rule in (_SAME, _MORE, _LESS))
+    same = _SAME.search(text)
+    more = _MORE.search(text)
+    less = _LESS.search(text)
     if not (same or more or less) or not _SPLIT.search(text):
         return None
-    found = _yardstick(text)
-    if found is None:
+    yardstick = _yardstick(text)
+    if yardstick is None:
         return None
-    measure, value = found
-    if same:
-        return those_with(lambda thing: value / _EQUAL <= (_measured(thing, measure) or 0) <= value * _EQUAL)
-    if more:
-        return those_with(lambda thing: (_measured(thing, measure) or 0) > value)
+    measure, value = yardstick
 
-    def is_less(thing: Thing) -> bool:
-        size = _measured(thing, measure)
-        return size is not None and size < value
+    def holds(thing: Thing) -> bool:
+        size: float | None = getattr(thing, measure)
+        if same:
+            return value / _EQUAL <= (size or 0) <= value * _EQUAL
+        if more:
+            return (size or 0) > value
+        return size is not None and size < value  # a thing without price is not cheaper either
 
-    return those_with(is_less)
-
-
-def _measured(thing: Thing, measure: str) -> float | None:
-    value: float | None = getattr(thing, measure)
-    return value
-
-
-def _yardstick(text: str) -> tuple[str, float] | None:
-    """What is measured, and the value to compare with."""
-    rest = _SPLIT.split(text)[-1].split()
-    for place, word in enumerate(rest):
-        unit = _UNITS.get(word.rstrip("s") if word != "feet" else word)
-        if unit:
-            return unit[0], _number(rest[:place]) * unit[1]
-    measure = "price" if _PRICE.search(text) else "weight" if _WEIGHT.search(text) else "size"
-    if measure == "price" and rest and rest[-1].isdigit():  # $100
-        return measure, float(rest[-1])
-    value = _reference(tuple(word for word in rest if word not in _ARTICLES), measure)
-    return None if value is None else (measure, value)
+    return those_with(holds)
 
 
 _ARTICLES = frozenset(
@@ -182,92 +167,104 @@ _ARTICLES = frozenset(
 )
 
 
-def _number(words: list[str]) -> float:
-    """``a few hundred`` is 300; no number is 1."""
-    total = 1.0
-    for word in words:
-        total *= float(word) if word.isdigit() else _NUMBERS.get(word, 1)
-    return total
-
-
-def _reference(words: tuple[str, ...], measure: str) -> float | None:
-    name = " ".join(words) or "human"
+def _yardstick(text: str) -> tuple[str, float] | None:
+    """Return the attribute of `Thing` that a question compares, and the value to compare with."""
+    rest = _SPLIT.split(text)[-1].split()
+    # A number with a unit: "a few hundred pounds".
+    number = 1.0
+    for word in rest:
+        unit = _UNITS.get(word.rstrip("s") if word != "feet" else word)
+        if unit:
+            measure, factor = unit
+            return measure, number * factor
+        number *= float(word) if word.isdigit() else _NUMBERS.get(word, 1)
+    measure = "price" if _PRICE.search(text) else "weight" if _WEIGHT.search(text) else "size"
+    if measure == "price" and rest and rest[-1].isdigit():  # $100
+        return measure, float(rest[-1])
+    # A thing: a familiar one ("a breadbox"), or another object of the game. Without a name it is a person.
+    name = " ".join([word for word in rest if word not in _ARTICLES]) or "human"
     singular = name.removesuffix("s")
-    if measure != "price":
-        for word in (name, singular):
-            if word in _YARDSTICKS:
-                return _YARDSTICKS[word][0 if measure == "size" else 1]
+    known = _YARDSTICKS.get(name) or _YARDSTICKS.get(singular)
+    if known and measure != "price":
+        return measure, known[0 if measure == "size" else 1]
     thing = _by_name().get(name) or _by_name().get(singular)
-    return None if thing is None else _measured(thing, measure)
+    value: float | None = getattr(thing, measure, None)
+    return None if value is None else (measure, value)
 
 
 @lru_cache(maxsize=1)
 def _by_name() -> Mapping[str, Thing]:
-    return {name.lower(): thing for thing in things() for name in (*thing.variants, *thing.also)}
+    named: dict[str, Thing] = {}
+    for thing in things():
+        for name in (*thing.variants, *thing.also):
+            named[name.lower()] = thing
+    return named
 
 
 ENOUGH = 0.55
-"""Questions that match less well than this are not understood."""
-_SURE = 0.9
-"""A question about a sort of things is taken as a known one if it matches that well."""
+"""The least confidence with which a question counts as understood."""
+_SURE = 0.9  # confidence from which a known question goes before a guess of a sort
 _EXAMPLE = re.compile(r"(?<!look )(?<!shaped )(?<!sound )(?<!taste )(?<!feel )\b(?:such as|like|for example)\b")
 
 Found = tuple[float, int]
-"""How sure it is that a question was understood, from 0 to 1, and the objects for which it holds."""
+"""The confidence that a question was understood, from 0 to 1, and the set of objects for which the answer is yes."""
 
 
 @lru_cache(maxsize=1 << 14)
 def clause_meaning(words: tuple[str, ...]) -> Found:
-    """A guess of an object, a comparison, a guess of a sort ("a green vegetable"), or what a known question asks."""
+    """Understand a guess of an object or of a sort ("a green vegetable"), a comparison, or a known question."""
     text = " ".join(words)
-    named = _named(text)
-    if named:
-        return 1.0, named
+    # A guess of an object, by any of its names.
+    objects = 0
+    for name in guessed(text):
+        if name in _places():
+            objects |= 1 << _places()[name]
+    if objects:
+        return 1.0, objects
     yes = compared(words)
     if yes is not None:
         return 1.0, yes
     found = best_match(words)
-    told = stems(words)
-    if is_framed(text) and (len(told) == 1 or found[0] < _SURE):
-        sort = _sort(told)
+    known_stems = stems(words)
+    if is_framed(text) and (len(known_stems) == 1 or found[0] < _SURE):
+        sort = _sort(known_stems)
         if sort:
             return sort
+    # Examples only illustrate: "a toy such as a ball" is a toy.
     example = _EXAMPLE.search(text) if found[0] < _SURE else None
     if example and example.start():
         return max(found, clause_meaning(tuple(text[: example.start()].split())))
     return found if found[0] >= ENOUGH else (0.0, 0)
 
 
-def _sort(told: tuple[str, ...]) -> Found | None:
-    """A guess of a sort, perhaps with a quality: "a toy", "a green vegetable"; None if it is something else."""
-    if len(told) not in (1, 2):
+def _sort(known_stems: tuple[str, ...]) -> Found | None:
+    """Understand a guess of a sort, perhaps with a quality ("a toy", "a green vegetable"); None if it is no such."""
+    if len(known_stems) not in (1, 2):
         return None
-    parts = [sort_match(stem) for stem in told]
-    if None not in parts:
-        return 1.0, reduce(int.__and__, (part for part in parts if part is not None))
-    return (0.0, 0) if len(told) == 1 else None
-
-
-def _named(text: str) -> int:
-    return sum(1 << place for place in {_places()[name] for name in guessed(text) if name in _places()})
+    yes = everything()
+    for stem in known_stems:
+        holders = sort_match(stem)
+        if holders is None:
+            # One unknown word is a sort that the table does not have. Two words may be another question.
+            return (0.0, 0) if len(known_stems) == 1 else None
+        yes &= holders
+    return 1.0, yes
 
 
 @lru_cache(maxsize=1)
 def _places() -> dict[str, int]:
-    found: dict[str, int] = {}
-    for place, thing in enumerate(things()):
+    """Return the index of each object by all of its names in plain words, with and without a plural s."""
+    places: dict[str, int] = {}
+    for index, thing in enumerate(things()):
         for name in (*thing.also, *thing.variants):
-            for form in (name, f"{name}s"):
-                found[" ".join(re.findall(r"[a-z0-9]+", form.lower()))] = place
-    return found
+            places[_plain(name)] = index
+            places[_plain(f"{name}s")] = index
+    return places
 
 
-_BOTH = 0.7
-"""Two sides of "and" are taken apart if each matches that well."""
-_MOST_LINKS = 8
-"""Questions with more are not understood: each link multiplies the readings that are tried."""
-_LENT = 7
-"""At most so many words, less one, are left out of a side that lends the others its beginning or end."""
+_BOTH = 0.7  # confidence that every side of "and" needs
+_MOST_LINKS = 8  # questions with more links are not understood: each multiplies the readings to try
+_LENT = 7  # a side may borrow the words of another one except for up to 6 of them
 _NOT = frozenset({"not", "no", "never", "nothing"})
 _OPEN = re.compile(r"\W*(?:what|which|who|whose|when|where|how|why|tell|list|name|describe)\b", re.IGNORECASE)
 _RHETORICAL = re.compile(r"\W*\w+n['\u2019]?t\b", re.IGNORECASE)
@@ -279,12 +276,11 @@ _STARTS = frozenset("is are was were do does did can could would will might may 
 
 
 def meaning(question: str) -> int:
-    """The objects for which a question is answered by yes: bit ``i`` stands for object ``i`` of `things`.
+    """Return the set of objects for which the answer to a question is yes.
 
-    Understood, in this order: questions of the table; "or" (yes if either holds), "and", "not" (turned round, but not
-    in "Isn't it ...?", which is asked to hear yes); guesses by any name of an object; comparisons; and whatever shares
-    enough words with a question of the table. A question that is not understood, or that cannot be answered by yes or
-    no, holds for no object.
+    The rules, in this order: questions of the table; "or", "and" and "not" (which inverts the answer, except in "Isn't
+    it ...?"); guesses by any name of an object; comparisons; and questions that share enough words with one of the
+    table. The set is empty for a question that is not understood, or that yes and no cannot answer.
     """
     return _meaning(question) if len(question) <= LONGEST else 0
 
@@ -296,10 +292,16 @@ def _meaning(question: str) -> int:
     yes = exact_match(words_of(question))
     if yes is not None:
         return yes
+    # The commas of "a cat, a dog or a fox" also mean "or".
     words = words_of(question.replace(",", " or ") if " or " in question else question)
     if _RHETORICAL.match(question):
         words = tuple(word for word in words if word != "not")
-    words = _unfolded(words)
+    # Two clauses instead of one: "is it a tool used for cutting" becomes "is it a tool and is it used for cutting".
+    for place in range(3, len(words) - 1):
+        before = words[place - 1]
+        if words[place] in _PARTICIPLES and not (before in _NO_NOUNS or before.endswith("ly")):
+            words = (*words[:place], "and", "is", "it", *words[place:])
+            break
     if words.count("or") + words.count("and") > _MOST_LINKS:
         return 0
     sure, yes = _of(words)
@@ -311,61 +313,71 @@ def _of(words: tuple[str, ...]) -> Found:
     yes = exact_match(words)
     if yes is not None:
         return 1.0, yes
-    if "or" in words and (either := _either(words))[0]:
-        return either
-    if "and" in words and (both := _both(words))[0]:
-        return both
+    for link, understand in (("or", _either), ("and", _both)):
+        if link in words:
+            found = understand(words)
+            if found[0]:
+                return found
     if _NOT & set(words):
-        sure, rest = _of(tuple(word for word in words if word not in _NOT and word != "only"))
-        return sure, rest if "only" in words else everything() & ~rest
+        sure, yes = _of(tuple(word for word in words if word not in _NOT and word != "only"))
+        # "not only" does not negate.
+        return sure, yes if "only" in words else everything() & ~yes
     return clause_meaning(words)
 
 
-def _unfolded(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Two clauses instead of one: ``is it a tool used for cutting``, ``is it a tool and is it used for cutting``."""
-    for place in range(3, len(words) - 1):
-        before = words[place - 1]
-        if words[place] in _PARTICIPLES and not (before in _NO_NOUNS or before.endswith("ly")):
-            return (*words[:place], "and", "is", "it", *words[place:])
-    return words
-
-
 def _either(words: tuple[str, ...]) -> Found:
-    """Yes if one side holds; each is understood alone or with what another lends it."""
-    found = _sides(words, "or")
-    return max(sure for sure, _ in found), reduce(int.__or__, (yes for _, yes in found))
+    """Understand "or": the answer is yes if one side holds."""
+    sure = 0.0
+    yes = 0
+    for side_sure, side_yes in _sides(words, "or"):
+        sure = max(sure, side_sure)
+        yes |= side_yes
+    return sure, yes
 
 
 def _both(words: tuple[str, ...]) -> Found:
-    """Yes if all sides hold; a side that says nothing is left out, and so is what only describes a sort further."""
-    found = _sides(words, "and")
+    """Understand "and": the answer is yes if all sides hold."""
+    sides = _sides(words, "and")
+    first_sure, first_yes = sides[0]
     if not stems(words[: words.index("and")]):
-        found = found[1:]
-    elif found[0][0] == 1 and found[1][0] < _BOTH and is_framed(" ".join(words)):
-        return _BOTH, found[0][1]
-    sure = min(sure for sure, _ in found)
-    yes = reduce(int.__and__, (yes for _, yes in found))
-    return (sure, yes) if sure >= _BOTH or "not" in words or len(found) == 1 else (0.0, 0)
+        sides = sides[1:]  # the first side is only a frame ("is it an object and can it fly")
+    elif first_sure == 1 and sides[1][0] < _BOTH and is_framed(" ".join(words)):
+        return _BOTH, first_yes  # the other sides only describe the sort further
+    sure, yes = sides[0]
+    for side_sure, side_yes in sides[1:]:
+        sure = min(sure, side_sure)
+        yes &= side_yes
+    return (sure, yes) if sure >= _BOTH or "not" in words or len(sides) == 1 else (0.0, 0)
 
 
 def _sides(words: tuple[str, ...], link: str) -> list[Found]:
-    first, *others = _split(words, link)
-    borrowed = (first + others[-1][start:] for start in range(1, min(len(others[-1]), _LENT)))
-    return [_best(first, *borrowed), *(_side(first, other) for other in others)]
+    """Understand the sides of a link. A side may be incomplete and borrow the beginning or the end of another one."""
+    texts = f" {' '.join(words)} ".split(f" {link} ")
+    first, *others = [tuple(text.split()) for text in texts]
+    last = others[-1]
+    # "is it red or green fruit": the first side is "is it red fruit".
+    candidates = [first]
+    for start in range(1, min(len(last), _LENT)):
+        candidates.append(first + last[start:])
+    found = [_best(candidates)]
+    for side in others:
+        if side and (side[0] in _STARTS or compared(side) is not None):
+            found.append(_of(side))  # complete
+            continue
+        # "is it used for cooking or cleaning": the second side is "is it used for cleaning".
+        candidates = []
+        for end in range(len(first) - 1, max(0, len(first) - _LENT), -1):
+            candidates.append(first[:end] + side)
+        found.append(_best([*candidates, side]))
+    return found
 
 
-def _side(first: tuple[str, ...], words: tuple[str, ...]) -> Found:
-    if words[:1] and (words[0] in _STARTS or compared(words) is not None):
-        return _of(words)
-    lent = (first[:end] + words for end in range(len(first) - 1, max(0, len(first) - _LENT), -1))
-    return _best(*lent, words)
-
-
-def _split(words: tuple[str, ...], link: str) -> list[tuple[str, ...]]:
-    text = f" {' '.join(words)} ".split(f" {link} ")
-    return [tuple(side.split()) for side in text]
-
-
-def _best(*candidates: tuple[str, ...]) -> Found:
-    """What is understood best; the first of equals."""
-    return max((_of(words) for words in candidates if words), key=lambda found: found[0], default=(0.0, 0))
+def _best(candidates: Sequence[tuple[str, ...]]) -> Found:
+    """Return the meaning of the candidate that is understood best; the first of equals."""
+    best: Found | None = None
+    for words in candidates:
+        if words:
+            found = _of(words)
+            if best is None or found[0] > best[0]:
+                best = found
+    return best or (0.0, 0)

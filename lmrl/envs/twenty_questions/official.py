@@ -18,13 +18,13 @@ _WORD = "word: "
 
 
 def game_of_lines(record: Any) -> Game:
-    """A record as texts and rewards; the first observation also names the word, for `twenty_questions_episode`.
+    """Parse a record into texts and rewards; the first observation holds the word, for `twenty_questions_episode`.
 
-    A line is split after its last question mark that a space follows. Each question costs 1, the last one of a correct
-    record nothing; a record is done if it is correct or has 20 questions.
+    A line is split after its last question mark before a space. Each question costs 1, except for the last one of a
+    correct record. A record is done if it is correct or has 20 questions.
 
     Raises:
-        UserError: saying what is wrong.
+        UserError: if the record is malformed.
     """
     if not isinstance(record, Mapping) or not {"lines", "correct", "word"} <= set(record):
         raise UserError(f"a record must be an object with lines, correct and word, got {record!r:.60}")
@@ -34,41 +34,39 @@ def game_of_lines(record: Any) -> Game:
         raise UserError("lines must be a list of texts with at least one, and correct true or false")
     if len(lines) > QUESTIONS:
         raise UserError(f"lines must be at most {QUESTIONS}, got {len(lines)}")
-    said = [_split(line, f"lines[{place}]") for place, line in enumerate(lines)]
-    rewards = [-1.0] * len(said)
+    questions = []
+    answers = []
+    for index, line in enumerate(lines):
+        if not isinstance(line, str) or "? " not in line:
+            raise UserError(f"lines[{index}] must be a question, a space and its answer, got {line!r:.60}")
+        question, _, answer = line.rpartition("? ")
+        questions.append(f"{question.strip()}?\n")
+        answers.append(f"{answer.strip()}\n")
+    # The names of the word; the first is the usual one.
+    names = record["word"] if isinstance(record["word"], list) else [record["word"]]
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise UserError(f"word must be a list of names with at least one, got {record['word']!r:.60}")
+    rewards = [-1.0] * len(lines)
     rewards[-1] += correct
     return Game(
-        observations=(f"{_WORD}{_name(record['word'])}", *(answer for _, answer in said)),
-        actions=tuple(question for question, _ in said),
+        observations=(f"{_WORD}{names[0]}", *answers),
+        actions=tuple(questions),
         rewards=tuple(rewards),
         done=correct or len(lines) == QUESTIONS,
     )
 
 
-def _split(line: Any, where: str) -> tuple[str, str]:
-    if not isinstance(line, str) or "? " not in line:
-        raise UserError(f"{where} must be a question, a space and its answer, got {line!r:.60}")
-    question, _, answer = line.rpartition("? ")
-    return f"{question.strip()}?\n", f"{answer.strip()}\n"
-
-
-def _name(word: Any) -> str:
-    names = word if isinstance(word, list) else [word]
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise UserError(f"word must be a list of names with at least one, got {word!r:.60}")
-    return str(names[0])
-
-
-def twenty_questions_episode(game: Game, row: Task, env: TextEnv) -> Episode:
-    """The episode of a record; ``info["start"]`` is there if the word is one of the 158."""
+def twenty_questions_episode(game: Game, task: Task, env: TextEnv) -> Episode:
+    """Return the episode of a record; it has ``info["start"]`` if the word is one of the 158 objects."""
     name = game.observations[0].removeprefix(_WORD)
-    return episode_of_lines(game, row, _HEADER, {"start": {"word": name}} if name in place_of() else {})
+    # The replay of a dataset needs the start; without it an episode cannot be verified.
+    return episode_of_lines(game, task, _HEADER, {"start": {"word": name}} if name in place_of() else {})
 
 
-def episode_of_lines(game: Game, row: Task, header: str, known: Mapping[str, Any]) -> Episode:
-    """The episode of a game of questions, which begins with ``header``; ``known`` joins its ``info``."""
+def episode_of_lines(game: Game, task: Task, header: str, known: Mapping[str, Any]) -> Episode:
+    """Return the episode of a game of questions with the first observation ``header`` and ``known`` in its ``info``."""
     return Episode(
-        task=row.name,
+        task=task.name,
         observations=(header, *game.observations[1:]),
         actions=game.actions,
         rewards=game.rewards,

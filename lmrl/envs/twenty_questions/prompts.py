@@ -1,7 +1,7 @@
-"""Prompts of Twenty Questions for a chat model that plays, and for models that act as the oracle.
+"""Prompts of Twenty Questions for a chat model as the policy, and for models as the oracle.
 
-The paper gives a chat model no example; here it has one. Its trained oracle reads one question without those before it
-(appendix C.6).
+The paper's prompt for a chat model has no example; this one has. As in the paper, a trained oracle reads one question
+without the earlier ones (appendix C.6).
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ def _dialogue(request: PartnerRequest) -> PartnerDialogue:
 
 
 def _instructions(facts: Mapping[str, Any]) -> str:
-    names = [facts["word"], *(name for name in facts.get("variants", ()) if name != facts["word"])]
+    names = dict.fromkeys([facts["word"], *facts.get("variants", ())])  # each name once, the word first
     return _ORACLE.format(names=" or ".join(names))
 
 

@@ -1,20 +1,17 @@
-"""From the words of a question to the property that it asks for.
-
-Tokens, stems, synonyms, the closest known phrasing.
-"""
+"""Find the property that a question asks for, by its words: normal form, stems, synonyms, closest known phrasing."""
 
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 
-from lmrl.envs.twenty_questions.objects import properties
+from lmrl.envs.twenty_questions.objects import properties, rows_of
 
 __all__ = ["LIGHT", "best_match", "exact_match", "plainly", "sort_match", "stems", "words_of"]
 
+# Replacements that apply in this order: negations and links become "not" and "and", fixed phrases become one word.
 _PHRASES = tuple(
     (re.compile(rf"\b(?:{old})\b"), new)
     for old, new in (
@@ -62,7 +59,7 @@ _PHRASES = tuple(
 
 
 def plainly(text: str) -> str:
-    """The same words, small letters and single spaces, with negations, links and fixed phrases in one form.
+    """Return a text in lower case with negations, links and fixed phrases in one normal form.
 
     >>> plainly("isn t it a piece of furniture that is made out of wood")
     'is not it a piece of furniture and it is madeof wood'
@@ -72,11 +69,11 @@ def plainly(text: str) -> str:
     return text
 
 
-_FILE = "synonyms.tsv"
+# Longer questions are cut or ignored, so that no text takes long to understand.
 _MOST_WORDS = 40
 _MOST_LETTERS = 300
 
-# Words that any question may hold: they tell nothing apart.
+# Stop words, which any question may contain.
 _STOP = frozenset(
     "a an the is are was were be been being it its it they them that this those these thing things object something "
     "anything item one ones do does did can could would will might may shall should must you i we your my our me us "
@@ -94,7 +91,7 @@ LIGHT = frozenset(
     "have having bring take contain contains filled fill full include includes cover covered comes come material "
     "main use used using uses find found made madeof on with in see seen part keep kept".split()
 )
-"""Words of a question's frame: they tell a little."""
+"""Words of a question's frame: they get a small weight."""
 
 _IRREGULAR = dict(
     pair.split(":")
@@ -108,14 +105,14 @@ _UNCHANGED = frozenset("clothes teeth bus gas ring string wing spring red bed re
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """The words of a question in small letters; of a very long one nothing is left."""
+    """Return the words of a question in normal form; none if it is too long."""
     if len(text) > _MOST_LETTERS:
         return ()
     return tuple(plainly(" ".join(re.findall(r"[a-z0-9]+", text.lower()))).split()[:_MOST_WORDS])
 
 
 def stems(words: tuple[str, ...]) -> tuple[str, ...]:
-    """What is left of the words that tell something, each reduced to the word for its meaning."""
+    """Return the words that carry meaning, each replaced by its stem or by the head word of its synonyms."""
     return tuple(_meaning(word) for word in words if word not in _STOP)
 
 
@@ -132,17 +129,16 @@ def _meaning(word: str) -> str:
 
 @lru_cache(maxsize=1)
 def _synonyms() -> dict[str, str]:
-    lines = (files("lmrl.envs.twenty_questions") / _FILE).read_text(encoding="utf-8").splitlines()[1:]
-    rows = (line.split("\t") for line in lines)
-    found: dict[str, str] = {}
-    for meaning, words in rows:
+    head_words: dict[str, str] = {}
+    for head_word, words in rows_of("synonyms.tsv"):
         for word in words.split():
-            found[word] = found[_stem(word)] = meaning
-    return found
+            head_words[word] = head_word
+            head_words[_stem(word)] = head_word
+    return head_words
 
 
 def _stem(word: str) -> str:
-    """English endings taken off: not always a word, but the same for all forms of one."""
+    """Remove English endings. The result may not be a word, but all forms of a word have the same."""
     if word in _IRREGULAR or word in _UNCHANGED:
         return _IRREGULAR.get(word, word)
     if word.endswith("ily"):
@@ -162,107 +158,102 @@ def _stem(word: str) -> str:
 
 
 def _short(word: str) -> str:
-    """Without a doubled last letter or a silent e."""
+    """Remove a doubled last letter ("runn") or a silent e."""
     if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz":
         return word[:-1]
     return word[:-1] if len(word) > 3 and word.endswith("e") else word
 
 
-_LIGHT = 0.35
+_LIGHT = 0.35  # weight of a word in `LIGHT`
+# Qualities keep only this share of their weight: they often just qualify another word.
 _QUALITIES = frozenset("easy big small tiny long whole red green yellow brown white black blue gray".split())
 _QUALITY = 0.6
-"""Share of its weight that such a word keeps: it often only qualifies another."""
-_UNHEARD = 2.5
-"""Weight of a word that stands in no known question: it is about something else."""
-_POOL = 0.3
+_UNHEARD = 2.5  # weight of a word in no known question: it shows that the question is about something else
+_POOL = 0.3  # share of the score that all phrasings of the property decide together
 
 
 @dataclass(frozen=True)
 class _Index:
+    """The known questions, prepared for look-up."""
+
     exact: Mapping[tuple[str, ...], int]
-    """The objects by the words of a question."""
-    asked: tuple[tuple[frozenset[str], float, int], ...]
-    """Stems of a known question, their weight, and the number of its property."""
+    """From the words of a question to the objects."""
+    questions: Sequence[tuple[frozenset[str], int]]
+    """Stems of a question, and the index of its property."""
     named: Mapping[str, int]
-    """The objects by the only stem of a question that begins with "is"."""
-    pools: tuple[frozenset[str], ...]
-    """All stems of a property's questions."""
-    holders: Mapping[str, tuple[int, ...]]
-    """Known questions by a stem they hold."""
+    """From the single stem of a question that begins with "Is" to the objects."""
+    pools: Sequence[frozenset[str]]
+    """All stems in the questions of a property."""
+    holders: Mapping[str, Sequence[int]]
+    """From a stem to the indices of the questions that contain it."""
     weights: Mapping[str, float]
-    yes: tuple[int, ...]
+
+    def weight(self, of_stems: Iterable[str]) -> float:
+        return sum(self.weights.get(stem, _UNHEARD) for stem in of_stems)
 
 
 def exact_match(words: tuple[str, ...]) -> int | None:
-    """The objects for which a question of the table holds, if it is one, word for word."""
+    """Return the objects for a question with exactly these words; None if the table has no such question."""
     return _index().exact.get(words)
 
 
 def sort_match(stem: str) -> int | None:
-    """The objects of a sort or quality, for which the table asks with this one word ("Is it furniture?")."""
+    """Return the objects of a sort or quality that the table asks for by this one word ("Is it furniture?")."""
     return _index().named.get(stem)
 
 
 def best_match(words: tuple[str, ...]) -> tuple[float, int]:
-    """How well the best known question fits (0: not at all, 1: the same stems) and for which objects it holds.
+    """Return how well the best known question fits (0: not at all, 1: same stems), and the objects for that question.
 
-    The measure is Dice's coefficient of the two sets of stems, rare ones weighing more, and a share of how much of the
-    question any phrasing of that property covers.
+    The score is Dice's coefficient of the two weighted sets of stems, plus a share for how much of the question the
+    phrasings of the property cover together.
     """
     index = _index()
     asked = frozenset(stems(words))
-    weight = sum(_weight(index, stem) for stem in asked)
-    heard = {place for stem in asked if stem not in LIGHT for place in index.holders.get(stem, ())}
+    weight = index.weight(asked)
+    # Questions that share only words of the frame are no candidates.
+    candidates: set[int] = set()
+    for stem in asked - LIGHT:
+        candidates.update(index.holders.get(stem, ()))
     best = 0.0
-    found = 0
-    for place in sorted(heard):
-        other, other_weight, row = index.asked[place]
-        shared = sum(index.weights[stem] for stem in asked & other)
-        pooled = sum(index.weights[stem] for stem in asked & index.pools[row])
-        score = (1 - _POOL) * 2 * shared / (weight + other_weight) + _POOL * pooled / weight
+    yes = 0
+    for number in sorted(candidates):
+        known, row = index.questions[number]
+        shared = index.weight(asked & known)
+        covered = index.weight(asked & index.pools[row])
+        score = (1 - _POOL) * 2 * shared / (weight + index.weight(known)) + _POOL * covered / weight
+        # The tolerance makes the first of equals win, however the sums are rounded.
         if score > best + 1e-9:
             best = score
-            found = index.yes[row]
-    return best, found
-
-
-def _weight(index: _Index, stem: str) -> float:
-    return index.weights.get(stem, _UNHEARD)
-
-
-def _rarity(stem: str, one_in: float) -> float:
-    if stem in LIGHT:
-        return _LIGHT
-    return math.log(1 + one_in) * (_QUALITY if stem in _QUALITIES else 1)
+            yes = properties()[row].yes
+    return best, yes
 
 
 @lru_cache(maxsize=1)
 def _index() -> _Index:
-    rows = properties()
-    asked = [(frozenset(stems(words_of(text))), row) for row, item in enumerate(rows) for text in item.phrasings]
-    pools = [frozenset().union(*(held for held, row in asked if row == number)) for number in range(len(rows))]
-    spread = Counter(stem for pool in pools for stem in pool)
-    weights = {stem: _rarity(stem, len(rows) / count) for stem, count in spread.items()}
+    exact: dict[tuple[str, ...], int] = {}
+    named: dict[str, int] = {}
+    questions: list[tuple[frozenset[str], int]] = []
+    pools: list[frozenset[str]] = []
     holders: dict[str, list[int]] = defaultdict(list)
-    for place, (held, _) in enumerate(asked):
-        for stem in held:
-            holders[stem].append(place)
-    return _Index(
-        exact={words_of(text): item.yes for item in rows for text in item.phrasings},
-        asked=tuple((held, sum(weights[stem] for stem in held), row) for held, row in asked),
-        named=_named(),
-        pools=tuple(pools),
-        holders={stem: tuple(places) for stem, places in holders.items()},
-        weights=weights,
-        yes=tuple(item.yes for item in rows),
-    )
-
-
-def _named() -> dict[str, int]:
-    found: dict[str, int] = {}
-    for item in properties():
-        for text in item.phrasings:
-            held = stems(words_of(text))
-            if len(held) == 1 and text.startswith("Is "):
-                found.setdefault(held[0], item.yes)
-    return found
+    spread: Counter[str] = Counter()  # in how many properties a stem occurs
+    for row, item in enumerate(properties()):
+        pool: set[str] = set()
+        for question in item.phrasings:
+            words = words_of(question)
+            known = stems(words)
+            exact[words] = item.yes
+            if len(known) == 1 and question.startswith("Is "):
+                named.setdefault(known[0], item.yes)
+            for stem in set(known):
+                holders[stem].append(len(questions))
+            questions.append((frozenset(known), row))
+            pool.update(known)
+        pools.append(frozenset(pool))
+        spread.update(pool)
+    # Rare stems say more about the property than frequent ones (inverse document frequency).
+    weights: dict[str, float] = {}
+    for stem, count in spread.items():
+        rarity = math.log(1 + len(properties()) / count)
+        weights[stem] = _LIGHT if stem in LIGHT else rarity * (_QUALITY if stem in _QUALITIES else 1)
+    return _Index(exact, questions, named, pools, holders, weights)

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 import lmrl
-from lmrl.envs.car_dealer.lines import CHOICES
+from lmrl.envs.car_dealer.lines import CHOICES, HINTS
 from lmrl.envs.car_dealer.players import take_notes
 from lmrl.envs.registry import make_policy, policy_names, recording
 from lmrl.models.tokenizer import load_tokenizer
@@ -99,6 +99,12 @@ def test_notes() -> None:
     assert (notes.brand, notes.type, notes.budget, notes.strategy) == ("Audi", "truck", 30_000, "discounts")
     assert (notes.features, notes.told, notes.offered) == (("sunroof",), frozenset(), {"Ford", "Audi"})
     assert (notes.msrp, notes.price, notes.offers, notes.asked) == (35_000, 32_000, 1, {"car", "budget"})
+
+
+def test_every_hint_shows_its_strategy() -> None:
+    for strategy, hints in HINTS.items():
+        for hint in hints:
+            assert take_notes(Request(0, 1, ("Start\n", f"{hint}\n"), ("Hello.\n",))).strategy == strategy
 
 
 def test_episodes_fit_a_short_context(dataset: list[Episode]) -> None:
