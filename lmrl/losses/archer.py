@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmrl.losses.awr import advantage_weights
 from lmrl.losses.ilql import expectile_loss
-from lmrl.losses.mc import td_target
+from lmrl.losses.returns import td_target
 
 __all__ = ["ArCHerLoss", "TurnValues", "Turns", "archer_loss", "awr_actor_loss", "clipped_actor_loss", "turns_of"]
 

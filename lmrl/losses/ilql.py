@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmrl.losses.mc import td_target
+from lmrl.losses.returns import td_target
 from lmrl.losses.token_scores import TokenScores
 
 __all__ = ["ILQLLoss", "expectile_loss", "ilql_loss"]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmrl.losses.mc import td_target
+from lmrl.losses.returns import td_target
 from lmrl.losses.token_scores import LinearScores, RowScores, Scores, gather_token_scores
 
 __all__ = [

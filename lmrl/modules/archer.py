@@ -15,11 +15,11 @@ from lmrl.losses import ArCHerLoss, Turns, TurnValues, archer_loss, turns_of
 from lmrl.models.critic import Critic
 from lmrl.models.heads import frozen_copy, polyak_update
 from lmrl.modules.actor_critic import ActorCritic
+from lmrl.modules.policy_gradient import sampled, with_columns
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.segments import Segment
 from lmrl.training.optimizer import check_target_precision
 from lmrl.training.reporting import WeightReporter
-from lmrl.training.rounds import sampled, with_columns
 from lmrl.types import Episode
 
 __all__ = ["ArCHer"]

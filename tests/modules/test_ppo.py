@@ -18,10 +18,10 @@ from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.losses import Experience, bc_loss, gae
 from lmrl.modules import PPO, load_module
+from lmrl.modules.policy_gradient import RolloutEpisode
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import Segment, segments
-from lmrl.training.rounds import RolloutEpisode
 from lmrl.types import Episode
 from tests.helpers.online import ENV, fit, rounds, trainer
 
