@@ -73,8 +73,9 @@ MUTATIONS = (
     Mutation(
         "GRPO", "shift", "a token has the advantage of the one before it",
         "modules/grpo.py",
-        'episode.columns["advantage"] = np.repeat(advantage, episode.turn_lengths)',
-        'episode.columns["advantage"] = np.roll(np.repeat(advantage, episode.turn_lengths), 1)',
+        'set_column(rollout, "weight"',
+        'set_column(rollout, "advantage", np.roll(joined(e.columns["advantage"] for e in rollout), 1))\n        '
+        'set_column(rollout, "weight"',
         (GROUPS, REBN),
     ),
     Mutation(

@@ -234,6 +234,12 @@ class LanguageModule(L.LightningModule):
         self.log("train/grad_norm", full_tensor(get_total_norm(gradients)))
         self.log("train/lr", optimizer.param_groups[0]["lr"])
 
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Step, and mark the weights as changed: decoding compares their versions to know that its caches are stale."""
+        super().optimizer_step(*args, **kwargs)
+        # A fused optimizer writes without counting a version.
+        torch.autograd.graph.increment_version(p for p in self.parameters() if p.requires_grad)
+
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The optimizer of everything that learns; the schedule counts optimizer steps."""
         return optimizer_and_schedule(self, self.trainer.estimated_stepping_batches)

@@ -61,7 +61,7 @@ class GiGPO(GRPO):
         for group, episode in zip(groups, rollout, strict=True):
             for state in self._states(episode):
                 states.append((group, state))
-        # Among turns in the same state, the discounted return that followed decides (equations 7 and 8).
+        # Among turns in the same state, the discounted return that followed decides.
         returns = [returns_to_go(reward, self.step_gamma) for reward in turn_rewards]
         step_advantages = split_as(group_advantages(joined(returns), states, self.advantage), returns)
 
