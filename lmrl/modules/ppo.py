@@ -231,4 +231,4 @@ class PPO(PolicyGradient):
 
     def value_state_dict(self) -> dict[str, Tensor]:
         """The value head (``v_head.*``), which reads the language model's own hidden vectors."""
-        return {f"v_head.{name}": tensor for name, tensor in self.v_head.state_dict().items()}
+        return self.v_head.state_dict(prefix="v_head.")
