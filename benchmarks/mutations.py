@@ -186,7 +186,7 @@ MUTATIONS = (
     ),
     Mutation(
         "Return conditioning", "shift", "an episode is told the bin below its own",
-        "modules/return_conditioned.py", "self.line(place + 1)", "self.line(max(1, place))",
+        "modules/return_conditioned.py", "self.line(bin_index + 1)", "self.line(max(1, bin_index))",
         (f"{RETURNS}where_the_line_stands", f"{RETURNS}each_bin_learns_its_own_actions"),
     ),
 )  # fmt: skip

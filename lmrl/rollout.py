@@ -12,18 +12,7 @@ import numpy as np
 
 from lmrl.envs.base import DialogueEnv, Outcome
 from lmrl.errors import BudgetError, UserError, valid_unicode
-from lmrl.types import (
-    LARGEST_REWARD,
-    Episode,
-    Partner,
-    PartnerRequest,
-    Policy,
-    Reply,
-    Request,
-    Resettable,
-    Start,
-    Valued,
-)
+from lmrl.types import LARGEST_REWARD, Episode, PartnerRequest, Policy, Reply, Request, Resettable, Start, Valued
 
 __all__ = [
     "Failure",
@@ -102,7 +91,7 @@ class _Together:
             for place in list(self._open):
                 if self._open[place].env.partner is partner:
                     batch[place] = self._open.pop(place)
-            replies = self._replies(partner, batch)
+            replies = self._replies(batch)
             for place, question in batch.items():
                 reply = replies[place]
                 if reply is not None:
@@ -119,8 +108,9 @@ class _Together:
         elif outcome is not None:
             self._turns[place] = outcome
 
-    def _replies(self, partner: Partner, batch: dict[int, _Question]) -> dict[int, str | None]:
-        """Return the partner's reply to each question; None where it fails twice."""
+    def _replies(self, batch: dict[int, _Question]) -> dict[int, str | None]:
+        """Return the common partner's reply to each question; None where it fails twice."""
+        partner = next(iter(batch.values())).env.partner
         try:
             replies = list(partner.reply([question.request for question in batch.values()]))
         except BudgetError:
@@ -151,7 +141,6 @@ class _Together:
 
 
 def _step(env: GymEnv, action: str) -> StepResult:
-    """One step of an environment; raises as `_arrived`."""
     turn = _arrived(env.step(action))
     assert not isinstance(turn, PartnerRequest)
     return turn
@@ -417,10 +406,8 @@ def _final_values(policy: Policy, ended: Sequence[tuple[Slot, Episode]]) -> dict
             requests.append(replace(request, observations=[*request.observations[:-1], last]))
     if not requests or not isinstance(policy, Valued):
         return {}
-    final_values = {}
-    for request, value in zip(requests, policy.state_values(requests), strict=True):
-        final_values[request.slot] = float(value)
-    return final_values
+    values = policy.state_values(requests)
+    return {request.slot: float(value) for request, value in zip(requests, values, strict=True)}
 
 
 def _begin(slot: Slot, order: int, start: Start, make_env: MakeEnv, forgiving: bool) -> Exception | None:

@@ -135,13 +135,13 @@ class SlotCache(Cache):
     def swap(self, left: Sequence[int], right: Sequence[int], used: int) -> None:
         """Exchange the rows ``left[i]`` and ``right[i]``, as far as their first ``used`` columns."""
         for block in (*self._keys, *self._values):
-            for one, other in zip(left, right, strict=True):
+            for left_row, right_row in zip(left, right, strict=True):
                 # Plain copies of one row's block: four times as fast as indexing with lists of rows.
-                here = block[one, :, :used]
-                there = block[other, :, :used]
-                kept = here.clone()
-                here.copy_(there)
-                there.copy_(kept)
+                left_block = block[left_row, :, :used]
+                right_block = block[right_row, :, :used]
+                kept = left_block.clone()
+                left_block.copy_(right_block)
+                right_block.copy_(kept)
 
     def grow(self, rows: int) -> None:
         """Make room for ``rows`` rows in all; what is stored stays."""

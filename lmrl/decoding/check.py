@@ -143,7 +143,7 @@ def _own(model: PreTrainedModel, ids: list[int]) -> Tensor:
     """The logits of one text by the model's own forward pass; of a model without a head its hidden vectors."""
     try:
         output = model(input_ids=_ids(model, [ids]))
-        batch = output.last_hidden_state if model is trunk_of(model) else output.logits
+        batch: Tensor = output.last_hidden_state if model is trunk_of(model) else output.logits
         return batch[0].float()
     except (MemoryError, torch.OutOfMemoryError):
         raise
@@ -160,10 +160,7 @@ def _ours(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 def _trained(model: PreTrainedModel, rows: list[list[int]], own: list[Tensor]) -> Pairs:
     """Rows that are padded on the right."""
     hidden = read_rows(trunk_of(model), _ids(model, rows), None, None)
-    pairs = []
-    for row, ids in enumerate(rows):
-        pairs.append((_ours(model, hidden[row])[: len(ids)], own[row]))
-    return pairs
+    return [(_ours(model, hidden[row])[: len(ids)], own[row]) for row, ids in enumerate(rows)]
 
 
 def _branched(

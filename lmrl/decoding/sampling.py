@@ -241,7 +241,7 @@ class _Token(NamedTuple):
 
 
 class _NextToken(NamedTuple):
-    """What the models predict after reading: logits of the next token, and V of each row."""
+    """Logits of the next token, and V of each row, after reading."""
 
     logits: Tensor
     values: list[float] | None
@@ -313,9 +313,7 @@ class Decoder:
             UserError: a context is too long or empty, or logits are not finite.
         """
         # (rows, max_new_tokens) uniform numbers, one for each token that a row may draw.
-        streams = []
-        for seed, turn in zip(seeds, turns, strict=True):
-            streams.append(uniforms(seed, turn, settings.max_new_tokens))
+        streams = [uniforms(seed, turn, settings.max_new_tokens) for seed, turn in zip(seeds, turns, strict=True)]
         draws = torch.from_numpy(np.stack(streams))
 
         tokens: list[list[_Token]] = [[] for _ in slots]

@@ -51,14 +51,8 @@ class BC(LanguageModule):
     def losses(self, batch: TokenBatch) -> BCLoss:
         """The mean negative log-likelihood of the action tokens, and of the observation tokens."""
         logits = logits_of(self.model, self.hidden_states(trunk_of(self.model), batch))
-        return bc_loss(
-            logits,
-            batch.state,
-            batch.token,
-            batch.observation_state,
-            batch.observation_token,
-            self.observation_loss_weight,
-        )
+        weight = self.observation_loss_weight
+        return bc_loss(logits, batch.state, batch.token, batch.observation_state, batch.observation_token, weight)
 
     def objective(self, terms: BCLoss, batch: TokenBatch) -> Tensor:
         """Action tokens and observation tokens, each divided by their expected number in a batch."""

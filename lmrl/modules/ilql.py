@@ -11,7 +11,7 @@ from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import check_range
 from lmrl.losses import ILQLLoss, ilql_loss
 from lmrl.models.heads import ValueHead, frozen_copy
-from lmrl.modules.values import ValueModel, ValueModule, load_pretrained_values, update_targets
+from lmrl.modules.values import ValueModel, ValueModule, load_pretrained_values, update_target
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.optimizer import OR_ADAPTERS, check_target_precision
 
@@ -122,13 +122,10 @@ class ILQL(ValueModule):
 
     def update_target_networks(self) -> None:
         """Move the target networks by `polyak`."""
-        pairs: list[tuple[nn.Module, nn.Module]] = [
-            (self.target_trunk, self.trunk),
-            (self.target_q_heads, self.q_heads),
-        ]
+        update_target(self.target_trunk, self.trunk, self.polyak)
+        update_target(self.target_q_heads, self.q_heads, self.polyak)
         if self.target_v_head is not None and self.v_head is not None:
-            pairs.append((self.target_v_head, self.v_head))
-        update_targets(pairs, self.polyak)
+            update_target(self.target_v_head, self.v_head, self.polyak)
 
     def played_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """With `play_target` the values are the target networks."""

@@ -19,15 +19,7 @@ from transformers import PreTrainedModel
 from lmrl.datamodules.online import online_datamodule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.losses import (
-    LOSS_AGG_MODES,
-    KLController,
-    Scores,
-    bc_loss,
-    importance_weights,
-    k3,
-    token_logprobs,
-)
+from lmrl.losses import LOSS_AGG_MODES, KLController, Scores, bc_loss, importance_weights, k3, token_logprobs
 from lmrl.models.lm import logits_of, trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy, RerankPolicy
@@ -39,18 +31,7 @@ from lmrl.training.reporting import RoundReporter, log_now
 from lmrl.types import Episode, Policy
 from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 
-__all__ = [
-    "PolicyGradient",
-    "RolloutCorrection",
-    "RolloutEpisode",
-    "Vector",
-    "joined",
-    "rollout_episode",
-    "sampled",
-    "set_column",
-    "split_as",
-    "with_columns",
-]
+__all__ = ["PolicyGradient", "RolloutCorrection", "RolloutEpisode", "Vector", "rollout_episode"]
 
 T = TypeVar("T")
 Vector: TypeAlias = NDArray[np.float64]
@@ -458,12 +439,7 @@ def with_columns(segments: Sequence[Segment], columns: Mapping[str, Vector]) -> 
 
 
 def _rescored(episode: Episode, scores: Vector) -> Episode:
-    """Return the episode with the log-probabilities, and values if any, of the policy that learns.
-
-    Args:
-        episode: of a round.
-        scores: (T, 1) log-probabilities of its action tokens, or (T, 2) with V of their states as second column.
-    """
+    """Return the episode with the (T, 1) log-probabilities, or (T, 2) with V, of the policy that learns."""
     turn_ends = np.cumsum([len(ids) for ids in episode.action_ids])[:-1]
     columns = []
     for column in scores.transpose():
@@ -474,15 +450,10 @@ def _rescored(episode: Episode, scores: Vector) -> Episode:
 
 
 def _logprob_gaps(logprobs: Vector, sampler_logprobs: Vector, max_gap: float | None) -> dict[str, float]:
-    """Return the mean and the largest gap between the sampler's log-probabilities and the policy's own.
-
-    Args:
-        logprobs: (N,) of the action tokens of a round under the policy.
-        sampler_logprobs: (N,) as the sampler reported them.
-        max_gap: see `RolloutCorrection`.
+    """Return the mean and the largest gap between the policy's log-probabilities and the sampler's, (N,) each.
 
     Raises:
-        UserError: the mean is larger.
+        UserError: the mean is larger than `RolloutCorrection.max_gap`.
     """
     gaps = np.abs(logprobs - sampler_logprobs)
     mean = float(gaps.mean()) if len(gaps) else 0.0

@@ -23,14 +23,7 @@ from lmrl.losses import (
 )
 from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
-from lmrl.modules.policy_gradient import (
-    PolicyGradient,
-    RolloutEpisode,
-    joined,
-    sampled,
-    set_column,
-    split_as,
-)
+from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, joined, sampled, set_column, split_as
 from lmrl.policies import ActorCriticPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.types import Policy

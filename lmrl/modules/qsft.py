@@ -25,7 +25,7 @@ from lmrl.models.heads import frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.base import LanguageModule
 from lmrl.modules.ratios import RatioModel, checked_return_range, unspoken_ids
-from lmrl.modules.values import learning_copy, load_pretrained_values, update_targets
+from lmrl.modules.values import learning_copy, load_pretrained_values, update_target
 from lmrl.policies import RatioGuidedPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.optimizer import OR_ADAPTERS, check_target_precision
@@ -58,11 +58,11 @@ class QSFT(LanguageModule):
 
         Args:
             gamma: discount per action token.
-            beta: how strongly the values, which lie between 0 and 1, move the policy when it plays.
+            beta: how strongly the values, which lie between 0 and 1, move the policy when it acts.
             polyak: rate at which the target copy moves towards p, after each optimizer step.
             support: the best token is looked for among those to which pi_beta gives at least this probability (and its
                 most probable one); the ratio of the others is noise, and their value 0.
-            return_range: lowest and highest value; None: those of a return, as the environment of the data says.
+            return_range: lowest and highest value; None: those of the environment of the data.
             bc_weight: weight of the BC loss by which pi_beta keeps learning from the same batches. 0 keeps it frozen,
                 as published: then what it has not learned of the data looks like values.
             **shared: arguments of `LanguageModule`.
@@ -154,7 +154,7 @@ class QSFT(LanguageModule):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Step, then move the target copy: once per real step, also under gradient accumulation."""
         super().optimizer_step(*args, **kwargs)
-        update_targets([(self.target_q_model, self.q_model)], self.polyak)
+        update_target(self.target_q_model, self.q_model, self.polyak)
 
     def policy(self, beta: float | None = None, **settings: Any) -> RatioGuidedPolicy:
         """Sample from ``pi_beta * exp(beta * p / pi_beta)``; `settings` as of `lmrl.policies.RatioGuidedPolicy`."""

@@ -72,8 +72,8 @@ class ReturnConditionedBC(BC):
         """The same episodes, with their own return in the prompt."""
         returns = torch.tensor([episode.total_reward for episode in episodes])
         prepared = []
-        for episode, place in zip(episodes, bin_of(returns, self.return_edges.cpu()).tolist(), strict=True):
-            prepared.append(self._with_line(episode, self.line(place + 1)))  # bins are counted from 1 in prompts
+        for episode, bin_index in zip(episodes, bin_of(returns, self.return_edges.cpu()).tolist(), strict=True):
+            prepared.append(self._with_line(episode, self.line(bin_index + 1)))  # bins are counted from 1 in prompts
         return prepared
 
     def line(self, wish: int | None = None) -> str:

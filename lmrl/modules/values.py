@@ -24,7 +24,7 @@ __all__ = [
     "build_value_trunk",
     "learning_copy",
     "load_pretrained_values",
-    "update_targets",
+    "update_target",
 ]
 
 
@@ -107,27 +107,21 @@ def load_pretrained_values(module: LanguageModule, ours: Mapping[str, Tensor], r
         return
     if ours.keys() != learned.keys() or any(ours[key].shape != learned[key].shape for key in ours):
         parts = ", ".join(sorted({key.split(".")[0] for key in learned}))
-        said = f"has others ({parts})" if learned else "has none"
+        reason = f"has others ({parts})" if learned else "has none"
         same = ", with the same lora" if lora else ""
-        raise UserError(f"{type(module).__name__} goes on from values of its own kind{same}; {name!r} {said}")
+        raise UserError(f"{type(module).__name__} goes on from values of its own kind{same}; {name!r} {reason}")
     module.load_state_dict(learned, strict=False)
 
 
-def update_targets(pairs: Iterable[tuple[nn.Module, nn.Module]], rate: float) -> None:
-    """Move target networks towards online ones of the same structure; see `lmrl.models.heads.polyak_update`.
-
-    Args:
-        pairs: target network and online network.
-        rate: 1 copies.
-    """
+def update_target(target: nn.Module, online: nn.Module, rate: float) -> None:
+    """Move a target network towards an online one of the same structure; see `lmrl.models.heads.polyak_update`."""
     targets = []
     learning = []
-    for target, online in pairs:
-        for target_parameter, parameter in zip(target.parameters(), online.parameters(), strict=True):
-            # Frozen parameters are the same in both.
-            if parameter.requires_grad:
-                targets.append(target_parameter)
-                learning.append(parameter)
+    for target_parameter, parameter in zip(target.parameters(), online.parameters(), strict=True):
+        # Frozen parameters are the same in both.
+        if parameter.requires_grad:
+            targets.append(target_parameter)
+            learning.append(parameter)
     polyak_update(targets, learning, rate)
 
 
