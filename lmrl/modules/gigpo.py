@@ -56,7 +56,7 @@ class GiGPO(GRPO):
         episode_advantages = super().turn_advantages(rollout, turn_rewards)
 
         # The state of each turn of the round. Turns of different groups are never compared.
-        groups = self.groups(rollout)
+        groups = self.groups([episode.episode for episode in rollout])
         states = []
         for group, episode in zip(groups, rollout, strict=True):
             for state in self._states(episode):

@@ -26,6 +26,7 @@ from lmrl.models.heads import frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, Vector, joined, set_column, split_as
 from lmrl.tokens.collate import TokenBatch
+from lmrl.types import Episode
 
 __all__ = ["GRPO"]
 
@@ -96,7 +97,7 @@ class GRPO(PolicyGradient):
             # (T,) All tokens of an action have the advantage of their turn.
             episode.columns["advantage"] = np.repeat(advantage, episode.turn_lengths)
         set_column(rollout, "weight", loss_weights([episode.turn_lengths for episode in rollout], self.loss_agg_mode))
-        return self.spread(rollout)
+        return self.spread([episode.episode for episode in rollout])
 
     def turn_advantages(self, rollout: Sequence[RolloutEpisode], turn_rewards: Sequence[Vector]) -> list[Vector]:
         """Return the advantage of each turn of each episode.
@@ -113,29 +114,29 @@ class GRPO(PolicyGradient):
             return split_as(whiten(joined(returns)), returns)
         # The return of the whole episode is that of its first turn.
         episode_returns = [float(turn_returns[0]) for turn_returns in returns]
-        groups = self.groups(rollout)
+        groups = self.groups([episode.episode for episode in rollout])
         advantages = group_advantages(episode_returns, groups, self.advantage)
         return [np.full(len(reward), advantage) for reward, advantage in zip(turn_rewards, advantages, strict=True)]
 
-    def spread(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
+    def spread(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """Return the spread of returns within the groups of a round, under the names that TRL logs."""
-        if self.advantage == "rebn" or not rollout:
+        if self.advantage == "rebn" or not episodes:
             return {}
         # Of the plain returns: without discount and KL penalty.
-        spreads = group_spreads([episode.episode.total_reward for episode in rollout], self.groups(rollout))
+        spreads = group_spreads([episode.total_reward for episode in episodes], self.groups(episodes))
         same = np.isclose(spreads, 0.0)
         if same.all():
             rank_zero_warn("in no group of this round do returns differ: nothing can be learned from it")
         return {"reward_std": float(spreads.mean()), "frac_reward_zero_std": float(same.mean())}
 
-    def groups(self, rollout: Sequence[RolloutEpisode]) -> list[int]:
+    def groups(self, episodes: Sequence[Episode]) -> list[int]:
         """Return the group of each episode; see `lmrl.callbacks.RolloutCollection`.
 
         Raises:
             UserError: they were not collected in groups.
         """
         # An episode can be alone in its group, if the others failed. Its advantage is 0.
-        groups = [int(episode.episode.info.get("group", -1)) for episode in rollout]
+        groups = [int(episode.info.get("group", -1)) for episode in episodes]
         if -1 in groups:
             raise UserError(
                 f"{type(self).__name__} compares episodes that began alike: set group_size of RolloutCollection to 2 "
