@@ -60,7 +60,7 @@ BOOTSTRAPPED = f"{AWR}bootstrapped_v_is_that_of_dynamic_programming[0.8]"
 MUTATIONS = (
     Mutation(
         "GRPO", "sign", "advantages are negated",
-        "modules/grpo.py", "np.full(len(reward), one)", "np.full(len(reward), -one)",
+        "modules/grpo.py", "np.full(len(reward), advantage)", "np.full(len(reward), -advantage)",
         (GROUPS, f"{EXACT}grpo_climbs_the_chance_to_beat_another_episode"),
     ),
     Mutation(
@@ -73,13 +73,14 @@ MUTATIONS = (
     Mutation(
         "GRPO", "shift", "a token has the advantage of the one before it",
         "modules/grpo.py",
-        '"advantage": np.repeat(joined(advantages), [n for length in lengths for n in length]),',
-        '"advantage": np.roll(np.repeat(joined(advantages), [n for length in lengths for n in length]), 1),',
+        'set_column(rollout, "weight"',
+        'set_column(rollout, "advantage", np.roll(joined(e.columns["advantage"] for e in rollout), 1))\n        '
+        'set_column(rollout, "weight"',
         (GROUPS, REBN),
     ),
     Mutation(
         "GiGPO", "sign", "advantages of steps are taken off",
-        "modules/gigpo.py", "one + self.step_weight * step", "one - self.step_weight * step",
+        "modules/gigpo.py", "episode_advantage + self.step_weight", "episode_advantage - self.step_weight",
         (
             STEPS,
             SAME_STATE,
@@ -87,7 +88,7 @@ MUTATIONS = (
     ),
     Mutation(
         "GiGPO", "mask", "turns of other groups are compared too",
-        "modules/gigpo.py", "(group, state)\n", "state\n",
+        "modules/gigpo.py", "states.append((group, state))", "states.append(state)",
         (f"{EXACT}steps_of_gigpo_are_compared_within_their_group",),
     ),
     Mutation(
@@ -112,7 +113,7 @@ MUTATIONS = (
     Mutation(
         "PPO by turns", "shift", "V of a turn is read before its last token",
         "modules/ppo.py",
-        "starts = [np.cumsum(its) - its for its in lengths]", "starts = [np.cumsum(its) - 1 for its in lengths]",
+        "episode.segments)[starts]", "episode.segments)[np.append(starts[1:], episode.num_tokens) - 1]",
         (TURN_PPO,),
     ),
     Mutation(
@@ -185,7 +186,7 @@ MUTATIONS = (
     ),
     Mutation(
         "Return conditioning", "shift", "an episode is told the bin below its own",
-        "modules/return_conditioned.py", "self.line(place + 1)", "self.line(max(1, place))",
+        "modules/return_conditioned.py", "self.line(bin_index + 1)", "self.line(max(1, bin_index))",
         (f"{RETURNS}where_the_line_stands", f"{RETURNS}each_bin_learns_its_own_actions"),
     ),
 )  # fmt: skip

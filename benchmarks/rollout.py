@@ -25,12 +25,12 @@ from lmrl.envs.registry import make_policy
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import trunk_of
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.modules.policy_gradient import rollout_episode
 from lmrl.modules.ppo import compute_advantages
 from lmrl.policies import LMPolicy, ValueGuidedPolicy
 from lmrl.rollout import rollout
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import segments
-from lmrl.training.rounds import rollout_episode
 from lmrl.types import Episode, Policy, Reply, Request, Start
 
 __all__ = ["memory", "run"]

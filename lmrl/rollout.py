@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, SupportsFloat, TypeAlias
+from typing import Any, NamedTuple, SupportsFloat, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -28,23 +28,26 @@ from lmrl.types import (
 
 __all__ = [
     "Failure",
+    "GymEnv",
     "MakeEnv",
     "Move",
     "Slot",
     "Start",
-    "Step",
-    "TextEnv",
+    "StepResult",
     "episode_seed",
     "in_order",
     "rollout",
     "step_together",
 ]
 
-Move: TypeAlias = tuple[int, "gymnasium.Env[str, str]", str]
+GymEnv: TypeAlias = "gymnasium.Env[str, str]"
+MakeEnv: TypeAlias = Callable[[], GymEnv]
+
+Move: TypeAlias = tuple[int, GymEnv, str]
 """Number of the slot, environment and action."""
 
-Step: TypeAlias = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
-"""Gymnasium's idea of a turn."""
+StepResult: TypeAlias = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
+"""What `gymnasium.Env.step` returns: observation, reward, terminated, truncated, info."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,13 @@ class Failure:
     """The partner failed twice; else the environment did, once."""
 
 
-def step_together(moves: Sequence[Move], failures: dict[int, Failure] | None = None) -> list[Step | None]:
-    """One step of each environment.
+def step_together(moves: Sequence[Move], failures: dict[int, Failure] | None = None) -> list[StepResult | None]:
+    """One step of each environment; environments with the same partner ask it together.
 
     Args:
-        moves: what to do.
+        moves: the actions.
         failures: if given, an environment that raises is noted here under its place, its turn is None, and the others
-            go on. A partner that raises is asked again, question by question.
+            continue. A partner that raises is asked again, question by question.
 
     Returns:
         The turns in the order of the moves.
@@ -73,52 +76,71 @@ def step_together(moves: Sequence[Move], failures: dict[int, Failure] | None = N
     return _Together(moves, failures).turns()
 
 
+class _Question(NamedTuple):
+    env: DialogueEnv
+    request: PartnerRequest
+
+
 class _Together:
+    """The steps of several environments, of which each may ask its partner any number of times."""
+
     def __init__(self, moves: Sequence[Move], failures: dict[int, Failure] | None) -> None:
         self._moves = moves
         self._failures = failures
-        self._turns: list[Step | None] = [None] * len(moves)
-        self._asked: dict[int, tuple[DialogueEnv, PartnerRequest]] = {}
+        self._turns: list[StepResult | None] = [None] * len(moves)
+        self._open: dict[int, _Question] = {}  # by place in the moves
 
-    def turns(self) -> list[Step | None]:
+    def turns(self) -> list[StepResult | None]:
         for place, (_, env, action) in enumerate(self._moves):
             if isinstance(env, DialogueEnv):
                 self._half(place, env, env.say, action)
-            elif (turn := self._guarded(place, partial(_step, env, action))) is not None:
-                self._turns[place] = turn
-        while self._asked:
-            partner = next(iter(self._asked.values()))[0].partner
-            now = {
-                place: self._asked.pop(place) for place in [*self._asked] if self._asked[place][0].partner is partner
-            }
-            for (place, (env, _)), reply in zip(now.items(), self._replies(now), strict=True):
+            else:
+                self._turns[place] = self._guarded(place, partial(_step, env, action))
+        while self._open:
+            # One batch: all open questions to the partner of the first one.
+            partner = next(iter(self._open.values())).env.partner
+            batch: dict[int, _Question] = {}
+            for place in list(self._open):
+                if self._open[place].env.partner is partner:
+                    batch[place] = self._open.pop(place)
+            replies = self._replies(batch)
+            for place, question in batch.items():
+                reply = replies[place]
                 if reply is not None:
-                    self._half(place, env, env.hear, reply)
+                    # The environment ends its step, or asks again.
+                    self._half(place, question.env, question.env.hear, reply)
         return self._turns
 
     def _half(self, place: int, env: DialogueEnv, half: Callable[[str], Turn | PartnerRequest], text: str) -> None:
-        """Half a step: put its outcome to the finished turns, or to what is to be asked."""
+        """Half a step: its outcome is a finished turn, or the next question."""
         outcome = self._guarded(place, lambda: _arrived(half(text)))
         if isinstance(outcome, PartnerRequest):
-            self._asked[place] = env, replace(outcome, slot=self._moves[place][0])
+            slot, _, _ = self._moves[place]
+            self._open[place] = _Question(env, replace(outcome, slot=slot))
         elif outcome is not None:
             self._turns[place] = outcome
 
-    def _replies(self, asked: dict[int, tuple[DialogueEnv, PartnerRequest]]) -> list[str | None]:
-        """Return the replies of a common partner; None where it fails twice."""
-        partner = next(iter(asked.values()))[0].partner
+    def _replies(self, batch: dict[int, _Question]) -> dict[int, str | None]:
+        """Return the common partner's reply to each question; None where it fails twice."""
+        partner = next(iter(batch.values())).env.partner
         try:
-            return [*partner.reply([request for _, request in asked.values()])]
+            replies = list(partner.reply([question.request for question in batch.values()]))
         except BudgetError:
             raise
         except Exception:
             if self._failures is None:
                 raise
+        else:
+            return dict(zip(batch, replies, strict=True))
         # Perhaps one question is at fault; the others are not to suffer for it.
-        found = [self._guarded(n, partial(partner.reply, [asked[n][1]]), by_partner=True) for n in asked]
-        return [None if replies is None else replies[0] for replies in found]
+        alone: dict[int, str | None] = {}
+        for place, question in batch.items():
+            reply = self._guarded(place, partial(partner.reply, [question.request]), by_partner=True)
+            alone[place] = None if reply is None else reply[0]
+        return alone
 
     def _guarded(self, place: int, call: Callable[[], Any], by_partner: bool = False) -> Any:
+        """Call a function; note what it raises, and return None, if failures are noted at all."""
         try:
             return call()
         except BudgetError:
@@ -130,19 +152,17 @@ class _Together:
             return None
 
 
-def _step(env: "gymnasium.Env[str, str]", action: str) -> Step:
-    """One step of an environment; raises as `_arrived`."""
+def _step(env: GymEnv, action: str) -> StepResult:
     turn = _arrived(env.step(action))
     assert not isinstance(turn, PartnerRequest)
     return turn
 
 
-def _arrived(outcome: Step | PartnerRequest) -> Step | PartnerRequest:
+def _arrived(outcome: StepResult | PartnerRequest) -> StepResult | PartnerRequest:
     """Return the environment's answer with a text that every file can hold.
 
     Raises:
-        UserError: the reward is no finite number of float32. It is refused at its turn, since no file of episodes
-            can hold it.
+        UserError: the reward is no finite number of float32.
     """
     if isinstance(outcome, PartnerRequest):
         return outcome
@@ -151,20 +171,17 @@ def _arrived(outcome: Step | PartnerRequest) -> Step | PartnerRequest:
         reward = float(given)
     except OverflowError:  # a whole number of hundreds of digits
         reward = math.inf
-    if not abs(reward) <= LARGEST_REWARD:  # which NaN is not
+    # It is refused at its turn, since no file of episodes can hold it. NaN fails the comparison too.
+    if not abs(reward) <= LARGEST_REWARD:
         raise UserError(f"the reward of a step must be a finite number (of float32), got {reward!r}")
     return valid_unicode(text), reward, terminated, truncated, info
-
-
-TextEnv: TypeAlias = "gymnasium.Env[str, str]"
-MakeEnv: TypeAlias = Callable[[], TextEnv]
 
 
 @dataclass(slots=True)
 class Slot:
     """One environment and the episode that it is playing."""
 
-    env: TextEnv
+    env: GymEnv
     index: int
     order: int = 0
     start: Start = field(default_factory=lambda: Start(0))
@@ -178,7 +195,7 @@ class Slot:
         self.order = order
         self.start = start
         self.illegal = 0
-        self.observations = [""]
+        self.observations = [""]  # stays if the environment fails, since an episode has one observation at least
         self.replies = []
         self.rewards = []
         self.info = {}
@@ -206,10 +223,10 @@ class Slot:
         )
 
     def renew(self, make_env: MakeEnv) -> None:
-        """A new environment, brought to where the old one was.
+        """Make a new environment and repeat the actions of the episode in it.
 
         Raises:
-            UserError: it does not say again what the old one said.
+            UserError: its observations differ from those of the old one.
         """
         with suppress(Exception):  # it has failed already
             self.env.close()
@@ -219,9 +236,9 @@ class Slot:
             if text != self.observations[turn]:
                 raise UserError(f"the environment does not repeat itself: turn {turn} of seed {self.start.seed}")
             text, _, _, _, self.info = _step(self.env, reply.text)
-        self.observations[-1] = text  # differs where there was none yet
+        self.observations[-1] = text  # differs only if the old environment failed to begin
 
-    def record_step(self, reply: Reply, turn: Step) -> tuple[bool, bool]:
+    def record_step(self, reply: Reply, turn: StepResult) -> tuple[bool, bool]:
         text, reward, terminated, truncated, self.info = turn
         self.observations.append(text)
         self.replies.append(reply)
@@ -230,25 +247,35 @@ class Slot:
         return terminated, truncated
 
     def episode(self, task: str, terminated: bool, truncated: bool) -> Episode:
-        sampled = any(reply.ids for reply in self.replies)
-        valued = any(reply.values for reply in self.replies)
+        actions = []
+        ids = []
+        logprobs = []
+        values = []
+        for reply in self.replies:
+            actions.append(reply.text)
+            ids.append(reply.ids)
+            logprobs.append(reply.logprobs)
+            values.append(reply.values)
+        # Empty where the policy has no tokens or no value head.
+        sampled = any(ids)
+        valued = any(values)
         return Episode(
             task=task,
             observations=tuple(self.observations),
-            actions=tuple(reply.text for reply in self.replies),
+            actions=tuple(actions),
             rewards=tuple(self.rewards),
             terminated=terminated,
             truncated=truncated,
             seed=self.start.seed,
             info={**self.info, "illegal": self.illegal, "success": bool(self.info.get("success", False))},
-            action_ids=tuple(reply.ids for reply in self.replies) if sampled else (),
-            action_logprobs=tuple(reply.logprobs for reply in self.replies) if sampled else (),
-            action_values=tuple(reply.values for reply in self.replies) if valued else (),
+            action_ids=tuple(ids) if sampled else (),
+            action_logprobs=tuple(logprobs) if sampled else (),
+            action_values=tuple(values) if valued else (),
         )
 
 
 def episode_seed(*key: int) -> int:
-    """31 bits that differ between neighbouring keys: seed 1 is not seed 0 moved on by one episode."""
+    """31 bits that differ between neighbouring keys: seed 1 is not seed 0 shifted by one episode."""
     return int(np.random.SeedSequence(key).generate_state(1)[0] >> 1)
 
 
@@ -267,14 +294,14 @@ def rollout(
     What the policy and a partner have kept from before is forgotten first (`lmrl.types.Resettable`).
 
     Args:
-        policy: asked once per round for all waiting environments.
+        policy: acts once per round for all waiting environments.
         make_env: makes one environment; called at most ``slots`` times, and once more for each that fails.
         starts: seeds and reset options, consumed lazily, so it may be endless.
         task: name written into the episodes.
-        slots: how many environments play side by side.
-        stop: a recorder's own rule: an episode for which it says yes ends there as truncated.
-        forgiving: what an environment or partner raises is not handed on: it is tried once more (an environment
-            again, brought to the same point), and if it fails again, the episode ends after its last observation as
+        slots: how many environments run in parallel.
+        stop: a recorder's own rule: an episode for which it is true ends there as truncated.
+        forgiving: errors of an environment or partner are not raised. It is tried once more (a new environment,
+            brought to the same point), and if it fails again, the episode ends after its last observation as
             truncated, with the message as ``info["error"]``. An episode that could not begin has no turn.
     """
     table = _Table(make_env, enumerate(starts), slots, task, forgiving)
@@ -308,11 +335,17 @@ class _Table:
 
     def fill(self) -> Iterator[tuple[int, Episode]]:
         """Begin episodes until all slots are busy; those that cannot begin have ended."""
-        while len(self.busy) < self._slots and (item := next(self._waiting, None)) is not None:
+        while len(self.busy) < self._slots:
+            item = next(self._waiting, None)
+            if item is None:
+                return
+            order, start = item
             slot = self._free.pop() if self._free else self._new()
-            error = _begin(slot, *item, self._make_env, self._failures is not None)
-            (self.busy if error is None else self._free).append(slot)
-            if error is not None:
+            error = _begin(slot, order, start, self._make_env, self._failures is not None)
+            if error is None:
+                self.busy.append(slot)
+            else:
+                self._free.append(slot)
                 yield slot.order, _broken_off(slot, self._task, error)
 
     def _new(self) -> Slot:
@@ -324,28 +357,35 @@ class _Table:
         return self._all[-1]
 
     def play(self, policy: Policy, stop: Callable[[Request], bool] | None) -> list[tuple[int, Episode]]:
-        """One turn in every busy slot; the episodes that it has ended."""
+        """One turn in every busy slot; return the episodes that it has ended."""
         replies = [_written(reply) for reply in policy.act([slot.request() for slot in self.busy])]
-        moves = [(slot.index, slot.env, reply.text) for slot, reply in zip(self.busy, replies, strict=True)]
+        moves = []
+        for slot, reply in zip(self.busy, replies, strict=True):
+            moves.append((slot.index, slot.env, reply.text))
         turns = step_together(moves, self._failures)
-        ended = list[tuple[Slot, Episode]]()
-        still = []
-        for place, (slot, reply, first) in enumerate(zip(self.busy, replies, turns, strict=True)):
-            turn = _again(slot, reply, (self._failures or {}).pop(place), self._make_env) if first is None else first
-            episode = self._after(slot, reply, turn, stop)
+
+        ended: list[tuple[Slot, Episode]] = []
+        still_busy = []
+        for place, slot in enumerate(self.busy):
+            turn: StepResult | Exception | None = turns[place]
+            if turn is None:
+                assert self._failures is not None
+                turn = _again(slot, replies[place], self._failures.pop(place), self._make_env)
+            episode = self._after(slot, replies[place], turn, stop)
             if episode is None:
-                still.append(slot)
+                still_busy.append(slot)
             else:
                 self._free.append(slot)
                 ended.append((slot, episode))
-        self.busy = still
+        self.busy = still_busy
+
         values = _final_values(policy, ended)
-        return [(slot.order, replace(it, final_value=values.get(slot.index))) for slot, it in ended]
+        return [(slot.order, replace(episode, final_value=values.get(slot.index))) for slot, episode in ended]
 
     def _after(
-        self, slot: Slot, reply: Reply, turn: Step | Exception, stop: Callable[[Request], bool] | None
+        self, slot: Slot, reply: Reply, turn: StepResult | Exception, stop: Callable[[Request], bool] | None
     ) -> Episode | None:
-        """The episode, if this turn was its last."""
+        """Return the episode, if this turn was its last."""
         if isinstance(turn, Exception):
             return _broken_off(slot, self._task, turn)
         terminated, truncated = slot.record_step(reply, turn)
@@ -366,26 +406,25 @@ def _written(reply: Reply) -> Reply:
 
 
 def _final_values(policy: Policy, ended: Sequence[tuple[Slot, Episode]]) -> dict[int, float]:
-    """V after the last observation, by slot, of what was cut short.
-
-    It is asked for here, where the policy still holds what it has read of these episodes.
-    """
-    cut = [_beyond(slot) for slot, it in ended if it.truncated and not it.terminated and it.action_values]
-    read = [request for request in cut if request.observations[-1]]  # an empty text may leave nothing to read
-    if not read or not isinstance(policy, Valued):
+    """V after the last observation, by slot, of the episodes that were cut short."""
+    # Read now, while the policy still holds what it has read of these episodes.
+    requests = []
+    for slot, episode in ended:
+        if episode.terminated or not episode.truncated or not episode.action_values:
+            continue
+        # The observation that the game would have given if it had not ended.
+        request = slot.request()
+        last = request.info.get("final_observation", request.observations[-1])
+        if last:  # an empty text may leave nothing to read
+            requests.append(replace(request, observations=[*request.observations[:-1], last]))
+    if not requests or not isinstance(policy, Valued):
         return {}
-    values = policy.state_values(read)
-    return {request.slot: float(value) for request, value in zip(read, values, strict=True)}
-
-
-def _beyond(slot: Slot) -> Request:
-    """Return the request after the last turn, with the observation that the game would have given had it not ended."""
-    request = slot.request()
-    last = request.info.get("final_observation", request.observations[-1])
-    return replace(request, observations=[*request.observations[:-1], last])
+    values = policy.state_values(requests)
+    return {request.slot: float(value) for request, value in zip(requests, values, strict=True)}
 
 
 def _begin(slot: Slot, order: int, start: Start, make_env: MakeEnv, forgiving: bool) -> Exception | None:
+    """Begin an episode, in a new environment if the old one fails; return the error of both."""
     try:
         slot.begin(order, start)
     except Exception:
@@ -398,8 +437,8 @@ def _begin(slot: Slot, order: int, start: Start, make_env: MakeEnv, forgiving: b
     return None
 
 
-def _again(slot: Slot, reply: Reply, failure: Failure, make_env: MakeEnv) -> Step | Exception:
-    """The turn that failed, played again by a new environment; or why there is none."""
+def _again(slot: Slot, reply: Reply, failure: Failure, make_env: MakeEnv) -> StepResult | Exception:
+    """Return the turn that failed, played again by a new environment; or the error that it raises again."""
     if failure.by_partner:
         return failure.error
     try:
@@ -410,6 +449,7 @@ def _again(slot: Slot, reply: Reply, failure: Failure, make_env: MakeEnv) -> Ste
 
 
 def _broken_off(slot: Slot, task: str, error: Exception) -> Episode:
+    """Return the episode up to the turn that failed twice."""
     slot.info["error"] = f"{type(error).__name__}: {error}"
     return slot.episode(task, terminated=False, truncated=True)
 

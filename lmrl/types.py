@@ -46,13 +46,13 @@ class Episode:
     observations: tuple[str, ...]
     """``T + 1`` texts of the environment; the last one follows the last action."""
     actions: tuple[str, ...]
-    """``T`` texts of the player."""
+    """``T`` texts of the policy."""
     rewards: tuple[float, ...]
     """``T`` rewards, one per action."""
     terminated: bool
-    """The rules ended it: nothing beyond has value."""
+    """The rules ended it: the value beyond is zero."""
     truncated: bool
-    """It was cut short: the state after the last observation still has a value."""
+    """It was cut short: the state after the last observation still has a value, from which learning bootstraps."""
     seed: int = 0
     info: Mapping[str, Any] = field(default_factory=dict)
     """JSON-like extras; ``success`` (bool) and ``illegal`` (number of illegal actions) where known."""
@@ -63,8 +63,8 @@ class Episode:
     action_values: tuple[tuple[float, ...], ...] = ()
     """V of the states in which those ids were sampled, where the policy had a value head."""
     final_value: float | None = None
-    """V of the state after the last observation (``info["final_observation"]`` where that is another), of an episode
-    that was cut short, where the policy had a value head."""
+    """V of the state after the last observation (or after ``info["final_observation"]``, if given), where the episode
+    was cut short and the policy had a value head."""
 
     def __post_init__(self) -> None:
         turns = len(self.actions)
@@ -82,8 +82,8 @@ class Episode:
     def __repr__(self) -> str:
         """One line, without the texts."""
         ending = "terminated" if self.terminated else "truncated" if self.truncated else "not ended"
-        told = f"{counted(len(self), 'turn')}, return {self.total_reward:g}, {ending}{', success' * self.success}"
-        return f"<Episode of {in_one_line(self.task, 60)}: {told}, seed {self.seed}>"
+        summary = f"{counted(len(self), 'turn')}, return {self.total_reward:g}, {ending}{', success' * self.success}"
+        return f"<Episode of {in_one_line(self.task, 60)}: {summary}, seed {self.seed}>"
 
     def __len__(self) -> int:
         """Number of turns."""
@@ -96,7 +96,8 @@ class Episode:
 
     @property
     def success(self) -> bool:
-        """Whether the task was solved (a metric of its own: never ``reward > 0``)."""
+        """Whether the task was solved."""
+        # A metric of its own, and not reward > 0: some games reward every turn.
         return bool(self.info.get("success", False))
 
     @property
@@ -106,13 +107,13 @@ class Episode:
 
     @property
     def illegal(self) -> int:
-        """How many actions the rules did not know."""
+        """The number of illegal actions."""
         return int(self.info.get("illegal", 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    r"""One environment asks its player for the next action.
+    r"""One environment asks the policy for the next action.
 
     A request holds the whole episode so far, so that a policy needs no memory of its own; a policy
     that keeps a cache per slot may compare and feed only what is new.
@@ -127,9 +128,9 @@ class Request:
     seed: int
     """Seed of the episode. All randomness of a reply follows from the seed and the turn."""
     observations: Sequence[str]
-    """What the environment said, ``t + 1`` texts at turn ``t``."""
+    """The observations, ``t + 1`` texts at turn ``t``."""
     actions: Sequence[str] = ()
-    """What the policy said, ``t`` texts."""
+    """The actions of the policy, ``t`` texts."""
     action_ids: Sequence[tuple[int, ...]] = ()
     """The token ids of those actions as they were sampled (empty tuples if the policy has no tokens)."""
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -139,7 +140,7 @@ class Request:
     `lmrl.envs.task.turn_chance`."""
 
     def __repr__(self) -> str:
-        """One line: where it is asked, and the newest text."""
+        """One line: slot, seed and turn, and the newest text."""
         newest = _short(self.observations[-1] if self.observations else "")
         return f"<Request of slot {self.slot}, seed {self.seed}, turn {self.turn}: {newest}>"
 
@@ -156,7 +157,7 @@ class Reply:
     text: str
     """The action, as the environment receives it."""
     ids: tuple[int, ...] = ()
-    """Token ids of the action exactly as sampled; empty for players without tokens."""
+    """Token ids of the action exactly as sampled; empty for policies without tokens."""
     logprobs: tuple[float, ...] = ()
     """Log-probability of each id under the very distribution it was sampled from."""
     values: tuple[float, ...] = ()
@@ -169,7 +170,7 @@ class Reply:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Anything that plays. `act` gets one request per waiting environment and answers in that order."""
+    """Anything that acts. `act` gets one request per waiting environment and answers in that order."""
 
     def act(self, requests: Sequence[Request]) -> list[Reply]: ...
 
@@ -195,7 +196,7 @@ def unwrapped(policy: "T | LoadedPolicy") -> "T | Policy":
 
 @runtime_checkable
 class Valued(Protocol):
-    """A policy that knows what states are worth."""
+    """A policy that estimates the value of states."""
 
     def state_values(self, requests: Sequence[Request]) -> Sequence[float]:
         """V of the state in which each request asks: the return that is expected from there on."""
@@ -204,21 +205,21 @@ class Valued(Protocol):
 
 @runtime_checkable
 class Resettable(Protocol):
-    """A policy or partner that keeps something from one call to the next, such as what it has read.
+    """A policy or partner that keeps a cache from one call to the next, such as keys and values of what it has read.
 
-    What it keeps does not decide what it says, but for the last bits of numbers: a prefix that was read before is not
-    read again, so other tokens are added up together. `lmrl.rollout.rollout` begins with all of it forgotten, so that
-    episodes which are played together are the same ones bit by bit, whatever was played before.
+    The cache changes nothing but the last bits of numbers: a prefix that was read before is not read again, so other
+    tokens are added up together. `lmrl.rollout.rollout` begins with a reset, so that its episodes are the same bit by
+    bit, whatever was played before.
     """
 
     def reset(self) -> None:
-        """Forget it."""
+        """Empty the cache."""
         ...
 
 
 @runtime_checkable
 class Described(Protocol):
-    """A policy that says what it was made with, and what became of it: evaluations ask when all is played."""
+    """A policy that describes its settings and state: an evaluation calls `describe` after its last episode."""
 
     def describe(self) -> dict[str, Any]:
         """JSON-like: part of every score."""
@@ -227,7 +228,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PartnerRequest:
-    r"""An environment asks its partner (an oracle, a buyer) for what it says next.
+    r"""An environment asks its partner (an oracle, a buyer) for its next text.
 
     Like a `Request` it holds the whole dialogue, so that a partner needs no memory of its own.
 
@@ -245,20 +246,20 @@ class PartnerRequest:
     task: str
     """Which game is played: it decides what `facts` are."""
     facts: Mapping[str, Any]
-    """What the partner knows and the player does not: the hidden word, the buyer's profile."""
+    """What the partner knows and the policy does not: the hidden word, the buyer's profile."""
     heard: Sequence[str]
-    """What the player said, oldest first; never empty, the newest is to be answered."""
+    """The policy's texts, oldest first; never empty, the partner answers the newest."""
     said: Sequence[str]
-    """What the partner said to all but the newest (and, with `begin`, to that one too)."""
+    """The partner's answers to all but the newest (and, with `begin`, to that one too)."""
     seed: int
     """Seed of the episode. All randomness of an answer follows from the seed and the number of texts."""
     begin: str = ""
-    """What the reply is to begin with, where the game needs an answer of a certain form."""
+    """The beginning of the reply, where the game needs an answer of a certain form."""
     slot: int = 0
     """Which of the parallel environments asks; it stays the same for a whole episode."""
 
     def __repr__(self) -> str:
-        """One line: the task, and the text to be answered, but not what the partner knows."""
+        """One line: the task and the newest text, but not what the partner knows."""
         newest = _short(self.heard[-1] if self.heard else "")
         return f"<PartnerRequest of {in_one_line(self.task, 60)}, seed {self.seed}, text {len(self.heard)}: {newest}>"
 
@@ -278,7 +279,7 @@ class Partner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How an episode begins: its seed and the options handed to ``reset``."""
+    """How an episode begins: its seed and the options of ``reset``."""
 
     seed: int
     options: Mapping[str, Any] | None = None

@@ -15,12 +15,11 @@ from lmrl.errors import UserError, check_range
 from lmrl.models.export import check_replaceable, export_for_reload
 from lmrl.models.lm import vocabulary_of
 from lmrl.modules import LanguageModule
-from lmrl.modules.policy_gradient import PolicyGradient
+from lmrl.modules.policy_gradient import PolicyGradient, RolloutCorrection
 from lmrl.policies import VLLMPolicy
 from lmrl.policies.chat.reloading import WeightReloader
 from lmrl.policies.chat.tokens import TokenClient
 from lmrl.policies.lm import ContextBuilder, invalid_ids
-from lmrl.training.rounds import RolloutCorrection
 from lmrl.training.sharding import full_state_dict
 from lmrl.utils.distributed import map_over_ranks
 
@@ -60,7 +59,7 @@ class VLLMSampler(Callback):
             model: name under which it serves the policy.
             folder: into which the weights are written; None: ``sampler`` in the run's folder.
             server_folder: the same folder as the server finds it; None: the same path.
-            importance_cap: as of `lmrl.training.rounds.RolloutCorrection`; None: losses are not weighed.
+            importance_cap: as of `lmrl.modules.policy_gradient.RolloutCorrection`; None: losses are not weighed.
             max_gap: likewise: a server with other weights is refused.
             wait: seconds until there has to be a server.
             timeout: seconds for one answer, and for reading the weights.

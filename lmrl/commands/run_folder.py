@@ -174,8 +174,8 @@ def _until(rows: list[dict[str, str]], step: int | None) -> list[dict[str, str]]
 def _is_after(row: Mapping[str, str], step: int) -> bool:
     """Return whether a run that resumes after this number of optimizer steps logs a row again.
 
-    Lightning logs the batch that makes step ``s`` under ``s - 1``, with its epoch; `lmrl.training.rounds.log_now` logs
-    under the number of steps so far: evaluations after a batch, and rounds before the next one.
+    Lightning logs the batch that makes step ``s`` under ``s - 1``, with its epoch; `lmrl.training.reporting.log_now`
+    logs under the number of steps so far: evaluations after a batch, and rounds before the next one.
     """
     logged = int(row["step"])
     if row.get("epoch"):

@@ -11,7 +11,7 @@ __all__ = ["SlotCache", "Slots", "causal_mask", "tree_mask"]
 
 
 def causal_mask(positions: Tensor, used: int, dtype: torch.dtype) -> Tensor:
-    """Every token sees the columns up to its own position.
+    """The additive mask with which every token sees the columns up to its own position.
 
     Args:
         positions: ``(rows, new)``.
@@ -26,7 +26,9 @@ def causal_mask(positions: Tensor, used: int, dtype: torch.dtype) -> Tensor:
 
 
 def tree_mask(owner: Tensor, depth: Tensor, start: Tensor, used: int, dtype: torch.dtype) -> Tensor:
-    """Continuations side by side behind each row's context: a token sees the context and what is before it in its own.
+    """The additive mask of several continuations behind each row's context.
+
+    A token sees the context and the earlier tokens of its own continuation.
 
     Args:
         owner: ``(new,)``, which continuation a token belongs to.
@@ -39,6 +41,7 @@ def tree_mask(owner: Tensor, depth: Tensor, start: Tensor, used: int, dtype: tor
         ``(rows, 1, new, used)``.
     """
     new = owner.shape[0]
+    # (new, new): whether the second token is read by the first.
     family = (owner[:, None] == owner) & (depth[:, None] >= depth)
     # (rows, used): columns counted from the end of the context.
     behind = torch.arange(used, device=owner.device) - start[:, None]
@@ -62,7 +65,7 @@ class SlotCache(Cache):
     the key-value heads, so grouped-query models store no copies. A forward pass runs on a contiguous range of rows,
     because a range is a view while a gather would copy the whole cache at every step; `swap` moves rows together.
 
-    Say with `place` where the next forward pass writes. The model has to be given explicit ``position_ids`` and a 4-D
+    Set with `place` where the next forward pass writes. The model has to be given explicit ``position_ids`` and a 4-D
     ``attention_mask``, since lengths differ by row; the cache itself hides nothing.
 
     Args:
@@ -103,12 +106,15 @@ class SlotCache(Cache):
         self._used = used
         self._where = (torch.arange(batch, device=columns.device)[:, None], columns)
         if room > self._columns:
-            self._resize(self.rows, max(-(-room // _STEP) * _STEP, min(2 * self._columns, self._limit)))
+            # Doubling keeps copies rare.
+            needed = -(-room // _STEP) * _STEP
+            self._resize(self.rows, max(needed, min(2 * self._columns, self._limit)))
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write ``(batch, heads, new, head_dim)`` and return all that the batch may read, as views."""
+        # The first forward pass shows how many layers there are, and their shapes.
         while len(self._keys) <= layer_idx:
             self._keys.append(self._zeros(key_states))
             self._values.append(self._zeros(value_states))
@@ -129,13 +135,13 @@ class SlotCache(Cache):
     def swap(self, left: Sequence[int], right: Sequence[int], used: int) -> None:
         """Exchange the rows ``left[i]`` and ``right[i]``, as far as their first ``used`` columns."""
         for block in (*self._keys, *self._values):
-            for one, other in zip(left, right, strict=True):
+            for left_row, right_row in zip(left, right, strict=True):
                 # Plain copies of one row's block: four times as fast as indexing with lists of rows.
-                here = block[one, :, :used]
-                there = block[other, :, :used]
-                kept = here.clone()
-                here.copy_(there)
-                there.copy_(kept)
+                left_block = block[left_row, :, :used]
+                right_block = block[right_row, :, :used]
+                kept = left_block.clone()
+                left_block.copy_(right_block)
+                right_block.copy_(kept)
 
     def grow(self, rows: int) -> None:
         """Make room for ``rows`` rows in all; what is stored stays."""
@@ -173,10 +179,10 @@ class SlotCache(Cache):
 
 
 class Slots:
-    """The books of a `SlotCache`: slots are any integers, rows are places in memory.
+    """The assignment of slots, which are any integers, to the rows of a `SlotCache`, and the ids that rows hold.
 
     Args:
-        cache: whose rows are given out.
+        cache: whose rows are assigned.
     """
 
     def __init__(self, cache: SlotCache) -> None:
@@ -195,7 +201,7 @@ class Slots:
             self._held[slot].extend(ids)
 
     def row(self, slot: int) -> int:
-        """Where the slot sits."""
+        """Return the row of the slot."""
         return self._row[slot]
 
     def rewind(self, slot: int, context: Sequence[int]) -> list[int]:
@@ -208,7 +214,9 @@ class Slots:
         held = self._held[slot]
         wanted = list(context)
         shared = min(len(held), len(wanted) - 1)
+        # Nearly always the context continues what the slot holds, which one comparison of lists shows.
         if held[:shared] != wanted[:shared]:
+            # The first id that differs; there is one.
             shared = next(i for i in range(shared) if held[i] != wanted[i])
         del held[shared:]
         return wanted[shared:]
@@ -236,11 +244,15 @@ class Slots:
             self._cache.grow(2 * self._cache.rows)
 
     def _to_front(self, rows: list[int]) -> None:
-        inside = set(rows)
-        free = [row for row in range(len(rows)) if row not in inside]
+        # Rows of the batch that lie too far back change places with rows at the front that are not in the batch.
+        free = sorted(set(range(len(rows))).difference(rows))
         outside = [row for row in rows if row >= len(rows)]
         used = max(len(self._held[self._slot[row]]) for row in (*free, *outside))
         self._cache.swap(free, outside, used)
         for left, right in zip(free, outside, strict=True):
-            self._slot[left], self._slot[right] = self._slot[right], self._slot[left]
-            self._row[self._slot[left]], self._row[self._slot[right]] = left, right
+            left_slot = self._slot[left]
+            right_slot = self._slot[right]
+            self._slot[left] = right_slot
+            self._slot[right] = left_slot
+            self._row[right_slot] = left
+            self._row[left_slot] = right

@@ -1,6 +1,6 @@
-"""Compares the logits of training and of decoding with a model's own forward pass, on a few tokens.
+"""Compare the logits of training and of decoding with a model's own forward pass, on a few tokens.
 
-Models differ in what they do with positions, masks, caches and logits. A kind that would silently train or play with
+Models differ in what they do with positions, masks, caches and logits. A kind that would silently train or sample with
 other logits than its own is refused when it is built or loaded.
 """
 
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 from weakref import WeakSet
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -46,7 +47,7 @@ def check_attention(model: PreTrainedModel) -> None:
     """Refuse attention that cannot be driven by explicit masks.
 
     Raises:
-        UserError: naming what the configuration says.
+        UserError: naming the setting of the configuration.
     """
     config = model.config
     implementation = config._attn_implementation
@@ -88,16 +89,16 @@ def check_model(model: PreTrainedModel) -> None:
 @contextmanager
 def _quietly(model: PreTrainedModel) -> Iterator[None]:
     """Eval mode, no gradients, no autocast; random states and modes are afterwards what they were."""
-    modules = [module for module in model.modules() if module.training]
+    training = [module for module in model.modules() if module.training]
     device = model.device
     cuda = [device] if device.type == "cuda" else []
-    for module in modules:
+    for module in training:
         module.training = False
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=cuda), torch.autocast(device.type, enabled=False):
             yield
     finally:
-        for module in modules:
+        for module in training:
             module.training = True
 
 
@@ -105,29 +106,34 @@ def _compare(model: PreTrainedModel) -> None:
     for name in ("vocab_size", "hidden_size"):
         if not isinstance(getattr(model.config, name, None), int):
             raise _refused(model, f"its configuration has no {name}")
-    first = [(7 * place + 3) % vocabulary_of(model) for place in range(_LENGTH)]
-    second = [(5 * place + 4) % vocabulary_of(model) for place in range(4)]
+    # Two texts of 6 and 4 tokens, and a third that shares the first half of the first one. Any ids will do.
+    words = vocabulary_of(model)
+    first = ((7 * np.arange(_LENGTH) + 3) % words).tolist()
+    second = ((5 * np.arange(4) + 4) % words).tolist()
     branch = first[:3] + second[:2]
+
+    # What the model itself computes for each of them, and for the first three tokens alone.
+    own = [_own(model, first), _own(model, second), _own(model, branch), _own(model, first[:3])]
+    if own[0].shape[-1] != (model.config.hidden_size if model is trunk_of(model) else words):
+        raise _refused(model, f"its logits have {own[0].shape[-1]} entries, its vocabulary {words}")
+
     exact = model.device.type == "cpu" and model.dtype == torch.float32
     tolerance = _FLOAT32_ON_CPU if exact else _ELSEWHERE
-    own = [_own(model, ids) for ids in (first, second, branch, first[:3])]
-    if own[0].shape[-1] != (model.config.hidden_size if model is trunk_of(model) else vocabulary_of(model)):
-        raise _refused(model, f"its logits have {own[0].shape[-1]} entries, its vocabulary {vocabulary_of(model)}")
+    scale = max(float(logits.abs().max()) for logits in own)
     parts: dict[str, Callable[[], Pairs]] = {
         "its logits depend on later tokens: without them they": lambda: [(own[3][-1], own[0][2])],
         "logits in training": lambda: _trained(model, [first, second], own),
         "logits in training with branches": lambda: _branched(model, first, second, branch, own),
         "logits in decoding": lambda: _decoded(model, first, second, branch, own),
     }
-    scale = max(float(logits.abs().max()) for logits in own)
     for name, pairs in parts.items():
         try:
-            difference = max(float((found - expected).abs().max()) for found, expected in pairs())
+            difference = max(float((computed - expected).abs().max()) for computed, expected in pairs())
         except (UserError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # a model may take other arguments, or another cache, in any exception
             raise _refused(model, f"{name} cannot be computed: {in_one_line(error, 300)}") from error
-        if not difference <= tolerance * scale:
+        if not difference <= tolerance * scale:  # which NaN is not
             raise _refused(
                 model, f"{name} differ from its own forward pass by {difference:.2g} (logits reach {scale:.2g})"
             )
@@ -137,7 +143,8 @@ def _own(model: PreTrainedModel, ids: list[int]) -> Tensor:
     """The logits of one text by the model's own forward pass; of a model without a head its hidden vectors."""
     try:
         output = model(input_ids=_ids(model, [ids]))
-        return _first(output.last_hidden_state if model is trunk_of(model) else output.logits)
+        batch: Tensor = output.last_hidden_state if model is trunk_of(model) else output.logits
+        return batch[0].float()
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -163,6 +170,7 @@ def _branched(
     ids = _ids(model, [first + branch[3:], second])
     positions = torch.tensor([[0, 1, 2, 3, 4, 5, 3, 4], [0, 1, 2, 3, 0, 0, 0, 0]], device=model.device)
     mask = torch.ones(8, 8, dtype=torch.bool, device=model.device).tril().repeat(2, 1, 1, 1)
+    # The second continuation (columns 6, 7) does not see the first (columns 3 to 5).
     mask[0, :, 6:, 3:6] = False
     logits = _ours(model, read_rows(trunk_of(model), ids, positions, mask))
     return [(logits[0, :6], own[0]), (logits[0, 6:], own[2][3:]), (logits[1, :4], own[1])]
@@ -178,6 +186,7 @@ def _decoded(
         new = [reader.slots.rewind(0, first[:left]), reader.slots.rewind(1, second[:right])]
         logits = _ours(model, reader.read([0, 1], new))
         pairs += [(logits[0], own[0][left - 1]), (logits[1], own[1][right - 1])]
+    # The slot keeps the three tokens that both texts share.
     again = _ours(model, reader.read([0], [reader.slots.rewind(0, branch)]))
     return [*pairs, (again[0], own[2][-1])]
 
@@ -185,10 +194,6 @@ def _decoded(
 def _ids(model: PreTrainedModel, rows: list[list[int]]) -> Tensor:
     width = max(map(len, rows))
     return torch.tensor([ids + [0] * (width - len(ids)) for ids in rows], device=model.device)
-
-
-def _first(batch: Tensor) -> Tensor:
-    return batch[0].float()
 
 
 def _refused(model: PreTrainedModel, why: str) -> UserError:

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import PreTrainedModel
 
 from lmrl.decoding.check import check_model
@@ -18,66 +16,67 @@ __all__ = ["Engine", "Weights"]
 
 _SAMPLES = 256  # numbers of each tensor that are compared
 
-_steps = 0
-
-
-def _count(*_: Any) -> None:
-    global _steps
-    _steps += 1
-
-
-register_optimizer_step_post_hook(_count)
-
 
 class Weights:
-    """Notices that a model's parameters were changed.
+    """Notices that a model's parameters were changed, so that what was computed with them is out of date.
 
-    Any step of any optimizer of torch counts: fused kernels leave a tensor's version as it is, and under FSDP another
-    tensor than the one that is read takes the step. Next to it the tensors' addresses and versions are compared, and of
-    each tensor 256 numbers at equal distances: for writers that pass autograd by, such as ``.data`` and collectives.
+    It compares the address and the version of each parameter, and 256 of its numbers at equal distances. Autograd
+    counts a version for every write that it sees. The numbers reveal the others: fused optimizers, ``.data``, and
+    collectives such as those of FSDP. `lmrl.modules.LanguageModule` counts a version for its own optimizer steps.
 
-    A write that is none of these and touches fewer than one in 256 of a tensor's numbers can go unnoticed.
+    A write that autograd does not see and that changes fewer than one in 256 of a tensor's numbers can go unnoticed.
 
     Args:
         model: whose parameters; they may be replaced by others of the same names.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        modules = list(model.modules())
-        self._places = [(m._parameters, name) for m in modules for name, p in m._parameters.items() if p is not None]
-        self._marks, self._sample = self._look()
+        # Where a parameter is found, not the parameter itself, which may be replaced.
+        self._places: list[tuple[dict[str, nn.Parameter | None], str]] = []
+        for module in model.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    self._places.append((module._parameters, name))
+        self._marks, self._numbers = self._look()
 
     def changed(self) -> bool:
         """Whether they are others than at the last call."""
-        marks, sample = self._look()
-        same = marks == self._marks and torch.equal(sample, self._sample)
+        marks, numbers = self._look()
+        same = marks == self._marks and torch.equal(numbers, self._numbers)
         self._marks = marks
-        self._sample = sample
+        self._numbers = numbers
         return not same
 
-    def _look(self) -> tuple[list[int], Tensor]:
-        parameters = [holder[name] for holder, name in self._places]
-        found = [p for p in parameters if p is not None]
-        marks = [_steps]
-        for p in found:
-            marks += (p.data_ptr(), 0 if p.is_inference() else p._version)
+    def _look(self) -> tuple[list[tuple[int, int]], Tensor]:
+        """Return address and version of each parameter, and the sampled numbers of all."""
+        marks = []
+        numbers = []
         with torch.inference_mode():
-            return marks, torch.cat([_spread(p) for p in found])
+            for parameters, name in self._places:
+                parameter = parameters[name]
+                if parameter is None:
+                    continue
+                version = 0 if parameter.is_inference() else parameter._version
+                marks.append((parameter.data_ptr(), version))
+                numbers.append(_sample(parameter))
+            return marks, torch.cat(numbers)
 
 
-def _spread(tensor: Tensor) -> Tensor:
+def _sample(tensor: Tensor) -> Tensor:
+    """Up to 256 numbers at equal distances, as a view where the tensor is contiguous."""
     size = tensor.numel()
+    step = max(1, size // _SAMPLES)
     if not tensor.is_contiguous():
-        return tensor.flatten()[:: max(1, size // _SAMPLES)]
-    return tensor.as_strided((min(_SAMPLES, size),), (max(1, size // _SAMPLES),))
+        return tensor.flatten()[::step]
+    return tensor.as_strided((min(_SAMPLES, size),), (step,))
 
 
 class Engine:
     """Reads contexts with a `transformers` causal LM, and keeps the keys and values of each slot between calls.
 
-    Callers hand over whole contexts; the engine compares the ids with what the slot holds and reads only the rest.
-    Rows have their own lengths and positions: padding is on the right, and nothing sees it. If weights have changed
-    since the last `feed` (a training step; see `lmrl.decoding.engine.Weights`), all slots are read again.
+    Callers pass whole contexts; the engine compares the ids with what the slot holds and reads only the rest. Rows have
+    their own lengths and positions: padding is on the right, and nothing sees it. If weights have changed since the
+    last `feed` (a training step; see `lmrl.decoding.engine.Weights`), all slots are read again.
 
     Args:
         model: GPT-2- or Llama-like: full attention, explicit ``position_ids``, eager or sdpa attention; see
@@ -115,14 +114,16 @@ class Engine:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Eval mode and no gradients inside; afterwards every module is in the mode it was in."""
-        modules = [module for module in self.model.modules() if module.training] if self.model.training else []
-        for module in modules:
+        training = []
+        if self.model.training:
+            training = [module for module in self.model.modules() if module.training]
+        for module in training:
             module.training = False
         try:
             with torch.inference_mode():
                 yield
         finally:
-            for module in modules:
+            for module in training:
                 module.training = True
 
     def feed(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> Tensor:
@@ -138,12 +139,22 @@ class Engine:
         Raises:
             UserError: a context is empty or longer than ``max_length``, or a slot comes twice.
         """
-        self._check(slots, contexts)
+        if len(set(slots)) != len(slots):
+            raise UserError(f"slots must be distinct, got {list(slots)}")
+        for slot, context in zip(slots, contexts, strict=True):
+            if not 1 <= len(context) <= self.max_length:
+                raise UserError(
+                    f"a context must have 1 to {self.max_length} tokens; slot {slot} came with {len(context)}"
+                )
+        # Keys and values of other weights are worth nothing.
         if self._weights.changed():
             self.reset()
         self._reader.refresh_forward()
         with self.evaluating():
-            new = [self._reader.slots.rewind(slot, ids) for slot, ids in zip(slots, contexts, strict=True)]
+            # Each slot keeps the longest prefix that it shares with its context.
+            new = []
+            for slot, context in zip(slots, contexts, strict=True):
+                new.append(self._reader.slots.rewind(slot, context))
             return self._reader.read(slots, new)
 
     def append(self, slots: Sequence[int], ids: Sequence[int]) -> Tensor:
@@ -184,12 +195,3 @@ class Engine:
         root = self.feed(slots, contexts)
         with self.evaluating():
             return self._reader.read_branches(slots, root, branches)
-
-    def _check(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> None:
-        if len(set(slots)) != len(slots):
-            raise UserError(f"slots must be distinct, got {list(slots)}")
-        for slot, context in zip(slots, contexts, strict=True):
-            if not 1 <= len(context) <= self.max_length:
-                raise UserError(
-                    f"a context must have 1 to {self.max_length} tokens; slot {slot} came with {len(context)}"
-                )

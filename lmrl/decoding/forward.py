@@ -21,7 +21,7 @@ _KINDS = (GPT2Forward, LlamaForward)
 class Forwards:
     """Chooses the forward pass of a model: small models spend half their time between operations.
 
-    A model with adapters, hooks, shards or other parts than those of its kind is asked itself.
+    A model with adapters, hooks, shards or other parts than those of its kind runs its own forward pass.
 
     Args:
         trunk: the model without its head, in eval mode whenever it reads. When its weights have changed, make another.
@@ -30,16 +30,20 @@ class Forwards:
     def __init__(self, trunk: PreTrainedModel) -> None:
         self._trunk = trunk
         self._kind: type[GPT2Forward | LlamaForward] | None = None
-        self._forward: Forward = self._ask
+        self._forward: Forward = self._own
 
     def choose(self) -> Forward:
-        """The one that fits the model as it is now: hooks may have been put on its layers."""
-        kind = next((kind for kind in _KINDS if kind.accepts(self._trunk)), None)
-        if kind is not self._kind:
-            self._kind, self._forward = kind, self._ask if kind is None else kind(self._trunk)
+        """Return the one that fits the model as it is now: hooks may have been put on its layers."""
+        fitting = None
+        for kind in _KINDS:
+            if kind.accepts(self._trunk):
+                fitting = kind
+        if fitting is not self._kind:
+            self._kind = fitting
+            self._forward = self._own if fitting is None else fitting(self._trunk)
         return self._forward
 
-    def _ask(self, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+    def _own(self, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         output = self._trunk(
             input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
         )

@@ -44,17 +44,22 @@ def _layers(trunk: Any) -> Iterator[_Layer]:
     for block in trunk.h:
         attention = block.attn
         mlp = block.mlp
-        matrices = [(c.bias, c.weight) for c in (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)]
-        qkv, attention_out, up, down = matrices
-        norms = _Norm.of(block.ln_1), _Norm.of(block.ln_2)
-        yield _Layer(norms[0], qkv, attention_out, norms[1], up, mlp.act, down)
+        yield _Layer(
+            before_attention=_Norm.of(block.ln_1),
+            qkv=(attention.c_attn.bias, attention.c_attn.weight),
+            attention_out=(attention.c_proj.bias, attention.c_proj.weight),
+            before_mlp=_Norm.of(block.ln_2),
+            up=(mlp.c_fc.bias, mlp.c_fc.weight),
+            act=mlp.act,
+            down=(mlp.c_proj.bias, mlp.c_proj.weight),
+        )
 
 
 class GPT2Forward:
-    """Gives the numbers of the model, bit by bit on a CPU, in less time, the less the smaller model and batch.
+    """Gives the numbers of the model, bit by bit on a CPU, in less time: small models and batches gain most.
 
     Args:
-        trunk: a model that `accepts` says yes to; its weights may change in place.
+        trunk: a model for which `accepts` is true; its weights may change in place.
     """
 
     def __init__(self, trunk: PreTrainedModel) -> None:
@@ -75,21 +80,24 @@ class GPT2Forward:
             return False
         blocks: Any = trunk.h
         activations = {block.mlp.act for block in blocks}
-        return all(
-            (type(part) in _PARTS or part in activations)
-            and not (part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part))
-            for part in trunk.modules()
-        )
+        for part in trunk.modules():
+            if type(part) not in _PARTS and part not in activations:
+                return False
+            if part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):
+                return False
+        return True
 
     def __call__(self, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """See `lmrl.decoding.forward.Forward`."""
         rows, new = ids.shape
+        # (rows * new, width): matrix products of two dimensions are the fastest.
         hidden = nn.functional.embedding(ids, self._words) + nn.functional.embedding(positions, self._places)
         hidden = hidden.view(rows * new, -1)
         for index, layer in enumerate(self._layers):
             states = torch.addmm(layer.qkv[0], torch.layer_norm(hidden, *layer.before_attention), layer.qkv[1])
             # (rows, new, 3, heads, head_dim) to three of (rows, heads, new, head_dim).
             query, key, value = states.view(rows, new, 3, self._heads, -1).transpose(1, 3).unbind(2)
+            # The cache returns all that the rows may read, (rows, heads, columns, head_dim).
             keys, values = cache.update(key, value, index)
             attended = scaled_dot_product_attention(query, keys, values, attn_mask=mask)
             attended = attended.transpose(1, 2).reshape(rows * new, -1)

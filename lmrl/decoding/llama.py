@@ -47,7 +47,7 @@ class LlamaForward:
     Weights are copied: make another one when they have changed.
 
     Args:
-        trunk: a model that `accepts` says yes to.
+        trunk: a model for which `accepts` is true.
     """
 
     def __init__(self, trunk: PreTrainedModel) -> None:
@@ -69,7 +69,7 @@ class LlamaForward:
 
     @staticmethod
     def accepts(trunk: PreTrainedModel) -> bool:
-        """Whether it is a Llama in float32, with no part that is not the very class of `transformers`.
+        """Return whether it is a Llama in float32, with no part that is not the very class of `transformers`.
 
         Also no bias, hook, adapter or replaced function, plain rotary embeddings, and no autocast.
         """
@@ -85,21 +85,26 @@ class LlamaForward:
             return False
         blocks: Any = trunk.layers
         activations = {block.mlp.act_fn for block in blocks}
-        return all(
-            (type(part) in _PARTS or part in activations)
-            and not (part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part))
-            and getattr(part, "bias", None) is None
-            for part in trunk.modules()
-        )
+        for part in trunk.modules():
+            if type(part) not in _PARTS and part not in activations:
+                return False
+            if part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):
+                return False
+            if getattr(part, "bias", None) is not None:
+                return False
+        return True
 
     def __call__(self, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """See `lmrl.decoding.forward.Forward`."""
         rows, new = ids.shape
-        turned = self._heads + self._kv_heads  # values are not
-        cos, sin = (embedding(positions, table)[:, :, None] for table in (self._cos, self._sin))
+        turned = self._heads + self._kv_heads  # queries and keys are rotated, values are not
+        # (rows, new, 1, head_dim) the angles of each position.
+        cos = embedding(positions, self._cos)[:, :, None]
+        sin = embedding(positions, self._sin)[:, :, None]
         hidden = embedding(ids, self._words).view(rows * new, -1)
         for index, layer in enumerate(self._layers):
             states = linear(self._normed(hidden), layer.qkv).view(rows, new, turned + self._kv_heads, -1)
+            # (rows, heads, new, head_dim), queries first.
             turning = states[:, :, :turned]
             turning = torch.addcmul(turning * cos, turning.roll(turning.shape[-1] // 2, -1), sin).transpose(1, 2)
             value = states[:, :, turned:].transpose(1, 2)
@@ -121,8 +126,9 @@ class LlamaForward:
 def _layer(block: Any) -> _Layer:
     attention = block.self_attn
     mlp = block.mlp
-    qkv = torch.cat([part.weight for part in (attention.q_proj, attention.k_proj, attention.v_proj)])
+    qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
     gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+    # The weight of a norm scales the inputs of the matrix behind it, so it is multiplied into its columns.
     return _Layer(
         qkv * block.input_layernorm.weight,
         attention.o_proj.weight.t().contiguous(),

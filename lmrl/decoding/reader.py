@@ -14,9 +14,10 @@ from lmrl.decoding.forward import Forwards
 from lmrl.errors import unknown
 from lmrl.models.lm import trunk_of
 
-__all__ = ["Reader", "Step", "backend_of", "is_static", "step_for"]
+__all__ = ["Read", "Reader", "backend_of", "is_static", "step_for"]
 
-Step: TypeAlias = Callable[[PreTrainedModel, SlotCache, Tensor, Tensor, int, torch.dtype], Tensor]
+Read: TypeAlias = Callable[[PreTrainedModel, SlotCache, Tensor, Tensor, int, torch.dtype], Tensor]
+"""The signature of `_read_new`."""
 
 _VARIANTS = 64  # shapes and models that may be compiled before torch gives up: buckets of columns, times models
 
@@ -39,16 +40,16 @@ def backend_of(choice: bool | str) -> str | None:
 def is_static(device: torch.device) -> bool:
     """Whether a compiled step has one shape for all rows and few for their columns: a CUDA graph cannot have others.
 
-    A CPU has no graphs to replay, and would pay for every row that has nothing to say.
+    A CPU has no graphs to replay, and would pay for every row without a token.
     """
     return device.type != "cpu"
 
 
-def step_for(choice: bool | str, device: torch.device) -> Step | None:
-    """`_read_new`, compiled; None if it is not to be.
+def step_for(choice: bool | str, device: torch.device) -> Read | None:
+    """Return `_read_new`, compiled; None if it is not to be.
 
-    What is compiled belongs to the function, not to its caller: a policy that is made again every round finds
-    it again, and weights are its inputs.
+    The compiled code belongs to the function, not to its caller: a policy that is made again every round finds it
+    again, and weights are its inputs.
     """
     backend = backend_of(choice)
     if backend is None:
@@ -58,7 +59,7 @@ def step_for(choice: bool | str, device: torch.device) -> Step | None:
     how: dict[str, Any] = {"mode": "reduce-overhead"} if static and backend == "inductor" else {"backend": backend}
     limits = torch._dynamo.config  # torch.compile takes a limit of its own from a later release on
     limits.cache_size_limit = max(limits.cache_size_limit, _VARIANTS)
-    step: Step = torch.compile(_read_new, **how, dynamic=not static)
+    step: Read = torch.compile(_read_new, **how, dynamic=not static)
     return step
 
 
@@ -85,7 +86,7 @@ def _read_new(
 
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-_PADDING = 256  # so many tokens of padding cost less than one more forward pass
+_PADDING = 256  # this many tokens of padding cost less than one more forward pass
 _COLUMNS = 64  # fewest columns of a compiled step
 _SCORES = 2**24  # attention scores per head in one forward pass; longer prompts are read in pieces
 
@@ -117,11 +118,16 @@ class Reader:
 
     def read(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """Read one or more new ids in each slot and return the hidden vectors after the last, ``(rows, width)``."""
-        if all(len(ids) == 1 for ids in new):
+        lengths = [len(ids) for ids in new]
+        if max(lengths) == 1:
             return self._read_static(slots, new) if self._static and self._cache.ready else self._read_one(slots, new)
-        groups = _groups([len(ids) for ids in new])
-        parts = [self._read_group([slots[i] for i in group], [new[i] for i in group]) for group in groups]
-        return _in_order(torch.cat(parts) if len(parts) > 1 else parts[0], [i for group in groups for i in group])
+        # Texts of similar length are read together.
+        parts = []
+        order: list[int] = []
+        for group in _groups(lengths):
+            parts.append(self._read_group([slots[i] for i in group], [new[i] for i in group]))
+            order += group
+        return _in_order(torch.cat(parts) if len(parts) > 1 else parts[0], order)
 
     def read_branches(self, slots: Sequence[int], root: Tensor, branches: Sequence[Sequence[int]]) -> Tensor:
         """Read continuations of what the slots hold, without keeping them (see `Engine.branch`).
@@ -135,15 +141,18 @@ class Reader:
             ``(rows, continuations, longest, width)``, the vectors before each id.
         """
         hidden = root[:, None, None].repeat(1, len(branches), max(map(len, branches)), 1)
-        # The last id of a continuation is scored, not read.
-        tree = [(branch[t], i, t) for i, branch in enumerate(branches) for t in range(len(branch) - 1)]
+        # All continuations as one row of tokens: id, number of the continuation, place in it.
+        tree = []
+        for number, branch in enumerate(branches):
+            for place in range(len(branch) - 1):  # the last id of a continuation is scored, not read
+                tree.append((branch[place], number, place))
         if not tree:
             return hidden
-        first, order = self.slots.arrange(slots)
-        held = [len(self.slots.held(slots[i])) for i in order]
+        first, order, held = self._arrange(slots)
         ids, owner, depth = self._tensor(tree).unbind(1)
         start = self._tensor(held)
         used = max(held) + len(tree)
+        # The tokens lie behind the context in the cache and are not kept: the next read writes over them.
         self._cache.place(first, start[:, None] + torch.arange(len(tree), device=self._device), used, used)
         mask = tree_mask(owner, depth, start, used, self._dtype)
         with self._attending():
@@ -151,36 +160,43 @@ class Reader:
         hidden[:, owner, depth + 1] = _in_order(states, order)
         return hidden
 
-    def _read_group(self, slots: list[int], new: list[Sequence[int]]) -> Tensor:
+    def _arrange(self, slots: Sequence[int]) -> tuple[int, list[int], list[int]]:
+        """Bring slots into neighbouring rows: first row, order of the slots in the rows, and lengths in that order."""
         first, order = self.slots.arrange(slots)
-        held = [len(self.slots.held(slots[i])) for i in order]
+        return first, order, [len(self.slots.held(slots[i])) for i in order]
+
+    def _read_group(self, slots: list[int], new: list[Sequence[int]]) -> Tensor:
+        first, order, held = self._arrange(slots)
         sizes = [len(new[i]) for i in order]
         longest = max(sizes)
-        used = max(h + size for h, size in zip(held, sizes, strict=True))
-        ids = self._tensor([[*new[i], *[0] * (longest - len(new[i]))] for i in order])
+        used = max(start + size for start, size in zip(held, sizes, strict=True))
+        padded = [[*new[i], *[0] * (longest - len(new[i]))] for i in order]
+        ids = self._tensor(padded)
         start = self._tensor(held)[:, None]
         last = self._tensor(sizes) - 1
         columns = start + torch.arange(longest, device=self._device)
         # Padding takes the position of its row's last token: the model knows it, and no padding is seen from there.
         positions = torch.minimum(columns, start + last[:, None])
         rows = torch.arange(len(order), device=self._device)
+        # Long prompts are read in pieces of columns, so that the attention scores stay small.
         step = max(1, _SCORES // (len(order) * used))
         ends = torch.empty(0)
         for begin in range(0, longest, step):
             part = slice(begin, begin + step)
             self._cache.place(first, columns[:, part], used, max(held) + longest)
             hidden = self._read_eagerly(ids[:, part], positions[:, part], used)
-            found = hidden[rows, (last - begin).clamp(0, hidden.shape[1] - 1)]
-            ends = torch.where((last >= begin)[:, None], found, ends) if begin else found
+            # (rows, width) at each row's last token; rows that have ended in an earlier piece keep theirs.
+            piece_ends = hidden[rows, (last - begin).clamp(0, hidden.shape[1] - 1)]
+            ends = torch.where((last >= begin)[:, None], piece_ends, ends) if begin else piece_ends
         self.slots.keep(slots, new)
         return _in_order(ends, order)
 
     def _read_one(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """Read a group like `_read_group` where every slot has one new id, so that nothing is ragged."""
-        first, order = self.slots.arrange(slots)
-        held = [len(self.slots.held(slots[i])) for i in order]
+        first, order, held = self._arrange(slots)
         used = max(held) + 1
-        ids, positions = self._tensor([[new[i][0] for i in order], held])[..., None]
+        tokens = [new[i][0] for i in order]
+        ids, positions = self._tensor([tokens, held])[..., None]
         self._cache.place(first, positions, used, used)
         # Prompts come in too many shapes to be compiled, and there the arithmetic counts.
         if self._step is not None and self._cache.ready:
@@ -193,15 +209,21 @@ class Reader:
     def _read_static(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """One id in each slot, in a pass over all rows and as many columns as a power of two."""
         assert self._step is not None
-        rows = [self.slots.row(slot) for slot in slots]
-        held = [len(self.slots.held(slot)) for slot in slots]
         ids = [0] * self._cache.rows
         positions = [0] * self._cache.rows
         # Rows without an id write into the last column, which no row reads.
         columns = [-1] * self._cache.rows
-        for row, place, (token,) in zip(rows, held, new, strict=True):
-            ids[row], positions[row], columns[row] = token, place, place
-        used = min(_bucket(max(held) + 1), self._cache.get_max_length())
+        rows = []
+        longest = 0
+        for slot, (token,) in zip(slots, new, strict=True):
+            row = self.slots.row(slot)
+            length = len(self.slots.held(slot))
+            ids[row] = token
+            positions[row] = length
+            columns[row] = length
+            rows.append(row)
+            longest = max(longest, length)
+        used = min(_bucket(longest + 1), self._cache.get_max_length())
         fed = self._tensor([ids, positions, columns])[..., None]
         self._cache.place(0, fed[2], used, used)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
@@ -215,10 +237,9 @@ class Reader:
             return self._forward(self._cache, ids, positions, mask)
 
     def _attending(self) -> AbstractContextManager[None]:
-        """On a GPU, attention without cuDNN: it plans again for every number of columns, which takes longer than that.
-
-        Measured on an H100, GPT-2 small size in bfloat16, 256 rows: 3.8 ms per layer for the plan, .15 ms to compute.
-        """
+        """Return a context in which attention on a GPU runs without cuDNN."""
+        # cuDNN plans again for every number of columns. On an H100 (GPT-2 small, bfloat16, 256 rows) the plan takes
+        # 3.8 ms per layer, the attention 0.15 ms.
         return sdpa_kernel(_KERNELS) if self._device.type == "cuda" else nullcontext()
 
     def _tensor(self, numbers: object) -> Tensor:
@@ -226,7 +247,7 @@ class Reader:
 
 
 def _bucket(columns: int) -> int:
-    """The next power of two: of few numbers of columns a step is compiled few times."""
+    """Return the next power of two. With few numbers of columns, few steps are compiled."""
     return max(_COLUMNS, 1 << (columns - 1).bit_length())
 
 
@@ -235,7 +256,9 @@ def _groups(lengths: list[int]) -> list[list[int]]:
     groups: list[list[int]] = []
     order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     for place, row in enumerate(order):
-        if not groups or (len(order) - place) * (lengths[groups[-1][0]] - lengths[row]) > _PADDING:
+        # The tokens of padding if this row and all shorter ones were read with the group.
+        padding = (len(order) - place) * (lengths[groups[-1][0]] - lengths[row]) if groups else 0
+        if not groups or padding > _PADDING:
             groups.append([])
         groups[-1].append(row)
     return [sorted(group) for group in groups]

@@ -1,6 +1,6 @@
-"""From logits to actions.
+"""Sampling of actions from the logits of many slots, with or without the guidance of learned values.
 
-Sampling settings, value guidance, and the decoder of many slots; randomness belongs to the episode.
+A sample depends on the seed and the turn of its episode alone, whatever the slot and the batch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ __all__ = [
     "Decoder",
     "Guidance",
     "RatioGuidance",
-    "Sample",
+    "SampledAction",
     "SamplingSettings",
     "add_q_to_logits",
     "check_decoding",
@@ -56,7 +56,9 @@ class SamplingSettings:
     """Ids after which an action is finished; the id itself belongs to the action."""
 
     def __post_init__(self) -> None:
-        check_decoding({name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "max_new_tokens")})
+        check_range("[0, inf)", temperature=self.temperature, top_k=self.top_k)
+        check_range("(0, 1]", top_p=self.top_p)
+        check_range("[1, inf)", max_new_tokens=self.max_new_tokens)
 
 
 def check_decoding(settings: Mapping[str, Any]) -> None:
@@ -66,7 +68,9 @@ def check_decoding(settings: Mapping[str, Any]) -> None:
         UserError: a value is outside its range.
     """
     for interval, names in _RANGES.items():
-        check_range(interval, **{name: settings[name] for name in names if name in settings})
+        for name in names:
+            if name in settings:
+                check_range(interval, **{name: settings[name]})
 
 
 def process_logits(
@@ -79,10 +83,10 @@ def process_logits(
 ) -> Tensor:
     """The log-probabilities of the very distribution that is sampled from.
 
-    The order is fixed: invalid ids out, temperature, top-k, top-p. Tokens that tie with the k-th are kept.
+    The order is fixed: invalid ids out, temperature, top-k, top-p.
 
     Args:
-        logits: ``(rows, vocabulary)`` of any floating type, ``-inf`` where a token must not be said; all arithmetic is
+        logits: ``(rows, vocabulary)`` of any floating type, ``-inf`` for tokens that must not be sampled; computed in
             float32.
         temperature: 0 puts all mass on the largest logit.
         top_k: 0 is off.
@@ -101,6 +105,7 @@ def process_logits(
     if temperature != 1.0:
         scores = scores / temperature
     if 0 < top_k < scores.shape[-1]:
+        # Tokens that tie with the k-th are kept.
         scores = scores.masked_fill(scores < scores.topk(top_k).values[:, -1:], -torch.inf)
     if top_p < 1.0:
         scores = _nucleus(scores, top_p)
@@ -116,11 +121,8 @@ def _nucleus(scores: Tensor, top_p: float) -> Tensor:
 
 
 def uniforms(seed: int, turn: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Numbers in [0, 1) that depend on the episode's seed and the turn only.
-
-    The generator is counter-based (Philox 4x64, Salmon et al. 2011, keyed by the pair), so streams of different
-    episodes and turns are independent, and neither the slot nor the batch that an episode runs in matters.
-    """
+    """Numbers in [0, 1) that depend on the episode's seed and the turn only."""
+    # Philox 4x64 (Salmon et al. 2011) is counter-based: streams of different keys are independent.
     key = np.array([seed % 2**64, turn % 2**64], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).random(count)
 
@@ -153,20 +155,21 @@ class Guidance:
     """
 
     engine: Engine
-    """Of the value model; never the language model's engine, whose keys and values are of other weights."""
+    """Engine of the value model; never the language model's, whose keys and values are of other weights."""
     q_heads: Sequence[Head]
     """``(rows, width)`` hidden vectors to ``(rows, vocabulary)`` float32; the lowest of them counts."""
     beta: float
     """Weight of the values; 0 leaves the language model as it is."""
     support_top_k: int = 0
-    """Only the k tokens that the language model finds most probable may be said; 0 allows all."""
+    """Only the k tokens that the language model finds most probable can be sampled; 0 allows all."""
     support_top_p: float = 1.0
-    """Only the smallest set of tokens to which the language model gives probability p may be said."""
+    """Only the smallest set of tokens to which the language model gives probability p can be sampled."""
 
     def __post_init__(self) -> None:
         if not self.q_heads:
             raise UserError("q_heads must have at least one head, got none")
-        check_decoding({name: getattr(self, name) for name in ("beta", "support_top_k", "support_top_p")})
+        check_range("[0, inf)", beta=self.beta, support_top_k=self.support_top_k)
+        check_range("(0, 1]", support_top_p=self.support_top_p)
 
     def q(self, hidden: Tensor, base: Tensor) -> Tensor:
         """The values of all tokens.
@@ -191,7 +194,7 @@ class RatioGuidance(Guidance):
     support: float = 0.0
     """Tokens to which the language model gives less have the value 0."""
     invalid: Tensor | None = None
-    """``(vocabulary,)`` bool, True for ids that are never said."""
+    """``(vocabulary,)`` bool, True for ids that are never sampled."""
 
     def q(self, hidden: Tensor, base: Tensor) -> Tensor:
         """The ratios of all tokens; see `Guidance.q`."""
@@ -199,7 +202,8 @@ class RatioGuidance(Guidance):
         scores = head(hidden).float()
         base = base.float()
         if self.invalid is not None:
-            scores, base = (logits.masked_fill(self.invalid, -torch.inf) for logits in (scores, base))
+            scores = scores.masked_fill(self.invalid, -torch.inf)
+            base = base.masked_fill(self.invalid, -torch.inf)
         return probability_ratio(scores, base, self.support)
 
 
@@ -209,18 +213,16 @@ def min_q(q_heads: Sequence[Head], hidden: Tensor) -> Tensor:
 
 
 def add_q_to_logits(logits: Tensor, q: Tensor, beta: float) -> Tensor:
-    """``logits + beta * q`` in float32 (Snell et al. 2022, section 4.3, up to a constant of each state).
-
-    Done before any id is masked, since ``0 * inf`` is not a number.
-    """
+    """``logits + beta * q`` in float32 (Snell et al. 2022, section 4.3, up to a constant of each state)."""
+    # V is left out, since softmax cancels it. Ids are masked later: 0 * inf would be NaN.
     return logits.float() + beta * q.float()
 
 
-class Sample(NamedTuple):
+class SampledAction(NamedTuple):
     """One action as it was sampled."""
 
     ids: tuple[int, ...]
-    """What was sampled, the stop id included."""
+    """The sampled ids, the stop id included."""
     logprobs: tuple[float, ...]
     """Log-probability of each id under the very distribution it was drawn from."""
     finished: bool
@@ -229,8 +231,17 @@ class Sample(NamedTuple):
     """V of the state in which each id was drawn, if there is a head for it."""
 
 
-class _Read(NamedTuple):
-    """What is known after reading: logits of the next token, and V of each row."""
+class _Token(NamedTuple):
+    """One sampled token."""
+
+    id: int
+    logprob: float
+    value: float
+    """V of the state in which it was drawn; 0 without a head for it."""
+
+
+class _NextToken(NamedTuple):
+    """Logits of the next token, and V of each row, after reading."""
 
     logits: Tensor
     values: list[float] | None
@@ -243,7 +254,7 @@ class Decoder:
         engine: of the language model.
         guidance: adds ``beta * min Q`` to its logits; None or a beta of 0 leaves them as they are, bit by bit.
         invalid: ``(vocabulary,)`` bool, True for ids that are never sampled; masked after everything is added up.
-        v_head: hidden vectors (of the value model, if there is guidance) to V; without it samples have no values.
+        v_head: hidden vectors (of the value model, if there is guidance) to V; without it actions have no values.
     """
 
     def __init__(
@@ -259,6 +270,7 @@ class Decoder:
         self.guidance = guidance
         self.invalid = invalid
         self.v_head = v_head
+        # With beta 0 the value model is read for V alone.
         needed = guidance is not None and (guidance.beta > 0 or v_head is not None)
         self._values = guidance.engine if guidance is not None and needed else None
 
@@ -269,7 +281,7 @@ class Decoder:
             self.guidance.engine.reset()
 
     def score(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> Tensor:
-        """What is known about the next token after each context.
+        """Logits of the next token after each context.
 
         Returns:
             ``(rows, vocabulary)`` float32 logits: the language model's plus the guidance, ``-inf`` for ids that are
@@ -284,8 +296,8 @@ class Decoder:
         seeds: Sequence[int],
         turns: Sequence[int],
         settings: SamplingSettings,
-    ) -> list[Sample]:
-        """Say something after every context; a row leaves the batch as soon as it has said a stop id.
+    ) -> list[SampledAction]:
+        """Sample an action after every context; a row leaves the batch as soon as it has drawn a stop id.
 
         Args:
             slots: distinct; a slot keeps its cache between calls.
@@ -295,26 +307,36 @@ class Decoder:
             settings: how to sample, and when to stop.
 
         Returns:
-            One sample per row. Of its ids all but the last are in the cache.
+            One action per row. Of its ids all but the last are in the cache.
 
         Raises:
             UserError: a context is too long or empty, or logits are not finite.
         """
-        draws = torch.from_numpy(
-            np.stack([uniforms(seed, turn, settings.max_new_tokens) for seed, turn in zip(seeds, turns, strict=True)])
-        )
-        said: list[list[tuple[int, float, float]]] = [[] for _ in slots]
-        active = list(range(len(slots)))
+        # (rows, max_new_tokens) uniform numbers, one for each token that a row may draw.
+        streams = [uniforms(seed, turn, settings.max_new_tokens) for seed, turn in zip(seeds, turns, strict=True)]
+        draws = torch.from_numpy(np.stack(streams))
+
+        tokens: list[list[_Token]] = [[] for _ in slots]
+        active = list(range(len(slots)))  # rows that have not drawn a stop id
         with self._evaluating():
             read = self._begin(slots, contexts)
             for step in range(settings.max_new_tokens):
+                still_active = []
                 for row, token in zip(active, _choose(read, draws[active, step], settings), strict=True):
-                    said[row].append(token)
-                active = [row for row in active if said[row][-1][0] not in settings.stop_ids]
+                    tokens[row].append(token)
+                    if token.id not in settings.stop_ids:
+                        still_active.append(row)
+                active = still_active
                 if not active or step + 1 == settings.max_new_tokens:
                     break
-                read = self._next([slots[row] for row in active], [said[row][-1][0] for row in active])
-        return [_sample(tokens, settings.stop_ids, self.v_head is not None) for tokens in said]
+                read = self._next([slots[row] for row in active], [tokens[row][-1].id for row in active])
+
+        actions = []
+        for row_tokens in tokens:
+            ids, logprobs, values = zip(*row_tokens, strict=True)
+            finished = ids[-1] in settings.stop_ids
+            actions.append(SampledAction(ids, logprobs, finished, values if self.v_head is not None else ()))
+        return actions
 
     def _evaluating(self) -> ExitStack:
         stack = ExitStack()
@@ -323,20 +345,21 @@ class Decoder:
                 stack.enter_context(engine.evaluating())
         return stack
 
-    def _begin(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> _Read:
+    def _begin(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> _NextToken:
         value = None if self._values is None else self._values.feed(slots, contexts)
         return self._read(self.engine.feed(slots, contexts), value)
 
-    def _next(self, slots: Sequence[int], ids: Sequence[int]) -> _Read:
+    def _next(self, slots: Sequence[int], ids: Sequence[int]) -> _NextToken:
         value = None if self._values is None else self._values.append(slots, ids)
         return self._read(self.engine.append(slots, ids), value)
 
-    def _read(self, hidden: Tensor, value: Tensor | None) -> _Read:
+    def _read(self, hidden: Tensor, value: Tensor | None) -> _NextToken:
+        """Apply the heads to (rows, width) hidden vectors of the language model and of the value model."""
         logits = self._logits(hidden, value)
         if self.v_head is None:
-            return _Read(logits, None)
+            return _NextToken(logits, None)
         with torch.inference_mode():
-            return _Read(logits, self.v_head(hidden if value is None else value).reshape(-1).float().tolist())
+            return _NextToken(logits, self.v_head(hidden if value is None else value).reshape(-1).float().tolist())
 
     def _logits(self, hidden: Tensor, value: Tensor | None) -> Tensor:
         with torch.inference_mode():
@@ -356,17 +379,13 @@ class Decoder:
         return logits.masked_fill(likely == -torch.inf, -torch.inf)
 
 
-def _choose(read: _Read, uniform: Tensor, settings: SamplingSettings) -> list[tuple[int, float, float]]:
+def _choose(read: _NextToken, uniform: Tensor, settings: SamplingSettings) -> list[_Token]:
     logits = read.logits
-    # Not a number, endless, or nothing allowed at all: sampling from that would give an id that means nothing.
+    # NaN, infinite, or nothing allowed at all: sampling from that would give an id that means nothing.
     if not bool(logits.amax(-1).isfinite().all()):
         raise UserError("the logits of the next token must be finite; check the weights of the model and of its heads")
     logprobs = process_logits(logits, temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p)
     ids = draw(logprobs, uniform.to(logprobs.device))
     chosen = logprobs.gather(1, ids[:, None])[:, 0]
-    return list(zip(ids.tolist(), chosen.tolist(), read.values or [0.0] * len(ids), strict=True))
-
-
-def _sample(tokens: list[tuple[int, float, float]], stop_ids: frozenset[int], valued: bool) -> Sample:
-    ids, logprobs, values = zip(*tokens, strict=True)
-    return Sample(ids, logprobs, ids[-1] in stop_ids, values if valued else ())
+    values = read.values or [0.0] * len(ids)
+    return list(map(_Token, ids.tolist(), chosen.tolist(), values))

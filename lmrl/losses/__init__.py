@@ -11,28 +11,30 @@ from lmrl.losses.archer import (
 )
 from lmrl.losses.awr import AWRLoss, advantage_weights, awr_loss
 from lmrl.losses.bc import BCLoss, bc_loss
-from lmrl.losses.groups import GROUP_ADVANTAGES, group_advantages, group_spreads
-from lmrl.losses.grpo import GRPOLoss, Sampled, grpo_loss
+from lmrl.losses.grpo import GROUP_ADVANTAGES, Sampled, group_advantages, group_spreads, grpo_loss
 from lmrl.losses.ilql import ILQLLoss, expectile_loss, ilql_loss
-from lmrl.losses.mc import MCLoss, mc_loss, returns_to_go, td_target
+from lmrl.losses.mc import MCLoss, mc_loss
 from lmrl.losses.policy_gradient import (
     KL_ESTIMATORS,
     LOSS_AGG_MODES,
+    Experience,
     KLController,
-    PolicyTerms,
+    PolicyLoss,
     TokenLogprobs,
     clipped_policy_loss,
+    explained_variance,
     first_of_turn,
+    gae,
     importance_weights,
     k3,
     kl_penalty,
     loss_weights,
+    ppo_loss,
     sum_over_turn,
     token_logprobs,
     whiten,
     with_kl_penalty,
 )
-from lmrl.losses.ppo import Experience, PPOLoss, explained_variance, gae, ppo_loss
 from lmrl.losses.qsft import (
     QSFTLoss,
     TokenNLL,
@@ -44,6 +46,7 @@ from lmrl.losses.qsft import (
     token_nll,
 )
 from lmrl.losses.return_bins import bin_means, bin_of, quantile_edges
+from lmrl.losses.returns import returns_to_go, td_target
 from lmrl.losses.token_scores import (
     LinearScores,
     RowScores,
@@ -64,13 +67,11 @@ __all__ = [
     "ArCHerLoss",
     "BCLoss",
     "Experience",
-    "GRPOLoss",
     "ILQLLoss",
     "KLController",
     "LinearScores",
     "MCLoss",
-    "PPOLoss",
-    "PolicyTerms",
+    "PolicyLoss",
     "QSFTLoss",
     "RowScores",
     "Sampled",

@@ -1,4 +1,4 @@
-"""ArCHer (Zhou et al. 2024): a critic of whole actions, and an actor that says them token by token."""
+"""ArCHer (Zhou et al. 2024, arXiv 2402.19446): a critic of whole actions, and an actor that samples their tokens."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmrl.losses.awr import advantage_weights
 from lmrl.losses.ilql import expectile_loss
-from lmrl.losses.mc import td_target
+from lmrl.losses.returns import td_target
 
 __all__ = ["ArCHerLoss", "TurnValues", "Turns", "archer_loss", "awr_actor_loss", "clipped_actor_loss", "turns_of"]
 
@@ -25,7 +25,7 @@ class Turns(NamedTuple):
     first: Tensor
     """(T,) index of the first token of each action."""
     last: Tensor
-    """(T,) index of its last token."""
+    """(T,) index of the last token of each action."""
     turn: Tensor
     """(N,) which action each token belongs to."""
 
@@ -38,9 +38,9 @@ class TurnValues(NamedTuple):
     """The critic's outputs for T whole actions, (T,) float32 each."""
 
     q: Sequence[Tensor]
-    """Of each head: Q(o, a), read where the last token of the action has been read and nothing beyond."""
+    """Q(o, a) of each head, read where the last token of the action has been read and nothing beyond."""
     target_q: Sequence[Tensor]
-    """Likewise of the target networks."""
+    """The same of the target networks."""
     value: Tensor
     """V(o), read where the first token of the action is chosen."""
     next_value: Tensor
@@ -50,7 +50,7 @@ class TurnValues(NamedTuple):
 class ArCHerLoss(NamedTuple):
     """Terms of the loss; `loss` is what is minimised. Sums over actions are divided by the number of action tokens.
 
-    The others but `weight_max` are means over action tokens, each of which has what its action has.
+    The others but `weight_max` are means over action tokens, each of which has the number of its action.
     """
 
     loss: Tensor
@@ -61,14 +61,15 @@ class ArCHerLoss(NamedTuple):
     v_mean: Tensor
     advantage: Tensor
     weight_mean: Tensor
-    """Of the actor's weights: those of the regression, or ratios of probabilities."""
+    """Mean of the actor's weights: those of the regression, or ratios of probabilities."""
     weight_max: Tensor
     """The largest; of several processes or batches together the mean of theirs is logged."""
 
 
 def turns_of(turn_end: Tensor) -> Turns:
-    """The actions of a batch, from the (N,) marks of their last tokens; tokens of an action stand side by side."""
+    """The actions of a batch, from the (N,) marks of their last tokens; tokens of an action are neighbours."""
     last = turn_end.nonzero().squeeze(-1)
+    # An action begins behind the end of the one before it.
     first = torch.cat([last.new_zeros(1), last + 1])[:-1]
     return Turns(first, last, turn_end.cumsum(0) - turn_end.long())
 
@@ -110,6 +111,7 @@ def clipped_actor_loss(
         () the loss, and (T,) the ratios.
     """
     advantage = advantage.detach()
+    # (T,) the product of the token ratios of an action, as a sum of logarithms.
     ratio = turns.sum(logprob - old_logprob).exp()
     gain = torch.minimum(advantage * ratio, advantage * ratio.clamp(1.0 - clip, 1.0 + clip))
     return -gain.sum() / max(1, logprob.numel()), ratio.detach()
@@ -151,17 +153,33 @@ def archer_loss(
         train_actor: else its loss is part of the result with weight zero.
     """
     count = max(1, logprob.numel())
+
+    # Critic: TD(0) over turns with the online V, and V as an expectile of the lower target Q.
     target = td_target(turns.sum(reward), values.next_value, terminated[turns.last], gamma)
     min_q = reduce(torch.minimum, values.target_q)
     q_loss = torch.stack([0.5 * (q - target).square().sum() for q in values.q]).sum() / count
     v_loss = expectile_loss(values.value, min_q, expectile).sum() / count
+
+    # Actor: a turn's advantage weighs all tokens of its action.
     advantage = (min_q - values.value).detach()
     if old_logprob is None:
         actor_loss, weight = awr_actor_loss(logprob, turns, advantage, temperature=temperature, max_weight=max_weight)
     else:
         actor_loss, weight = clipped_actor_loss(logprob, old_logprob, turns, advantage, clip=clip)
-    q_mean = torch.stack(list(values.q)).mean(0)
-    q, v, a, w = (part[turns.turn].sum() / count for part in (q_mean, values.value, advantage, weight))
-    largest = weight.max() if len(weight) else torch.zeros_like(actor_loss)
-    loss = q_loss + v_loss + (actor_loss if train_actor else 0.0 * actor_loss)
-    return ArCHerLoss(loss, q_loss, v_loss, actor_loss, q, v, a, w, largest)
+
+    def token_mean(per_turn: Tensor) -> Tensor:
+        """The mean over the N tokens, each of which has the number of its action."""
+        return per_turn[turns.turn].sum() / count
+
+    return ArCHerLoss(
+        # With weight 0 the actor's parameters still get a gradient, which distributed training waits for.
+        loss=q_loss + v_loss + (actor_loss if train_actor else 0.0 * actor_loss),
+        q_loss=q_loss,
+        v_loss=v_loss,
+        actor_loss=actor_loss,
+        q_mean=token_mean(torch.stack(list(values.q)).mean(0)),
+        v_mean=token_mean(values.value),
+        advantage=token_mean(advantage),
+        weight_mean=token_mean(weight),
+        weight_max=weight.max() if len(weight) else torch.zeros_like(actor_loss),
+    )

@@ -1,4 +1,4 @@
-"""Advantage-weighted regression (Peng et al. 2019)."""
+"""Advantage-weighted regression (Peng et al. 2019, arXiv 1910.00177)."""
 
 import math
 from typing import NamedTuple
@@ -27,8 +27,9 @@ class AWRLoss(NamedTuple):
 def advantage_weights(advantage: Tensor, temperature: float, max_weight: float) -> Tensor:
     """``min(exp(A / temperature), max_weight)``, element by element (Peng et al. 2019, equation 5 and section 3.2).
 
-    The logarithm is clipped, so that nothing overflows. No gradient flows into the advantages.
+    No gradient flows into the advantages.
     """
+    # The logarithm is clipped, so that nothing overflows.
     return (advantage.detach() / temperature).clamp(max=math.log(max_weight)).exp()
 
 
@@ -52,7 +53,14 @@ def awr_loss(
     advantage = (target - value).detach()
     weight = advantage_weights(advantage, temperature, max_weight)
     actor_loss = (weight * nll).sum() / count
+    # Twice the expectile loss, so that 0.5 is the plain squared error with its factor 1/2.
     v_loss = 2.0 * expectile_loss(value, target, expectile).sum() / count
-    v_mean, mean_advantage, weight_mean = (part.sum() / count for part in (value, advantage, weight))
-    largest = weight.max() if len(weight) else torch.zeros_like(actor_loss)
-    return AWRLoss(actor_loss + v_loss, actor_loss, v_loss, v_mean, mean_advantage, weight_mean, largest)
+    return AWRLoss(
+        loss=actor_loss + v_loss,
+        actor_loss=actor_loss,
+        v_loss=v_loss,
+        v_mean=value.sum() / count,
+        advantage=advantage.sum() / count,
+        weight_mean=weight.sum() / count,
+        weight_max=weight.max() if len(weight) else torch.zeros_like(actor_loss),
+    )

@@ -1,4 +1,4 @@
-"""Behavioural cloning: say what the data says."""
+"""Behavioural cloning: maximise the likelihood of the data's actions."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class BCLoss(NamedTuple):
     """Terms of the loss; `loss` is what is minimised."""
 
     loss: Tensor
-    """Without the other two, the mean over the action tokens."""
+    """The mean over the action tokens, unless observation tokens count too."""
     nll: Tensor | None = None
     """Mean over the action tokens."""
     read_nll: Tensor | None = None
@@ -35,7 +35,7 @@ def bc_loss(
         logits: (S, vocabulary) at the distinct states.
         state: (N,) index of the state of each action token.
         token: (N,) its id.
-        observation_state: (M,) likewise for the observation tokens; None leaves them out.
+        observation_state: (M,) the same for the observation tokens; None leaves them out.
         observation_token: (M,) their ids.
         observation_loss_weight: weight of the observation tokens; 0 imitates actions alone.
 
@@ -44,7 +44,10 @@ def bc_loss(
     """
     if observation_state is None or observation_token is None:
         return BCLoss(gather_token_scores(logits, state, token).nll.sum() / max(1, token.numel()))
-    # In one look-up: going over a large vocabulary is what takes the time.
-    both = gather_token_scores(logits, torch.cat([state, observation_state]), torch.cat([token, observation_token])).nll
-    nll, read_nll = (part.sum() / max(1, part.numel()) for part in (both[: token.numel()], both[token.numel() :]))
+    # One look-up for both kinds of tokens: going over a large vocabulary is what takes the time.
+    states = torch.cat([state, observation_state])
+    tokens = torch.cat([token, observation_token])
+    nlls = gather_token_scores(logits, states, tokens).nll
+    nll = nlls[: token.numel()].sum() / max(1, token.numel())
+    read_nll = nlls[token.numel() :].sum() / max(1, observation_token.numel())
     return BCLoss(nll + observation_loss_weight * read_nll, nll, read_nll)

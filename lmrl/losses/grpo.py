@@ -1,12 +1,71 @@
-"""The loss of algorithms without a critic: clipped ratios, and a KL penalty in the loss."""
+"""Group-relative policy optimisation: advantages without a critic, and a clipped loss with a KL penalty.
 
+The returns of episodes that began alike are compared with each other.
+"""
+
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from lmrl.losses.policy_gradient import TokenLogprobs, clipped_policy_loss, kl_penalty
+from lmrl.losses.policy_gradient import PolicyLoss, TokenLogprobs, clipped_policy_loss, kl_penalty
 
-__all__ = ["GRPOLoss", "Sampled", "grpo_loss"]
+__all__ = ["GROUP_ADVANTAGES", "Sampled", "group_advantages", "group_spreads", "grpo_loss"]
+
+GROUP_ADVANTAGES = ("grpo", "dr_grpo", "rloo")
+"""How `group_advantages` compares."""
+
+_EPSILON = 1e-6  # added to a standard deviation that divides
+
+
+def group_advantages(returns: ArrayLike, groups: Sequence[Hashable], kind: str) -> NDArray[np.float64]:
+    """The advantage of each of M returns over those of its group.
+
+    - ``grpo``: minus the group's mean, divided by its population standard deviation (Shao et al. 2024, section 4.1.2).
+      Groups in which returns hardly differ weigh more than in the policy gradient.
+    - ``dr_grpo``: minus the group's mean (Liu et al. 2025): the policy gradient times ``(k - 1) / k``.
+    - ``rloo``: minus the mean of the others (Ahmadian et al. 2024): the policy gradient itself, since a baseline that
+      does not depend on what it is compared with does not bias it.
+
+    Args:
+        returns: (M,).
+        groups: (M,) equal for returns that are compared; one that is alone has advantage 0.
+        kind: one of `GROUP_ADVANTAGES`.
+    """
+    centred, index, size = _centred(returns, groups)
+    if kind == "dr_grpo":
+        return centred
+    if kind == "rloo":
+        # G - mean of the other k - 1 returns = (G - mean of all k) * k / (k - 1).
+        return centred * (size / np.maximum(1, size - 1))[index]
+    return centred / (_spreads(centred, index, size) + _EPSILON)[index]
+
+
+def group_spreads(returns: ArrayLike, groups: Sequence[Hashable]) -> NDArray[np.float64]:
+    """The population standard deviation of the returns of each group; arguments as of `group_advantages`."""
+    return _spreads(*_centred(returns, groups))
+
+
+def _centred(
+    returns: ArrayLike, groups: Sequence[Hashable]
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """(M,) returns less the mean of their group, (M,) number of that group, and the size of each group."""
+    returns = np.asarray(returns, dtype=np.float64)
+    # Groups are numbered in the order in which they first appear.
+    numbers: dict[Hashable, int] = {}
+    index = np.empty(len(groups), dtype=np.int64)
+    for place, group in enumerate(groups):
+        index[place] = numbers.setdefault(group, len(numbers))
+    size = np.bincount(index)
+    mean = np.bincount(index, returns) / size
+    return returns - mean[index], index, size
+
+
+def _spreads(centred: NDArray[np.float64], index: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.float64]:
+    spread: NDArray[np.float64] = np.sqrt(np.bincount(index, centred**2) / size)
+    return spread
 
 
 class Sampled(NamedTuple):
@@ -20,22 +79,7 @@ class Sampled(NamedTuple):
     weight: Tensor
     """See `lmrl.losses.loss_weights`."""
     importance: Tensor | None = None
-    """Of the policy loss alone, see `lmrl.losses.importance_weights`; None: 1."""
-
-
-class GRPOLoss(NamedTuple):
-    """Terms of the loss, each a mean over the action tokens; `loss` is what is minimised."""
-
-    loss: Tensor
-    policy_loss: Tensor
-    kl_loss: Tensor
-    entropy: Tensor
-    """See `lmrl.losses.PolicyTerms`, as of the next five."""
-    approx_kl: Tensor
-    clipfrac: Tensor
-    clip_ratio_low: Tensor
-    clip_ratio_high: Tensor
-    ratio: Tensor
+    """A factor of the policy loss alone, see `lmrl.losses.importance_weights`; None: 1."""
 
 
 def grpo_loss(
@@ -48,14 +92,16 @@ def grpo_loss(
     kl_loss_type: str,
     entropy_weight: float,
     turn_end: Tensor | None = None,
-) -> GRPOLoss:
+) -> PolicyLoss:
     """`clipped_policy_loss` plus ``kl_weight`` times `kl_penalty`, minus ``entropy_weight`` times the entropy.
+
+    This is the negative of the objective of Shao et al. 2024, equation 3, averaged as `loss_weights` says.
 
     Args:
         now: of the policy that is being trained.
         old: from the time of sampling.
         clip: how far the ratio may pay to move from 1.
-        clip_high: likewise upwards, if that is another number.
+        clip_high: the same upwards, if that is another number.
         kl_weight: of the KL penalty; 0 where it is part of the rewards.
         kl_loss_type: see `kl_penalty`.
         entropy_weight: weight of the entropy bonus.
@@ -74,5 +120,4 @@ def grpo_loss(
     )
     kl_loss = (old.weight * kl_penalty(now.logprob, old.ref_logprob, kl_loss_type)).sum() / count
     loss = terms.policy_loss + kl_weight * kl_loss - entropy_weight * terms.entropy
-    policy_loss, *others = terms
-    return GRPOLoss(loss, policy_loss, kl_loss, *others)
+    return terms._replace(loss=loss, kl_loss=kl_loss)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmrl.losses.mc import td_target
+from lmrl.losses.returns import td_target
 from lmrl.losses.token_scores import TokenScores
 
 __all__ = ["ILQLLoss", "expectile_loss", "ilql_loss"]
@@ -30,6 +30,7 @@ def expectile_loss(value: Tensor, target: Tensor, expectile: float) -> Tensor:
     Its minimiser is the expectile of the targets: their mean at 0.5, near their maximum at 1 (Kostrikov et al. 2022).
     """
     target = target.detach()
+    # The weight is a step function of V and has no gradient.
     weight = torch.where(target >= value.detach(), expectile, 1.0 - expectile)
     return 0.5 * weight * (value - target).square()
 
@@ -56,16 +57,28 @@ def ilql_loss(
         value: (N,) V of the states in which the tokens were chosen.
         next_value: (N,) V of the states in which the policy acts next.
         reward: (N,).
-        terminated: (N,) bool; nothing of `next_value` is used there.
+        terminated: (N,) bool; `next_value` is not used there.
         gamma: discount per action token.
         expectile: in [0.5, 1); how optimistic V is about Q.
         cql_weight: weight of the cross-entropy on Q, the conservative term.
     """
     count = max(1, reward.numel())
+
+    # TD loss: both Qs have the same target, with the online V.
     target = td_target(reward, next_value, terminated, gamma)
-    min_q = reduce(torch.minimum, target_q)
     q_loss = torch.stack([0.5 * (head.score - target).square().sum() for head in q]).sum() / count
+
+    # Expectile loss: V is an upper expectile of the lower target Q, a maximum over actions of the data.
+    min_q = reduce(torch.minimum, target_q)
     v_loss = expectile_loss(value, min_q, expectile).sum() / count
+
+    # Conservative term: -log softmax(Q)[token] keeps Q of tokens that the data lacks down.
     cql_loss = torch.stack([head.nll.sum() for head in q]).sum() / count
-    q_mean = torch.stack([head.score.sum() for head in q]).mean() / count
-    return ILQLLoss(q_loss + v_loss + cql_weight * cql_loss, q_loss, v_loss, cql_loss, q_mean, value.sum() / count)
+    return ILQLLoss(
+        loss=q_loss + v_loss + cql_weight * cql_loss,
+        q_loss=q_loss,
+        v_loss=v_loss,
+        cql_loss=cql_loss,
+        q_mean=torch.stack([head.score.sum() for head in q]).mean() / count,
+        v_mean=value.sum() / count,
+    )

@@ -1,6 +1,7 @@
-"""Parts that PPO and the algorithms without a critic share: ratios, clipping, KL penalties and averaging.
+"""The mathematics of a round of PPO in the order of its steps; GRPO and GiGPO share all but advantages and values.
 
-Names are those of TRL and verl where they have one.
+Rewards with a KL penalty, generalised advantages, weights of tokens, log-probabilities, the clipped losses of policy
+and values, and the controller of the KL coefficient. Names are those of TRL, verl and CleanRL where they have one.
 """
 
 from collections.abc import Sequence
@@ -18,15 +19,19 @@ from lmrl.losses.token_scores import Scores
 __all__ = [
     "KL_ESTIMATORS",
     "LOSS_AGG_MODES",
+    "Experience",
     "KLController",
-    "PolicyTerms",
+    "PolicyLoss",
     "TokenLogprobs",
     "clipped_policy_loss",
+    "explained_variance",
     "first_of_turn",
+    "gae",
     "importance_weights",
     "k3",
     "kl_penalty",
     "loss_weights",
+    "ppo_loss",
     "sum_over_turn",
     "token_logprobs",
     "whiten",
@@ -40,10 +45,13 @@ LOSS_AGG_MODES = ("token-mean", "turn-mean", "seq-mean-token-sum", "seq-mean-tok
 """Values of verl's ``loss_agg_mode``, where a sequence is an episode, and two for turns."""
 
 
+# -- rewards and advantages of a round -------------------------------------------------------------------------------
+
+
 def with_kl_penalty(
     rewards: ArrayLike, logprob: ArrayLike, ref_logprob: ArrayLike, kl_weight: float
 ) -> NDArray[np.float64]:
-    """``r_k - kl_weight * (log pi(u_k) - log pi_ref(u_k))``, per action token (Ziegler et al. 2019, section 2.1).
+    """``r_k - kl_weight * (log pi(u_k) - log pi_ref(u_k))``, per action token (Ziegler et al. 2019, equation 2).
 
     Args:
         rewards: (T,) of the environment.
@@ -51,66 +59,38 @@ def with_kl_penalty(
         ref_logprob: (T,) under the frozen reference model.
         kl_weight: KL penalty coefficient.
     """
-    ratio = np.asarray(logprob, dtype=np.float64) - np.asarray(ref_logprob, dtype=np.float64)
-    return np.asarray(rewards, dtype=np.float64) - kl_weight * ratio
+    log_ratio = np.asarray(logprob, dtype=np.float64) - np.asarray(ref_logprob, dtype=np.float64)
+    return np.asarray(rewards, dtype=np.float64) - kl_weight * log_ratio
 
 
-def k3(log_ratio: ArrayLike) -> NDArray[np.float64]:
-    """``e^x - 1 - x``, never negative (Schulman 2020, "Approximating KL divergence").
+def gae(
+    rewards: ArrayLike, values: ArrayLike, end_value: float, gamma: float, gae_lambda: float
+) -> NDArray[np.float64]:
+    """Generalised advantage estimates over the action tokens of one episode (Schulman et al. 2016, equation 16).
 
-    With ``x = log pi_ref(u) - log pi(u)`` of tokens that ``pi`` sampled, its mean estimates ``KL(pi, pi_ref)``
-    without bias; with the opposite sign, as in the reference implementation, it does not.
-    """
-    log_ratio = np.asarray(log_ratio, dtype=np.float64)
-    estimate: NDArray[np.float64] = np.expm1(log_ratio) - log_ratio
-    return estimate
-
-
-def kl_penalty(logprob: Tensor, ref_logprob: Tensor, kind: str) -> Tensor:
-    """(N,) an estimate of ``KL(pi, pi_ref)`` by each token that ``pi`` sampled, with a gradient.
-
-    ``k1 = log pi - log pi_ref``, ``k2 = k1^2 / 2``, ``k3 = e^-k1 - 1 + k1``. As terms of a loss they differ: the
-    gradient of k2 is that of the KL, in expectation; that of k3 is it near ``pi = pi_ref``; that of k1 is nothing but
-    noise, so that k1 belongs into rewards.
+    ``delta_k = r_k + gamma * V_{k+1} - V_k`` and ``A_k = delta_k + gamma * lambda * A_{k+1}``. The text of the
+    environment between two turns is no step: the state after a turn's last token is that of the next turn's first.
 
     Args:
-        logprob: (N,) of the policy that is being trained.
-        ref_logprob: (N,) of the reference model.
-        kind: one of `KL_ESTIMATORS`.
+        rewards: (T,) one per action token.
+        values: (T,) V of the states in which the tokens were chosen.
+        end_value: V of the state after the last observation; 0 if the rules ended the episode.
+        gamma: discount per action token.
+        gae_lambda: 0 trusts V after one token, 1 trusts the rewards alone.
+
+    Returns:
+        (T,) float64; ``A + values`` are the targets of V.
     """
-    log_ratio = logprob - ref_logprob
-    if kind == "k1":
-        return log_ratio
-    return 0.5 * log_ratio.square() if kind == "k2" else torch.expm1(-log_ratio) + log_ratio
-
-
-@dataclass(frozen=True, slots=True)
-class KLController:
-    """The KL penalty coefficient: fixed, or moved so that the KL nears a target (Ziegler et al. 2019, section 2.2).
-
-    Raises:
-        UserError: only one of ``target`` and ``horizon``, or one that is not positive.
-    """
-
-    target: float | None = None
-    """Mean KL per action token to be held; None keeps the coefficient."""
-    horizon: float | None = None
-    """How many samples it takes to change the coefficient by a factor of about e."""
-
-    def __post_init__(self) -> None:
-        given = [value for value in (self.target, self.horizon) if value is not None]
-        check_range("(0, inf)", kl_target=self.target, kl_horizon=self.horizon)
-        if len(given) == 1:
-            raise UserError(
-                f"kl_target and kl_horizon must both be given or both be left out, got {self.target}, {self.horizon}"
-            )
-
-    def after(self, kl_weight: float, kl: float, samples: int) -> float:
-        """Return the coefficient after a round with this number of samples and this mean KL."""
-        if self.target is None or self.horizon is None:
-            return kl_weight
-        error = min(0.2, max(-0.2, kl / self.target - 1.0))
-        return kl_weight * (1.0 + error * samples / self.horizon)
+    rewards = np.asarray(rewards, dtype=np.float64)
+    values = np.asarray(values, dtype=np.float64)
+    advantages = np.empty_like(values)
+    next_value = float(end_value)
+    tail = 0.0
+    for step in range(len(rewards) - 1, -1, -1):
+        tail = rewards[step] + gamma * next_value - values[step] + gamma * gae_lambda * tail
+        advantages[step] = tail
+        next_value = values[step]
+    return advantages
 
 
 def whiten(advantages: ArrayLike, epsilon: float = 1e-8) -> NDArray[np.float64]:
@@ -122,8 +102,19 @@ def whiten(advantages: ArrayLike, epsilon: float = 1e-8) -> NDArray[np.float64]:
     return whitened
 
 
+def explained_variance(values: ArrayLike, targets: ArrayLike) -> float:
+    """``1 - Var(targets - values) / Var(targets)``: 1 is perfect, 0 no better than a constant; NaN without variance."""
+    values = np.asarray(values, dtype=np.float64)
+    targets = np.asarray(targets, dtype=np.float64)
+    variance = float(targets.var()) if targets.size else 0.0
+    return 1.0 - float((targets - values).var()) / variance if variance > 0.0 else float("nan")
+
+
+# -- how much each token of a round counts ---------------------------------------------------------------------------
+
+
 def loss_weights(turn_lengths: Sequence[ArrayLike], loss_agg_mode: str) -> NDArray[np.float64]:
-    """(N,) how much each action token of a round counts, so that the mean of weight times loss is what is asked for.
+    """(N,) how much each action token of a round counts, so that the mean of weight times loss is the wanted mean.
 
     - ``token-mean``: the mean over all tokens. A round of longer episodes divides by more.
     - ``turn-mean``: the mean over turns, of the mean over each turn's tokens.
@@ -146,6 +137,7 @@ def loss_weights(turn_lengths: Sequence[ArrayLike], loss_agg_mode: str) -> NDArr
     turns = np.concatenate([*by_episode, np.zeros(0, dtype=np.int64)])
     episodes = np.asarray([lengths.sum() for lengths in by_episode], dtype=np.int64)
     count = int(turns.sum())
+    # Shares that sum to 1 for means, times N at the end, since the losses divide by N.
     share = {
         "token-mean": np.full(count, 1.0 / max(1, count)),
         "turn-mean": np.repeat(1.0 / (turns * len(turns)), turns),
@@ -159,7 +151,7 @@ def loss_weights(turn_lengths: Sequence[ArrayLike], loss_agg_mode: str) -> NDArr
 def importance_weights(
     logprob: ArrayLike, sampler_logprob: ArrayLike, cap: float, lengths: Sequence[int] | None = None
 ) -> NDArray[np.float64]:
-    """``min(pi(u) / mu(u), cap)``: how much what another sampler ``mu`` drew counts for the policy ``pi`` itself.
+    """``min(pi(u) / mu(u), cap)``: the weight for the policy ``pi`` of a token that another sampler ``mu`` drew.
 
     Truncated importance sampling (Ionides 2008), of tokens as Yao et al. 2025, "Your Efficient RL Framework Secretly
     Brings You Off-Policy RL Training", correct a sampler whose numbers differ a little. It is TRL's
@@ -167,16 +159,21 @@ def importance_weights(
 
     Args:
         logprob: (N,) of the tokens under the policy that is trained, when they were drawn.
-        sampler_logprob: (N,) as the sampler told it.
+        sampler_logprob: (N,) as the sampler reported it.
         cap: the largest weight; the variance of the loss stays bounded, at the price of a bias.
         lengths: of the actions, where ratios are those of whole actions: tokens of an action share one weight.
     """
     log_ratio = np.asarray(logprob, dtype=np.float64) - np.asarray(sampler_logprob, dtype=np.float64)
     if lengths is not None and len(log_ratio):
-        every = np.asarray(lengths, dtype=np.int64)
-        log_ratio = np.repeat(np.add.reduceat(log_ratio, np.cumsum(every) - every), every)
+        action_lengths = np.asarray(lengths, dtype=np.int64)
+        starts = np.cumsum(action_lengths) - action_lengths
+        log_ratio = np.repeat(np.add.reduceat(log_ratio, starts), action_lengths)
+    # Capped before exp, so that nothing overflows.
     weights: NDArray[np.float64] = np.exp(np.minimum(log_ratio, np.log(cap)))
     return weights
+
+
+# -- the policy as it is now -----------------------------------------------------------------------------------------
 
 
 class TokenLogprobs(NamedTuple):
@@ -184,11 +181,11 @@ class TokenLogprobs(NamedTuple):
 
     logprob: Tensor
     entropy: Tensor
-    """Of the whole distribution that the token was drawn from, in nats."""
+    """The entropy of the whole distribution that the token was drawn from, in nats."""
 
 
 def token_logprobs(logits: Scores, state: Tensor, token: Tensor, invalid: Tensor) -> TokenLogprobs:
-    """Log-probabilities and entropies at temperature 1 among the tokens that may be said.
+    """Log-probabilities and entropies at temperature 1 among the tokens that can be sampled.
 
     Args:
         logits: (S, vocabulary) at the distinct states.
@@ -197,16 +194,18 @@ def token_logprobs(logits: Scores, state: Tensor, token: Tensor, invalid: Tensor
         invalid: (vocabulary,) bool, ids that are never sampled.
     """
     if not isinstance(logits, Tensor):
+        # A large vocabulary: log-probabilities without a table of all words.
         score, total, entropy = logits.distribution(state, token, invalid)
         return TokenLogprobs(score - total.index_select(0, state), entropy.index_select(0, state))
     logprobs = logits.float().masked_fill(invalid, -torch.inf).log_softmax(-1)
+    # p log p of an invalid word is 0, and not 0 * -inf.
     entropy = -(logprobs.exp() * logprobs.masked_fill(invalid, 0.0)).sum(-1)
     chosen = logprobs.reshape(-1).index_select(0, state * logprobs.shape[-1] + token)
     return TokenLogprobs(chosen, entropy.index_select(0, state))
 
 
 def _turns(turn_end: Tensor) -> Tensor:
-    """(N,) number of the turn of each token; tokens of an action stand side by side."""
+    """(N,) number of the turn of each token; tokens of an action are neighbours."""
     ends = turn_end.long()
     return ends.cumsum(0) - ends
 
@@ -228,21 +227,29 @@ def first_of_turn(values: Tensor, turn_end: Tensor) -> Tensor:
     return values[first.nonzero().squeeze(-1)].index_select(0, _turns(turn_end))
 
 
-class PolicyTerms(NamedTuple):
-    """Terms of a clipped policy loss, each a mean over the action tokens. Names are CleanRL's, or said to be TRL's."""
+# -- the losses of a minibatch ---------------------------------------------------------------------------------------
 
+
+class PolicyLoss(NamedTuple):
+    """Terms of a clipped policy loss, each a mean over the action tokens; `loss` is what is minimised."""
+
+    loss: Tensor
     policy_loss: Tensor
+    value_loss: Tensor | None
+    """PPO's loss of V; None without a critic."""
+    kl_loss: Tensor | None
+    """GRPO's KL penalty; None where the penalty is part of the rewards alone."""
     entropy: Tensor
     approx_kl: Tensor
-    """``mean(ratio - 1 - log ratio)``: how far the policy has moved since the round was played."""
+    """``mean(ratio - 1 - log ratio)``: how far the policy has moved since the round was collected."""
     clipfrac: Tensor
     """Share of the tokens whose ratio is outside of the clipping range."""
     clip_ratio_low: Tensor
-    """TRL's ``clip_ratio/low_mean``: share of those that lose their gradient below it, with advantages below 0."""
+    """TRL's ``clip_ratio/low_mean``: share of the tokens below the range with advantages below 0, without gradient."""
     clip_ratio_high: Tensor
-    """TRL's ``clip_ratio/high_mean``: above it, with advantages above 0."""
+    """TRL's ``clip_ratio/high_mean``: share of the tokens above the range with advantages above 0."""
     ratio: Tensor
-    """The one that is farthest from 1: in the first minibatch of a round all are 1."""
+    """The ratio that is farthest from 1: in the first minibatch of a round all are 1."""
 
 
 def clipped_policy_loss(
@@ -255,15 +262,17 @@ def clipped_policy_loss(
     weight: Tensor | None = None,
     turn_end: Tensor | None = None,
     importance: Tensor | None = None,
-) -> PolicyTerms:
+) -> PolicyLoss:
     """``mean w c max(-A rho, -A clip(rho, 1 - clip, 1 + clip_high))`` with ``rho = pi(u) / pi_old(u)``.
+
+    It is the negative of Schulman et al. 2017, equation 7.
 
     Args:
         now: of the policy that is being trained.
         old_logprob: (N,) from the time of sampling.
         advantage: (N,).
         clip: how far the ratio may pay to move from 1.
-        clip_high: likewise upwards, if that is another number (Yu et al. 2025, DAPO).
+        clip_high: the same upwards, if that is another number (Yu et al. 2025, DAPO).
         weight: (N,) see `loss_weights`; None: 1.
         turn_end: (N,) bool, the last token of each action: the ratio is that of the whole action; None: of the token.
         importance: (N,) c, see `importance_weights`, constant while a round is learned from; None: 1.
@@ -273,18 +282,164 @@ def clipped_policy_loss(
     if turn_end is not None:
         log_ratio = sum_over_turn(log_ratio, turn_end)
     ratio = log_ratio.exp()
+
+    # The maximum is pessimistic: beyond the range a ratio has a gradient only if it moves the wrong way.
     high = clip if clip_high is None else clip_high
     loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - clip, 1.0 + high))
-    for factor in (weight, importance):
-        loss = loss if factor is None else loss * factor
+    if weight is not None:
+        loss = loss * weight
+    if importance is not None:
+        loss = loss * importance
     policy_loss = loss.sum() / count
     entropy = now.entropy.sum() / count
+
+    # What is logged has no gradient.
     with torch.no_grad():
-        approx_kl = (ratio - 1.0 - log_ratio).sum() / count
         below = ratio < 1.0 - clip
         above = ratio > 1.0 + high
-        clipfrac = (below | above).sum() / count
-        low = (below & (advantage < 0.0)).sum() / count
-        up = (above & (advantage > 0.0)).sum() / count
         farthest = ratio[log_ratio.abs().argmax()] if len(ratio) else torch.ones(())
-    return PolicyTerms(policy_loss, entropy, approx_kl, clipfrac, low, up, farthest)
+        return PolicyLoss(
+            loss=policy_loss,
+            policy_loss=policy_loss,
+            value_loss=None,
+            kl_loss=None,
+            entropy=entropy,
+            approx_kl=(ratio - 1.0 - log_ratio).sum() / count,
+            clipfrac=(below | above).sum() / count,
+            clip_ratio_low=(below & (advantage < 0.0)).sum() / count,
+            clip_ratio_high=(above & (advantage > 0.0)).sum() / count,
+            ratio=farthest,
+        )
+
+
+class Experience(NamedTuple):
+    """What is known of N action tokens from the time they were sampled, (N,) float32 each: the columns of a rollout."""
+
+    logprob: Tensor
+    """Under the very distribution that they were sampled from."""
+    value: Tensor
+    """V of the states in which they were chosen, or in which their action began."""
+    advantage: Tensor
+    """Whitened over the round."""
+    target: Tensor
+    """The target of V: advantage before whitening, plus value."""
+    weight: Tensor | None = None
+    """See `loss_weights`; None: 1."""
+    importance: Tensor | None = None
+    """A factor of the policy loss alone, see `importance_weights`; None: 1."""
+
+
+def ppo_loss(
+    now: TokenLogprobs,
+    value: Tensor,
+    old: Experience,
+    *,
+    clip: float,
+    value_clip: float | None,
+    value_weight: float,
+    entropy_weight: float = 0.0,
+    clip_high: float | None = None,
+    turn_end: Tensor | None = None,
+) -> PolicyLoss:
+    """Clipped policy loss plus ``value_weight`` times the clipped value loss, minus ``entropy_weight`` times entropy.
+
+    It is the negative of Schulman et al. 2017, equation 9, with `clipped_policy_loss` and ``L_v = 1/2 mean w max((V -
+    R)^2, (clip(V, V_old - value_clip, V_old + value_clip) - R)^2)``.
+
+    Args:
+        now: of the policy that is being trained.
+        value: (N,) its V.
+        old: from the time of sampling.
+        clip: how far the ratio may pay to move from 1.
+        value_clip: the same for V and its old value; None does not clip.
+        value_weight: weight of the value loss.
+        entropy_weight: weight of the entropy bonus; 0 as published.
+        clip_high: see `clipped_policy_loss`.
+        turn_end: (N,) bool, the last token of each action: ratios are those of whole actions, and V is that of the
+            state in which an action begins; None: ratios and values of tokens.
+    """
+    count = max(1, value.numel())
+    if turn_end is not None:
+        value = first_of_turn(value, turn_end)
+    terms = clipped_policy_loss(
+        now,
+        old.logprob,
+        old.advantage,
+        clip=clip,
+        clip_high=clip_high,
+        weight=old.weight,
+        turn_end=turn_end,
+        importance=old.importance,
+    )
+
+    # The clipped loss of V is pessimistic too: V gains nothing by moving further from its old value at once.
+    error = (value - old.target).square()
+    if value_clip is not None:
+        near = torch.clamp(value, old.value - value_clip, old.value + value_clip)
+        error = torch.maximum(error, (near - old.target).square())
+    if old.weight is not None:
+        error = error * old.weight
+    value_loss = 0.5 * error.sum() / count
+
+    loss = terms.policy_loss + value_weight * value_loss - entropy_weight * terms.entropy
+    return terms._replace(loss=loss, value_loss=value_loss)
+
+
+# -- the KL to the reference model -----------------------------------------------------------------------------------
+
+
+def k3(log_ratio: ArrayLike) -> NDArray[np.float64]:
+    """``e^x - 1 - x``, never negative (Schulman 2020, "Approximating KL divergence").
+
+    With ``x = log pi_ref(u) - log pi(u)`` of tokens that ``pi`` sampled, its mean estimates ``KL(pi, pi_ref)``
+    without bias; with the opposite sign, as in the reference implementation, it does not.
+    """
+    log_ratio = np.asarray(log_ratio, dtype=np.float64)
+    estimate: NDArray[np.float64] = np.expm1(log_ratio) - log_ratio
+    return estimate
+
+
+def kl_penalty(logprob: Tensor, ref_logprob: Tensor, kind: str) -> Tensor:
+    """(N,) an estimate of ``KL(pi, pi_ref)`` by each token that ``pi`` sampled, with a gradient.
+
+    ``k1 = log pi - log pi_ref``, ``k2 = k1^2 / 2``, ``k3 = e^-k1 - 1 + k1``. As terms of a loss they differ. The
+    expected gradient of k2 is that of the KL; that of k3 is the same near ``pi = pi_ref``; that of k1 is pure noise, so
+    k1 belongs into rewards.
+
+    Args:
+        logprob: (N,) of the policy that is being trained.
+        ref_logprob: (N,) of the reference model.
+        kind: one of `KL_ESTIMATORS`.
+    """
+    log_ratio = logprob - ref_logprob
+    if kind == "k1":
+        return log_ratio
+    return 0.5 * log_ratio.square() if kind == "k2" else torch.expm1(-log_ratio) + log_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class KLController:
+    """The KL penalty coefficient: fixed, or moved so that the KL nears a target (Ziegler et al. 2019, section 2.2).
+
+    Raises:
+        UserError: only one of ``target`` and ``horizon``, or one that is not positive.
+    """
+
+    target: float | None = None
+    """The mean KL per action token to reach; None keeps the coefficient."""
+    horizon: float | None = None
+    """How many samples it takes to change the coefficient by a factor of about e."""
+
+    def __post_init__(self) -> None:
+        check_range("(0, inf)", kl_target=self.target, kl_horizon=self.horizon)
+        if (self.target is None) != (self.horizon is None):
+            raise UserError(
+                f"kl_target and kl_horizon must both be given or both be left out, got {self.target}, {self.horizon}"
+            )
+
+    def after(self, kl_weight: float, kl: float, samples: int) -> float:
+        """Return the coefficient after a round with this number of samples and this mean KL."""
+        if self.target is None or self.horizon is None:
+            return kl_weight
+        error = min(0.2, max(-0.2, kl / self.target - 1.0))
+        return kl_weight * (1.0 + error * samples / self.horizon)

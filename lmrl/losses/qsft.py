@@ -1,7 +1,7 @@
 """Q-SFT: the probabilities of a second language model are values (Hong et al. 2024, arXiv 2411.05193).
 
-Returns are scaled to [0, 1] by ``Q = low + (high - low) Q'``. What is learned is a distribution p over the K tokens
-that may be said, and ``Q' = p / pi_beta``.
+Returns are scaled to [0, 1] by ``Q = low + (high - low) Q'``. The model learns a distribution p over the K tokens that
+can be sampled, and ``Q' = p / pi_beta``.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmrl.losses.mc import td_target
+from lmrl.losses.returns import td_target
 from lmrl.losses.token_scores import LinearScores, RowScores, Scores, gather_token_scores
 
 __all__ = [
@@ -35,13 +35,13 @@ class QSFTLoss(NamedTuple):
     q_mean: Tensor
     """Q of the tokens taken, in units of the return."""
     cut: Tensor
-    """Share of the targets that lay outside of the range of returns."""
+    """Share of the targets outside of the range of returns."""
     bc_loss: Tensor
     """``-log pi_beta`` of the tokens."""
 
 
 def mask_scores(scores: Scores, invalid: Tensor) -> Scores:
-    """The logits with ``-inf`` for what is never said.
+    """The logits with ``-inf`` for words that are never sampled.
 
     Args:
         scores: (S, vocabulary) logits.
@@ -51,9 +51,11 @@ def mask_scores(scores: Scores, invalid: Tensor) -> Scores:
         compute = scores.compute
         return scores._replace(compute=lambda *inputs: compute(*inputs).masked_fill(invalid, -torch.inf))
     if isinstance(scores, LinearScores) and scores.cap is not None:
-        scores = scores.table(slice(None))  # no bias gives -inf behind a soft cap
+        # No bias gives -inf behind a soft cap, so the table is needed.
+        scores = scores.table(slice(None))
     if isinstance(scores, Tensor):
         return scores.masked_fill(invalid, -torch.inf)
+    # Of factors the bias is masked, so that no table is made.
     bias = scores.weight.new_zeros(len(invalid)) if scores.bias is None else scores.bias
     return scores._replace(bias=bias.masked_fill(invalid, -torch.inf))
 
@@ -62,8 +64,8 @@ def probability_ratio(scores: Tensor, base: Tensor, support: float) -> Tensor:
     """``Q' = p(a) / pi_beta(a)``, at most 1, for the tokens of the support; 0 for the others.
 
     Args:
-        scores: (n, vocabulary) logits of p, ``-inf`` for what is never said.
-        base: (n, vocabulary) logits of pi_beta, likewise.
+        scores: (n, vocabulary) logits of p, ``-inf`` for words that are never sampled.
+        base: (n, vocabulary) logits of pi_beta, masked in the same way.
         support: the tokens that pi_beta gives at least this probability, and its most probable one.
 
     Returns:
@@ -71,7 +73,9 @@ def probability_ratio(scores: Tensor, base: Tensor, support: float) -> Tensor:
     """
     logprobs = base.float().log_softmax(-1)
     probabilities = logprobs.exp()
+    # The most probable token is always in the support, so that every state has a best token.
     likely = (probabilities > 0) & (probabilities >= probabilities.amax(-1, keepdim=True).clamp(max=support))
+    # Returns are at most 1 in this scale; a larger ratio is an error of estimation.
     ratio = (scores.float().log_softmax(-1) - logprobs).exp().clamp(max=1.0)
     return torch.where(likely, ratio, 0.0)
 
@@ -82,13 +86,15 @@ def best_ratio(scores: Scores, base: Scores, support: float) -> Tensor:
 
     Args:
         scores: (S, vocabulary) logits of p as of `mask_scores`.
-        base: logits of pi_beta, likewise.
+        base: logits of pi_beta, masked in the same way.
         support: as of `probability_ratio`.
     """
     num_states, num_words = _shape(scores)
     step = max(1, _ROWS // num_words)
-    pieces = [slice(first, first + step) for first in range(0, num_states, step)]
-    best = [probability_ratio(_table(scores, rows), _table(base, rows), support).amax(-1) for rows in pieces]
+    best = []
+    for first in range(0, num_states, step):
+        rows = slice(first, first + step)
+        best.append(probability_ratio(_table(scores, rows), _table(base, rows), support).amax(-1))
     return torch.cat(best) if best else torch.zeros(0)
 
 
@@ -127,30 +133,32 @@ class TokenNLL(NamedTuple):
     own: Tensor
     """(N,) ``-log p`` of the token."""
     others: Tensor
-    """(N,) the mean of ``-log p`` over the K - 1 other tokens that may be said."""
+    """(N,) the mean of ``-log p`` over the K - 1 other tokens that can be sampled."""
 
 
 def token_nll(scores: Scores, state: Tensor, token: Tensor, invalid: Tensor) -> TokenNLL:
-    """Look up the action tokens. Of factors no table is made: a sum of logits is a product with the sum of the weights.
+    """Look up the action tokens.
 
     Args:
         scores: (S, vocabulary) logits of p, not masked.
         state: (N,) index of the state of each token.
-        token: (N,) its id, one that may be said.
-        invalid: (vocabulary,) bool, what is never said.
+        token: (N,) its id, one that can be sampled.
+        invalid: (vocabulary,) bool, words that are never sampled.
     """
     if isinstance(scores, RowScores) or (isinstance(scores, LinearScores) and scores.cap is not None):
         scores = scores.table(slice(None))  # the sum below is one of products only without a soft cap
-    found = gather_token_scores(mask_scores(scores, invalid), state, token)
+    taken = gather_token_scores(mask_scores(scores, invalid), state, token)
     valid = ~invalid
-    count = valid.sum()
+    count = valid.sum()  # K
+    # (S,) the sum of all valid logits. Of factors no table is made: it is a product with the sum of the weights.
     if isinstance(scores, Tensor):
         total = scores.float().masked_fill(invalid, 0.0).sum(-1)
     else:
         total = scores.hidden.float() @ scores.weight[valid].float().sum(0)
         total = total if scores.bias is None else total + scores.bias[valid].float().sum()
-    everything = count * (found.nll + found.score) - total.index_select(0, state)  # -sum log p over all K
-    return TokenNLL(found.nll, (everything - found.nll) / (count - 1))
+    # (N,) -sum log p over all K words = K logsumexp - sum of the logits, where logsumexp = nll + score.
+    all_nll = count * (taken.nll + taken.score) - total.index_select(0, state)
+    return TokenNLL(taken.nll, (all_nll - taken.nll) / (count - 1))
 
 
 def qsft_loss(
@@ -170,8 +178,10 @@ def qsft_loss(
         bc_weight: weight of ``-log pi_beta``, which is added.
     """
     n = max(1, weight.numel())
+    # The weight is a target: no gradient flows through the target model's ratios.
     wanted = weight.detach()
     w = wanted.clamp(0.0, 1.0)
+    # p / pi_beta of the token taken, which is Q' for the log.
     ratio = (base_nll - p.own).detach().exp().clamp(max=1.0)
     bc_loss = base_nll.sum() / n
     return QSFTLoss(

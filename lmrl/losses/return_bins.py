@@ -46,7 +46,7 @@ def bin_of(returns: Tensor, edges: Tensor) -> Tensor:
 
 def bin_means(returns: Tensor, edges: Tensor) -> Tensor:
     """(bins,) mean return of each bin; of an empty one not a number."""
-    place = bin_of(returns, edges)
+    index = bin_of(returns, edges)
     bins = len(edges) + 1
-    total = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, returns.double())
-    return (total / place.bincount(minlength=bins)).to(returns.dtype)
+    total = torch.zeros(bins, dtype=torch.float64).index_add_(0, index, returns.double())
+    return (total / index.bincount(minlength=bins)).to(returns.dtype)

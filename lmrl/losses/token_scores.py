@@ -59,21 +59,17 @@ class LinearScores(NamedTuple):
 
     def score_and_total(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """(N,) float32 score of each token, and (S,) float32 ``logsumexp`` of each state's scores."""
-        precision = _precision(self.hidden)
-        hidden = self.hidden.to(precision)
-        weight = self.weight.to(precision)
-        bias = None if self.bias is None else self.bias.to(precision)
-        found: tuple[Tensor, Tensor] = _Pieces.apply(  # type: ignore[no-untyped-call]
-            hidden, weight, bias, state, token, self.cap
+        result: tuple[Tensor, Tensor] = _Pieces.apply(  # type: ignore[no-untyped-call]
+            *self._factors(), state, token, self.cap
         )
-        return found
+        return result
 
     def table(self, rows: slice) -> Tensor:
         """The scores of all words in some of the states."""
         return soft_cap(linear(self.hidden[rows], self.weight, self.bias), self.cap)
 
     def distribution(self, state: Tensor, token: Tensor, invalid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what a policy that never samples some words makes of N tokens.
+        """Return the distribution of a policy that never samples some words, at N tokens.
 
         Args:
             state: (N,) index of the state of each token.
@@ -83,14 +79,17 @@ class LinearScores(NamedTuple):
         Returns:
             (N,) score of each token, and (S,) ``logsumexp`` and entropy of each state's valid scores; float32.
         """
-        precision = _precision(self.hidden)
-        hidden = self.hidden.to(precision)
-        weight = self.weight.to(precision)
-        bias = None if self.bias is None else self.bias.to(precision)
-        found: tuple[Tensor, Tensor, Tensor] = _Distribution.apply(  # type: ignore[no-untyped-call]
-            hidden, weight, bias, state, token, invalid, self.cap
+        result: tuple[Tensor, Tensor, Tensor] = _Distribution.apply(  # type: ignore[no-untyped-call]
+            *self._factors(), state, token, invalid, self.cap
         )
-        return found
+        return result
+
+    def _factors(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Hidden vectors, weight and bias in the precision in which a linear layer would compute here."""
+        kind = self.hidden.device.type
+        precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.hidden.dtype
+        bias = None if self.bias is None else self.bias.to(precision)
+        return self.hidden.to(precision), self.weight.to(precision), bias
 
 
 class RowScores(NamedTuple):
@@ -140,7 +139,8 @@ class RowScores(NamedTuple):
         entropies = []
         for first in range(0, num_states, rows_at_once):
             rows = slice(first, first + rows_at_once)
-            inside = ((state >= rows.start) & (state < rows.stop)).nonzero().squeeze(-1)
+            inside = ((state >= rows.start) & (state < rows.stop)).nonzero().squeeze(-1)  # tokens of these states
+            # A checkpoint computes the piece again for its gradient instead of keeping its table.
             score, total, entropy = checkpoint(
                 describe, rows, state[inside] - first, token[inside], use_reentrant=False, preserve_rng_state=False
             )
@@ -148,7 +148,7 @@ class RowScores(NamedTuple):
             scores.append(score)
             totals.append(total)
             entropies.append(entropy)
-        order = torch.cat(positions).argsort()
+        order = torch.cat(positions).argsort()  # tokens back into their own order
         return torch.cat(scores)[order], torch.cat(totals), torch.cat(entropies)
 
 
@@ -183,12 +183,6 @@ def linear_scores(
         hidden = hidden * scale
         bias = None if bias is None else bias * scale
     return LinearScores(hidden, weight, bias, cap)
-
-
-def _precision(hidden: Tensor) -> torch.dtype:
-    """Return the precision in which a linear layer would compute here."""
-    kind = hidden.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
 
 
 def _pieces(hidden: Tensor, weight: Tensor, tables: int = 1) -> Iterator[slice]:
@@ -226,9 +220,10 @@ class _Pieces(torch.autograd.Function):
             score = hidden.new_zeros(token.shape, dtype=torch.float32)
             for words in _pieces(hidden, weight):
                 scores = _scores(hidden, weight, bias, words, cap)
-                place = token - words.start
-                inside = (place >= 0) & (place < scores.shape[1])
-                score = torch.where(inside, scores[state, place.clamp(0, scores.shape[1] - 1)], score)
+                column = token - words.start
+                inside = (column >= 0) & (column < scores.shape[1])
+                score = torch.where(inside, scores[state, column.clamp(0, scores.shape[1] - 1)], score)
+                # logsumexp over all words so far.
                 total = torch.logaddexp(total, scores.logsumexp(-1))
         ctx.save_for_backward(hidden, weight, bias, state, token, total, score)
         ctx.cap = cap
@@ -259,6 +254,7 @@ class _Pieces(torch.autograd.Function):
                 if of_bias is not None:
                     torch.mv(share.T, pull, out=of_bias[words])
             of_hidden *= to_total[:, None]
+            # Then the gradient of the scores of the N tokens.
             if cap is not None:
                 to_score = to_score * _cap_slope(score, cap)
             pull = to_score.to(hidden.dtype)
@@ -295,9 +291,9 @@ class _Distribution(torch.autograd.Function):
             for words in _pieces(hidden, weight, _Distribution._TABLES):
                 never = invalid[words]
                 scores = _scores(hidden, weight, bias, words, cap).masked_fill_(never, -torch.inf)
-                place = token - words.start
-                inside = (place >= 0) & (place < scores.shape[1])
-                score = torch.where(inside, scores[state, place.clamp(0, scores.shape[1] - 1)], score)
+                column = token - words.start
+                inside = (column >= 0) & (column < scores.shape[1])
+                score = torch.where(inside, scores[state, column.clamp(0, scores.shape[1] - 1)], score)
                 before = total
                 total = torch.logaddexp(before, scores.logsumexp(-1))
                 # The words of earlier pieces become less likely, by the same factor.
@@ -328,16 +324,17 @@ class _Distribution(torch.autograd.Function):
             # With p the softmax and H the entropy: d logsumexp / d score = p, d H / d score = -p (log p + H).
             pull = logprob.masked_fill_(never, 0.0).add_(entropy[:, None]).mul_(-to_entropy[:, None])
             pull.add_(to_total[:, None]).mul_(share)
-            place = token - words.start
-            inside = (place >= 0) & (place < pull.shape[1])
-            pull.index_put_((state[inside], place[inside]), to_score[inside], accumulate=True)
+            column = token - words.start
+            inside = (column >= 0) & (column < pull.shape[1])
+            pull.index_put_((state[inside], column[inside]), to_score[inside], accumulate=True)
             leaves = [part for part in (leaf, weight_piece, bias_piece) if part is not None and part.requires_grad]
-            found = [*torch.autograd.grad(scores, leaves, pull)]
-            of_hidden += found.pop(0)
+            # In the order of the leaves: those that need no gradient are not among them.
+            gradients = iter(torch.autograd.grad(scores, leaves, pull))
+            of_hidden += next(gradients)
             if of_weight is not None:
-                of_weight[words] = found.pop(0)
+                of_weight[words] = next(gradients)
             if of_bias is not None:
-                of_bias[words] = found.pop(0)
+                of_bias[words] = next(gradients)
         return of_hidden.to(hidden.dtype), of_weight, of_bias, None, None, None, None
 
 

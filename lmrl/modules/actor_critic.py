@@ -1,4 +1,4 @@
-"""Parts that ArCHer and AWR share: a language model that learns and plays, and a critic with parameters of its own."""
+"""Parts that ArCHer and AWR share: a language model that learns and acts, and a critic with parameters of its own."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ __all__ = ["ActorCritic"]
 
 
 class ActorCritic(LanguageModule):
-    """The language model is the actor: it is what plays, and what `generate` of an exported folder plays.
+    """The language model is the actor, in rollouts and in `generate` of an exported folder.
 
     Critic and actor are trained by one optimizer. Started from a run with a critic of the same kind, it resumes from
     that (offline to online).
@@ -36,7 +36,7 @@ class ActorCritic(LanguageModule):
         """Build the critic next to the language model.
 
         Args:
-            head_bias: what the critic says everywhere at the start; near the data's typical return.
+            head_bias: the critic's output everywhere at the start; near the data's typical return.
             **shared: arguments of `LanguageModule`, but no `lora`.
 
         Raises:
@@ -48,11 +48,12 @@ class ActorCritic(LanguageModule):
         load_pretrained_values(self, self.value_state_dict())
 
     def add_adapters(self, lora: Mapping[str, Any] | None) -> None:
-        """None: an exported folder merges those of the language model, and the critic's would lose their base.
+        """Refuse adapters.
 
         Raises:
-            UserError: there are to be some.
+            UserError: `lora` is given.
         """
+        # An exported folder merges those of the language model, and the critic's would lose their base.
         if lora is not None:
             raise UserError(f"{type(self).__name__} trains all of its language model and critic: leave out lora")
 
@@ -68,14 +69,15 @@ class ActorCritic(LanguageModule):
         return -gather_token_scores(logits_of(self.model, hidden), state, batch.token).nll
 
     def sampled_logprobs(self, batch: TokenBatch) -> Tensor:
-        """(N,) log-probabilities of the action tokens among those that may be said, as they are sampled."""
+        """(N,) log-probabilities of the action tokens among those that can be sampled."""
         hidden, state = self.action_states(batch)
         end = encoder_for(self.tokenizer, self.window).end
         invalid = invalid_ids(self.tokenizer, vocabulary_of(self.model), hidden.device, end)
         return token_logprobs(logits_of(self.model, hidden), state, batch.token, invalid).logprob
 
     def action_states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """Hidden vectors of the language model where tokens are chosen, and nowhere else, and (N,) which is whose."""
+        """Hidden vectors of the language model where tokens are chosen, and (N,) the index of each token's vector."""
+        # The critic needs states after actions too; the vocabulary head is spared them.
         states, place = torch.unique(batch.state, return_inverse=True)
         return self.hidden_states(trunk_of(self.model), batch)[states], place
 
@@ -84,9 +86,9 @@ class ActorCritic(LanguageModule):
         return LMPolicy(self.model, self.tokenizer, self.context_window(), **settings)
 
     def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
-        """By likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
         return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)
 
     def value_state_dict(self) -> dict[str, Tensor]:
         """The critic: ``critic.trunk.*``, ``critic.q_heads.*``, ``critic.v_head.*``."""
-        return {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
+        return self.critic.state_dict(prefix="critic.")

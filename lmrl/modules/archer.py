@@ -1,11 +1,10 @@
-"""ArCHer: a critic of whole actions, and an actor that says them token by token."""
+"""ArCHer: a critic of whole actions, and an actor that samples their tokens."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from lmrl.datamodules.online import online_datamodule
@@ -15,11 +14,11 @@ from lmrl.losses import ArCHerLoss, Turns, TurnValues, archer_loss, turns_of
 from lmrl.models.critic import Critic
 from lmrl.models.heads import frozen_copy, polyak_update
 from lmrl.modules.actor_critic import ActorCritic
+from lmrl.modules.policy_gradient import sampled, with_columns
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.segments import Segment
 from lmrl.training.optimizer import check_target_precision
 from lmrl.training.reporting import WeightReporter
-from lmrl.training.rounds import sampled, with_columns
 from lmrl.types import Episode
 
 __all__ = ["ArCHer"]
@@ -121,27 +120,37 @@ class ArCHer(ActorCritic):
         """TD loss of both Qs, expectile loss of V, loss of the actor."""
         assert batch.turn_end is not None
         turns = turns_of(batch.turn_end)
-        values = self.turn_values(batch, turns)
-        data = (batch.reward, batch.terminated, turns)
-        train_actor = self.global_step >= self.critic_only_steps
-        if not self.sampled_only:
-            logprobs: tuple[Tensor, ...] = (self.token_logprobs(batch),)
-        else:
+        # The regression imitates the data's tokens; the policy gradient needs the ratio to the sampling policy.
+        old_logprob = None
+        if self.sampled_only:
             assert batch.columns is not None
-            logprobs = (self.sampled_logprobs(batch), batch.columns["logprob"])
-        return archer_loss(values, *data, *logprobs, train_actor=train_actor, **self.loss_arguments)
+            logprob = self.sampled_logprobs(batch)
+            old_logprob = batch.columns["logprob"]
+        else:
+            logprob = self.token_logprobs(batch)
+        return archer_loss(
+            self.turn_values(batch, turns),
+            batch.reward,
+            batch.terminated,
+            turns,
+            logprob,
+            old_logprob,
+            train_actor=self.global_step >= self.critic_only_steps,
+            **self.loss_arguments,
+        )
 
     def turn_values(self, batch: TokenBatch, turns: Turns) -> TurnValues:
         """Return the outputs of the critic and the target networks for the actions of a batch."""
         assert batch.next is not None and batch.after is not None
-        begun = batch.state[turns.first]
-        said = batch.after[turns.last]
+        # States, (T,) each: o before an action, (o, a) behind its last token, and o' where the policy acts next.
+        before = batch.state[turns.first]
+        behind = batch.after[turns.last]
         following = batch.next[turns.last]
         hidden = self.hidden_states(self.critic.trunk, batch)
-        value, next_value = self.critic.v(hidden[torch.cat([begun, following])]).chunk(2)
+        value, next_value = self.critic.v(hidden[torch.cat([before, following])]).chunk(2)
         with torch.no_grad():
-            target_q = self.target_critic.q(self.hidden_states(self.target_critic.trunk, batch)[said])
-        return TurnValues(self.critic.q(hidden[said]), target_q, value, next_value)
+            target_q = self.target_critic.q(self.hidden_states(self.target_critic.trunk, batch)[behind])
+        return TurnValues(self.critic.q(hidden[behind]), target_q, value, next_value)
 
     def train(self, mode: bool = True) -> "ArCHer":
         """Training mode for what learns; the target networks stay in eval mode."""
@@ -162,5 +171,5 @@ class ArCHer(ActorCritic):
         self.update_target_networks()
 
     def update_target_networks(self) -> None:
-        """Move them by `polyak`."""
+        """Move the target networks by `polyak`."""
         polyak_update(self.target_critic.parameters(), self.critic.parameters(), self.polyak)

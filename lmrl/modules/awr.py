@@ -40,11 +40,11 @@ class AWR(ActorCritic):
             gamma: discount per action token.
             temperature: how much better an action must be to count e times as much; large ones imitate.
             max_weight: the most that a token counts.
-            bootstrap: whether G is ``r + gamma V(next)`` in place of the return: free of the luck of later actions, and
-                an episode that was cut off goes on. Where the game answers by chance, V takes good luck for good play
-                if the expectile is above 0.5.
-            expectile: of G that V is; 0.5, the mean. Above, actions are compared with better ones than the data's, and
-                with `bootstrap` episodes are stitched together.
+            bootstrap: use ``G = r + gamma V(next)`` in place of the return: free of the luck of later actions, and with
+                a value beyond the end of truncated episodes. Where the game answers by chance, V takes good luck for
+                good play if the expectile is above 0.5.
+            expectile: the expectile of G that V learns; 0.5 is the mean. Above, actions are compared with better ones
+                than the data's, and with `bootstrap` episodes are stitched together.
             **shared: arguments of `ActorCritic`.
 
         Raises:
@@ -70,7 +70,7 @@ class AWR(ActorCritic):
         super().setup(stage)
 
     def batch_spec(self) -> BatchSpec:
-        """With returns, or with where the policy acts next."""
+        """Declare batches with returns, or with the states in which the policy acts next."""
         spec = super().batch_spec()
         return replace(spec, bootstrap=True) if self.bootstrap else replace(spec, returns_gamma=self.gamma)
 
@@ -80,6 +80,7 @@ class AWR(ActorCritic):
         value = values[batch.state]
         if self.bootstrap:
             assert batch.next is not None
+            # TD(0). V is not trained through its target, since `awr_loss` detaches it.
             target = batch.reward + self.gamma * values[batch.next].masked_fill(batch.terminated, 0.0)
         else:
             target = batch.return_to_go

@@ -47,10 +47,10 @@ __all__ = ["LanguageModule"]
 
 
 class LanguageModule(L.LightningModule):
-    """Base of all algorithms. A subclass says what its losses are and hands out the policy that it has learned.
+    """Base of all algorithms. A subclass defines `losses` and the `policy` that it has learned.
 
     Arguments are plain values, so that checkpoints reload with ``weights_only=True``. A checkpoint needs no other
-    file: what was read from `pretrained` is part of it.
+    file: the weights of `pretrained` are part of it.
     """
 
     #: Name under which the terms of the loss are logged.
@@ -60,9 +60,9 @@ class LanguageModule(L.LightningModule):
     #: Submodules unused in rollouts.
     unused_in_rollouts: tuple[str, ...] = ()
 
-    #: What the policy reads; the datamodule or a checkpoint says it.
+    #: How much of an episode the policy reads; set by the datamodule or a checkpoint.
     window: Window | None = None
-    #: Action tokens that it has learned from so far, each time anew; over all ranks, and part of checkpoints.
+    #: Action tokens of all training steps so far, repeated ones included; over all ranks, and part of checkpoints.
     action_tokens = 0
     #: What it was trained on and from, JSON-like; part of checkpoints and model cards.
     made_with: dict[str, Any]
@@ -107,13 +107,21 @@ class LanguageModule(L.LightningModule):
             compile: use `torch.compile` in training, perhaps with the backend of that name; decoding has its own.
 
         Raises:
-            UserError: for names of nothing or that do not belong together, and numbers outside of their range.
+            UserError: for unknown names, names that do not belong together, and numbers outside of their range.
         """
         super().__init__()
         check_optimizer(optimizer, lr, muon_lr, lr_schedule, warmup_steps, final_lr, weight_decay, adam_beta2)
         self.save_hyperparameters()
-        texts = (tokenizer, task_tokens)
-        self.tokenizer, self.model = _tokenizer_and_model(pretrained, architecture or {}, *texts, trust_remote_code)
+        folder = None if pretrained is None else resolve_pretrained(pretrained)
+        self.tokenizer: PreTrainedTokenizerBase = tokenizer_for(folder, tokenizer, trust_remote_code)
+        added_tokens = add_task_tokens(self.tokenizer, task_tokens)
+        # In float32 whatever the precision of the saved weights: trainer.precision decides about training in bfloat16.
+        self.model: PreTrainedModel = build_lm(
+            folder, architecture or {}, len(self.tokenizer), trust_remote_code, dtype=torch.float32
+        )
+        check_model(self.model)
+        if folder is None and added_tokens:
+            compose_embeddings(self.model, added_tokens)
         self.add_adapters(lora)
         self._read_rows = compiled_reader(compile)
         self.reporter = LossReporter(self.name)
@@ -125,11 +133,11 @@ class LanguageModule(L.LightningModule):
 
     @abstractmethod
     def policy(self, **settings: Any) -> Policy:
-        """The policy learned so far, as it plays."""
+        """The policy learned so far."""
 
     @abstractmethod
     def reranker(self, proposals: Sequence[str], **settings: Any) -> Policy:
-        """The player that scores whole actions and says the best, for tasks whose actions can be listed."""
+        """A policy that scores whole actions and chooses the best, for tasks whose actions can be listed."""
 
     def batch_spec(self) -> BatchSpec:
         """Declare the content of batches. An algorithm extends it with `dataclasses.replace`."""
@@ -146,7 +154,7 @@ class LanguageModule(L.LightningModule):
         return self.model
 
     def add_adapters(self, lora: Mapping[str, Any] | None) -> None:
-        """Put adapters on what learns, if there are to be some."""
+        """Put adapters on the model that learns, if `lora` is given."""
         if lora is not None:
             add_lora(self.model, lora)
 
@@ -159,7 +167,7 @@ class LanguageModule(L.LightningModule):
         return weights
 
     def hidden_states(self, trunk: nn.Module, batch: TokenBatch) -> Tensor:
-        """(S, width) what a trunk makes of the states of a batch; see `lmrl.models.lm.hidden_states`."""
+        """(S, width) hidden vectors of a trunk at the states of a batch; see `lmrl.models.lm.hidden_states`."""
         # Weights in shards are gathered by all processes together, in each forward pass.
         return hidden_states(trunk, batch, self._read_rows, groups=not is_sharded(self))
 
@@ -169,7 +177,7 @@ class LanguageModule(L.LightningModule):
         return ""
 
     def as_read(self, episode: Episode) -> Episode:
-        """An episode that was played, as the policy has read it."""
+        """Return a collected episode as the policy has read it."""
         return episode
 
     def context_window(self) -> Window:
@@ -187,7 +195,7 @@ class LanguageModule(L.LightningModule):
         """Unused; required by FSDP. Training calls `losses`, inference uses `policy`."""
 
     def setup(self, stage: str) -> None:
-        """Tell the datamodule what batches must hold, and learn from it what is read.
+        """Pass `batch_spec` to the datamodule, and take the context window from it.
 
         Raises:
             UserError: if an algorithm which needs a BC run has none.
@@ -207,18 +215,18 @@ class LanguageModule(L.LightningModule):
                 checkpoint_activations(self.trainable_model)
 
     def configure_model(self) -> None:
-        """Leave on each process its share of the weights; see `lmrl.training.sharding.configure_shards`."""
+        """Keep on each process its share of the weights; see `lmrl.training.sharding.configure_shards`."""
         configure_shards(self)
 
     def configure_callbacks(self) -> Sequence[Callback]:
-        """The reporter of what is logged."""
+        """The reporter, which logs the terms of the loss."""
         return [self.reporter]
 
     def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
         """Log the terms of the loss, and return what is minimised; see `objective`.
 
         Lightning averages over micro-batches and ranks, so a step is divided by the number of action tokens that steps
-        have on average, however they are cut.
+        have on average, however they are cut into micro-batches.
         """
         terms = self.losses(batch)
         self.action_tokens += self.reporter.train(self, terms, batch)
@@ -233,6 +241,12 @@ class LanguageModule(L.LightningModule):
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         self.log("train/grad_norm", full_tensor(get_total_norm(gradients)))
         self.log("train/lr", optimizer.param_groups[0]["lr"])
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Step, and mark the weights as changed: decoding compares their versions to know that its caches are stale."""
+        super().optimizer_step(*args, **kwargs)
+        # A fused optimizer writes without counting a version.
+        torch.autograd.graph.increment_version(p for p in self.parameters() if p.requires_grad)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The optimizer of everything that learns; the schedule counts optimizer steps."""
@@ -257,22 +271,3 @@ class LanguageModule(L.LightningModule):
     ) -> None:
         """Write a folder that `transformers` loads without this package; see `lmrl.training.saving.write_folder`."""
         write_folder(self, folder, scores, weights, merge)
-
-
-def _tokenizer_and_model(
-    pretrained: str | None,
-    architecture: Mapping[str, Any],
-    tokenizer: str | None,
-    task_tokens: str | Mapping[str, Any] | None,
-    trust_remote_code: bool,
-) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """See `LanguageModule.__init__`."""
-    folder = None if pretrained is None else resolve_pretrained(pretrained)
-    texts = tokenizer_for(folder, tokenizer, trust_remote_code)
-    added = add_task_tokens(texts, task_tokens)
-    # Learning in bfloat16 is for trainer.precision to choose, not for whoever saved the weights.
-    model = build_lm(folder, architecture, len(texts), trust_remote_code, dtype=torch.float32)
-    check_model(model)
-    if folder is None and added:
-        compose_embeddings(model, added)
-    return texts, model

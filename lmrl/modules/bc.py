@@ -23,8 +23,8 @@ class BC(LanguageModule):
     """Imitate the actions of the data: cross-entropy on action tokens.
 
     Observation tokens can be predicted as well (`observation_loss_weight`), which teaches a model from scratch to
-    understand what it reads: an answer that follows from earlier ones is a clearer lesson than an action that is the
-    data's whim. A pretrained model hardly needs it.
+    understand what it reads: they often follow from the history, so they are a less noisy training signal than the
+    actions. A pretrained model hardly needs it.
     """
 
     name = "bc"
@@ -45,17 +45,18 @@ class BC(LanguageModule):
         self.reporter = PerplexityReporter(self.name)
 
     def batch_spec(self) -> BatchSpec:
-        """With observation tokens, if they count."""
+        """Declare batches with observation tokens, if they count."""
         return replace(super().batch_spec(), observations=self.observation_loss_weight > 0)
 
     def losses(self, batch: TokenBatch) -> BCLoss:
         """The mean negative log-likelihood of the action tokens, and of the observation tokens."""
         logits = logits_of(self.model, self.hidden_states(trunk_of(self.model), batch))
-        observed = (batch.observation_state, batch.observation_token, self.observation_loss_weight)
-        return bc_loss(logits, batch.state, batch.token, *observed)
+        weight = self.observation_loss_weight
+        return bc_loss(logits, batch.state, batch.token, batch.observation_state, batch.observation_token, weight)
 
     def objective(self, terms: BCLoss, batch: TokenBatch) -> Tensor:
-        """Action tokens and observation tokens, each divided by the number that is expected of them."""
+        """Action tokens and observation tokens, each divided by their expected number in a batch."""
+        # Their numbers vary independently from batch to batch, so each has its own scale.
         if not self.observation_loss_weight or terms.nll is None or terms.read_nll is None:
             return super().objective(terms, batch)
         return terms.nll * batch.scale + self.observation_loss_weight * terms.read_nll * batch.observation_scale
@@ -65,5 +66,5 @@ class BC(LanguageModule):
         return LMPolicy(self.model, self.tokenizer, self.context_window(), **settings)
 
     def reranker(self, proposals: Sequence[str], **settings: Any) -> Policy:
-        """By likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
         return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)

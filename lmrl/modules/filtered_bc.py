@@ -18,7 +18,7 @@ class FilteredBC(BC):
     def __init__(
         self, success: bool = False, top_fraction: float | None = None, min_return: float | None = None, **shared: Any
     ) -> None:
-        """Set what is kept; the arguments are those of `Filter`, the rest are those of `BC`."""
+        """Build the model; the arguments are those of `lmrl.datamodules.spec.Filter` and of `BC`."""
         super().__init__(**shared)
         self.filter = Filter(success=success, top_fraction=top_fraction, min_return=min_return)
 
@@ -28,7 +28,7 @@ class FilteredBC(BC):
 
 
 class OnlineFilteredBC(FilteredBC):
-    """BC on the best of what the policy plays: of this round, or, with ``data.init_args.keep_replay``, of all."""
+    """BC on the best episodes of the current round, or, with ``data.init_args.keep_replay``, of all rounds so far."""
 
     name = "online_filtered_bc"
     starts_from_bc = True

@@ -1,6 +1,6 @@
 """GRPO with a second advantage, among actions that were taken in the same state."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import group_advantages, returns_to_go
 from lmrl.modules.grpo import GRPO
-from lmrl.training.rounds import RolloutEpisode, Vector, joined
+from lmrl.modules.policy_gradient import RolloutEpisode, Vector, joined, split_as
 
 __all__ = ["GiGPO"]
 
@@ -54,22 +54,30 @@ class GiGPO(GRPO):
     def turn_advantages(self, rollout: Sequence[RolloutEpisode], turn_rewards: Sequence[Vector]) -> list[Vector]:
         """See `GRPO.turn_advantages`."""
         episode_advantages = super().turn_advantages(rollout, turn_rewards)
+
+        # The state of each turn of the round. Turns of different groups are never compared.
         groups = self.groups([episode.episode for episode in rollout])
         states = []
         for group, episode in zip(groups, rollout, strict=True):
-            states += [(group, state) for state in self._states(episode)]
-        returns = joined(returns_to_go(reward, self.step_gamma) for reward in turn_rewards)
-        ends = np.cumsum([len(reward) for reward in turn_rewards])[:-1]
-        step_advantages = np.split(group_advantages(returns, states, self.advantage), ends)
-        pairs = zip(episode_advantages, step_advantages, strict=True)
-        return [of_episode + self.step_weight * of_step for of_episode, of_step in pairs]
+            for state in self._states(episode):
+                states.append((group, state))
+        # Among turns in the same state, the discounted return that followed decides.
+        returns = [returns_to_go(reward, self.step_gamma) for reward in turn_rewards]
+        step_advantages = split_as(group_advantages(joined(returns), states, self.advantage), returns)
 
-    def _states(self, episode: RolloutEpisode) -> list[Any]:
+        advantages = []
+        for episode_advantage, step_advantage in zip(episode_advantages, step_advantages, strict=True):
+            advantages.append(episode_advantage + self.step_weight * step_advantage)
+        return advantages
+
+    def _states(self, episode: RolloutEpisode) -> Sequence[Hashable]:
         """Return the state in which each turn was taken."""
         if self.anchor == "observation":
-            return [*episode.episode.observations[:-1]]
+            return episode.episode.observations[:-1]
         states = []
         for segment in episode.segments:
             turn_starts = [0, *(np.flatnonzero(segment.turn_end)[:-1] + 1)]
-            states += [segment.ids[: segment.col[start] + 1].tobytes() for start in turn_starts]
+            for start in turn_starts:
+                # All ids that were read up to the state of the turn's first token.
+                states.append(segment.ids[: segment.col[start] + 1].tobytes())
         return states

@@ -10,7 +10,7 @@ from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import (
     GROUP_ADVANTAGES,
     KL_ESTIMATORS,
-    GRPOLoss,
+    PolicyLoss,
     Sampled,
     Scores,
     group_advantages,
@@ -24,9 +24,8 @@ from lmrl.losses import (
 )
 from lmrl.models.heads import frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
-from lmrl.modules.policy_gradient import PolicyGradient
+from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, Vector, joined, set_column, split_as
 from lmrl.tokens.collate import TokenBatch
-from lmrl.training.rounds import RolloutEpisode, Vector, joined, set_column
 from lmrl.types import Episode
 
 __all__ = ["GRPO"]
@@ -36,7 +35,7 @@ RATIOS = ("token", "turn")
 
 
 class GRPO(PolicyGradient):
-    """Learns from rounds that it plays itself, without a critic: what an episode earned against others of the round.
+    """Policy gradients without a critic: an episode's advantage is its return over those of other episodes.
 
     By ``advantage``: of a group of episodes that began alike (`lmrl.losses.group_advantages`: Shao et al. 2024, Liu et
     al. 2025, Ahmadian et al. 2024), or ``rebn``: the return to come of each turn, whitened over all turns of the round
@@ -68,13 +67,12 @@ class GRPO(PolicyGradient):
             UserError: for an unknown name, a number outside of its range, and as `PolicyGradient`.
         """
         check_range("[0, 1]", gamma=gamma)
-        for key, name, known in (
-            ("advantage", advantage, ADVANTAGES),
-            ("importance_sampling_level", importance_sampling_level, RATIOS),
-            ("kl_loss_type", kl_loss_type, KL_ESTIMATORS),
-        ):
-            if name not in known:
-                raise unknown(key, name, known)
+        if advantage not in ADVANTAGES:
+            raise unknown("advantage", advantage, ADVANTAGES)
+        if importance_sampling_level not in RATIOS:
+            raise unknown("importance_sampling_level", importance_sampling_level, RATIOS)
+        if kl_loss_type not in KL_ESTIMATORS:
+            raise unknown("kl_loss_type", kl_loss_type, KL_ESTIMATORS)
         super().__init__(**shared)
         self.loss_arguments |= {"kl_loss_type": kl_loss_type}
         self.advantage = advantage
@@ -85,17 +83,18 @@ class GRPO(PolicyGradient):
 
     def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
         """Set the columns of `lmrl.losses.Sampled`."""
+        # The KL penalty is part of the rewards or of the loss.
         kl_weight = float(self.kl_weight) if self.use_kl_in_reward else 0.0
         turn_rewards = []
         for episode in rollout:
             reward = with_kl_penalty(episode.reward, episode.logprob, episode.ref_logprob, kl_weight)
-            turn_rewards.append(np.add.reduceat(reward, episode.turn_starts))
+            turn_rewards.append(np.add.reduceat(reward, episode.turn_starts))  # (turns,)
 
-        # All tokens of an action have the advantage of their turn.
         advantages = self.turn_advantages(rollout, turn_rewards)
         for episode, advantage in zip(rollout, advantages, strict=True):
             episode.columns["logprob"] = episode.logprob
             episode.columns["ref_logprob"] = episode.ref_logprob
+            # (T,) All tokens of an action have the advantage of their turn.
             episode.columns["advantage"] = np.repeat(advantage, episode.turn_lengths)
         set_column(rollout, "weight", loss_weights([episode.turn_lengths for episode in rollout], self.loss_agg_mode))
         return self.spread([episode.episode for episode in rollout])
@@ -112,17 +111,18 @@ class GRPO(PolicyGradient):
         """
         returns = [returns_to_go(reward, self.gamma) for reward in turn_rewards]
         if self.advantage == "rebn":
-            ends = np.cumsum([len(reward) for reward in turn_rewards])[:-1]
-            return [*np.split(whiten(joined(returns)), ends)]
-        first_returns = [float(numbers[0]) for numbers in returns]
+            return split_as(whiten(joined(returns)), returns)
+        # The return of the whole episode is that of its first turn.
+        episode_returns = [float(turn_returns[0]) for turn_returns in returns]
         groups = self.groups([episode.episode for episode in rollout])
-        advantages = group_advantages(first_returns, groups, self.advantage)
+        advantages = group_advantages(episode_returns, groups, self.advantage)
         return [np.full(len(reward), advantage) for reward, advantage in zip(turn_rewards, advantages, strict=True)]
 
     def spread(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """Return the spread of returns within the groups of a round, under the names that TRL logs."""
         if self.advantage == "rebn" or not episodes:
             return {}
+        # Of the plain returns: without discount and KL penalty.
         spreads = group_spreads([episode.total_reward for episode in episodes], self.groups(episodes))
         same = np.isclose(spreads, 0.0)
         if same.all():
@@ -130,11 +130,12 @@ class GRPO(PolicyGradient):
         return {"reward_std": float(spreads.mean()), "frac_reward_zero_std": float(same.mean())}
 
     def groups(self, episodes: Sequence[Episode]) -> list[int]:
-        """The group of each episode; see `lmrl.callbacks.RolloutCollection`.
+        """Return the group of each episode; see `lmrl.callbacks.RolloutCollection`.
 
         Raises:
-            UserError: they were not played in groups. One that is alone, since the others failed, has advantage 0.
+            UserError: they were not collected in groups.
         """
+        # An episode can be alone in its group, if the others failed. Its advantage is 0.
         groups = [int(episode.info.get("group", -1)) for episode in episodes]
         if -1 in groups:
             raise UserError(
@@ -147,7 +148,7 @@ class GRPO(PolicyGradient):
         """(S, vocabulary) logits of the policy."""
         return logits_of(self.model, self.hidden_states(trunk_of(self.model), batch))
 
-    def losses(self, batch: TokenBatch) -> GRPOLoss:
+    def losses(self, batch: TokenBatch) -> PolicyLoss:
         """Clipped policy loss of a minibatch of a round, and its KL penalty.
 
         Raises:

@@ -21,10 +21,10 @@ __all__ = ["GuidedPPO"]
 
 
 class GuidedPPO(PPO):
-    """PPO from an ILQL run: ``softmax(log pi_beta + beta * min_i Q_i)``, as that run plays, goes on learning.
+    """PPO from an ILQL run: trains the value-guided policy of that run, ``softmax(log pi_beta + beta * min_i Q_i)``.
 
-    Trunk, Q heads and V head of the run are what learns; pi_beta stays as it is. The Qs are now part of the policy and
-    no estimates any more. KL is measured from the policy that the run ended with.
+    Trunk, Q heads and V head of the run learn; pi_beta stays frozen. The Qs are now parameters of the policy and no
+    longer estimates of returns. KL is measured from the policy that the run ended with.
     """
 
     def __init__(self, beta: float = 8.0, q_rank: int | None = None, **shared: Any) -> None:
@@ -36,7 +36,7 @@ class GuidedPPO(PPO):
             **shared: arguments of `PPO`.
 
         Raises:
-            UserError: if `pretrained` is no run with values of ILQL, for a number outside of its range, and as `PPO`.
+            UserError: if `pretrained` is no ILQL run with values, for a number outside of its range, and as `PPO`.
         """
         check_range("[0, inf)", beta=beta)
         check_range("[1, inf)", q_rank=q_rank)
@@ -49,10 +49,11 @@ class GuidedPPO(PPO):
         self.trunk = build_value_trunk(self.model, self.hparams["lora"])
         self.q_heads = build_q_heads(self.model, 2, head_bias, self.hparams["q_rank"])
         load_pretrained_values(self, self.value_state_dict(), required=True)
+        # The reference policy is pi_beta with the values as they are now.
         self.ref_model = frozen_copy(nn.ModuleList([self.trunk, self.q_heads]))
 
     def add_adapters(self, lora: Mapping[str, Any] | None) -> None:
-        """None on pi_beta, which does not learn."""
+        """Put none on pi_beta, which does not learn; the trunk of the values has its own."""
 
     @property
     def trainable_model(self) -> PreTrainedModel:
@@ -61,7 +62,7 @@ class GuidedPPO(PPO):
 
     @property
     def played_values(self) -> ValueModel:
-        """Return the values that play with pi_beta, and that are exported."""
+        """Return the values that guide pi_beta, and that are exported."""
         return ValueModel(self.trunk, self.q_heads, self.v_head)
 
     def train(self, mode: bool = True) -> "GuidedPPO":
@@ -77,12 +78,13 @@ class GuidedPPO(PPO):
         return logits, self.v_head(hidden).squeeze(-1)
 
     def ref_logits(self, batch: TokenBatch) -> Scores:
-        """(S, vocabulary) logits of the policy that the run began with."""
+        """(S, vocabulary) logits of the policy that this run started from."""
         trunk, q_heads = self.ref_model.children()
         return self._guided_logits(batch, self.hidden_states(trunk, batch), list(q_heads.children()))
 
     def _guided_logits(self, batch: TokenBatch, hidden: Tensor, q_heads: Sequence[Head]) -> Scores:
-        """Add the values of hidden states to the logits of pi_beta."""
+        """Add the values of (S, width) hidden states to the logits of pi_beta."""
+        # No gradient flows into pi_beta.
         with torch.no_grad():
             base_hidden = self.hidden_states(trunk_of(self.model), batch)
 
@@ -98,7 +100,7 @@ class GuidedPPO(PPO):
         return self.played_values.policy(self, self.beta if beta is None else beta, **settings)
 
     def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
-        """By ``sum (min Q - V)`` over an action's tokens; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by the sum of ``min Q - V`` over their tokens; `settings` as of `lmrl.policies.RerankPolicy`."""
         return self.played_values.reranker(self, proposals, **settings)
 
     def value_state_dict(self) -> dict[str, Tensor]:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import check_range
 from lmrl.losses import ILQLLoss, ilql_loss
-from lmrl.models.heads import ValueHead, frozen_copy, polyak_update
-from lmrl.modules.values import ValueModel, ValueModule, load_pretrained_values
+from lmrl.models.heads import ValueHead, frozen_copy
+from lmrl.modules.values import ValueModel, ValueModule, load_pretrained_values, update_target
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.optimizer import OR_ADAPTERS, check_target_precision
 
@@ -45,7 +45,7 @@ class ILQL(ValueModule):
             expectile: in [0.5, 1): how near V comes to the best Q that the data supports.
             cql_weight: weight of the cross-entropy on both Qs.
             polyak: rate at which the target networks move towards what learns, after each optimizer step.
-            play_target: play and export the target networks, V's too, in place of what learns.
+            play_target: act with the target networks, V's too, and export them, in place of the online ones.
             **shared: arguments of `ValueModule`.
 
         Raises:
@@ -60,7 +60,9 @@ class ILQL(ValueModule):
         self.polyak = polyak
         self.v_head = ValueHead(int(self.model.config.hidden_size), 1, self.hparams["head_bias"])
         load_pretrained_values(self, self.value_model.state_dict(self.hparams["lora"] is not None))
-        self.target_trunk, self.target_q_heads = frozen_copy(self.trunk), frozen_copy(self.q_heads)
+        self.target_trunk = frozen_copy(self.trunk)
+        self.target_q_heads = frozen_copy(self.q_heads)
+        # The loss needs no target of V: Q learns from the online V.
         self.target_v_head: nn.Module | None = frozen_copy(self.v_head) if play_target else None
         if play_target:
             self.unused_in_rollouts = ("trunk", "q_heads", "v_head")
@@ -83,7 +85,7 @@ class ILQL(ValueModule):
             check_target_precision(self.trainer, "ILQL", OR_ADAPTERS)
 
     def batch_spec(self) -> BatchSpec:
-        """With the states that follow."""
+        """Declare batches with the states that follow."""
         return replace(super().batch_spec(), bootstrap=True)
 
     def losses(self, batch: TokenBatch) -> ILQLLoss:
@@ -94,7 +96,7 @@ class ILQL(ValueModule):
             target_hidden = self.hidden_states(self.target_trunk, batch)
             heads = cast(Iterable[ValueHead], self.target_q_heads)
             target_q = [head.gather_scores(target_hidden, batch.state, batch.token) for head in heads]
-        value = self.v_head(hidden).squeeze(-1)
+        value = self.v_head(hidden).squeeze(-1)  # (S,) V of every state of the batch
         return ilql_loss(
             self.gather_q(hidden, batch),
             target_q,
@@ -119,17 +121,17 @@ class ILQL(ValueModule):
         self.update_target_networks()
 
     def update_target_networks(self) -> None:
-        """Move the target networks by `polyak`; what does not learn is the same in both."""
-        pairs = [(self.target_trunk, self.trunk), (self.target_q_heads, self.q_heads)]
+        """Move the target networks by `polyak`."""
+        update_target(self.target_trunk, self.trunk, self.polyak)
+        update_target(self.target_q_heads, self.q_heads, self.polyak)
         if self.target_v_head is not None and self.v_head is not None:
-            pairs.append((self.target_v_head, self.v_head))
-        both = [p for target, online in pairs for p in zip(target.parameters(), online.parameters(), strict=True)]
-        learning = [(target, online) for target, online in both if online.requires_grad]
-        polyak_update([target for target, _ in learning], [online for _, online in learning], self.polyak)
+            update_target(self.target_v_head, self.v_head, self.polyak)
 
     def played_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """With `play_target` the values are the target networks."""
-        if self.target_v_head is None:
-            return weights
-        targets = {name.removeprefix("target_"): t for name, t in weights.items() if name.startswith("target_")}
-        return {**weights, **targets}
+        played = dict(weights)
+        if self.target_v_head is not None:
+            for name, tensor in weights.items():
+                if name.startswith("target_"):
+                    played[name.removeprefix("target_")] = tensor
+        return played

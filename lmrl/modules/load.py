@@ -1,4 +1,4 @@
-"""From a run, a checkpoint or a model folder to the policy that it plays."""
+"""Load the module or the policy of a run, a checkpoint or a model folder."""
 
 import os
 import shlex
@@ -34,8 +34,7 @@ def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_co
             ``zoo:TASK/NAME``.
         allow_pickle: also read a checkpoint that holds other objects than tensors and plain values. Reading such a file
             can run any code.
-        trust_remote_code: run code that its tokenizer brings from a hub. What the checkpoint says about it does not
-            count.
+        trust_remote_code: run code that its tokenizer brings from a hub, whatever the checkpoint's own setting.
 
     Raises:
         UserError: if there is no checkpoint, it is damaged or not one of ours, it is pickled, it names a class that is
@@ -65,29 +64,24 @@ def _class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
     if not isinstance(named, str):
         raise UserError(f"{file} is damaged: the name of its class must be a text, got {named!r:.60}")
     home, _, name = named.rpartition(".")
-    is_known = home in algorithm_packages() and name in load(home).__all__
-    kind = getattr(load(home), name) if is_known else _imported(file, named)
-    if not (isinstance(kind, type) and issubclass(kind, L.LightningModule) and hasattr(kind, "policy")):
-        raise UserError(f"{file} is not a checkpoint of lmrl: {named!r:.200} is no LightningModule with a policy")
-    return kind
-
-
-def _imported(file: Path, named: str) -> object:
-    """Return a class of that name that the user has imported, or whose module the user has listed."""
-    for module in _listed():
-        try:
-            load(module)
-        except ImportError as error:
-            raise UserError(f"LMRL_MODULES lists {module!r}, which cannot be imported: {error}") from error
-    home, _, name = named.rpartition(".")
-    kind = getattr(sys.modules.get(home), name, None)
+    if home in algorithm_packages() and name in load(home).__all__:
+        kind = getattr(load(home), name)
+    else:
+        # A checkpoint may not import a module of its choice: the user has imported or listed it.
+        for module in _listed():
+            try:
+                load(module)
+            except ImportError as error:
+                raise UserError(f"LMRL_MODULES lists {module!r}, which cannot be imported: {error}") from error
+        kind = getattr(sys.modules.get(home), name, None)
     if kind is None:
         raise UserError(
             f"{file} was written by {named!r:.200}, which is none of {' or '.join(algorithm_packages())}; "
             "if you trust that class, import its module before, or list the module: LMRL_MODULES=my_package.algorithms"
         )
-    found: object = kind
-    return found
+    if not (isinstance(kind, type) and issubclass(kind, L.LightningModule) and hasattr(kind, "policy")):
+        raise UserError(f"{file} is not a checkpoint of lmrl: {named!r:.200} is no LightningModule with a policy")
+    return kind
 
 
 def _listed() -> list[str]:
@@ -120,9 +114,10 @@ def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -
                 raise UserError(f"{file} holds a {kind.__name__}, which is no language model")
             return cast(M, read_folder(file, kind, **settings))
         given = dict(content["hyper_parameters"])
-        # Lightning notes there by what and whom a module was made.
+        # Lightning adds entries with an underscore, such as the name of the class.
         arguments = {name: value for name, value in given.items() if not str(name).startswith("_")}
         allowed = {**_allowed(kind, arguments, file), **settings}
+        # A damaged file may ask for a huge model. Its size is limited by the weights that the file holds.
         held = weights_held(content["state_dict"], file)
         check_architecture(allowed.get("architecture"), held, file)
         with limited_weights(held, file):
@@ -133,8 +128,8 @@ def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -
     except Exception as error:
         if isinstance(error, (OSError, MemoryError)) or (isinstance(error, UserError) and str(file) in str(error)):
             raise
-        said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {in_one_line(error)}"
-        raise UserError(f"{where} is damaged, or not of {kind.__name__}: {said}") from error
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {in_one_line(error)}"
+        raise UserError(f"{where} is damaged, or not of {kind.__name__}: {reason}") from error
     return module.eval()
 
 
@@ -148,7 +143,7 @@ def _allowed(kind: type[L.LightningModule], arguments: Mapping[str, Any], file: 
 
 
 def trained_task(path: str | Path, *, allow_pickle: bool = False) -> str | None:
-    """Name of the task that a run, checkpoint or exported folder was trained on; None if it does not say.
+    """Name of the task that a run, checkpoint or exported folder was trained on; None if it is not noted there.
 
     Args:
         path: run folder, ``.ckpt`` file, exported folder.
@@ -168,14 +163,14 @@ def _own_task(content: Mapping[str, Any]) -> str | None:
 
 def _task(path: str | Path, content: Mapping[str, Any], named: Task | str | None, allow_other: bool) -> Task:
     """Return the task that a policy plays: the given one if it can play it, or else its own task."""
-    own = _own_task(content)
+    trained_on = _own_task(content)
     if named is None:
-        if own is None:
+        if trained_on is None:
             raise UserError(f"{path} does not say on which task it was trained: name one")
-        return registry.task(own)
+        return registry.task(trained_on)
     task = registry.task(named) if isinstance(named, str) else named
-    if own not in (None, task.name) and not allow_other:
-        raise OtherTaskError(f"{path} was trained on {own}, not on {task.name}")
+    if trained_on not in (None, task.name) and not allow_other:
+        raise OtherTaskError(f"{path} was trained on {trained_on}, not on {task.name}")
     return task
 
 
@@ -189,15 +184,15 @@ def load_trained(
     device: str = "cpu",
     **settings: Any,
 ) -> LoadedPolicy:
-    """Load the policy of a run, checkpoint or exported folder, ready to play ``task``.
+    """Load the policy of a run, checkpoint or exported folder, ready for ``task``.
 
     Args:
         path: run folder, ``.ckpt`` file, exported folder, ``zoo:TASK/NAME``.
-        task: what it will play, or its name; gives the longest action. None: what it was trained on.
-        rerank: choose among the task's actions by their scores instead of saying one token by token; greedy unless
+        task: a task or its name; gives the longest action. None: the task that it was trained on.
+        rerank: choose among the task's actions by their scores instead of sampling tokens; greedy unless
             ``temperature`` says otherwise. Makes illegal actions impossible, which flatters.
         allow_pickle: as of `load_module`.
-        allow_other_task: let it play another task than the one that it was trained on.
+        allow_other_task: allow another task than the one that it was trained on.
         device: where its model computes.
         **settings: decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``, ``compile``) over the module's
             own.

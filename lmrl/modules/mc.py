@@ -13,7 +13,10 @@ __all__ = ["MC"]
 
 
 class MC(ValueModule):
-    """Regress Q of every action token to the discounted return that followed it; act on ``log pi + beta * Q``."""
+    """Regress Q of every action token to the discounted return that followed it; act on ``log pi + beta * Q``.
+
+    Abdulhai et al. 2025. Without V, bootstrapping and target networks, Q is the value of the data's own policy.
+    """
 
     name = "mc"
 
@@ -36,7 +39,7 @@ class MC(ValueModule):
         load_pretrained_values(self, self.value_state_dict())
 
     def batch_spec(self) -> BatchSpec:
-        """With returns."""
+        """Declare batches with returns."""
         return replace(super().batch_spec(), returns_gamma=self.gamma)
 
     def losses(self, batch: TokenBatch) -> MCLoss:

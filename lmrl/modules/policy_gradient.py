@@ -1,50 +1,107 @@
-"""Parts that PPO and GRPO share: collecting rollouts, a reference model, and per-token data."""
+"""A round of on-policy learning, from the sampled episodes to the batches of the loss.
+
+`PolicyGradient.prepare_rollout` is the round, step by step. `RolloutEpisode` holds the arrays of one episode of it.
+"""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from lightning.fabric.utilities import move_data_to_device
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lmrl.datamodules.online import online_datamodule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.losses import (
-    LOSS_AGG_MODES,
-    KLController,
-    Scores,
-    bc_loss,
-    importance_weights,
-    k3,
-    token_logprobs,
-)
+from lmrl.losses import LOSS_AGG_MODES, KLController, Scores, bc_loss, importance_weights, k3, token_logprobs
 from lmrl.models.lm import logits_of, trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.policies.lm import invalid_ids
-from lmrl.tokens.collate import TokenBatch
+from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import encoder_for
 from lmrl.tokens.segments import Segment
 from lmrl.training.reporting import RoundReporter, log_now
-from lmrl.training.rounds import (
-    RolloutCorrection,
-    RolloutEpisode,
-    Vector,
-    joined,
-    logprob_gaps,
-    read_batches,
-    rescored,
-    rollout_episode,
-    sampled,
-    set_column,
-)
 from lmrl.types import Episode, Policy
+from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 
-__all__ = ["PolicyGradient"]
+__all__ = ["PolicyGradient", "RolloutCorrection", "RolloutEpisode", "Vector", "rollout_episode"]
+
+T = TypeVar("T")
+Vector: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class RolloutEpisode:
+    """An episode of a round, with arrays over its T action tokens."""
+
+    episode: Episode
+    segments: list[Segment]
+    logprob: Vector
+    """(T,) log-probability of each token when it was sampled."""
+    ref_logprob: Vector
+    """(T,) log-probability of each token under the reference model."""
+    reward: Vector
+    """(T,) reward of each token; that of a turn sits on its last one."""
+    turn_lengths: NDArray[np.int64]
+    """(turns,) number of tokens of each action."""
+    columns: dict[str, Vector] = field(default_factory=dict)
+    """(T,) each, what the loss reads about each token."""
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of action tokens, T."""
+        return len(self.reward)
+
+    @property
+    def turn_starts(self) -> NDArray[np.int64]:
+        """(turns,) index of the first token of each action."""
+        return np.cumsum(self.turn_lengths) - self.turn_lengths
+
+    def trained_segments(self) -> list[Segment]:
+        """Return the segments with `columns`, as batches are made from them."""
+        return with_columns(self.segments, self.columns)
+
+
+def rollout_episode(episode: Episode, segments: list[Segment], ref_logprob: Vector) -> RolloutEpisode:
+    """Return the record of an episode of a round.
+
+    Args:
+        episode: with what was sampled.
+        segments: of the episode.
+        ref_logprob: (T,) under the reference model.
+
+    Raises:
+        UserError: if the episode does not hold the log-probabilities of exactly the tokens in the segments.
+    """
+    logprob = sampled(episode, "action_logprobs", segments)
+    reward = np.concatenate([segment.reward for segment in segments])
+    last_tokens = np.concatenate([segment.turn_end for segment in segments]).nonzero()[0]
+    turn_lengths = np.diff(last_tokens, prepend=-1)
+    return RolloutEpisode(episode, segments, logprob, ref_logprob, reward, turn_lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCorrection:
+    """Settings for a round that another program has sampled with the weights of the policy.
+
+    Raises:
+        UserError: a number that is not positive.
+    """
+
+    importance_cap: float | None = None
+    """Weigh losses by `lmrl.losses.importance_weights` of at most this; None: not at all."""
+    max_gap: float | None = 0.1
+    """Refuse a round with a larger mean gap of log-probabilities, in nats per token; None: none."""
+
+    def __post_init__(self) -> None:
+        check_range("(0, inf)", importance_cap=self.importance_cap, max_gap=self.max_gap)
 
 
 class PolicyGradient(LanguageModule):
@@ -80,7 +137,7 @@ class PolicyGradient(LanguageModule):
 
         Args:
             clip: how far the ratio of new to old probability may pay to move from 1.
-            clip_high: likewise upwards, if that is another number.
+            clip_high: the same upwards, if that is another number.
             entropy_weight: weight of an entropy bonus; 0 as published.
             kl_weight: KL penalty coefficient, per action token.
             kl_target: KL per action token towards which the coefficient is moved after each round; None keeps it.
@@ -109,8 +166,11 @@ class PolicyGradient(LanguageModule):
         self.loss_agg_mode = loss_agg_mode
         self.kl_controller = KLController(kl_target, kl_horizon)
         self.reporter = RoundReporter(self.name)
+        # A buffer, so that checkpoints hold the coefficient that the controller has reached.
         self.register_buffer("kl_weight", torch.tensor(kl_weight, dtype=torch.float64))
         self.register_buffer("invalid", self._invalid(None), persistent=False)
+
+    # -- what an algorithm computes -----------------------------------------------------------------------------
 
     @abstractmethod
     def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
@@ -124,26 +184,13 @@ class PolicyGradient(LanguageModule):
     def logits(self, batch: TokenBatch) -> Scores:
         """(S, vocabulary) logits of the policy."""
 
-    def setup(self, stage: str) -> None:
-        """Have rounds prepared.
-
-        Raises:
-            UserError: if the datamodule does not play rounds, keeps old ones, or lacks what `bc_weight` needs.
-        """
-        data = online_datamodule(self.trainer, type(self).__name__)
-        super().setup(stage)
-        self.invalid = self._invalid(encoder_for(self.tokenizer, self.window).end).to(self.invalid.device)
-        for name, wanted in (("keep_replay", False), ("offline", self.bc_weight > 0.0)):
-            if data.hparams[name] != wanted:
-                raise UserError(f"with bc_weight {self.bc_weight}, data.init_args.{name} must be {wanted}")
-
-    def batch_spec(self) -> BatchSpec:
-        """Rounds as `prepare_rollout` makes them; it is looked up late, since sharding wraps it."""
-        return replace(super().batch_spec(), post_rollout=lambda *played: self.prepare_rollout(*played))
+    # -- a round ------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def prepare_rollout(self, episodes: Sequence[Episode], segments: Sequence[list[Segment]]) -> list[list[Segment]]:
         """Attach to each action token what the loss must know of it, and compute the next KL penalty coefficient.
+
+        The datamodule has collected the episodes; it cuts the result into minibatches.
 
         Args:
             episodes: of the round, with what was sampled.
@@ -152,20 +199,23 @@ class PolicyGradient(LanguageModule):
         Raises:
             UserError: if the episodes do not hold what was noted about exactly the tokens in the segments.
         """
+        # 1. If another program sampled the round, replace its log-probabilities by those of this policy.
         importance = None
         if self.correction is not None:
             episodes, importance = self._corrected(self.correction, episodes, segments)
 
+        # 2. Score the tokens with the reference model.
         ref_logprobs = self._ref_logprobs(segments)
         rollout = []
         for episode, parts, ref_logprob in zip(episodes, segments, ref_logprobs, strict=True):
             rollout.append(rollout_episode(episode, parts, ref_logprob))
 
+        # 3. Compute advantages and the other columns of the loss.
         metrics = self.process(rollout)
         if importance is not None:
             set_column(rollout, "importance", importance)
 
-        # The controller sees the KL of the whole round, and its coefficient applies from the next round on.
+        # 4. Move the KL coefficient by the KL of the whole round. The new one applies from the next round on.
         ref_logprob = joined(episode.ref_logprob for episode in rollout)
         kl = k3(ref_logprob - joined(episode.logprob for episode in rollout))
         kl_mean = float(kl.mean()) if len(kl) else 0.0
@@ -176,38 +226,18 @@ class PolicyGradient(LanguageModule):
         log_now(self.trainer, {f"{self.name}/{name}": number for name, number in metrics.items()})
         return [episode.trained_segments() for episode in rollout]
 
-    def correct_rollouts(self, correction: RolloutCorrection | None) -> None:
-        """Say that another program samples the rounds; None: the module's own policy does."""
-        self.correction = correction
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """See `LanguageModule.training_step`; the loss of a BC batch is added, divided by its own expectation."""
+        if isinstance(batch, TokenBatch):
+            return super().training_step(batch, batch_idx)
+        recorded = batch["bc"]
+        imitation: Tensor = bc_loss(self.logits(recorded), recorded.state, recorded.token).loss
+        self.reporter.train_recorded(imitation, recorded)
+        clipped = super().training_step(batch["round"], batch_idx)
+        loss: Tensor = clipped + self.bc_weight * imitation * recorded.scale
+        return loss
 
-    def _corrected(
-        self, correction: RolloutCorrection, episodes: Sequence[Episode], segments: Sequence[list[Segment]]
-    ) -> tuple[list[Episode], Vector | None]:
-        """Return the episodes with this policy's own log-probs and values, and (N,) importance weights if any.
-
-        Raises:
-            UserError: as `lmrl.training.rounds.sampled` and `lmrl.training.rounds.logprob_gaps`.
-        """
-        with self.trainer.precision_plugin.forward_context():  # as in the steps that learn from them
-            scores = self._read_tokens(segments, self.action_scores)
-        own_logprob = joined(numbers[:, 0] for numbers in scores)
-        told = [sampled(episode, "action_logprobs", parts) for episode, parts in zip(episodes, segments, strict=True)]
-        sampler_logprob = joined(told)
-        metrics = logprob_gaps(own_logprob, sampler_logprob, correction.max_gap)
-
-        importance = None
-        if correction.importance_cap is not None:
-            lengths = None
-            if self.by_turn:
-                lengths = [len(ids) for episode in episodes for ids in episode.action_ids]
-            importance = importance_weights(own_logprob, sampler_logprob, correction.importance_cap, lengths)
-            metrics["importance_mean"] = float(importance.mean()) if len(importance) else 1.0
-        log_now(self.trainer, {f"rollout/{name}": number for name, number in metrics.items()})
-        return [rescored(episode, numbers) for episode, numbers in zip(episodes, scores, strict=True)], importance
-
-    def action_scores(self, batch: TokenBatch) -> Tensor:
-        """(N, 1) log-probabilities of the action tokens, as the policy samples them; (N, 2) with V of their states."""
-        return token_logprobs(self.logits(batch), batch.state, batch.token, self.invalid).logprob[:, None]
+    # -- log-probabilities of a round's tokens ------------------------------------------------------------------
 
     def _ref_logprobs(self, segments: Sequence[list[Segment]]) -> list[Vector]:
         """(T,) per episode: the log-probability of each action token under the reference model."""
@@ -217,31 +247,110 @@ class PolicyGradient(LanguageModule):
 
         return self._read_tokens(segments, logprobs)
 
-    def _read_tokens(self, segments: Sequence[list[Segment]], use: Callable[[TokenBatch], Tensor]) -> list[Vector]:
-        """(T, ...) per episode: what a function makes of the action tokens of a batch."""
-
-        def numbers(batch: TokenBatch, counts: Tensor) -> Vector:
-            return use(batch).double().cpu().numpy()
-
-        found = self.read([segment for its in segments for segment in its], numbers, bootstrap=False)
-        ends = np.cumsum([sum(len(segment.col) for segment in its) for its in segments])
-        return np.split(np.concatenate(found), ends)[:-1] if found else []
-
     def ref_logits(self, batch: TokenBatch) -> Scores:
         """(S, vocabulary) logits of the reference model."""
         assert isinstance(self.ref_model, PreTrainedModel)
         return logits_of(self.ref_model, self.hidden_states(trunk_of(self.ref_model), batch))
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """See `LanguageModule.training_step`; a BC batch next to it adds its loss, divided by its own expectation."""
-        if isinstance(batch, TokenBatch):
-            return super().training_step(batch, batch_idx)
-        recorded = batch["bc"]
-        imitation: Tensor = bc_loss(self.logits(recorded), recorded.state, recorded.token).loss
-        self.reporter.train_recorded(imitation, recorded)
-        clipped = super().training_step(batch["round"], batch_idx)
-        loss: Tensor = clipped + self.bc_weight * imitation * recorded.scale
-        return loss
+    def action_scores(self, batch: TokenBatch) -> Tensor:
+        """(N, 1) log-probabilities of the action tokens, as the policy samples them; (N, 2) with V of their states."""
+        return token_logprobs(self.logits(batch), batch.state, batch.token, self.invalid).logprob[:, None]
+
+    def correct_rollouts(self, correction: RolloutCorrection | None) -> None:
+        """Announce that another program samples the rounds; None: the module's own policy does."""
+        self.correction = correction
+
+    def _corrected(
+        self, correction: RolloutCorrection, episodes: Sequence[Episode], segments: Sequence[list[Segment]]
+    ) -> tuple[list[Episode], Vector | None]:
+        """Return the episodes with this policy's own log-probs and values, and (N,) importance weights if any.
+
+        Raises:
+            UserError: as `sampled`, and if the log-probabilities differ too much.
+        """
+        with self.trainer.precision_plugin.forward_context():  # as in the steps that learn from them
+            scores = self._read_tokens(segments, self.action_scores)
+        corrected = []
+        sampler_logprobs = []
+        for episode, parts, score in zip(episodes, segments, scores, strict=True):
+            sampler_logprobs.append(sampled(episode, "action_logprobs", parts))
+            corrected.append(_rescored(episode, score))
+        logprob = joined(score[:, 0] for score in scores)
+        sampler_logprob = joined(sampler_logprobs)
+        metrics = _logprob_gaps(logprob, sampler_logprob, correction.max_gap)
+
+        importance = None
+        if correction.importance_cap is not None:
+            lengths = None
+            if self.by_turn:
+                lengths = [len(ids) for episode in episodes for ids in episode.action_ids]
+            importance = importance_weights(logprob, sampler_logprob, correction.importance_cap, lengths)
+            metrics["importance_mean"] = float(importance.mean()) if len(importance) else 1.0
+        log_now(self.trainer, {f"rollout/{name}": number for name, number in metrics.items()})
+        return corrected, importance
+
+    def _read_tokens(self, segments: Sequence[list[Segment]], use: Callable[[TokenBatch], Tensor]) -> list[Vector]:
+        """(T, ...) per episode: the result of a function of the action tokens of a batch."""
+
+        def numbers(batch: TokenBatch, counts: Tensor) -> Vector:
+            return use(batch).double().cpu().numpy()
+
+        all_segments = []
+        tokens_per_episode = []
+        for parts in segments:
+            all_segments += parts
+            tokens_per_episode.append(sum(len(segment.col) for segment in parts))
+        results = self.read_batches(all_segments, numbers, bootstrap=False)
+        ends = np.cumsum(tokens_per_episode)
+        return np.split(np.concatenate(results), ends)[:-1] if results else []
+
+    def read_batches(
+        self, segments: Sequence[Segment], use: Callable[[TokenBatch, Tensor], T], bootstrap: bool
+    ) -> list[T]:
+        """Apply a function to batches of segments, which the ranks share.
+
+        Args:
+            segments: in any order.
+            use: is given a batch and the number of action tokens of each of its segments.
+            bootstrap: whether batches hold the states that follow.
+
+        Returns:
+            One result per batch, on all ranks.
+        """
+        size = int(online_datamodule(self.trainer, self.name).hparams["batch_size"])
+        rank, world = rank_and_world_size()
+        groups = [segments[first : first + size] for first in range(0, len(segments), size)]
+        results = []
+        for first in range(0, len(groups), world):
+            # A rank that has no batch left reads the last one too: sharded weights need all ranks in each forward pass.
+            group = groups[min(first + rank, len(groups) - 1)]
+            counts = torch.tensor([len(segment.col) for segment in group])
+            batch, counts = move_data_to_device((collate(group, bootstrap=bootstrap), counts), self.device)
+            results.append(use(batch, counts))
+        by_rank = all_gather_objects(results)
+        # Rank r has read the batches r, r + world, r + 2 world, ...
+        return [by_rank[index % world][index // world] for index in range(len(groups))]
+
+    # -- Lightning's hooks, and the policy ----------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Have rounds prepared.
+
+        Raises:
+            UserError: if the datamodule does not play rounds, keeps old ones, or lacks what `bc_weight` needs.
+        """
+        data = online_datamodule(self.trainer, type(self).__name__)
+        super().setup(stage)
+        # Only now is it known which id ends an action, which depends on how texts are rendered.
+        self.invalid = self._invalid(encoder_for(self.tokenizer, self.window).end).to(self.invalid.device)
+        for name, wanted in (("keep_replay", False), ("offline", self.bc_weight > 0.0)):
+            if data.hparams[name] != wanted:
+                raise UserError(f"with bc_weight {self.bc_weight}, data.init_args.{name} must be {wanted}")
+
+    def batch_spec(self) -> BatchSpec:
+        """Declare batches of rounds as `prepare_rollout` makes them."""
+        # The method is looked up late, since sharding wraps it.
+        return replace(super().batch_spec(), post_rollout=lambda *played: self.prepare_rollout(*played))
 
     def train(self, mode: bool = True) -> "PolicyGradient":
         """Training mode for what learns; the reference model stays in eval mode."""
@@ -254,14 +363,105 @@ class PolicyGradient(LanguageModule):
         return LMPolicy(self.model, self.tokenizer, self.context_window(), **settings)
 
     def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
-        """By likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
         return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)
-
-    def read(self, segments: Sequence[Segment], use: Any, bootstrap: bool) -> list[Any]:
-        """Apply a function to batches of segments; see `lmrl.training.rounds.read_batches`."""
-        size = int(online_datamodule(self.trainer, self.name).hparams["batch_size"])
-        return read_batches(segments, use, size=size, bootstrap=bootstrap, device=self.device)
 
     def _invalid(self, end: int | None) -> Tensor:
         """(vocabulary,) bool: ids that are never sampled."""
         return invalid_ids(self.tokenizer, vocabulary_of(self.model), torch.device("cpu"), end)
+
+
+# -- arrays over the action tokens of episodes -----------------------------------------------------------------------
+
+
+def sampled(episode: Episode, name: str, segments: Sequence[Segment]) -> Vector:
+    """Return (T,) what was noted about each action token of an episode when it was sampled.
+
+    Args:
+        episode: of a round.
+        name: ``action_logprobs`` or ``action_values``.
+        segments: of the episode.
+
+    Raises:
+        UserError: if that is not about exactly the action tokens in the segments.
+    """
+    numbers: list[float] = list(chain.from_iterable(getattr(episode, name)))
+    ids = list(chain.from_iterable(episode.action_ids))
+    # Ids that were encoded again may differ from the sampled ones. Their log-probabilities would be of other tokens.
+    trained_ids: list[int] = []
+    for segment in segments:
+        trained_ids += segment.token.tolist()
+    if len(numbers) != len(ids) or trained_ids != ids:
+        raise UserError(
+            f"episodes of a round need {name} of the very tokens that are trained on; seed {episode.seed} has "
+            f"{len(numbers)} of them for {len(ids)} sampled tokens"
+        )
+    return np.asarray(numbers, dtype=np.float64)
+
+
+def joined(vectors: Iterable[Vector]) -> Vector:
+    """Return the vectors of all episodes, one after the other."""
+    return np.concatenate([*vectors, np.zeros(0)])
+
+
+def split_as(numbers: Vector, vectors: Sequence[Vector]) -> list[Vector]:
+    """Cut what `joined` has put together, or an array of that length, into the lengths of the vectors again."""
+    ends = np.cumsum([len(vector) for vector in vectors])
+    return np.split(numbers, ends)[:-1] if vectors else []
+
+
+def set_column(rollout: Sequence[RolloutEpisode], name: str, numbers: Vector) -> None:
+    """Give each episode its part of a column over all action tokens of a round, (N,)."""
+    start = 0
+    for episode in rollout:
+        end = start + episode.num_tokens
+        episode.columns[name] = numbers[start:end]
+        start = end
+
+
+def with_columns(segments: Sequence[Segment], columns: Mapping[str, Vector]) -> list[Segment]:
+    """Return the segments of an episode with further columns of numbers about their action tokens.
+
+    Args:
+        segments: of one episode.
+        columns: (T,) each, by name.
+    """
+    attached = []
+    start = 0
+    for segment in segments:
+        end = start + len(segment.col)
+        segment_columns = dict(segment.columns)
+        for name, column in columns.items():
+            segment_columns[name] = column[start:end].astype(np.float32)
+        attached.append(replace(segment, columns=segment_columns))
+        start = end
+    return attached
+
+
+def _rescored(episode: Episode, scores: Vector) -> Episode:
+    """Return the episode with the (T, 1) log-probabilities, or (T, 2) with V, of the policy that learns."""
+    turn_ends = np.cumsum([len(ids) for ids in episode.action_ids])[:-1]
+    columns = []
+    for column in scores.transpose():
+        columns.append(tuple(tuple(turn.tolist()) for turn in np.split(column, turn_ends)))
+    values = columns[1] if len(columns) > 1 else ()
+    # The value after the end was noted by the other sampler; without it PPO reads that state again.
+    return replace(episode, action_logprobs=columns[0], action_values=values, final_value=None)
+
+
+def _logprob_gaps(logprobs: Vector, sampler_logprobs: Vector, max_gap: float | None) -> dict[str, float]:
+    """Return the mean and the largest gap between the policy's log-probabilities and the sampler's, (N,) each.
+
+    Raises:
+        UserError: the mean is larger than `RolloutCorrection.max_gap`.
+    """
+    gaps = np.abs(logprobs - sampler_logprobs)
+    mean = float(gaps.mean()) if len(gaps) else 0.0
+    largest = float(gaps.max()) if len(gaps) else 0.0
+    # Written so that NaN is refused too.
+    if max_gap is not None and not mean <= max_gap:
+        raise UserError(
+            f"the round was not sampled with the weights that learn: log-probabilities of its tokens differ by "
+            f"{mean:.3g} nats on average (max_gap: {max_gap:g}). Has the server not loaded them, or not as they are?"
+        )
+    return {"logprob_gap": mean, "logprob_gap_max": largest}

@@ -1,6 +1,7 @@
 """Proximal policy optimisation of a language model over whole episodes, token by token or turn by turn."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import (
     Experience,
-    PPOLoss,
+    PolicyLoss,
     Scores,
     explained_variance,
     gae,
@@ -22,10 +23,9 @@ from lmrl.losses import (
 )
 from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
-from lmrl.modules.policy_gradient import PolicyGradient
+from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, joined, sampled, set_column, split_as
 from lmrl.policies import ActorCriticPolicy
 from lmrl.tokens.collate import TokenBatch
-from lmrl.training.rounds import RolloutEpisode, joined, sampled, set_column
 from lmrl.types import Policy
 
 __all__ = ["PPO", "compute_advantages"]
@@ -61,36 +61,41 @@ def compute_advantages(
     Raises:
         UserError: if the episodes do not hold V of exactly the tokens in their segments.
     """
-    values, advantages, lengths = [], [], []
+    values = []
+    advantages = []
+    step_lengths = []
     for episode, end_value in zip(rollout, end_values, strict=True):
+        # (T,) the reward of each action token, less the KL penalty.
         reward = with_kl_penalty(episode.reward, episode.logprob, episode.ref_logprob, kl_weight)
+        # (steps,) A step is a token or a turn. Its reward is the sum over its tokens, its V that of its first state.
         starts = episode.turn_starts if level == "turn" else np.arange(episode.num_tokens)
         step_reward = np.add.reduceat(reward, starts)
         value = sampled(episode.episode, "action_values", episode.segments)[starts]
+        advantage = gae(step_reward, value, end_value, gamma, gae_lambda)
         values.append(value)
-        advantages.append(gae(step_reward, value, end_value, gamma, gae_lambda))
-        lengths.append(np.diff(starts, append=episode.num_tokens))
-        episode.columns["logprob"] = episode.logprob
+        advantages.append(advantage)
+        step_lengths.append(np.diff(starts, append=episode.num_tokens))
 
-    # Advantages are whitened over all steps of the round; targets keep their scale.
-    value = joined(values)
-    advantage = joined(advantages)
-    target = advantage + value
-    # Every token of a step has the numbers of the step.
-    length = np.concatenate([*lengths, np.zeros(0, dtype=np.int64)])
-    set_column(rollout, "value", np.repeat(value, length))
-    set_column(rollout, "advantage", np.repeat(whiten(advantage), length))
-    set_column(rollout, "target", np.repeat(target, length))
+    # Advantages are whitened over all steps of the round, so a long turn counts once. Targets keep their scale.
+    whitened = split_as(whiten(joined(advantages)), advantages)
+    for index, episode in enumerate(rollout):
+        # (T,) Every token of a step has the numbers of the step.
+        lengths = step_lengths[index]
+        episode.columns["logprob"] = episode.logprob
+        episode.columns["value"] = np.repeat(values[index], lengths)
+        episode.columns["advantage"] = np.repeat(whitened[index], lengths)
+        episode.columns["target"] = np.repeat(advantages[index] + values[index], lengths)
     if loss_agg_mode != "token-mean":
         set_column(rollout, "weight", loss_weights([episode.turn_lengths for episode in rollout], loss_agg_mode))
-    return {"explained_variance": explained_variance(value, target)}
+    value = joined(values)
+    return {"explained_variance": explained_variance(value, joined(advantages) + value)}
 
 
 class PPO(PolicyGradient):
-    """Learns from rounds that it plays itself: clipped ratios, advantages over the action tokens of all turns.
+    """PPO of a language model: clipped ratios, advantages over the action tokens of all turns, V on the policy's trunk.
 
     Schulman et al. 2017, with a KL penalty towards the reference model in the rewards (Ziegler et al. 2019), in the
-    form of Abdulhai et al. 2025 with its episode ends corrected. The value head sits on the policy's trunk.
+    form of Abdulhai et al. 2025 with its episode ends corrected.
 
     With ``level: turn`` the turn is the step: V, discount and advantages by turn, and the ratio that of the whole
     action. Zeng, Wei, Brown, Frunza, Nevmyvaka and Hong (2025, arXiv 2505.11821) argue for credit by turn; theirs is
@@ -141,6 +146,7 @@ class PPO(PolicyGradient):
     def build_values(self, head_bias: float) -> None:
         """Put the value head on the policy, and keep a frozen copy of the policy as `ref_model`."""
         self.v_head = ValueHead(int(self.model.config.hidden_size), 1, head_bias)
+        # The policy starts from a BC run, so that run is the reference.
         self.ref_model = frozen_copy(self.model)
 
     def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
@@ -164,9 +170,8 @@ class PPO(PolicyGradient):
         def values_after(batch: TokenBatch, counts: Tensor) -> list[float]:
             assert batch.next is not None
             last_tokens = torch.cumsum(counts, 0) - 1
-            value = self.logits_and_values(batch)[1]
-            read: list[float] = value[batch.next[last_tokens]].tolist()
-            return read
+            values: list[float] = self.logits_and_values(batch)[1][batch.next[last_tokens]].tolist()
+            return values
 
         end_values = [0.0] * len(rollout)
         unread = []
@@ -177,9 +182,9 @@ class PPO(PolicyGradient):
                 unread.append(index)
             else:
                 end_values[index] = episode.episode.final_value
-        batches = self.read([rollout[index].segments[-1] for index in unread], values_after, bootstrap=True)
-        read = [value for batch in batches for value in batch]
-        for index, value in zip(unread, read, strict=True):
+        last_segments = [rollout[index].segments[-1] for index in unread]
+        batches = self.read_batches(last_segments, values_after, bootstrap=True)
+        for index, value in zip(unread, chain.from_iterable(batches), strict=True):
             end_values[index] = value
         return end_values
 
@@ -192,7 +197,7 @@ class PPO(PolicyGradient):
         hidden = self.hidden_states(trunk_of(self.model), batch)
         return logits_of(self.model, hidden), self.v_head(hidden).squeeze(-1)
 
-    def losses(self, batch: TokenBatch) -> PPOLoss:
+    def losses(self, batch: TokenBatch) -> PolicyLoss:
         """Clipped policy and value loss of a minibatch of a round.
 
         Raises:
@@ -200,6 +205,7 @@ class PPO(PolicyGradient):
         """
         if batch.columns is None:
             raise UserError("PPO learns from rounds that it has played and prepared, not from recorded batches")
+        # V shares the trunk and its gradient with the policy.
         logits, value = self.logits_and_values(batch)
         now = token_logprobs(logits, batch.state, batch.token, self.invalid)
         turn_end = batch.turn_end if self.by_turn else None
@@ -218,4 +224,4 @@ class PPO(PolicyGradient):
 
     def value_state_dict(self) -> dict[str, Tensor]:
         """The value head (``v_head.*``), which reads the language model's own hidden vectors."""
-        return {f"v_head.{name}": tensor for name, tensor in self.v_head.state_dict().items()}
+        return self.v_head.state_dict(prefix="v_head.")

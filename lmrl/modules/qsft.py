@@ -11,12 +11,21 @@ from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.online import OnlineDataModule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import UserError, check_range
-from lmrl.losses import QSFTLoss, best_ratio, gather_token_scores, mask_scores, qsft_loss, qsft_weight, token_nll
-from lmrl.models.heads import frozen_copy, polyak_update
+from lmrl.losses import (
+    QSFTLoss,
+    Scores,
+    best_ratio,
+    gather_token_scores,
+    mask_scores,
+    qsft_loss,
+    qsft_weight,
+    token_nll,
+)
+from lmrl.models.heads import frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.base import LanguageModule
 from lmrl.modules.ratios import RatioModel, checked_return_range, unspoken_ids
-from lmrl.modules.values import learning_copy, load_pretrained_values
+from lmrl.modules.values import learning_copy, load_pretrained_values, update_target
 from lmrl.policies import RatioGuidedPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.optimizer import OR_ADAPTERS, check_target_precision
@@ -49,12 +58,12 @@ class QSFT(LanguageModule):
 
         Args:
             gamma: discount per action token.
-            beta: how strongly the values, which lie between 0 and 1, move the policy when it plays.
+            beta: how strongly the values, which lie between 0 and 1, move the policy when it acts.
             polyak: rate at which the target copy moves towards p, after each optimizer step.
             support: the best token is looked for among those to which pi_beta gives at least this probability (and its
                 most probable one); the ratio of the others is noise, and their value 0.
-            return_range: lowest and highest value; None: those of a return, as the environment of the data says.
-            bc_weight: weight of the BC loss by which pi_beta goes on learning from the same batches. 0 keeps it frozen,
+            return_range: lowest and highest value; None: those of the environment of the data.
+            bc_weight: weight of the BC loss by which pi_beta keeps learning from the same batches. 0 keeps it frozen,
                 as published: then what it has not learned of the data looks like values.
             **shared: arguments of `LanguageModule`.
 
@@ -81,7 +90,7 @@ class QSFT(LanguageModule):
         self.target_q_model = frozen_copy(self.q_model)
 
     def add_adapters(self, lora: Mapping[str, Any] | None) -> None:
-        """None on the policy, which does not learn."""
+        """Put none on the policy, which does not learn; p has its own."""
 
     @property
     def trainable_model(self) -> PreTrainedModel:
@@ -90,14 +99,14 @@ class QSFT(LanguageModule):
 
     @property
     def played_values(self) -> RatioModel:
-        """Return the values that play with pi_beta, and that are exported."""
+        """Return the values that guide pi_beta, and that are exported."""
         return RatioModel(self.q_model, self.return_range, self.support)
 
     def setup(self, stage: str) -> None:
         """See `LanguageModule.setup`; the range of returns comes from the environment, if it was not given.
 
         Raises:
-            UserError: it cannot be told, the datamodule plays rounds, or the target copy would be in half precision.
+            UserError: the range is unknown, the datamodule plays rounds, or the target copy would be in half precision.
         """
         data = getattr(self.trainer, "datamodule", None)
         if isinstance(data, OnlineDataModule):
@@ -111,24 +120,29 @@ class QSFT(LanguageModule):
             self.return_range.copy_(checked_return_range(data.return_range()))
 
     def batch_spec(self) -> BatchSpec:
-        """With the states that follow."""
+        """Declare batches with the states that follow."""
         return replace(super().batch_spec(), bootstrap=True)
 
     def losses(self, batch: TokenBatch) -> QSFTLoss:
         """Cross-entropy of p: the target weight on the token taken, the rest of 1 spread over the others."""
         assert batch.next is not None
-        invalid, (low, high) = unspoken_ids(self), self.return_range
-        base, target, scores = (
-            logits_of(model, self.hidden_states(trunk_of(model), batch))
-            for model in (self.model, self.target_q_model, self.q_model)
-        )
+        invalid = unspoken_ids(self)
+        low, high = self.return_range
+        # (S, vocabulary) logits of pi_beta, of the target copy of p, and of p.
+        base = self._logits(self.model, batch)
+        target = self._logits(self.target_q_model, batch)
+        scores = self._logits(self.q_model, batch)
         base = mask_scores(base, invalid)
         target = mask_scores(target, invalid)
+        # max_a' Q'(s', a') of the target copy, where the policy acts next.
         next_ratio = best_ratio(target, base, self.support)[batch.next]
         base_nll = gather_token_scores(base, batch.state, batch.token).nll
         weight = qsft_weight(batch.reward, next_ratio, batch.terminated, gamma=self.gamma, low=low, high=high)
         nll = token_nll(scores, batch.state, batch.token, invalid)
         return qsft_loss(nll, base_nll, weight, low=low, high=high, bc_weight=self.bc_weight)
+
+    def _logits(self, model: PreTrainedModel, batch: TokenBatch) -> Scores:
+        return logits_of(model, self.hidden_states(trunk_of(model), batch))
 
     def train(self, mode: bool = True) -> "QSFT":
         """Training mode for p; pi_beta and the target copy stay in eval mode."""
@@ -140,16 +154,14 @@ class QSFT(LanguageModule):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Step, then move the target copy: once per real step, also under gradient accumulation."""
         super().optimizer_step(*args, **kwargs)
-        both = zip(self.target_q_model.parameters(), self.q_model.parameters(), strict=True)
-        learning = [(target, online) for target, online in both if online.requires_grad]
-        polyak_update([target for target, _ in learning], [online for _, online in learning], self.polyak)
+        update_target(self.target_q_model, self.q_model, self.polyak)
 
     def policy(self, beta: float | None = None, **settings: Any) -> RatioGuidedPolicy:
         """Sample from ``pi_beta * exp(beta * p / pi_beta)``; `settings` as of `lmrl.policies.RatioGuidedPolicy`."""
         return self.played_values.policy(self, beta=self.beta if beta is None else beta, **settings)
 
     def reranker(self, proposals: Sequence[str], beta: float | None = None, **settings: Any) -> RerankPolicy:
-        """By likelihood under the policy that plays; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by likelihood under the guided policy; `settings` as of `lmrl.policies.RerankPolicy`."""
         return self.played_values.reranker(self, proposals, self.beta if beta is None else beta, **settings)
 
     def value_state_dict(self) -> dict[str, Tensor]:

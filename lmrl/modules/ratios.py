@@ -40,7 +40,7 @@ class RatioModel(NamedTuple):
     def reranker(
         self, module: LanguageModule, proposals: Sequence[str], beta: float, slots: int = 32, **settings: Any
     ) -> RerankPolicy:
-        """Score actions by their likelihood under the policy that plays."""
+        """Score actions by their likelihood under the guided policy."""
         window = module.context_window()
         engine = Engine(self.trunk, slots)
         invalid = unspoken_ids(module)
@@ -51,15 +51,16 @@ class RatioModel(NamedTuple):
 
     def state_dict(self, lora: bool) -> dict[str, Tensor]:
         """``q_model.*`` (with `lora` its adapters alone; of tied weights one) and ``return_range``."""
-        tied = {name for name, _ in self.trunk.named_parameters(remove_duplicate=False)}
-        tied -= {name for name, _ in self.trunk.named_parameters()}
+        # Tied weights are parameters with several names, of which the first is kept.
+        names = dict(self.trunk.named_parameters(remove_duplicate=False)).keys()
+        tied = names - dict(self.trunk.named_parameters()).keys()
         weights = adapter_weights(self.trunk) if lora else self.trunk.state_dict()
-        found = {f"q_model.{name}": tensor for name, tensor in weights.items() if name not in tied}
-        return {**found, "return_range": self.return_range}
+        named = {f"q_model.{name}": tensor for name, tensor in weights.items() if name not in tied}
+        return {**named, "return_range": self.return_range}
 
 
 def unspoken_ids(module: LanguageModule) -> Tensor:
-    """(vocabulary,) bool: the ids that the policy of a module never says."""
+    """(vocabulary,) bool: the ids that the policy of a module never samples."""
     end = encoder_for(module.tokenizer, module.window).end
     return invalid_ids(module.tokenizer, vocabulary_of(module.model), module.device, end)
 
@@ -74,5 +75,6 @@ def checked_return_range(given: Sequence[float] | None) -> Tensor:
         return torch.full((2,), torch.nan)
     if len(given) != 2 or not given[0] < given[1]:
         raise UserError(f"return_range must be two numbers, the lower one first, got {given!r}")
-    check_range("(-inf, inf)", **{f"return_range[{place}]": end for place, end in enumerate(given)})
-    return torch.tensor([float(end) for end in given])
+    low, high = given
+    check_range("(-inf, inf)", **{"return_range[0]": low, "return_range[1]": high})
+    return torch.tensor([float(low), float(high)])

@@ -1,6 +1,5 @@
 """BC with the return of the episode in the prompt (Chen et al. 2021, arXiv 2106.01345, for texts)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,7 @@ __all__ = ["ReturnConditionedBC"]
 
 
 class ReturnConditionedBC(BC):
-    r"""BC on episodes that begin with the return to come, ``return 7 of 10\n``; it plays with a wished one.
+    r"""BC on episodes that begin with the return to come, ``return 7 of 10\n``; the policy reads the wanted return.
 
     Returns are given as quantile bins of the training episodes. The line stands before the first observation where the
     policy reads all texts, and before every observation where it reads the newest ones alone.
@@ -33,7 +32,7 @@ class ReturnConditionedBC(BC):
         """Build the language model.
 
         Args:
-            bins: how many. With one there is nothing to tell, and it is BC.
+            bins: number of bins. With one it is BC.
             **shared: arguments of `BC`.
 
         Raises:
@@ -54,7 +53,7 @@ class ReturnConditionedBC(BC):
             UserError: they cannot be found, or the datamodule plays rounds.
         """
         super().setup(stage)
-        if not self.bin_returns.isnan().all():  # of a checkpoint: a line has to go on meaning what it means
+        if not self.bin_returns.isnan().all():  # they come from a checkpoint, and lines must keep their meaning
             return
         data = getattr(self.trainer, "datamodule", None)
         if not isinstance(data, OfflineDataModule):
@@ -70,20 +69,23 @@ class ReturnConditionedBC(BC):
         return replace(super().batch_spec(), prepare=self.prepare)
 
     def prepare(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """The same episodes, told their own return."""
-        found = bin_of(torch.tensor([e.total_reward for e in episodes]), self.return_edges.cpu()).tolist()
-        return [self._with_line(e, self.line(place + 1)) for e, place in zip(episodes, found, strict=True)]
+        """The same episodes, with their own return in the prompt."""
+        returns = torch.tensor([episode.total_reward for episode in episodes])
+        prepared = []
+        for episode, bin_index in zip(episodes, bin_of(returns, self.return_edges.cpu()).tolist(), strict=True):
+            prepared.append(self._with_line(episode, self.line(bin_index + 1)))  # bins are counted from 1 in prompts
+        return prepared
 
     def line(self, wish: int | None = None) -> str:
-        """What is read of a bin.
+        """The line of the prompt that asks for the return of a bin.
 
         Args:
-            wish: its number, from 1; None: the best one.
+            wish: number of the bin, from 1; None: the best one.
 
         Raises:
             UserError: there is no such bin, no training episode is in it, or the bins are not known yet.
         """
-        known = [place for place, mean in enumerate(self.bin_returns.tolist(), start=1) if not math.isnan(mean)]
+        known = (~self.bin_returns.isnan()).nonzero().squeeze(-1).add(1).tolist()  # bins with training episodes
         if not known:
             raise UserError("ReturnConditionedBC does not know what returns there are: fit it, or load it")
         number = known[-1] if wish is None else wish
@@ -93,15 +95,15 @@ class ReturnConditionedBC(BC):
 
     @property
     def told(self) -> str:
-        """The line that it plays with."""
+        """Return the line with which the policy acts."""
         return self.line()
 
     def as_read(self, episode: Episode) -> Episode:
-        """With the line that it plays with."""
+        """Return the episode with the line with which the policy acts."""
         return self._with_line(episode, self.told)
 
     def policy(self, wish: int | None = None, **settings: Any) -> ConditionedPolicy:
-        """Sample from the model, told to reach the return of a bin.
+        """Sample from the model with the return of a bin in the prompt.
 
         Args:
             wish: number of the bin, from 1 (the lowest returns); None: the best one.
@@ -113,11 +115,11 @@ class ReturnConditionedBC(BC):
         return ConditionedPolicy(super().policy(**settings), self.line(wish), self._always)
 
     def reranker(self, proposals: Sequence[str], wish: int | None = None, **settings: Any) -> ConditionedPolicy:
-        """By likelihood, told as by `policy`; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by likelihood, with the prompt of `policy`; `settings` as of `lmrl.policies.RerankPolicy`."""
         return ConditionedPolicy(super().reranker(proposals, **settings), self.line(wish), self._always)
 
     def value_state_dict(self) -> dict[str, Tensor]:
-        """Where bins begin, ``return_edges``, and the mean return of each, ``bin_returns``."""
+        """The lower edges of the bins, ``return_edges``, and the mean return of each, ``bin_returns``."""
         return {"return_edges": self.return_edges, "bin_returns": self.bin_returns}
 
     @property

@@ -10,7 +10,7 @@ from lmrl.errors import UserError, check_range
 from lmrl.losses import TokenScores
 from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.export import exported_values
-from lmrl.models.heads import ValueHead, copy_sharing_frozen
+from lmrl.models.heads import ValueHead, copy_sharing_frozen, polyak_update
 from lmrl.models.lm import trunk_of, vocabulary_of
 from lmrl.models.lora import adapter_weights, add_lora
 from lmrl.modules.base import LanguageModule
@@ -24,6 +24,7 @@ __all__ = [
     "build_value_trunk",
     "learning_copy",
     "load_pretrained_values",
+    "update_target",
 ]
 
 
@@ -46,10 +47,12 @@ class ValueModel(NamedTuple):
 
     def state_dict(self, lora: bool) -> dict[str, Tensor]:
         """Trunk (with `lora` its adapters alone) and heads: ``trunk.*``, ``q_heads.*``, ``v_head.*``."""
-        parts = {"trunk": adapter_weights(self.trunk) if lora else self.trunk.state_dict()}
-        heads = {"q_heads": self.q_heads, "v_head": self.v_head}
-        parts |= {name: part.state_dict() for name, part in heads.items() if part is not None}
-        return {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.items()}
+        trunk = adapter_weights(self.trunk) if lora else self.trunk.state_dict()
+        weights = {f"trunk.{name}": tensor for name, tensor in trunk.items()}
+        weights |= self.q_heads.state_dict(prefix="q_heads.")
+        if self.v_head is not None:
+            weights |= self.v_head.state_dict(prefix="v_head.")
+        return weights
 
     def _parts(self) -> dict[str, Any]:
         return {"value_model": self.trunk, "q_heads": list(self.q_heads), "v_head": self.v_head}
@@ -67,6 +70,7 @@ def build_value_trunk(model: PreTrainedModel, lora: Mapping[str, Any] | None) ->
 
 def learning_copy(model: PreTrainedModel, part: PreTrainedModel, lora: Mapping[str, Any] | None) -> PreTrainedModel:
     """A copy of a model, or of a part of it, which learns; the model is frozen. See `build_value_trunk`."""
+    # Parameters that are frozen before the copy are shared with it, the others are copied.
     if lora is not None:
         model.requires_grad_(False)
     copy: PreTrainedModel = copy_sharing_frozen(part)
@@ -84,10 +88,10 @@ def build_q_heads(model: PreTrainedModel, count: int, bias: float, rank: int | N
 
 
 def load_pretrained_values(module: LanguageModule, ours: Mapping[str, Tensor], required: bool = False) -> None:
-    """If the run that a module starts from has learned values, go on from them.
+    """If the run that a module starts from has learned values, start from them (offline to online).
 
     Args:
-        module: whose `pretrained` may be such a run.
+        module: its `pretrained` may be such a run.
         ours: its value weights, as its `value_state_dict` names them.
         required: whether the run must have values.
 
@@ -101,19 +105,31 @@ def load_pretrained_values(module: LanguageModule, ours: Mapping[str, Tensor], r
     learned = exported_values(resolve_pretrained(name))
     if not learned and not required:
         return
-    if {key: tensor.shape for key, tensor in ours.items()} != {key: tensor.shape for key, tensor in learned.items()}:
+    if ours.keys() != learned.keys() or any(ours[key].shape != learned[key].shape for key in ours):
         parts = ", ".join(sorted({key.split(".")[0] for key in learned}))
-        said = f"has others ({parts})" if learned else "has none"
+        reason = f"has others ({parts})" if learned else "has none"
         same = ", with the same lora" if lora else ""
-        raise UserError(f"{type(module).__name__} goes on from values of its own kind{same}; {name!r} {said}")
+        raise UserError(f"{type(module).__name__} goes on from values of its own kind{same}; {name!r} {reason}")
     module.load_state_dict(learned, strict=False)
+
+
+def update_target(target: nn.Module, online: nn.Module, rate: float) -> None:
+    """Move a target network towards an online one of the same structure; see `lmrl.models.heads.polyak_update`."""
+    targets = []
+    learning = []
+    for target_parameter, parameter in zip(target.parameters(), online.parameters(), strict=True):
+        # Frozen parameters are the same in both.
+        if parameter.requires_grad:
+            targets.append(target_parameter)
+            learning.append(parameter)
+    polyak_update(targets, learning, rate)
 
 
 class ValueModule(LanguageModule):
     """The model of the BC run stays frozen as pi_beta; a copy of its trunk carries the Q heads.
 
     With `lora` that copy is of the modules only: it holds the very parameters of pi_beta, and adapters of its own.
-    Started from a run with values of the same kind, it resumes from those instead (offline to online).
+    If it starts from a run with values of the same kind, it resumes from those instead (offline to online).
     """
 
     starts_from_bc = True
@@ -124,8 +140,8 @@ class ValueModule(LanguageModule):
         """Build the value model next to the frozen policy.
 
         Args:
-            beta: how strongly Q moves the policy when it plays.
-            head_bias: what the heads say everywhere at the start; near the data's typical return.
+            beta: how strongly Q moves the policy when it acts.
+            head_bias: output of the heads everywhere at the start; near the data's typical return.
             q_rank: width of the layer inside of the Q heads; None: that of the trunk. A small one makes heads over a
                 large vocabulary light: the Q of all words in all states is then a matrix of this rank.
             **shared: arguments of `LanguageModule`.
@@ -143,7 +159,7 @@ class ValueModule(LanguageModule):
         self.v_head: nn.Module | None = None
 
     def add_adapters(self, lora: Mapping[str, Any] | None) -> None:
-        """None on the policy, which does not learn."""
+        """Put none on the policy, which does not learn; the trunk of the values has its own."""
 
     @property
     def trainable_model(self) -> PreTrainedModel:
@@ -157,7 +173,7 @@ class ValueModule(LanguageModule):
 
     @property
     def played_values(self) -> ValueModel:
-        """Return the values that play with pi_beta, and that are exported. `ILQL` may use its target networks."""
+        """Return the values that guide pi_beta, and that are exported. `ILQL` may use its target networks."""
         return self.value_model
 
     def train(self, mode: bool = True) -> "ValueModule":
@@ -171,7 +187,7 @@ class ValueModule(LanguageModule):
         return self.played_values.policy(self, self.beta if beta is None else beta, **settings)
 
     def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
-        """By ``sum (min Q - V)`` over an action's tokens; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by the sum of ``min Q - V`` over their tokens; `settings` as of `lmrl.policies.RerankPolicy`."""
         return self.played_values.reranker(self, proposals, **settings)
 
     def gather_q(self, hidden: Tensor, batch: TokenBatch) -> list[TokenScores]:

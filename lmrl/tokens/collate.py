@@ -25,7 +25,7 @@ from torch import Tensor
 
 from lmrl.tokens.segments import Segment
 
-__all__ = ["WORD", "Groups", "Ints", "Layout", "TokenBatch", "collate", "grouped"]
+__all__ = ["WORD", "Groups", "Ints", "RowLayout", "TokenBatch", "collate", "grouped"]
 
 Ints: TypeAlias = NDArray[np.int64]
 Groups: TypeAlias = tuple[tuple[int, int], ...]
@@ -34,7 +34,7 @@ Groups: TypeAlias = tuple[tuple[int, int], ...]
 WORD = 4
 """Bytes of an id in a segment's key."""
 _MOST_GROUPS = 8
-_WORTH = 0.02  # share of what is read that another forward pass has to save
+_WORTH = 0.02  # share of all ids that another forward pass has to save
 
 
 def grouped(lengths: Sequence[int]) -> Groups:
@@ -65,12 +65,13 @@ def _best_cut(rows: Ints, start: int, end: int) -> tuple[int, int]:
     part = rows[start:end]
     if len(part) < 2:
         return 0, start
+    # A cut after n rows narrows the rows behind it from the longest of all to the longest of their own.
     saved = (len(part) - np.arange(1, len(part))) * (part[0] - part[1:])
     best = int(saved.argmax())
     return int(saved[best]), start + 1 + best
 
 
-class Layout:
+class RowLayout:
     """The rows of a batch, and the place where each segment is read.
 
     Segments are identified by keys, the bytes of their ids.
@@ -95,6 +96,7 @@ class Layout:
         shifts: dict[bytes, tuple[bytes, int]] = {}  # by leaf, its context and the ids of the branches before it
         lengths: dict[bytes, int] = {}  # by context, the bytes of its row so far
         for key in dict.fromkeys(leaf.values()):
+            # Branches lie one after the other behind their context.
             context = contexts.get(key, key)
             begin = lengths.get(context, len(context))
             self._branches.setdefault(context, {})[key] = begin
@@ -104,17 +106,23 @@ class Layout:
         order = sorted(lengths, key=lengths.__getitem__, reverse=True)
         self._row = dict(zip(order, range(len(order)), strict=True))
         self.rows = len(order)
-        row_lengths = [lengths[context] // WORD for context in order]
+        row_lengths = [lengths[context] // WORD for context in order]  # in ids
         self.width = max(row_lengths, default=1)
         self.groups = grouped(row_lengths)
-        self._found = {key: self._columns(*shifts[longest]) for key, longest in leaf.items()}
+        # By key: where its row begins in the flattened rows, the length of its context, and the shift of its branch.
+        self._places: dict[bytes, tuple[int, int, int]] = {}
+        for key, longest in leaf.items():
+            context, shift = shifts[longest]
+            self._places[key] = (self._row[context] * self.width, len(context) // WORD, shift)
 
     def ids(self, pad: int) -> Ints:
         """(R, L) the rows."""
         ids = np.full((self.rows, self.width), pad, dtype=np.int64)
         for context, branches in self._branches.items():
-            row = context + b"".join(key[len(context) :] for key in branches)
-            row_ids = np.frombuffer(row, dtype=">u4")
+            row = bytearray(context)
+            for key in branches:
+                row += key[len(context) :]
+            row_ids = np.frombuffer(row, dtype=">u4")  # keys are big-endian
             ids[self._row[context], : len(row_ids)] = row_ids
         return ids
 
@@ -130,29 +138,29 @@ class Layout:
             end = _length(context, branches) // WORD
             positions[row, :end] = np.arange(end)
             for sibling, (key, offset) in enumerate(branches.items(), start=1):
+                # Positions of every branch continue those of the context.
                 here = slice(offset // WORD, (offset + len(key) - len(context)) // WORD)
                 branch[row, here] = sibling
                 positions[row, here] -= (offset - len(context)) // WORD
+        # A token reads the context (branch 0) and the earlier tokens of its own branch.
         seen = (branch[:, None, :] == 0) | (branch[:, None, :] == branch[:, :, None])
         mask = seen & np.tri(self.width, dtype=bool)
         return torch.from_numpy(positions), torch.from_numpy(mask[:, None])
 
     def flat(self, keys: Sequence[bytes], sizes: Ints, col: Ints) -> Ints:
         """Index into the flattened rows of columns ``col`` of segments ``keys``, ``sizes`` columns of each."""
-        places = np.asarray([self._found[key] for key in keys], dtype=np.int64).reshape(-1, 3)
+        places = np.asarray(list(map(self._places.__getitem__, keys)), dtype=np.int64).reshape(-1, 3)
         first, context, shift = np.repeat(places, sizes, axis=0).T
         flat: Ints = first + col + np.where(col < context, 0, shift)
         return flat
-
-    def _columns(self, context: bytes, shift: int) -> tuple[int, int, int]:
-        return self._row[context] * self.width, len(context) // WORD, shift
 
 
 def _leaves(keys: set[bytes]) -> dict[bytes, bytes]:
     """For every key the longest one that continues it, or itself."""
     longest: dict[bytes, bytes] = {}
     leaf = b""
-    for key in sorted(keys, reverse=True):  # everything that continues a key sorts directly behind it
+    # In reverse order everything that continues a key comes directly before it.
+    for key in sorted(keys, reverse=True):
         if not leaf.startswith(key):
             leaf = key
         longest[key] = leaf
@@ -182,7 +190,7 @@ class TokenBatch(NamedTuple):
     positions: Tensor | None
     """(R, L) position of each id in its context; None where that is just its column."""
     mask: Tensor | None
-    """(R, 1, L, L) bool, who reads (third axis) whom (last axis); None where that is plainly causal."""
+    """(R, 1, L, L) bool: the token of the third axis reads that of the last axis; None where that is plainly causal."""
     row: Tensor
     """(S,) row of each state."""
     col: Tensor
@@ -199,7 +207,7 @@ class TokenBatch(NamedTuple):
     terminated: Tensor
     """(N,) bool: the value beyond this token is zero."""
     return_to_go: Tensor
-    """(N,) float32, NaN where nobody asked for it."""
+    """(N,) float32, NaN if not asked for."""
     expected_tokens: Tensor
     """() float32, the number of action tokens that batches of this source have on average; see `scale`."""
     observation_state: Tensor | None = None
@@ -211,7 +219,7 @@ class TokenBatch(NamedTuple):
     columns: Mapping[str, Tensor] | None = None
     """(N,) float32 each, by name: what an algorithm attached to each action token; None where none did."""
     turn_end: Tensor | None = None
-    """(N,) bool: the last token of its action. Tokens of an action stand side by side."""
+    """(N,) bool: the last token of its action. Tokens of an action are neighbours."""
     after: Tensor | None = None
     """(N,) index of the state that has read the action token and nothing beyond; None if not asked for."""
 
@@ -222,17 +230,15 @@ class TokenBatch(NamedTuple):
 
     @property
     def scale(self) -> Tensor:
-        """() what the mean over the N action tokens is multiplied with in a gradient: N by its expectation.
-
-        So a sum over tokens is divided by a constant of the data, and each token counts the same whatever it is batched
-        with. Divided by N instead, tokens of short episodes would count more than those of long ones wherever a batch
-        holds episodes of similar length, and length tells the outcome.
-        """
+        """() the factor of the mean over the N action tokens in a gradient: N divided by its expectation."""
+        # Then a sum over tokens is divided by a constant of the data, and each token counts the same in any batch.
+        # Divided by N, tokens of short episodes would count more than those of long ones wherever a batch holds
+        # episodes of similar length, and length is related to the outcome.
         return self.n_tokens / self.expected_tokens
 
     @property
     def observation_scale(self) -> Tensor:
-        """() likewise for the mean over the M observation tokens; 0 if they were not asked for."""
+        """() the same for the mean over the M observation tokens; 0 if they were not asked for."""
         if self.observation_token is None or self.expected_observation_tokens is None:
             return torch.zeros_like(self.expected_tokens)
         return self.observation_token.numel() / self.expected_observation_tokens
@@ -246,7 +252,7 @@ class TokenBatch(NamedTuple):
             if value is not None:
                 empty[name] = value[:0]
         if self.columns is not None:
-            empty["columns"] = {name: column[:0] for name, column in self.columns.items()}
+            empty["columns"] = dict.fromkeys(self.columns, self.token[:0].float())
         return self._replace(**empty)
 
 
@@ -258,11 +264,11 @@ def collate(
     expected: tuple[float, float] | None = None,
     after: bool = False,
 ) -> TokenBatch:
-    """Put segments side by side.
+    """Make one batch of segments.
 
     Args:
         batch: any segments, in any order; an empty list gives a batch without action tokens.
-        pad: id to fill rows with; nothing ever looks at it.
+        pad: id to fill rows with; nothing reads it.
         observations: also index the observation tokens, each in the segment in which it is new.
         bootstrap: also read and index the state that follows each action token; without, where every turn has a window
             of its own, half as much is read.
@@ -270,7 +276,7 @@ def collate(
             (see `TokenBatch.scale`); None: those of this batch, for batches that stand alone.
         after: also index the states that have read the action tokens.
     """
-    layout = Layout(batch, bootstrap)
+    layout = RowLayout(batch, bootstrap)
     keys, cols, tokens, rewards, returns, turn_ends, ended = [], [], [], [], [], [], []
     for segment in batch:
         keys.append(segment.key)
@@ -285,7 +291,7 @@ def collate(
         ended.append(segment.next_ids is None)
 
     # Places are indices into the flattened rows: of the states before the action tokens, after them, and so on.
-    sizes = np.asarray([len(col) for col in cols], dtype=np.int64)
+    sizes = np.asarray(list(map(len, cols)), dtype=np.int64)
     col = _join(cols, np.int64)
     here = layout.flat(keys, sizes, col)
     nowhere = here[:0]
@@ -299,7 +305,7 @@ def collate(
     # Every distinct place becomes a state; the tokens get indices into the states.
     places = [here, next_places, after_places, observation_places]
     states, inverse = np.unique(np.concatenate(places), return_inverse=True)
-    ends = np.cumsum([len(place) for place in places])[:-1]
+    ends = np.cumsum(list(map(len, places)))[:-1]
     state, next_state, after_state, observation_state = map(torch.from_numpy, np.split(inverse, ends))
 
     positions, mask = layout.attention()
@@ -328,7 +334,7 @@ def collate(
     )
 
 
-def _successors(layout: Layout, batch: Sequence[Segment], here: Ints, last: Ints) -> Ints:
+def _successors(layout: RowLayout, batch: Sequence[Segment], here: Ints, last: Ints) -> Ints:
     """(N,) the state after each action token; where the rules ended the episode with it, its own."""
     # Within a segment the next state is that of the next action token.
     after = np.roll(here, -1)
@@ -341,13 +347,14 @@ def _successors(layout: Layout, batch: Sequence[Segment], here: Ints, last: Ints
         if segment.next_key:
             next_keys.append(segment.next_key)
             lengths.append(len(segment.next_key) // WORD)
+    # After the last token of a segment it is the end of the context that follows, or there is none.
     after[last[~goes_on]] = here[last[~goes_on]]
     last_col = np.asarray(lengths, dtype=np.int64) - 1
     after[last[goes_on]] = layout.flat(next_keys, np.ones_like(last_col), last_col)
     return after
 
 
-def _observations(layout: Layout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:
+def _observations(layout: RowLayout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:
     """(M,) the places before the observation tokens that are new in these segments, and those tokens."""
     keys, cols, tokens, sizes = [], [], [], []
     for segment in batch:
@@ -361,7 +368,7 @@ def _observations(layout: Layout, batch: Sequence[Segment]) -> tuple[Ints, Ints]
 
 
 def _columns(batch: Sequence[Segment]) -> dict[str, Tensor] | None:
-    """The columns that all segments have, side by side."""
+    """The columns that all segments have, (N,) each."""
     columns = {}
     for name in batch[0].columns if batch else ():
         columns[name] = torch.from_numpy(_join([segment.columns[name] for segment in batch], np.float32))

@@ -1,31 +1,19 @@
 r"""Text to token ids and back: plain text, or a chat template cut at the turns.
 
-Episodes become token ids here, and the one alignment rule is stated here.
-
-Position ``t`` of a segment is the *state* after reading token ``t``; its *action* is token ``t + 1``. So values and
-logits for an action token are read one position before it. Only tokens that the policy says are actions; a turn's
-reward sits on the last token of an action; the state after an action token is the state in which the policy
-samples its *next* token, whatever the environment says in between (Abdulhai et al. 2025, section 5).
-
-A *segment* is one context that the model reads. A task whose policy reads everything has one segment per episode; a
-task whose policy reads a sliding window has one per turn. Turns whose windows start at the same text share a segment,
-because a causal model sees the same prefix either way.
-
-Episodes in the form that a chat model knows: observations as user turns, actions as assistant turns.
-
-What a chat template makes of a dialogue is cut where somebody else begins to write, so that training and play build
-contexts of the same pieces::
+With ``rendering: chat`` observations are user turns and actions assistant turns. A rendered dialogue is cut where the
+other side begins to write, so that training and rollouts build contexts of the same pieces::
 
     opening     <|im_start|>user\nat 1, 1<|im_end|>\n<|im_start|>assistant\n       the first observation that is read
-    action      move right<|im_end|>                                              what the agent says, its end of turn
+    action      move right<|im_end|>                                              the action, and its end of turn
     following   \n<|im_start|>user\nat 1, 2<|im_end|>\n<|im_start|>assistant\n     every later observation
+
+See `lmrl.tokens.segments` for the alignment of states and action tokens.
 """
 
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -42,12 +30,12 @@ Ids: TypeAlias = tuple[int, ...]
 class Encoder:
     """Text to ids and back, one text at a time, remembering what it has seen (game texts repeat)."""
 
-    #: Id with which a policy ends what it says; None: a line break does, whichever id has it.
+    #: Id with which a policy ends an action; None: a line break does, whichever id has it.
     end: int | None = None
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, remember: int = 100_000) -> None:
         self.tokenizer = tokenizer
-        # The same ids, ten times sooner than through the tokenizer's general entrance.
+        # The same ids ten times faster than through the tokenizer's own methods.
         self._fast = tokenizer.backend_tokenizer if tokenizer.is_fast else None
         if self._fast is not None:
             self._fast.no_truncation()
@@ -77,7 +65,7 @@ class Encoder:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def action(self, text: str) -> Ids:
-        """Ids with which a policy says an action."""
+        """Ids of an action of the policy."""
         return self.encode(text)
 
     def decode_action(self, ids: Sequence[int]) -> str:
@@ -89,7 +77,7 @@ class Encoder:
         return None
 
     def pieces(self, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
-        """The ids of every text in the order it was said; actions as they were sampled, where that is known."""
+        """The ids of every text in the order of the episode; actions as they were sampled, where that is known."""
         pieces = [self.encode(observations[0])]
         for turn, action in enumerate(actions):
             sampled = ids[turn] if turn < len(ids) else ()
@@ -104,24 +92,26 @@ class Window:
     """How much of the past a policy reads, and in which form: whole texts, the newest ones."""
 
     texts: int | None = None
-    """At most so many texts (observations and actions both count); None means all."""
+    """The most texts that are read (observations and actions both count); None means all."""
     tokens: int = 1024
-    """At most so many tokens. The oldest texts go first; a single longer text keeps its end."""
+    """The most tokens that are read. The oldest texts go first; a single longer text keeps its end."""
     rendering: str = "text"
     """``text``: one text after the other as they are; ``chat``: as the tokenizer's chat template has it."""
 
     def start(self, lengths: Sequence[int], openings: Sequence[int] = ()) -> int:
-        """Index of the first text that is read when texts of these ``lengths`` (in tokens) have been said.
+        """Index of the first text that is read when there are texts of these ``lengths`` (in tokens).
 
         Args:
             lengths: observations and actions in turn, an observation last.
             openings: lengths of the observations (every other text) as the first text that is read, if they differ
                 there; then no action is ever the first.
         """
-        first = newest = len(lengths) - 1
+        newest = len(lengths) - 1
+        first = newest
         earliest = 0 if self.texts is None else max(0, len(lengths) - self.texts)
         total = 0
         for index in range(newest, earliest - 1, -1):
+            # With openings of their own, contexts begin at observations (even indices) only.
             if not openings or index % 2 == 0:
                 opening = openings[index // 2] if openings else lengths[index]
                 if index < newest and total + opening > self.tokens:
@@ -156,6 +146,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[s
     Raises:
         TemplateError: the template fails in whatever way, or does not end within 5 seconds.
     """
+    # A template is a program that comes with a model and may loop forever. Only a trace function can stop it.
     deadline = time.monotonic() + _SECONDS
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
@@ -166,9 +157,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[s
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        text = tokenizer.apply_chat_template(
-            [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
-        )
+        text = tokenizer.apply_chat_template(list(map(dict, messages)), add_generation_prompt=True, tokenize=False)
     except Exception as error:  # a template comes with a model and can do anything that its sandbox permits
         raise TemplateError(in_one_line(f"{type(error).__name__}: {error}")) from error
     finally:
@@ -190,13 +179,15 @@ class ChatEncoder(Encoder):
             raise UserError(f"rendering chat needs a chat template, and {self._name} has none: use rendering text")
         self._openings: dict[str, Ids] = {}
         self._followings: dict[str, Ids] = {}
+        # Render a short dialogue and find the places where it can be cut.
         first, action, second, *_ = _DIALOGUE
-        whole = self._render(first, action, second)
+        dialogue = self._render(first, action, second)
         opening = self._render(first)
-        self._lead, found, rest = whole.removeprefix(opening).partition(action)
-        if not whole.startswith(opening) or not found or self._lead.strip():
-            raise self._unfit(f"after {opening!r} it goes on {whole!r}")
+        self._lead, found, rest = dialogue.removeprefix(opening).partition(action)
+        if not dialogue.startswith(opening) or not found or self._lead.strip():
+            raise self._unfit(f"after {opening!r} it goes on {dialogue!r}")
         self.end = self._ending(rest)
+        # Check that the pieces together give a longer dialogue as the template renders it.
         self._before = opening + self._lead + action + self.decode((self.end,))
         built = opening
         for observation, action in zip(_DIALOGUE[2::2], _DIALOGUE[1::2], strict=True):
@@ -224,16 +215,15 @@ class ChatEncoder(Encoder):
         """See `Encoder.pieces`. A turn that was not ended gets its end from the observation that follows."""
         pieces = [self._following(observations[0])]
         for turn, action in enumerate(actions):
-            pieces.append((tuple(ids[turn]) if turn < len(ids) else ()) or self.action(action))
+            sampled = ids[turn] if turn < len(ids) else ()
+            pieces.append(tuple(sampled) or self.action(action))
             if turn + 1 < len(observations):
                 following = self._following(observations[turn + 1])
-                pieces.append(following if pieces[-1][-1] == self.end else (self._end, *following))
+                if pieces[-1][-1] != self.end:
+                    assert self.end is not None
+                    following = (self.end, *following)
+                pieces.append(following)
         return pieces
-
-    @cached_property
-    def _end(self) -> int:
-        assert self.end is not None
-        return self.end
 
     @property
     def _name(self) -> str:
@@ -246,21 +236,24 @@ class ChatEncoder(Encoder):
 
     def _after(self, observation: str) -> str:
         """Return the template's text of an observation after the end of a turn."""
-        whole = self._render(*_DIALOGUE[:2], observation)
-        if not whole.startswith(self._before):
-            raise self._unfit(f"earlier turns change with {observation!r}, as in {whole!r}")
-        return whole.removeprefix(self._before)
+        rendered = self._render(*_DIALOGUE[:2], observation)
+        if not rendered.startswith(self._before):
+            raise self._unfit(f"earlier turns change with {observation!r}, as in {rendered!r}")
+        return rendered.removeprefix(self._before)
 
     def _ending(self, rest: str) -> int:
+        """Return the id that ends a turn, with which the text behind an action begins."""
         first, *_ = self.encode(rest) or (-1,)
         if first not in self.tokenizer.added_tokens_decoder or not rest.startswith(self.decode((first,))):
             raise self._unfit(f"an action must end in a token of its own, but there comes {rest!r}")
         return first
 
     def _render(self, *texts: str) -> str:
-        told = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+        messages = []
+        for index, text in enumerate(texts):
+            messages.append({"role": "assistant" if index % 2 else "user", "content": text})
         try:
-            return render_chat(self.tokenizer, told)
+            return render_chat(self.tokenizer, messages)
         except TemplateError as error:
             raise self._unfit(str(error)) from error
 

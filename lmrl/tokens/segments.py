@@ -1,7 +1,7 @@
-"""Episodes as segments of token ids; the one alignment rule is stated here.
+"""Episodes as segments of token ids, and the rule that aligns states with action tokens.
 
 Position ``t`` of a segment is the *state* after reading token ``t``; its *action* is token ``t + 1``. So values and
-logits for an action token are read one position before it. Only tokens that the policy says are actions; a turn's
+logits for an action token are read one position before it. Only tokens that the policy samples are actions; a turn's
 reward sits on the last token of an action; the state after an action token is the state in which the policy
 samples its *next* token, whatever the environment says in between (Abdulhai et al. 2025, section 5).
 
@@ -31,30 +31,31 @@ class _Texts:
     pieces: list[Ids]
     lengths: list[int]
     openings: list[Ids]
-    """Of the observations as the first text of a context; empty if they are no different there."""
+    """Ids of the observations as the first text of a context; empty if they are no different there."""
     name: str
-    """What errors call the episode."""
+    """Name of the episode in errors."""
     skipped: int
     """Turns before the first of these texts."""
 
     def start(self, window: Window, count: int) -> int:
         """Return the index of the first text that is read when this number of texts exists."""
-        return window.start(self.lengths[:count], [len(ids) for ids in self.openings])
+        return window.start(self.lengths[:count], list(map(len, self.openings)))
 
     def ids(self, start: int, count: int, window: Window) -> list[int]:
-        """What is read then.
+        """The ids that are read from that text on when this number of texts exists.
 
         Raises:
-            UserError: nothing, so that there would be no state to act in.
+            UserError: there are none, so that there would be no state to act in.
         """
         first = self.openings[start // 2] if self.openings else self.pieces[start]
-        found = list(chain(first, *self.pieces[start + 1 : count]))[-window.tokens :]
-        if not found:
+        # A single text that is longer than the window keeps its end.
+        read = list(chain(first, *self.pieces[start + 1 : count]))[-window.tokens :]
+        if not read:
             raise UserError(
                 f"observation {self.skipped + count // 2} of {self.name} is an empty text, and a policy reads "
                 "nothing else before it acts: an environment has to say something there (lmrl check-env tests it)"
             )
-        return found
+        return read
 
 
 def _texts(
@@ -65,9 +66,13 @@ def _texts(
     name: str,
     skipped: int = 0,
 ) -> _Texts:
-    openings = [opening for opening in map(encoder.opening, observations) if opening is not None]
+    openings = []
+    for observation in observations:
+        opening = encoder.opening(observation)
+        if opening is not None:
+            openings.append(opening)
     pieces = encoder.pieces(observations, actions, ids)
-    return _Texts(pieces, [len(piece) for piece in pieces], openings, name, skipped)
+    return _Texts(pieces, list(map(len, pieces)), openings, name, skipped)
 
 
 def context(
@@ -86,13 +91,14 @@ def context(
         observations: ``t + 1`` texts.
         actions: ``t`` texts.
         action_ids: ids of the actions as sampled; they win over encoding the text again.
-        name: what an error calls the episode.
+        name: name of the episode in errors.
 
     Raises:
-        UserError: if that is nothing, since the texts that it reads are empty.
+        UserError: if there are none, since the texts that it reads are empty.
     """
     keep = 2 * len(actions) + 1 if window.texts is None else window.texts
-    skip = max(0, (2 * len(actions) + 1 - keep) // 2)  # whole turns that no window of so many texts can reach
+    # Whole turns that the window cannot reach need not be encoded.
+    skip = max(0, (2 * len(actions) + 1 - keep) // 2)
     texts = _texts(encoder, observations[skip:], actions[skip:], action_ids[skip:], name, skip)
     count = len(texts.pieces)
     return texts.ids(texts.start(window, count), count, window)
@@ -123,7 +129,7 @@ class Segment:
     key: bytes
     """``ids`` as bytes that sort like the ids, to find equal segments and prefixes."""
     next_key: bytes
-    """Likewise for ``next_ids``; empty if there are none."""
+    """The same for ``next_ids``; empty if there are none."""
     new_col: int = 0
     """Column of the first token that no earlier segment of the episode holds; there the newest observation begins."""
     return_to_go: NDArray[np.float64] | None = None
@@ -148,6 +154,7 @@ def as_key(ids: NDArray[np.int32]) -> bytes:
 
 def _sampled_ids(episode: Episode, encoder: Encoder) -> tuple[Ids, ...]:
     """The sampled ids, unless another tokenizer made them."""
+    # strict=False: an episode without sampled ids has none for any action.
     for text, ids in zip(episode.actions, episode.action_ids, strict=False):
         if max(ids, default=0) >= len(encoder.tokenizer) or encoder.decode_action(ids) != text:
             return ()
@@ -170,21 +177,23 @@ def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Seg
         UserError: if an action has no tokens (nothing could be trained, and its reward would have no place), or nothing
             is read before it (it would have no state).
     """
+    # Some games replace the last observation by a text about the end; values need the plain one.
     last = episode.info.get("final_observation", episode.observations[-1])
-    read = (*episode.observations[:-1], last)
+    observations = (*episode.observations[:-1], last)
     name = f"the episode with seed {episode.seed}"
-    texts = _texts(encoder, read, episode.actions, _sampled_ids(episode, encoder), name)
-    if () in texts.pieces[1::2]:
-        raise UserError(
-            f"actions need at least one token; turn {texts.pieces[1::2].index(())} of seed {episode.seed} has none"
-        )
+    texts = _texts(encoder, observations, episode.actions, _sampled_ids(episode, encoder), name)
+    actions = texts.pieces[1::2]
+    if () in actions:
+        raise UserError(f"actions need at least one token; turn {actions.index(())} of seed {episode.seed} has none")
+
+    # The first text that is read at each turn. Turns that read from the same text on share a segment.
     starts = [texts.start(window, 2 * turn + 1) for turn in range(len(episode) + 1)]
-    groups = [list(group) for _, group in groupby(range(len(episode)), key=lambda turn: starts[turn])]
-    for turns in groups:
+    for start, group in groupby(range(len(episode)), key=starts.__getitem__):
+        turns = list(group)
         after = turns[-1] + 1
         ends = episode.terminated and after == len(episode)
         following = None if ends else texts.ids(starts[after], 2 * after + 1, window)
-        yield _segment(texts, starts[turns[0]], turns, episode.rewards, following, window)
+        yield _segment(texts, start, turns, episode.rewards, following, window)
 
 
 def _segment(
@@ -195,7 +204,9 @@ def _segment(
     following: list[int] | None,
     window: Window,
 ) -> Segment:
+    # The context of the first turn; the texts of the others are appended as they come.
     ids = texts.ids(start, 2 * turns[0] + 1, window)
+    # What earlier segments hold of it: all but the newest observation, if the context has more than that.
     read_before = len(ids) - texts.lengths[2 * turns[0]] if 0 < turns[0] and start < 2 * turns[0] else 0
     col: list[int] = []
     reward: list[float] = []
@@ -204,6 +215,7 @@ def _segment(
         if turn > turns[0]:
             ids.extend(texts.pieces[2 * turn])
         action = texts.pieces[2 * turn + 1]
+        # The state of an action token is the position before it; the reward of a turn sits on its last token.
         col.extend(range(len(ids) - 1, len(ids) - 1 + len(action)))
         reward.extend([0.0] * (len(action) - 1) + [rewards[turn]])
         turn_end.extend([False] * (len(action) - 1) + [True])

@@ -18,8 +18,8 @@ from lmrl.models.export import export_for_reload
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, GRPO, PPO, LanguageModule
+from lmrl.modules.policy_gradient import RolloutCorrection
 from lmrl.policies.chat import reloading
-from lmrl.training.rounds import RolloutCorrection
 from tests.helpers.online import TINY, fit, rounds
 from tests.helpers.tokens import TokenServer, saying
 

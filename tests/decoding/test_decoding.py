@@ -7,7 +7,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lmrl.decoding.engine import Engine
-from lmrl.decoding.sampling import Decoder, Guidance, Sample, SamplingSettings, add_q_to_logits, min_q, process_logits
+from lmrl.decoding.sampling import (
+    Decoder,
+    Guidance,
+    SampledAction,
+    SamplingSettings,
+    add_q_to_logits,
+    min_q,
+    process_logits,
+)
 from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 
@@ -49,7 +57,7 @@ def say(
     settings: SamplingSettings | None = None,
     rows: list[int] | None = None,
     slots: list[int] | None = None,
-) -> list[Sample]:
+) -> list[SampledAction]:
     rows = list(range(ROWS)) if rows is None else rows
     return speaker.generate(
         rows if slots is None else slots,

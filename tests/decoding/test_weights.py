@@ -13,6 +13,7 @@ from lmrl.decoding.engine import Engine, Weights
 from lmrl.models.heads import polyak_update
 from lmrl.models.lm import build_lm, trunk_of
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.modules import BC
 from lmrl.policies import LMPolicy, RerankPolicy, ValueGuidedLogitsProcessor, ValueGuidedPolicy
 from lmrl.tokens.encoding import Window
 from lmrl.types import Request
@@ -192,13 +193,13 @@ def test_every_other_writer(write: Callable[[PreTrainedModel], None]) -> None:
 
 
 def test_a_step_that_is_hardly_one_and_one_of_a_few_numbers() -> None:
-    """Steps count whatever they change, and so does every write that autograd is told of."""
-    own = model(0)
-    weights, table = Weights(own), own.get_input_embeddings().weight
+    """Steps of a module count whatever they change, and so does every write that autograd is told of."""
+    module = BC(architecture={"n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 64})
+    weights, table = Weights(module.model), module.model.get_input_embeddings().weight
     assert not weights.changed()
     optimizer = torch.optim.AdamW([table], lr=1e-30, fused=True)
     table.grad = torch.zeros_like(table)
-    optimizer.step()
+    module.optimizer_step(0, 0, optimizer, lambda: None)
     assert weights.changed() and not weights.changed()
     with torch.no_grad():
         table[3, 1] += 1e-3

@@ -8,10 +8,10 @@ import pytest
 
 from lmrl.errors import UserError
 from lmrl.losses import Experience
+from lmrl.modules.policy_gradient import RolloutEpisode, rollout_episode
 from lmrl.modules.ppo import compute_advantages
 from lmrl.tokens.encoding import Window
 from lmrl.tokens.segments import segments
-from lmrl.training.rounds import RolloutEpisode, rollout_episode
 from lmrl.types import Episode
 from tests.helpers.doubles import CHARS, episode
 

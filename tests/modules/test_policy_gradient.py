@@ -18,10 +18,10 @@ from lmrl.errors import UserError
 from lmrl.losses import group_advantages
 from lmrl.modules import GRPO, PPO, GiGPO
 from lmrl.modules import ppo as module_of_ppo
+from lmrl.modules.policy_gradient import RolloutEpisode, rollout_episode
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Window
 from lmrl.tokens.segments import segments
-from lmrl.training.rounds import RolloutEpisode, rollout_episode
 from lmrl.types import Episode
 from tests.helpers.doubles import CHARS, VOCABULARY, episode, prefixes
 

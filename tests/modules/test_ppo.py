@@ -18,10 +18,10 @@ from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.losses import Experience, bc_loss, gae
 from lmrl.modules import PPO, load_module
+from lmrl.modules.policy_gradient import RolloutEpisode
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import Segment, segments
-from lmrl.training.rounds import RolloutEpisode
 from lmrl.types import Episode
 from tests.helpers.online import ENV, fit, rounds, trainer
 
@@ -114,12 +114,13 @@ def test_advantages_are_computed_with_the_values_of_their_states(bc_run: str, na
     played[1] = replace(played[1], final_value=None)  # as of a policy that does not note it: it is read again
     parts = [list(segments(e, Encoder(module.tokenizer), Window(task(name).last_texts, 90))) for e in played]
     found = module.prepare_rollout(played, parts)
-    advantages, expected = [], []
+    advantages, expected, log_ratios = [], [], []
     for e, its in zip(played, found, strict=True):
         value = np.concatenate([values_along(module, part.ids)[part.col].numpy() for part in its])
         start = np.concatenate([_start_logprobs(module, part) for part in its])
         now = np.concatenate([p for p in e.action_logprobs])
         reward = np.concatenate([part.reward for part in its]) - 0.5 * (now - start)
+        log_ratios.append(start - now)
         last = its[-1].next_ids
         assert (last is None) == e.terminated
         end = 0.0 if last is None else float(values_along(module, last)[-1])
@@ -131,6 +132,10 @@ def test_advantages_are_computed_with_the_values_of_their_states(bc_run: str, na
         advantages.append(columns["advantage"])
     pool = np.concatenate(expected)
     np.testing.assert_allclose(np.concatenate(advantages), (pool - pool.mean()) / pool.std(), atol=1e-3)
+    # What is logged is k3, the mean of pi_ref / pi - 1 - log(pi_ref / pi) over the action tokens of the round.
+    log_ratio = np.concatenate(log_ratios)
+    kl = (np.exp(log_ratio) - 1.0 - log_ratio).mean()
+    assert kl > 1e-4 and run.callback_metrics["ppo/kl"].item() == pytest.approx(kl, rel=1e-2)
 
 
 def _saved(run: Any, folder: Path) -> Path:

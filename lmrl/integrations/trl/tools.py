@@ -10,7 +10,7 @@ from lmrl.envs.registry import chat_prompt, task
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError
 from lmrl.policies.chat.policy import transcript
-from lmrl.rollout import Slot, Step, TextEnv, step_together
+from lmrl.rollout import GymEnv, Slot, StepResult, step_together
 from lmrl.types import Episode, Reply, Start
 
 __all__ = [
@@ -100,10 +100,10 @@ class TaskEnvironment:
         self._record(Reply(action), self._env.step(action))
 
     @property
-    def _env(self) -> TextEnv:
+    def _env(self) -> GymEnv:
         return self._slot.env
 
-    def _record(self, reply: Reply, turn: Step) -> None:
+    def _record(self, reply: Reply, turn: StepResult) -> None:
         self._end = self._slot.record_step(reply, turn)
 
     def _finish(self) -> None:
