@@ -169,6 +169,7 @@ class OfflineDataModule(L.LightningDataModule):
             raise unknown("rendering", rendering, ("text", "chat"))
         own = dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
         self.path = Path(path) if path else own
+        self.env = env
         self.spec = BatchSpec()
         self.episodes: list[Episode] = []
         self.tokens_per_action: float | None = None
@@ -187,7 +188,7 @@ class OfflineDataModule(L.LightningDataModule):
         Raises:
             UserError: if it wants rounds of rollouts, which this datamodule does not collect.
         """
-        if spec.post_rollout is not None:
+        if spec.learner is not None:
             raise UserError("an algorithm that learns from what it plays needs lmrl.datamodules.OnlineDataModule")
         self.spec = spec
 

@@ -138,8 +138,8 @@ class PolicyGradient(LanguageModule):
                 raise UserError(f"with bc_weight {self.bc_weight}, data.init_args.{name} must be {wanted}")
 
     def batch_spec(self) -> BatchSpec:
-        """Rounds as `prepare_rollout` makes them; it is looked up late, since sharding wraps it."""
-        return replace(super().batch_spec(), post_rollout=lambda *played: self.prepare_rollout(*played))
+        """Rounds as `prepare_rollout` makes them."""
+        return replace(super().batch_spec(), learner=self)
 
     @torch.no_grad()
     def prepare_rollout(self, episodes: Sequence[Episode], segments: Sequence[list[Segment]]) -> list[list[Segment]]:
@@ -259,7 +259,7 @@ class PolicyGradient(LanguageModule):
 
     def read(self, segments: Sequence[Segment], use: Any, bootstrap: bool) -> list[Any]:
         """Apply a function to batches of segments; see `lmrl.training.rounds.read_batches`."""
-        size = int(online_datamodule(self.trainer, self.name).hparams["batch_size"])
+        size = online_datamodule(self.trainer, self.name).minibatch_size
         return read_batches(segments, use, size=size, bootstrap=bootstrap, device=self.device)
 
     def _invalid(self, end: int | None) -> Tensor:
