@@ -105,5 +105,5 @@ class BatchSpec:
     observations: bool = False
     """Whether observation tokens are indexed (`TokenBatch.observation_state`)."""
     learner: RolloutLearner | None = None
-    """The module whose `prepare_rollout` is applied once to each round; it needs rounds that were sampled at temperature
-    1. None learns from rounds as they are."""
+    """The module whose `prepare_rollout` is applied once to each round, which must be sampled at temperature 1; None
+    learns from rounds as they are."""

@@ -165,7 +165,7 @@ class LanguageModule(L.LightningModule):
         return hidden_states(trunk, batch, self._read_rows, groups=not is_sharded(self))
 
     def copy_for_rollouts(self) -> "LanguageModule":
-        """Return a shallow copy without the submodules that rollouts don't use, which can be sent to other processes."""
+        """Return a shallow copy without the submodules that rollouts don't use; it can be sent to other processes."""
         lean = copy(self)  # Lightning leaves the trainer out
         lean._modules = {name: part for name, part in self._modules.items() if name not in self.unused_in_rollouts}
         lean.reporter = LossReporter(self.name)
