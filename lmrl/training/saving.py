@@ -1,7 +1,6 @@
 """The content of checkpoints and model folders: weights, provenance and tokenizer."""
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from lmrl.datamodules.offline import OfflineDataModule, global_seed
 from lmrl.envs.registry import may_choose
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
@@ -32,6 +32,7 @@ __all__ = [
     "class_name",
     "facts",
     "generation_defaults",
+    "language_model_weights",
     "note_weights",
     "pack_checkpoint",
     "plain_arguments",
@@ -80,35 +81,32 @@ _NOT_SETTINGS = ("pretrained", "architecture", "tokenizer", "_class_path", "_ins
 
 def training_facts(module: SavedModule, data: object) -> dict[str, Any]:
     """What is known when training begins, JSON-like: task, data, seeds and where it starts from."""
-    task = getattr(data, "task", None)
-    path = getattr(data, "path", None)
-    settings = dict(getattr(data, "hparams", None) or {})
-    episodes = getattr(data, "episodes", None)
-    seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
-    found = {
-        "task": getattr(task, "name", None),
-        "max_new_tokens": getattr(task, "max_action_tokens", None),
-        "data": None if path is None else path.name,
-        "data_hash": None if path is None or not Path(path).is_file() else _hash_of(Path(path)),
-        "data_episodes": len(episodes) if episodes else None,
-        "data_seed": settings.get("data_seed"),
-        "batch_size": settings.get("batch_size"),
-        "env": settings.get("env"),
-        "starts_from": module.hparams.get("pretrained"),
-        "seed": None if seed is None else int(seed),
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    known: dict[str, Any] = {}
+    if isinstance(data, OfflineDataModule):
+        known = {
+            "task": data.task.name,
+            "max_new_tokens": data.task.max_action_tokens,
+            "data": data.path.name,
+            "data_hash": _hash_of(data.path) if data.path.is_file() else None,
+            "data_episodes": len(data.episodes) or None,
+            "data_seed": data.hparams["data_seed"],
+            "batch_size": data.hparams["batch_size"],
+            "env": data.env,
+        }
+    known["starts_from"] = module.hparams.get("pretrained")
+    known["seed"] = global_seed()
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _hash_of(file: Path) -> str:
     digest = hashlib.sha256()
     with file.open("rb") as opened:
-        while block := opened.read(1 << 20):
+        while block := opened.read(1 << 20):  # a dataset may be larger than memory
             digest.update(block)
     return digest.hexdigest()[:32]
 
 
-# What a resumed run may change: how it computes, and where its data lies.
+# A resumed run may change how it computes and where its data lies.
 _MAY_CHANGE = (*_NOT_SETTINGS, "trust_remote_code", "activation_checkpointing", "compile")
 _DATA_SETTINGS = ("task", "data_hash", "data_seed", "batch_size", "env")
 
@@ -120,18 +118,17 @@ def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
         UserError: naming what differs, or a counter of the training that is no number.
     """
     _check_counters(checkpoint.get("loops"))
-    before = {name: checkpoint["lmrl"].get("made_with", {}).get(name) for name in _DATA_SETTINGS}
-    now = {name: module.made_with.get(name) for name in _DATA_SETTINGS}
+    before = checkpoint["lmrl"].get("made_with", {})
+    compared = [(name, before.get(name), module.made_with.get(name)) for name in _DATA_SETTINGS]
     for name, value in checkpoint.get("hyper_parameters", {}).items():
         if name not in _MAY_CHANGE and name in module.hparams:
-            before[name] = value
-            now[name] = module.hparams[name]
-    for name, value in before.items():
-        if value is None or now[name] is None or value == now[name]:  # an older checkpoint does not say all
+            compared.append((name, value, module.hparams[name]))
+    for name, old, new in compared:
+        if old is None or new is None or old == new:  # checkpoints of earlier versions lack some
             continue
-        was = "another file's" if name == "data_hash" else repr(value)
+        was = "another file's" if name == "data_hash" else repr(old)
         raise UserError(
-            f"the checkpoint's run has another {name} ({was}, now {now[name]!r}): resume it as it was, or start a new "
+            f"the checkpoint's run has another {name} ({was}, now {new!r}): resume it as it was, or start a new "
             "run from its weights with model.init_args.pretrained"
         )
 
@@ -174,10 +171,11 @@ def generation_defaults(module: SavedModule) -> GenerationConfig:
 
 
 def class_name(kind: type) -> str:
-    """As a checkpoint names it: ours by the package that exports it, wherever in there it is."""
-    packages = algorithm_packages()
-    home = next((name for name in packages if kind.__module__.startswith(f"{name}.")), kind.__module__)
-    return f"{home}.{kind.__qualname__}"
+    """Return the name of a class in checkpoints: by the package that exports it, wherever in there it is."""
+    for package in algorithm_packages():
+        if kind.__module__.startswith(f"{package}."):
+            return f"{package}.{kind.__qualname__}"
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
@@ -208,8 +206,11 @@ def _shape(architecture: Any) -> Any:
     """A configuration, and those inside of it, without what chooses code."""
     if not isinstance(architecture, Mapping):
         return architecture or {}
-    kept = {k: v for k, v in architecture.items() if not str(k).startswith("_") and k not in CHOOSE_CODE}
-    return {k: _shape(v) if isinstance(v, Mapping) else v for k, v in kept.items()}
+    shape = {}
+    for name, value in architecture.items():
+        if not str(name).startswith("_") and name not in CHOOSE_CODE:
+            shape[name] = _shape(value) if isinstance(value, Mapping) else value
+    return shape
 
 
 def _check_task_tokens(given: Any, file: Path) -> None:
@@ -261,7 +262,7 @@ def _entry(module: SavedModule, steps: int | None) -> dict[str, Any]:
 
 
 def note_weights(module: SavedModule, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Keep in ``made_with["weights"]`` a hash of what plays: the language model and the values, as float32.
+    """Keep in ``made_with["weights"]`` a hash of the weights that play: the language model and the values, as float32.
 
     Checkpoints, exported folders and scores hold it, so that it can be told which weights scores belong to.
 
@@ -269,20 +270,30 @@ def note_weights(module: SavedModule, weights: Mapping[str, Tensor] | None = Non
         module: of which it is.
         weights: the whole state dict, where the module itself holds a share of it.
     """
+    played = dict(module.value_state_dict())
     if weights is None:
-        model = {f"model.{name}": tensor for name, tensor in module.model.state_dict().items()}
-        weights = model | module.value_state_dict()
+        for name, tensor in module.model.state_dict().items():
+            played[f"model.{name}"] = tensor
     else:
-        names = module.value_state_dict()
-        weights = module.played_weights(weights)
-        weights = {name: t for name, t in weights.items() if name in names or name.startswith("model.")}
-    found = hashlib.sha256()
-    for name in sorted(weights):
+        full = module.played_weights(weights)
+        names = [*played, *(name for name in full if name.startswith("model."))]
+        played = {name: full[name] for name in names}
+    digest = hashlib.sha256()
+    for name in sorted(played):
         # A copy: memory that numpy has seen cannot be gathered by FSDP any more.
-        tensor = weights[name].detach().to("cpu", torch.float32, copy=True).contiguous()
-        found.update(f"{name} {list(tensor.shape)}\n".encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    module.made_with["weights"] = found.hexdigest()[:32]
+        tensor = played[name].detach().to("cpu", torch.float32, copy=True).contiguous()
+        digest.update(f"{name} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    module.made_with["weights"] = digest.hexdigest()[:32]
+
+
+def language_model_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the language model in the state dict of a module, under the model's own names."""
+    of_model = {}
+    for name, tensor in weights.items():
+        if name.startswith("model."):
+            of_model[name.removeprefix("model.")] = tensor
+    return of_model
 
 
 def check_vocabulary(module: SavedModule) -> None:
@@ -297,7 +308,7 @@ def check_vocabulary(module: SavedModule) -> None:
 
 
 def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
-    """Take over what `pack_checkpoint` put in.
+    """Read the entry that `pack_checkpoint` put into a checkpoint.
 
     Raises:
         UserError: the checkpoint is one of another algorithm, or its weights belong to another vocabulary.
@@ -306,7 +317,8 @@ def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     written = str(entry["class"])
     own = class_name(class_of(module))
     packages = algorithm_packages()
-    if written != own and written.startswith(packages) and own.startswith(packages):  # a user's own class may go on
+    # A class of the user's own may resume a run of the class that it extends.
+    if written != own and written.startswith(packages) and own.startswith(packages):
         raise UserError(
             f"the checkpoint is one of {written}, not of {own}: to start from its weights, give its run folder as "
             "model.init_args.pretrained instead of ckpt_path"
@@ -348,12 +360,14 @@ def write_folder(
     if weights is not None:
         weights = module.played_weights(weights)
         values = {name: weights[name] for name in values}
-        model_weights = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
+        model_weights = language_model_weights(weights)
     note_weights(module, weights)
-    guided, ratios = (any(name.startswith(part) for name in values) for part in ("q_heads.", "q_model."))
+    guided = any(name.startswith("q_heads.") for name in values)
+    ratios = any(name.startswith("q_model.") for name in values)
     base = _base(module) if has_lora(module.model) and not merge else None
     card = model_card(facts(module), scores, guided, ratios, base)
     defaults = generation_defaults(module)
+    # Names with an underscore are those that LightningCLI adds.
     arguments = {name: value for name, value in module.hparams.items() if not name.startswith("_")}
     steps = module.global_step or module.made_with.get("steps")  # a module that was loaded has no trainer
     about = {"hyper_parameters": _arguments(module, arguments), **_entry(module, steps)}
@@ -386,12 +400,14 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
     if fingerprint(module.tokenizer) != manifest["tokenizer"]:
         raise UserError(f"{folder / 'tokenizer.json'} and {folder / MANIFEST} do not belong together; export it again")
     read_entry(module, {"lmrl": manifest})
-    model = build_lm(str(folder), {}, len(module.tokenizer), dtype=torch.float32).state_dict()
-    weights = {**{f"model.{name}": tensor for name, tensor in model.items()}, **values}
-    missing = ({f"model.{name}" for name in model} | module.value_state_dict().keys()) ^ weights.keys()
-    if missing:
-        raise UserError(f"{folder}: weights and {MANIFEST} do not belong together ({min(missing)}); export it again")
-    module.load_state_dict(weights, strict=False)
+    unmatched = values.keys() ^ module.value_state_dict().keys()
+    if unmatched:
+        raise UserError(f"{folder}: weights and {MANIFEST} do not belong together ({min(unmatched)}); export it again")
+    weights = dict(values)
+    model = build_lm(str(folder), {}, len(module.tokenizer), dtype=torch.float32)
+    for name, tensor in model.state_dict().items():
+        weights[f"model.{name}"] = tensor
+    module.load_state_dict(weights, strict=False)  # it lacks target networks
     _check_hash(module, folder, manifest)
     module.eval()
     return module
@@ -399,7 +415,7 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
 
 def _check_hash(module: SavedModule, folder: Path, manifest: Mapping[str, Any]) -> None:
     noted = module.made_with.get("weights")
-    if noted is None or manifest["hyper_parameters"].get("lora") is not None:  # adapters are merged
+    if noted is None or manifest["hyper_parameters"].get("lora") is not None:  # the hash is of unmerged adapters
         return
     note_weights(module)
     if module.made_with["weights"] != noted:
@@ -416,4 +432,8 @@ def _base(module: SavedModule) -> str:
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Configuration values that a checkpoint can hold."""
-    return {k: v for k, v in values.items() if isinstance(v, (int, float, str, bool, list, dict, type(None)))}
+    plain = {}
+    for name, value in values.items():
+        if value is None or isinstance(value, (int, float, str, bool, list, dict)):
+            plain[name] = value
+    return plain
