@@ -198,7 +198,15 @@ def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
                 f"folder {beside.name} beside it"
             )
         named = str(beside)
-    _check_task_tokens(arguments.get("task_tokens"), file)
+    task_tokens = arguments.get("task_tokens")
+    if isinstance(task_tokens, Mapping):
+        task = str(task_tokens.get("name"))
+        for argument, value in task_tokens.items():
+            if argument != "name" and not may_choose(task, argument, value):
+                raise UserError(
+                    f"{file} sets {argument} of task {task} to {value!r:.80} in its task_tokens: a file cannot choose "
+                    "paths, programs and what is not listed"
+                )
     return {**arguments, "pretrained": None, "tokenizer": named, "architecture": _shape(arguments.get("architecture"))}
 
 
@@ -211,19 +219,6 @@ def _shape(architecture: Any) -> Any:
         if not str(name).startswith("_") and name not in CHOOSE_CODE:
             shape[name] = _shape(value) if isinstance(value, Mapping) else value
     return shape
-
-
-def _check_task_tokens(given: Any, file: Path) -> None:
-    """Make sure that a checkpoint names a task and settings of it that a file may choose: no path above all."""
-    if not isinstance(given, Mapping):
-        return
-    name = str(given.get("name"))
-    for argument, value in given.items():
-        if argument != "name" and not may_choose(name, argument, value):
-            raise UserError(
-                f"{file} sets {argument} of task {name} to {value!r:.80} in its task_tokens: a file cannot choose "
-                "paths, programs and what is not listed"
-            )
 
 
 def pack_checkpoint(module: SavedModule, checkpoint: dict[str, Any]) -> None:
@@ -364,7 +359,12 @@ def write_folder(
     note_weights(module, weights)
     guided = any(name.startswith("q_heads.") for name in values)
     ratios = any(name.startswith("q_model.") for name in values)
-    base = _base(module) if has_lora(module.model) and not merge else None
+    base = None  # the model that adapters belong to, if they are written alone
+    if has_lora(module.model) and not merge:
+        starts_from = module.made_with.get("starts_from")
+        if starts_from is None:
+            raise UserError("adapters belong to a pretrained model, and this run began from scratch: merge them")
+        base = resolve_pretrained(starts_from)
     card = model_card(facts(module), scores, guided, ratios, base)
     defaults = generation_defaults(module)
     # Names with an underscore are those that LightningCLI adds.
@@ -408,26 +408,15 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
     for name, tensor in model.state_dict().items():
         weights[f"model.{name}"] = tensor
     module.load_state_dict(weights, strict=False)  # it lacks target networks
-    _check_hash(module, folder, manifest)
+    expected = module.made_with.get("weights")
+    # The hash of a model with adapters is of the unmerged weights, which the folder does not hold.
+    if expected is not None and manifest["hyper_parameters"].get("lora") is None:
+        note_weights(module)
+        if module.made_with["weights"] != expected:
+            files = ", ".join(str(path) for path in sorted(folder.glob("*.safetensors")))
+            raise UserError(f"{files}: not the weights that {folder / MANIFEST} names; export the folder again")
     module.eval()
     return module
-
-
-def _check_hash(module: SavedModule, folder: Path, manifest: Mapping[str, Any]) -> None:
-    noted = module.made_with.get("weights")
-    if noted is None or manifest["hyper_parameters"].get("lora") is not None:  # the hash is of unmerged adapters
-        return
-    note_weights(module)
-    if module.made_with["weights"] != noted:
-        files = ", ".join(str(path) for path in sorted(folder.glob("*.safetensors")))
-        raise UserError(f"{files}: not the weights that {folder / MANIFEST} names; export the folder again")
-
-
-def _base(module: SavedModule) -> str:
-    name = module.made_with.get("starts_from")
-    if name is None:
-        raise UserError("adapters belong to a pretrained model, and this run began from scratch: merge them")
-    return resolve_pretrained(name)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
