@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from lmrl.data import dataset_path, generate, read_dataset
 from lmrl.data.storage import read_metadata
 from lmrl.datamodules.spec import BatchSpec
-from lmrl.envs.registry import make, recorded_arguments, task
+from lmrl.envs import registry
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, check_range, counted, unknown
 from lmrl.losses import returns_to_go
@@ -169,14 +169,14 @@ class OfflineDataModule(L.LightningDataModule):
         """
         super().__init__()
         self.save_hyperparameters()
-        self.task: Task = _task(task)
+        self.task: Task = registry.task(task)
         check_range("[1, inf)", size=size, batch_size=batch_size, consecutive=consecutive, max_tokens=max_tokens)
         check_range("[0, inf)", data_seed=data_seed, seed=seed, num_workers=num_workers)
         check_range("[0, 1)", val_fraction=val_fraction)
         if rendering not in ("text", "chat"):
             raise unknown("rendering", rendering, ("text", "chat"))
-        own = dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
-        self.path = Path(path) if path else own
+        generated = dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
+        self.path = Path(path) if path else generated
         self.env = env
         self.spec = BatchSpec()
         self.episodes: list[Episode] = []
@@ -280,8 +280,8 @@ class OfflineDataModule(L.LightningDataModule):
             UserError: it does not say.
         """
         recorded = read_metadata(self.path).get("env", {})
-        settings = recorded_arguments(self.task.name, recorded, self.hparams["env"], str(self.path))
-        with closing(make(self.task.name, **settings)) as env:
+        settings = registry.recorded_arguments(self.task.name, recorded, self.hparams["env"], str(self.path))
+        with closing(registry.make(self.task.name, **settings)) as env:
             return_range = getattr(env, "return_range", None)
         if return_range is None:
             raise UserError(f"the environment of {self.task.name} does not say its return_range: give one")
@@ -369,10 +369,6 @@ class OfflineDataModule(L.LightningDataModule):
                 expected=(n_actions / batches, n_observation_tokens / batches),
             ),
         )
-
-
-def _task(name: str) -> Task:
-    return task(name)
 
 
 def _with_returns(parts: list[Segment], gamma: float | None) -> list[Segment]:

@@ -12,15 +12,9 @@ from lmrl.partners import partner_episodes
 from lmrl.tokens.encoding import Window
 
 __all__ = [
-    "CarDealerDataModule",
-    "ChessDataModule",
-    "GuessCityDataModule",
-    "MazeDataModule",
-    "PartnerDataModule",
-    "TextNavDataModule",
-    "TwentyQuestionsDataModule",
-    "WordleDataModule",
-]
+    "CarDealerDataModule", "ChessDataModule", "GuessCityDataModule", "MazeDataModule", "PartnerDataModule",
+    "TextNavDataModule", "TwentyQuestionsDataModule", "WordleDataModule",
+]  # fmt: skip
 
 
 class MazeDataModule(OfflineDataModule):

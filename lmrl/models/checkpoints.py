@@ -28,22 +28,10 @@ from lmrl.models.lora import ADAPTER_CONFIG
 from lmrl.models.zoo import is_zoo, zoo_policy
 
 __all__ = [
-    "check_archive",
-    "check_checkpoint",
-    "check_plain",
-    "has_run",
-    "is_checkpoint",
-    "is_sharded_checkpoint",
-    "read_checkpoint",
-    "read_shards",
-    "resolve_checkpoint",
-    "resolve_pretrained",
-    "resolve_run",
-    "set_aside",
-    "steps_of",
-    "unreadable",
-    "weights_of",
-]
+    "check_archive", "check_checkpoint", "check_plain", "has_run", "is_checkpoint", "is_sharded_checkpoint",
+    "read_checkpoint", "read_shards", "resolve_checkpoint", "resolve_pretrained", "resolve_run", "set_aside",
+    "steps_of", "unreadable", "weights_of",
+]  # fmt: skip
 
 _CONTENTS = ".metadata"
 _REST = "meta.pt"
@@ -127,10 +115,7 @@ def check_plain(folder: Path) -> None:
     """
     torch.load(folder / _REST, map_location="cpu", weights_only=True)
     reader = _PlainReader(folder)
-    values: dict[str, Any] = {}
-    for name, entry in _entries(reader).items():
-        if isinstance(entry, BytesStorageMetadata):
-            values[name] = None
+    values = {name: None for name, entry in _entries(reader).items() if isinstance(entry, BytesStorageMetadata)}
     _load(values, reader, _PlainPlanner(flatten_state_dict=False))
 
 

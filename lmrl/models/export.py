@@ -28,16 +28,9 @@ from lmrl.models.lora import add_lora, has_lora, merged, save_adapter, with_weig
 from lmrl.utils.files import check_may_replace, json_of_file, parse_json, replacing_folder
 
 __all__ = [
-    "MANIFEST",
-    "VALUES_FILE",
-    "Values",
-    "check_replaceable",
-    "export",
-    "export_for_reload",
-    "exported_values",
-    "load_values",
-    "read_manifest",
-]
+    "MANIFEST", "VALUES_FILE", "Values", "check_replaceable", "export", "export_for_reload", "exported_values",
+    "load_values", "read_manifest",
+]  # fmt: skip
 
 MANIFEST = "lmrl.json"
 """The file that describes an export and lists its files; only folders that an export made have it."""

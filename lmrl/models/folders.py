@@ -24,19 +24,9 @@ from lmrl.errors import UserError, in_one_line
 from lmrl.utils.files import json_of_file
 
 __all__ = [
-    "CHOOSE_CODE",
-    "Held",
-    "check_architecture",
-    "check_folder",
-    "damaged",
-    "held_by_folder",
-    "is_limited",
-    "limited_weights",
-    "model_config",
-    "read_tensors",
-    "tensor_metadata",
-    "weights_held",
-]
+    "CHOOSE_CODE", "Held", "check_architecture", "check_folder", "damaged", "held_by_folder", "is_limited",
+    "limited_weights", "model_config", "read_tensors", "tensor_metadata", "weights_held",
+]  # fmt: skip
 
 _JSON_FILES = (
     "config.json",

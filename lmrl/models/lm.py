@@ -21,21 +21,10 @@ from lmrl.models.lora import adapter_base, merge_adapter
 from lmrl.tokens.collate import TokenBatch
 
 __all__ = [
-    "LogitTransform",
-    "RowReader",
-    "build_lm",
-    "checkpoint_activations",
-    "head_of",
-    "hidden_states",
-    "logit_table",
-    "logit_transform",
-    "logits_of",
-    "positions_of",
-    "read_rows",
-    "trunk_of",
-    "vocabulary_of",
+    "LogitTransform", "RowReader", "build_lm", "checkpoint_activations", "head_of", "hidden_states", "logit_table",
+    "logit_transform", "logits_of", "positions_of", "read_rows", "trunk_of", "vocabulary_of",
     "weights_on_first_process",
-]
+]  # fmt: skip
 
 RowReader: TypeAlias = Callable[[nn.Module, Tensor, Tensor | None, Tensor | None], Tensor]
 """A forward pass over some rows of a batch; see `read_rows`."""

@@ -19,18 +19,9 @@ from lmrl.models.folders import held_by_folder, limited_weights
 from lmrl.utils.files import json_of_file
 
 __all__ = [
-    "ADAPTER_CONFIG",
-    "adapter_base",
-    "adapter_settings",
-    "adapter_weights",
-    "add_lora",
-    "has_lora",
-    "is_adapter",
-    "merge_adapter",
-    "merged",
-    "save_adapter",
-    "with_weights",
-]
+    "ADAPTER_CONFIG", "adapter_base", "adapter_settings", "adapter_weights", "add_lora", "has_lora", "is_adapter",
+    "merge_adapter", "merged", "save_adapter", "with_weights",
+]  # fmt: skip
 
 ADAPTER_CONFIG = "adapter_config.json"
 _SETTINGS = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")
@@ -148,9 +139,8 @@ def save_adapter(model: PreTrainedModel, folder: Path, base: str) -> None:
     """
     weights = _peft().get_peft_model_state_dict(model, save_embedding_layers=False)
     folder.mkdir(parents=True, exist_ok=True)
-    named = {}
-    for name, tensor in weights.items():
-        named[f"base_model.model.{name}"] = tensor.detach().cpu().contiguous()  # as a PeftModel names them
+    # Under the names that they have in a PeftModel.
+    named = {f"base_model.model.{name}": tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config = deepcopy(model.peft_config[_NAME])
     config.base_model_name_or_path = str(Path(base).resolve()) if Path(base).exists() else base

@@ -18,16 +18,9 @@ from lmrl.errors import UserError, unknown
 from lmrl.utils.files import json_of_file
 
 __all__ = [
-    "GET_ZOO",
-    "ZOO_FILE",
-    "ZooPolicy",
-    "file_hashes",
-    "is_zoo",
-    "own_settings",
-    "zoo_folder",
-    "zoo_policies",
+    "GET_ZOO", "ZOO_FILE", "ZooPolicy", "file_hashes", "is_zoo", "own_settings", "zoo_folder", "zoo_policies",
     "zoo_policy",
-]
+]  # fmt: skip
 
 PREFIX = "zoo:"
 ZOO_FILE = "zoo.json"
@@ -144,8 +137,5 @@ def _read(folder: Path, name: str) -> ZooPolicy:
 
 def file_hashes(folder: Path) -> dict[str, str]:
     """SHA-256 of every file of a policy but ``zoo.json``, by its name."""
-    hashes = {}
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and path.name != ZOO_FILE:
-            hashes[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return hashes
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != ZOO_FILE)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -21,20 +21,9 @@ from lmrl.models.lora import is_adapter
 from lmrl.training.sharding import is_sharded
 
 __all__ = [
-    "OPTIMIZERS",
-    "OR_ADAPTERS",
-    "SCHEDULES",
-    "HalfTransformers",
-    "Muon",
-    "adamw",
-    "check_optimizer",
-    "check_start",
-    "check_target_precision",
-    "compiled_reader",
-    "keep_values_float32",
-    "optimizer_and_schedule",
-    "schedule",
-]
+    "OPTIMIZERS", "OR_ADAPTERS", "SCHEDULES", "HalfTransformers", "Muon", "adamw", "check_optimizer", "check_start",
+    "check_target_precision", "compiled_reader", "keep_values_float32", "optimizer_and_schedule", "schedule",
+]  # fmt: skip
 
 
 class HalfTransformers(HalfPrecision):
@@ -167,12 +156,8 @@ def adamw_groups(module: nn.Module, parameters: Sequence[nn.Parameter], weight_d
             decaying.append(parameter)
         else:
             others.append(parameter)
-    groups = []
-    if decaying:
-        groups.append({"params": decaying, "weight_decay": weight_decay})
-    if others:
-        groups.append({"params": others, "weight_decay": 0.0})
-    return groups
+    groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 class Muon(torch.optim.AdamW):

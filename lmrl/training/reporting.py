@@ -20,16 +20,9 @@ from lmrl.tokens.collate import TokenBatch
 from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = [
-    "FarthestRatio",
-    "LossReporter",
-    "PerplexityReporter",
-    "RoundReporter",
-    "TermMeans",
-    "TokenMeans",
-    "TokenPerplexity",
-    "WeightReporter",
-    "log_now",
-]
+    "FarthestRatio", "LossReporter", "PerplexityReporter", "RoundReporter", "TermMeans", "TokenMeans",
+    "TokenPerplexity", "WeightReporter", "log_now",
+]  # fmt: skip
 
 
 class TermMeans(NamedTuple):
@@ -152,8 +145,6 @@ class LossReporter(Callback):
         self._metrics: dict[str, Metric] = {}
         self._restored: dict[str, dict[str, Tensor]] = {}
 
-    # -- what a module calls ------------------------------------------------------------------------------------
-
     def train(self, module: L.LightningModule, losses: NamedTuple, batch: TokenBatch) -> int:
         """Log a training batch, and stop the run on all ranks where the loss is not finite.
 
@@ -174,7 +165,7 @@ class LossReporter(Callback):
         means = self._named(losses, "val")
         self.update("val", lambda: TokenMeans([*means]), means, batch.n_tokens)
 
-    # -- what kinds of reporters do differently -----------------------------------------------------------------
+    # -- hooks of subclasses ------------------------------------------------------------------------------------
 
     def over_ranks(self, means: dict[str, Tensor], tokens: int) -> TermMeans:
         """Average means over this rank's tokens to means over the tokens of all ranks."""
@@ -232,11 +223,9 @@ class LossReporter(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Keep the states of the training's metrics, if the epoch is not over."""
         if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
-            states = {}
-            for key, metric in self._metrics.items():
-                if not _of_validation(key):  # validation begins again after a resume
-                    states[key] = metric.state_dict()
-            checkpoint[_METRICS] = states
+            # Validation begins again after a resume.
+            training = {key: metric for key, metric in self._metrics.items() if not _of_validation(key)}
+            checkpoint[_METRICS] = {key: metric.state_dict() for key, metric in training.items()}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Resume with these states."""

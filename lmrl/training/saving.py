@@ -26,21 +26,10 @@ from lmrl.training.sharding import class_of, is_sharded
 from lmrl.utils.plugins import algorithm_packages
 
 __all__ = [
-    "SavedModule",
-    "check_resumed",
-    "check_vocabulary",
-    "class_name",
-    "facts",
-    "generation_defaults",
-    "language_model_weights",
-    "note_weights",
-    "pack_checkpoint",
-    "plain_arguments",
-    "read_entry",
-    "read_folder",
-    "training_facts",
-    "write_folder",
-]
+    "SavedModule", "check_resumed", "check_vocabulary", "class_name", "facts", "generation_defaults",
+    "language_model_weights", "note_weights", "pack_checkpoint", "plain_arguments", "read_entry", "read_folder",
+    "training_facts", "write_folder",
+]  # fmt: skip
 
 
 class SavedModule(Protocol):
@@ -284,11 +273,7 @@ def note_weights(module: SavedModule, weights: Mapping[str, Tensor] | None = Non
 
 def language_model_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of the language model in the state dict of a module, under the model's own names."""
-    of_model = {}
-    for name, tensor in weights.items():
-        if name.startswith("model."):
-            of_model[name.removeprefix("model.")] = tensor
-    return of_model
+    return {name.removeprefix("model."): tensor for name, tensor in weights.items() if name.startswith("model.")}
 
 
 def check_vocabulary(module: SavedModule) -> None:
@@ -421,8 +406,5 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Configuration values that a checkpoint can hold."""
-    plain = {}
-    for name, value in values.items():
-        if value is None or isinstance(value, (int, float, str, bool, list, dict)):
-            plain[name] = value
-    return plain
+    plain = (int, float, str, bool, list, dict, type(None))
+    return {name: value for name, value in values.items() if isinstance(value, plain)}

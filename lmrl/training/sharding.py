@@ -28,14 +28,8 @@ from lmrl.models.heads import ValueHead
 from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = [
-    "class_of",
-    "configure_shards",
-    "full_state_dict",
-    "full_tensor",
-    "is_sharded",
-    "shard",
-    "summon_full_params",
-]
+    "class_of", "configure_shards", "full_state_dict", "full_tensor", "is_sharded", "shard", "summon_full_params",
+]  # fmt: skip
 
 
 #: Methods for which FSDP gathers the weights of the module itself: embeddings, norms and vocabulary heads.
