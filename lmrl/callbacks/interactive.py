@@ -1,6 +1,5 @@
 """Evaluation by interaction: the policy plays while it is being trained."""
 
-import re
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
@@ -164,11 +163,9 @@ def policy_of(module: LanguageModule, decoding: Mapping[str, Any]) -> Policy:
     try:
         return module.policy(**decoding)
     except TypeError as error:
-        found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        if found is None or found[1] not in decoding:
+        if "unexpected keyword argument" not in str(error):
             raise
         raise UserError(
-            f"decoding has the setting {found[1]!r}, which the policy of {type(module).__name__} does not take; it "
-            "takes temperature, top_k, top_p, max_new_tokens, compile; with values also beta, support_top_k, "
-            "support_top_p"
+            f"decoding: the policy of {type(module).__name__} does not take all of {', '.join(decoding)}; it takes "
+            "temperature, top_k, top_p, max_new_tokens, compile; with values also beta, support_top_k, support_top_p"
         ) from error

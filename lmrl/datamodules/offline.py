@@ -150,18 +150,18 @@ class OfflineDataModule(L.LightningDataModule):
 
         Args:
             task: name of a task.
-            path: a Parquet or JSON Lines file of its episodes; None: the task's own dataset, generated if need be.
+            path: a Parquet or JSON Lines file of its episodes; None: the task's own dataset, generated if missing.
             size: episodes in the generated dataset; None: as many as the task's default.
             data_seed: seed of the generated dataset and the split: what different trainings share.
             batch_size: segments in a batch (one per turn where the policy reads a window, else one per episode).
-            consecutive: segments of an episode that stay together; worth it where neighbours overlap.
+            consecutive: segments of an episode that stay together, which saves work where neighbours overlap.
             val_fraction: share of the episodes held out for the validation loss; 0 holds out none.
             max_tokens: longest context in tokens; None: what the model can read, less the longest action.
             num_workers: processes that prepare batches; 0 does it in this one.
             env: arguments of the environment with which a generated dataset is recorded.
-            behaviour: who plays in it, as for `lmrl.data.recording`; None: the task's own player.
-            rendering: ``text``: what was said, one text after the other; ``chat``: as a dialogue in the form of the
-                tokenizer's chat template, whose end of turn ends an action. Players read what is trained here.
+            behaviour: the behaviour policy of a generated dataset, see `lmrl.data.recording`; None: the task's own.
+            rendering: ``text``: all texts, one after the other; ``chat``: a dialogue in the form of the tokenizer's
+                chat template, whose end of turn ends an action. Policies read the same rendering.
             seed: of the order of batches and the episodes of rounds; None: that of ``seed_everything``, or else 0.
 
         Raises:
@@ -203,7 +203,7 @@ class OfflineDataModule(L.LightningDataModule):
     def prepare_data(self) -> None:
         """Generate the task's own dataset if it is not there yet."""
         if self.hparams["path"] is None and not self.path.exists():
-            settings = {"env": self.hparams["env"], "behaviour": self.hparams["behaviour"]}
+            settings = {"env": self.env, "behaviour": self.hparams["behaviour"]}
             generate(self.task.name, self.hparams["size"], self.hparams["data_seed"], **settings)
 
     def setup(self, stage: str) -> None:
@@ -214,15 +214,10 @@ class OfflineDataModule(L.LightningDataModule):
         """
         if self.episodes:
             return
-        aborted = 0
-        for episode in read_dataset(self.path, self.task.name):
-            if not len(episode):
-                continue
-            # The return of an aborted episode is partial: where turns cost, a filter would take it for a good one.
-            if episode.aborted:
-                aborted += 1
-            else:
-                self.episodes.append(episode)
+        recorded = [episode for episode in read_dataset(self.path, self.task.name) if len(episode)]
+        # The return of an aborted episode is partial: where turns cost, a filter would take it for a good one.
+        self.episodes = [episode for episode in recorded if not episode.aborted]
+        aborted = len(recorded) - len(self.episodes)
         if aborted:
             rank_zero_warn(f"{self.path}: {counted(aborted, 'episode')} aborted by an error left out")
         if not self.episodes:
@@ -261,7 +256,7 @@ class OfflineDataModule(L.LightningDataModule):
         return loader
 
     def entropy(self) -> float | None:
-        """Mean entropy of an action of the player that recorded, in nats; None where it is not known."""
+        """Mean entropy of an action of the behaviour policy, in nats; None where it is not known."""
         if self.path.suffix != ".parquet" or not self.path.exists():
             return None
         # The task notes the entropy of its own player in its own environment.
@@ -274,13 +269,13 @@ class OfflineDataModule(L.LightningDataModule):
         return self.task.entropy if is_own else None
 
     def return_range(self) -> tuple[float, float]:
-        """Lowest and highest return of an episode, as the environment says that the data are of.
+        """Lowest and highest return of an episode, according to the environment of the recorded data.
 
         Raises:
-            UserError: it does not say.
+            UserError: the environment does not declare them.
         """
         recorded = read_metadata(self.path).get("env", {})
-        settings = registry.recorded_arguments(self.task.name, recorded, self.hparams["env"], str(self.path))
+        settings = registry.recorded_arguments(self.task.name, recorded, self.env, str(self.path))
         with closing(registry.make(self.task.name, **settings)) as env:
             return_range = getattr(env, "return_range", None)
         if return_range is None:

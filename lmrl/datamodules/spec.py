@@ -6,21 +6,12 @@ from typing import Protocol, TypeAlias
 
 from transformers import PreTrainedTokenizerBase
 
+from lmrl.datamodules.replay_buffer import Outcome
 from lmrl.errors import UserError, check_range
 from lmrl.tokens.segments import Segment
 from lmrl.types import Episode
 
 __all__ = ["BatchSpec", "Collector", "Filter", "Prepare", "RolloutLearner"]
-
-
-class _Outcome(Protocol):
-    """The properties of an episode that filters look at."""
-
-    @property
-    def total_reward(self) -> float: ...
-
-    @property
-    def success(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +40,7 @@ class Filter:
             raise UserError(f"{self} keeps none of {len(episodes)} episodes: there is nothing to train on")
         return [episodes[index] for index in chosen]
 
-    def choose(self, outcomes: Sequence[_Outcome]) -> list[int]:
+    def choose(self, outcomes: Sequence[Episode | Outcome]) -> list[int]:
         """Indices of what is kept, in order; there may be none."""
         kept = []
         for index, outcome in enumerate(outcomes):

@@ -98,7 +98,7 @@ class PartnerDataModule(OfflineDataModule):
             return
         super().setup(stage)
         recorded = read_metadata(self.path).get("env", {})
-        given = {**(self.hparams["env"] or {}), "partner": None}
+        given = {**(self.env or {}), "partner": None}
         env = make(self.task.name, **recorded_arguments(self.task.name, recorded, given, str(self.path)))
         assert isinstance(env, DialogueEnv)
         # The partner becomes the one who acts: its texts are the actions, what it heard the observations.

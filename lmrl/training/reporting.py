@@ -308,8 +308,8 @@ class WeightReporter(LossReporter):
         self._window.append(torch.stack(weights))
         if len(self._window) == self._WINDOW:
             means, maxima = torch.stack(self._window).unbind(1)
-            self._judge(module.trainer.global_step, float(means.mean()), float(maxima.max()))
             self._window = []
+            self._judge(module.trainer.global_step, float(means.mean()), float(maxima.max()))
 
     def _judge(self, step: int, mean: float, largest: float) -> None:
         if mean >= self._NEAR_MAX * self.max_weight:

@@ -6,7 +6,7 @@ Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Paral
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import lightning as L
 import torch
@@ -88,7 +88,14 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     for name in _STEPS:
         if hasattr(module, name):
             register_fsdp_forward_method(module, name)
-    _fill(module, weights, mesh.device_type)
+    # The first process gives all others their share of its weights.
+    if any(parameter.is_meta for parameter in module.parameters()):
+        module.to_empty(device=mesh.device_type)
+    set_model_state_dict(
+        module, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, cpu_offload=False)
+    )
+    for buffer in module.buffers():  # also those that no state dict holds
+        dist.broadcast(buffer, 0)
     for places in shared:
         _share(places)  # again: `fully_shard` has given each part shards of its own
 
@@ -127,17 +134,6 @@ def _share(places: Sequence[_Place]) -> None:
     for part, holder, name in places:
         parameter = of_part.setdefault(part, nn.Parameter(first.detach(), requires_grad=False))
         holder.register_parameter(name, parameter)
-
-
-def _fill(module: nn.Module, weights: dict[str, Any], device: str) -> None:
-    """Give all processes their share of the weights of the first one."""
-    if any(parameter.is_meta for parameter in module.parameters()):
-        module.to_empty(device=device)
-    set_model_state_dict(
-        module, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, cpu_offload=False)
-    )
-    for buffer in module.buffers():  # also those that no state dict holds
-        dist.broadcast(buffer, 0)
 
 
 def _parts(module: nn.Module) -> list[nn.Module]:
