@@ -42,7 +42,7 @@ class OnlineDataModule(OfflineDataModule):
     gives the numbers of one that was never interrupted, wherever in a round the checkpoint was saved.
 
     Processes that train together hold the same rounds and plan the same minibatches, of `batch_size` segments for each
-    of them; each is handed its share. A run resumes from a checkpoint with as many processes as it had.
+    of them; each gets its share. A run resumes from a checkpoint with as many processes as it had.
     """
 
     #: Number of the current round, from 1; 0 before the first.
@@ -157,9 +157,9 @@ class OnlineDataModule(OfflineDataModule):
         return []
 
     def minibatches(self) -> Iterator[TokenBatch]:
-        """The rest of this round, or all of the next one if nothing is left. None if the training has ended already."""
+        """The rest of this round, or all of the next one if nothing is left; nothing if the training has ended."""
         if self.trainer is not None and self.trainer.fit_loop.done:
-            return  # Lightning asks for batches once more, and nobody would learn from another round
+            return  # no step is left that could learn from another round
         if self.consumed >= len(self._planned()):
             self.collect_round()
         for runs in self._planned()[self.consumed :]:

@@ -59,8 +59,8 @@ class _PlainUnpickler(pickle.Unpickler):
 
 class _PlainReader(FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        found: Metadata = _PlainUnpickler(BytesIO((Path(self.path) / _CONTENTS).read_bytes())).load()
-        return found
+        metadata: Metadata = _PlainUnpickler(BytesIO((Path(self.path) / _CONTENTS).read_bytes())).load()
+        return metadata
 
 
 class _PlainPlanner(DefaultLoadPlanner):
@@ -145,7 +145,7 @@ def read_checkpoint(file: Path, allow_pickle: bool = False, *, weights: bool = F
     Args:
         file: of a run, or a folder of shards; ours hold tensors and plain values only.
         allow_pickle: also read one that holds other objects. That can run any code: only for files that you trust.
-        weights: of a folder of shards, also read the weights (never the optimizer); a file is read as a whole.
+        weights: of a folder of shards, also read the weights (never the optimizer); a file is always read completely.
 
     Raises:
         UserError: if it is damaged, holds pickled objects and that was not allowed, or is something else.
@@ -202,7 +202,7 @@ def check_archive(file: Path) -> None:
 
 
 def check_checkpoint(path: Path, allow_pickle: bool) -> None:
-    """Make sure that a checkpoint is whole, and that a folder of shards may be read; single files say so themselves.
+    """Make sure that a checkpoint is complete, and that a folder of shards may be read without running code.
 
     Raises:
         UserError: there is no checkpoint, it is damaged, or it holds pickled objects and that was not allowed.

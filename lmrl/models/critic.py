@@ -1,4 +1,4 @@
-"""A critic beside a language model that learns: a trunk of its own, and heads that give one number per state."""
+"""The critic of a language model: a trunk with its own parameters, and heads that give one number per state."""
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -15,7 +15,7 @@ class Critic(nn.Module):
     Args:
         model: all of whose parameters learn.
         q_heads: number of Q heads.
-        bias: what the heads say everywhere at the start.
+        bias: the value of all states at the start.
     """
 
     def __init__(self, model: PreTrainedModel, q_heads: int, bias: float) -> None:

@@ -69,7 +69,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def copy_sharing_frozen(module: M) -> M:
-    """A copy with modules of its own, which holds the very parameters that do not learn, and copies of the others."""
+    """A copy of a module that shares the parameters which do not learn, and has copies of the others."""
     # Objects in deepcopy's memo count as copied already.
     return deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
 

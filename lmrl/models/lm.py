@@ -57,7 +57,7 @@ def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
 def weights_on_first_process() -> Iterator[None]:
     """Inside, only the first process of a run reads or draws the weights of the models that it builds.
 
-    Those of the others are without content (on the meta device) until the model is sharded, which hands them their
+    Those of the others are without content (on the meta device) until the model is sharded, which gives them their
     share: a machine then holds a model in memory once, not once per process.
     """
     token = _ON_FIRST.set(True)

@@ -223,12 +223,12 @@ def adapter_settings(file: Path) -> dict[str, Any]:
     Raises:
         UserError: it is of adapters of another kind, or has a setting that is not read here.
     """
-    found = json_of_file(file)
-    if found.get("peft_type") != "LORA" or found.get("task_type") not in (None, "CAUSAL_LM"):
-        kind = f"{found.get('peft_type')!r:.40} for {found.get('task_type')!r:.40}"
+    config = json_of_file(file)
+    if config.get("peft_type") != "LORA" or config.get("task_type") not in (None, "CAUSAL_LM"):
+        kind = f"{config.get('peft_type')!r:.40} for {config.get('task_type')!r:.40}"
         raise UserError(f"{file} must be of adapters of the type LORA for CAUSAL_LM, got {kind}")
     settings = {}
-    for name, value in found.items():
+    for name, value in config.items():
         if name in _IGNORED or value is None or value in ({}, [], False):
             continue
         if name not in _READ:
@@ -255,12 +255,12 @@ def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:
             warnings.filterwarnings("error", "Found missing adapter keys")
             warnings.filterwarnings("ignore", "fan_in_fan_out is set to")
             with_adapters = peft.PeftModel.from_pretrained(model, folder, config=config)
-        whole: PreTrainedModel = with_adapters.merge_and_unload()
+        plain: PreTrainedModel = with_adapters.merge_and_unload()
     except Exception as error:  # what does not fit together can end in any exception of the libraries
         if isinstance(error, (UserError, MemoryError)) or getattr(error, "errno", None) is not None:
             raise
         raise UserError(f"{folder} holds no adapters of the model that it names: {in_one_line(error)}") from error
-    return whole.requires_grad_(True)
+    return plain.requires_grad_(True)
 
 
 def _peft() -> ModuleType:

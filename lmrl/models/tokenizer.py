@@ -129,7 +129,7 @@ def add_tokens(
     if spelling and tokenizer.backend_tokenizer.normalizer is None:
         rules: list[normalizers.Normalizer] = [normalizers.Replace(Regex(old), new) for old, new in spelling]
         tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(rules)
-    # Normalised tokens are found after the spelling was changed.
+    # Normalised tokens are matched in the text after its spelling was changed.
     tokenizer.add_tokens([AddedToken(text, normalized=bool(spelling), special=False) for text in texts])
 
 

@@ -1,4 +1,4 @@
-"""AdamW, Muon and their schedule, half precision for trunks beside float32 values, how forward passes are made."""
+"""AdamW, Muon and their schedule, half precision for trunks with float32 values, and compiled forward passes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -187,7 +187,7 @@ class Muon(torch.optim.AdamW):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # AdamW steps all groups of the optimizer, so it is shown its own only.
+        # AdamW steps all groups that it finds, so those of Muon are taken out meanwhile.
         groups = self.param_groups
         try:
             self.param_groups = [group for group in groups if not group.get("orthogonal")]

@@ -113,9 +113,9 @@ class FarthestRatio(Metric):
 
 def _all_gather(tensor: Tensor, group: Any = None) -> list[Tensor]:
     """Gather the states of all ranks. Their shapes are equal on every rank, so shapes need not be exchanged first."""
-    found = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(found, tensor.contiguous(), group)
-    return found
+    gathered = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(gathered, tensor.contiguous(), group)
+    return gathered
 
 
 _METRICS = "epoch_metrics"  # entry of a checkpoint
@@ -132,8 +132,8 @@ def log_now(trainer: Trainer, metrics: Mapping[str, float]) -> None:
 class LossReporter(Callback):
     """Logs the terms of the loss: in training of each batch, in validation of all batches together.
 
-    A module hands it to the trainer (`LanguageModule.configure_callbacks`) and calls `train` and `validate`. Metrics
-    over an epoch are part of checkpoints, so that a run which goes on in the middle of one logs the same numbers.
+    A module gives it to the trainer (`LanguageModule.configure_callbacks`) and calls `train` and `validate`. Metrics
+    over an epoch are part of checkpoints, so that a run which is resumed in the middle of one logs the same numbers.
 
     Args:
         name: prefix of the keys; the loss itself is ``train/loss``.
@@ -154,11 +154,11 @@ class LossReporter(Callback):
         Raises:
             UserError: the loss is not finite; the batch is in a file.
         """
-        found = self.over_ranks(self._named(losses, "train"), batch.n_tokens)
-        if not found.means["train/loss"].isfinite():
-            _stop_at(module, batch, found.means)
-        self.log_batch(module, found)
-        return int(found.tokens)
+        terms = self.over_ranks(self._named(losses, "train"), batch.n_tokens)
+        if not terms.means["train/loss"].isfinite():
+            _stop_at(module, batch, terms.means)
+        self.log_batch(module, terms)
+        return int(terms.tokens)
 
     def validate(self, module: L.LightningModule, losses: NamedTuple, batch: TokenBatch) -> None:
         """Add a validation batch to what the epoch logs."""
@@ -178,17 +178,17 @@ class LossReporter(Callback):
         metric = self._of_batch[names]
         metric.reset()
         metric.update(means, tokens)
-        found: TermMeans = metric.compute()
-        return found
+        terms: TermMeans = metric.compute()
+        return terms
 
-    def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
+    def log_batch(self, module: L.LightningModule, terms: TermMeans) -> None:
         """Log the means of a training batch."""
-        module.log_dict(found.means, batch_size=max(1, int(found.tokens)))
+        module.log_dict(terms.means, batch_size=max(1, int(terms.tokens)))
 
     def log_epoch(self, module: L.LightningModule, key: str, metric: Metric) -> None:
         """Log a metric over an epoch."""
-        found = metric.compute()
-        module.log_dict(found.means if isinstance(found, TermMeans) else {key: found})
+        value = metric.compute()
+        module.log_dict(value.means if isinstance(value, TermMeans) else {key: value})
 
     # -- metrics over an epoch ----------------------------------------------------------------------------------
 
@@ -260,12 +260,12 @@ class PerplexityReporter(LossReporter):
     is less probable to the model than to that player, on average. 0 is a perfect clone.
     """
 
-    def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
+    def log_batch(self, module: L.LightningModule, terms: TermMeans) -> None:
         """See `LossReporter.log_batch`; the numbers are those of all ranks already."""
-        super().log_batch(module, found)
+        super().log_batch(module, terms)
         key = f"{self.name}/perplexity"
-        nll = found.means.get(f"{self.name}/nll", found.means["train/loss"])
-        self.update(key, lambda: TokenPerplexity(sync_on_compute=False), nll, found.tokens)
+        nll = terms.means.get(f"{self.name}/nll", terms.means["train/loss"])
+        self.update(key, lambda: TokenPerplexity(sync_on_compute=False), nll, terms.tokens)
 
     def validate(self, module: L.LightningModule, losses: Any, batch: TokenBatch) -> None:
         """See `LossReporter.validate`."""
@@ -300,11 +300,11 @@ class WeightReporter(LossReporter):
         self.max_weight = max_weight
         self._window: list[Tensor] = []
 
-    def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
+    def log_batch(self, module: L.LightningModule, terms: TermMeans) -> None:
         """See `LossReporter.log_batch`; the numbers are those of all ranks already."""
-        super().log_batch(module, found)
+        super().log_batch(module, terms)
         # Left where they are until the window is full: reading them would make each batch wait for the GPU.
-        weights = [found.means[f"{self.name}/weight_mean"], found.means[f"{self.name}/weight_max"]]
+        weights = [terms.means[f"{self.name}/weight_mean"], terms.means[f"{self.name}/weight_max"]]
         self._window.append(torch.stack(weights))
         if len(self._window) == self._WINDOW:
             means, maxima = torch.stack(self._window).unbind(1)
@@ -333,16 +333,16 @@ class RoundReporter(LossReporter):
 
     def over_ranks(self, means: dict[str, Tensor], tokens: int) -> TermMeans:
         """Means, but of the ratios the one that is farthest from 1."""
-        found = super().over_ranks(means, tokens)
+        terms = super().over_ranks(means, tokens)
         if rank_and_world_size()[1] > 1 and self.ratio in means:
             self._farthest.to(means[self.ratio].device).reset()
             self._farthest.update(means[self.ratio])
-            found.means[self.ratio] = self._farthest.compute()
-        return found
+            terms.means[self.ratio] = self._farthest.compute()
+        return terms
 
-    def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
+    def log_batch(self, module: L.LightningModule, terms: TermMeans) -> None:
         """Add a minibatch to the means of the round."""
-        ratio = found.means[self.ratio].item()
+        ratio = terms.means[self.ratio].item()
         # In the first minibatch of a round the policy is still the one that sampled it.
         if online_datamodule(module.trainer, self.name).consumed == 1:
             log_now(module.trainer, {f"{self.name}/first_ratio": ratio})
@@ -351,16 +351,16 @@ class RoundReporter(LossReporter):
                     f"a ratio of the first minibatch is {ratio:.3f}, not 1: what is trained is not the distribution "
                     "that was sampled from"
                 )
-        self._update_round(self.name, found)
+        self._update_round(self.name, terms)
 
     def train_recorded(self, loss: Tensor, batch: TokenBatch) -> None:
         """Add the BC loss of a recorded batch to the mean of the round."""
         key = f"{self.name}/bc_loss"
         self._update_round(key, self.over_ranks({key: loss.detach()}, batch.n_tokens))
 
-    def _update_round(self, key: str, found: TermMeans) -> None:
+    def _update_round(self, key: str, terms: TermMeans) -> None:
         # All ranks add the same numbers, so the state in a checkpoint is that of each.
-        self.update(key, lambda: TokenMeans([*found.means], sync_on_compute=False), *found)
+        self.update(key, lambda: TokenMeans([*terms.means], sync_on_compute=False), *terms)
 
 
 def _of_validation(key: str) -> bool:

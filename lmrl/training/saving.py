@@ -179,14 +179,14 @@ def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
     if arguments.get("pretrained") is not None:
         raise UserError(f"{file} names a model to start from, which none of ours does: {arguments['pretrained']!r:.80}")
     named = arguments.get("tokenizer")
-    beside = file.with_suffix("")
+    run_folder = file.with_suffix("")
     if named not in (None, *BUNDLED):
-        if not (beside / "tokenizer_config.json").is_file():
+        if not (run_folder / "tokenizer_config.json").is_file():
             raise UserError(
                 f"{file} was trained with the tokenizer {named!r:.80}, which a checkpoint alone cannot load: keep the "
-                f"folder {beside.name} beside it"
+                f"folder {run_folder.name} next to it"
             )
-        named = str(beside)
+        named = str(run_folder)
     task_tokens = arguments.get("task_tokens")
     if isinstance(task_tokens, Mapping):
         task = str(task_tokens.get("name"))
@@ -218,7 +218,7 @@ def pack_checkpoint(module: SavedModule, checkpoint: dict[str, Any]) -> None:
         checkpoint: changed in place; gets an entry ``lmrl``.
     """
     checkpoint["hyper_parameters"] = _arguments(module, checkpoint.get("hyper_parameters", module.hparams))
-    if not is_sharded(module):  # else `save_run` has noted it of the whole weights
+    if not is_sharded(module):  # else `save_run` has noted the hash of the full weights
         note_weights(module)
     checkpoint["lmrl"] = _entry(module, checkpoint.get("global_step"))
 
@@ -248,11 +248,11 @@ def _entry(module: SavedModule, steps: int | None) -> dict[str, Any]:
 def note_weights(module: SavedModule, weights: Mapping[str, Tensor] | None = None) -> None:
     """Keep in ``made_with["weights"]`` a hash of the weights that play: the language model and the values, as float32.
 
-    Checkpoints, exported folders and scores hold it, so that it can be told which weights scores belong to.
+    Checkpoints, exported folders and scores hold it, so that scores can be matched with weights.
 
     Args:
         module: of which it is.
-        weights: the whole state dict, where the module itself holds a share of it.
+        weights: the full state dict, where the module itself holds a share of it.
     """
     played = dict(module.value_state_dict())
     if weights is None:
@@ -284,7 +284,7 @@ def check_vocabulary(module: SavedModule) -> None:
     """
     ids = len(module.tokenizer)
     if vocabulary_of(module.model) < ids:
-        raise UserError(f"architecture.vocab_size must be at least {ids}, as the tokenizer has so many ids")
+        raise UserError(f"architecture.vocab_size must be at least {ids}, the number of ids of the tokenizer")
 
 
 def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
@@ -327,7 +327,7 @@ def write_folder(
         module: of which it is.
         folder: replaced if it exists.
         scores: content of ``scores.json``, for the model card.
-        weights: the whole state dict, where the module itself holds a share of it (see `full_state_dict`).
+        weights: the full state dict, where the module itself holds a share of it (see `full_state_dict`).
         merge: of a policy with adapters, write a whole model; else the adapters alone, for `peft`.
 
     Raises:
