@@ -259,9 +259,9 @@ def note_weights(module: SavedModule, weights: Mapping[str, Tensor] | None = Non
         for name, tensor in module.model.state_dict().items():
             played[f"model.{name}"] = tensor
     else:
+        # Only the first process has the full state dict; it is empty on the others.
         full = module.played_weights(weights)
-        names = [*played, *(name for name in full if name.startswith("model."))]
-        played = {name: full[name] for name in names}
+        played = {name: t for name, t in full.items() if name in played or name.startswith("model.")}
     digest = hashlib.sha256()
     for name in sorted(played):
         # A copy: memory that numpy has seen cannot be gathered by FSDP any more.
