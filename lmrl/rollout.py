@@ -31,11 +31,14 @@ __all__ = [
     "GymEnv",
     "MakeEnv",
     "Move",
+    "Piece",
     "Slot",
     "Start",
     "StepResult",
     "episode_seed",
     "in_order",
+    "pieces_of",
+    "play_piece",
     "rollout",
     "step_together",
 ]
@@ -457,3 +460,53 @@ def _broken_off(slot: Slot, task: str, error: Exception) -> Episode:
 def in_order(results: Iterable[tuple[int, Episode]]) -> list[Episode]:
     """All episodes of a rollout, in the order of their starts."""
     return [episode for _, episode in sorted(results, key=lambda item: item[0])]
+
+
+class Piece(NamedTuple):
+    """Episodes that were played together, as a part of a round."""
+
+    episodes: list[Episode]
+    """In the order of their starts."""
+    calls: int
+    """How often the policy was asked."""
+    turns: int
+    tokens: int
+    """Sampled by the policy."""
+
+
+class _CountedPolicy:
+    """A policy whose calls are counted; it has state values if the policy has."""
+
+    state_values: Callable[[Sequence[Request]], Sequence[float]]
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        if isinstance(policy, Valued):
+            self.state_values = policy.state_values
+        self.calls = 0
+        self.turns = 0
+        self.tokens = 0
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        replies = self._policy.act(requests)
+        self.calls += 1
+        self.turns += len(requests)
+        for reply in replies:
+            self.tokens += len(reply.ids)
+        return replies
+
+    def reset(self) -> None:
+        if isinstance(self._policy, Resettable):
+            self._policy.reset()
+
+
+def pieces_of(starts: Sequence[Start], size: int) -> list[Sequence[Start]]:
+    """Split the starts into pieces of the given size; the last one may be smaller."""
+    return [starts[first : first + size] for first in range(0, len(starts), size)]
+
+
+def play_piece(policy: Policy, make_env: MakeEnv, starts: Sequence[Start], task: str, slots: int) -> Piece:
+    """Play the episodes of some starts; an episode whose game or partner fails twice ends there."""
+    counted = _CountedPolicy(policy)
+    episodes = in_order(rollout(counted, make_env, starts, task=task, slots=slots, forgiving=True))
+    return Piece(episodes, counted.calls, counted.turns, counted.tokens)

@@ -1,6 +1,5 @@
 """Evaluation by interaction: the policy plays while it is being trained."""
 
-import re
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
@@ -29,10 +28,10 @@ _LOGGED = {
 
 
 class InteractiveEvaluation(Callback):
-    """Evaluates the policy every ``every_n_steps`` steps, logs ``eval/<task>/...``, keeps the best return as ``best``.
+    """Evaluates the policy every ``every_n_steps`` steps, logs ``eval/<task>/...``, saves the best return as ``best``.
 
-    It plays what `lmrl.evaluate` plays with `selection`: starts that the task keeps for it where there are some, and
-    seeds of its own.
+    Episodes are those of `lmrl.evaluate` with `selection`: starts that the task reserves for it, if any, and seeds of
+    its own.
 
     Processes that train together share the episodes; the scores are over all of them, as if one had played.
     """
@@ -47,13 +46,13 @@ class InteractiveEvaluation(Callback):
         decoding: dict[str, Any] | None = None,
         env: dict[str, Any] | None = None,
     ) -> None:
-        """Choose what is played.
+        """Choose the episodes and how often they are played.
 
         Args:
             task: name of a task.
             every_n_steps: optimizer steps between evaluations; the last step is always evaluated.
-            episodes: how many are played each time; the same starts and seeds each time.
-            seed: of the evaluation. What it plays is apart from what final scores are over, whatever their seed: those
+            episodes: number of episodes, with the same starts and seeds each time.
+            seed: of the evaluation. Its episodes are never those of final scores, whatever their seed: final scores
                 must not choose the checkpoint.
             slots: environments side by side, on each process.
             decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own.
@@ -80,14 +79,14 @@ class InteractiveEvaluation(Callback):
         self._evaluated = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Make the policy once, so that settings which it does not take are refused now, not after many steps."""
+        """Make the policy once, so that unknown settings are refused now, not after many steps."""
         assert isinstance(pl_module, LanguageModule)
         with summon_full_params(pl_module, but=pl_module.unused_in_rollouts):
             policy_of(pl_module, self.decoding)
         self._began = perf_counter()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
-        """Play if it is time."""
+        """Evaluate if it is time."""
         step = trainer.global_step
         if step and (step % self.every_n_steps == 0 or step == trainer.max_steps):
             self._evaluate(trainer, pl_module)
@@ -104,6 +103,7 @@ class InteractiveEvaluation(Callback):
         began = perf_counter()
         say(trainer, f"playing {self.episodes} episodes")
         assert isinstance(module, LanguageModule)
+        # Dropout and the like are off in play; the module is left in the mode that it was in.
         training = module.training
         module.eval()
         with summon_full_params(module, but=module.unused_in_rollouts):
@@ -128,7 +128,7 @@ class InteractiveEvaluation(Callback):
         self.seconds += perf_counter() - began
 
     def _trained(self, now: float) -> float:
-        """Seconds that the run has been training, without those of these evaluations."""
+        """Seconds that the run has been training, without its evaluations."""
         return self._spent + now - self._began - self.seconds
 
     def _metrics(self, scores: dict[str, Any]) -> dict[str, float]:
@@ -148,7 +148,7 @@ class InteractiveEvaluation(Callback):
         return {"best": self.best, "best_step": self.best_step, "seconds": self._trained(perf_counter())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved best return."""
+        """Resume from a saved best return."""
         self.best = float(state_dict["best"])
         self.best_step = int(state_dict["best_step"])
         self._spent = float(state_dict.get("seconds", 0.0))  # of a checkpoint from before it was counted
@@ -158,16 +158,14 @@ def policy_of(module: LanguageModule, decoding: Mapping[str, Any]) -> Policy:
     """The policy that a module has learned so far.
 
     Raises:
-        UserError: it does not take one of the settings, or not that value.
+        UserError: a setting is unknown, or its value is out of range.
     """
     try:
         return module.policy(**decoding)
     except TypeError as error:
-        found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        if found is None or found[1] not in decoding:
+        if "unexpected keyword argument" not in str(error):
             raise
         raise UserError(
-            f"decoding has the setting {found[1]!r}, which the policy of {type(module).__name__} does not take; it "
-            "takes temperature, top_k, top_p, max_new_tokens, compile; with values also beta, support_top_k, "
-            "support_top_p"
+            f"decoding: the policy of {type(module).__name__} does not take all of {', '.join(decoding)}; it takes "
+            "temperature, top_k, top_p, max_new_tokens, compile; with values also beta, support_top_k, support_top_p"
         ) from error

@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from lmrl.datamodules import OnlineDataModule
 from lmrl.errors import check_range
 
 __all__ = ["TrainingProgress", "say"]
@@ -20,16 +21,16 @@ _RETURN = "/return_mean"
 
 
 class TrainingProgress(ProgressBar):
-    """A bar of optimizer steps with loss, newest return and round; lines of the same where the output is no terminal.
+    """A bar of optimizer steps with loss, newest return and round; where the output is no terminal, lines of the same.
 
-    The count goes on where a checkpoint ended. It is written to standard error, by the first process alone.
+    The count continues where a checkpoint ended. Only the first process writes, to standard error.
     """
 
     def __init__(self, seconds: float = 30.0) -> None:
-        """Say how often lines are written.
+        """Choose how often lines are written.
 
         Args:
-            seconds: between two lines where the output is no terminal; each evaluation writes one too.
+            seconds: between two lines where the output is no terminal; each evaluation also writes one.
 
         Raises:
             UserError: for a number that is not positive.
@@ -37,7 +38,7 @@ class TrainingProgress(ProgressBar):
         super().__init__()
         check_range("(0, inf)", seconds=seconds)
         self.seconds = seconds
-        #: Whether a step was begun: a run may have none left.
+        #: Whether training began: a resumed run may have no step left.
         self.started = False
         self._enabled = True
         self._bar: Progress | None = None
@@ -61,6 +62,7 @@ class TrainingProgress(ProgressBar):
         self.started = True
         if not self._enabled:
             return
+        # Infinite or -1 where only time or the user ends the run: then there is no total to show.
         steps = trainer.estimated_stepping_batches
         self._total = int(steps) if 0 < steps < float("inf") else 0
         self._first = trainer.global_step
@@ -68,19 +70,19 @@ class TrainingProgress(ProgressBar):
         console = Console(stderr=True)
         if console.is_terminal:
             ends = (TimeElapsedColumn(), TextColumn("<"), TimeRemainingColumn())
-            columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[told]}"), *ends)
+            columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[text]}"), *ends)
             self._bar = Progress(*columns, console=console)
             self._task = self._bar.add_task(
-                self._steps(trainer), total=self._total or None, completed=self._first, told=""
+                self._steps(trainer), total=self._total or None, completed=self._first, text=""
             )
             self._bar.start()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
-        """Show where it is, if there is news."""
+        """Show the progress, at most ten times a second."""
         self._show(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Say why steps do not go on."""
+        """Show that validation takes the time."""
         self.say("validating")
 
     def on_validation_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -100,9 +102,9 @@ class TrainingProgress(ProgressBar):
         self._stop()
 
     def say(self, what: str) -> None:
-        """Show what takes the time between two steps; on a terminal alone."""
+        """Show what takes the time between two steps, on a terminal only."""
         if self._bar is not None:
-            self._bar.update(self._task, told=what, refresh=True)
+            self._bar.update(self._task, text=what, refresh=True)
 
     def _close(self, trainer: Trainer) -> None:
         if self._began and self._enabled:
@@ -120,13 +122,14 @@ class TrainingProgress(ProgressBar):
         if not self._enabled or not self._began or (not always and now - self._looked < _REFRESH):
             return
         self._looked = now
-        told, played = self._told(trainer)
+        numbers, is_new_return = self._numbers(trainer)
         if self._bar is not None:
             step = trainer.global_step
-            self._bar.update(self._task, completed=step, description=self._steps(trainer), told=", ".join(told))
+            self._bar.update(self._task, completed=step, description=self._steps(trainer), text=", ".join(numbers))
         else:
-            line = [self._steps(trainer), *told]
-            if self._line != line and (always or played or now - self._written >= self.seconds):
+            line = [self._steps(trainer), *numbers]
+            # In a log file a line counts for its news: an evaluation, the end, or some time gone by.
+            if self._line != line and (always or is_new_return or now - self._written >= self.seconds):
                 self._line = line
                 self._written = now
                 print(", ".join([*line, *self._pace(trainer, now)]), file=sys.stderr, flush=True)
@@ -134,20 +137,23 @@ class TrainingProgress(ProgressBar):
     def _steps(self, trainer: Trainer) -> str:
         return f"step {trainer.global_step}" + (f"/{self._total}" if self._total else "")
 
-    def _told(self, trainer: Trainer) -> tuple[list[str], bool]:
-        """Round, loss and return, as far as there are; and whether the return is a new one."""
+    def _numbers(self, trainer: Trainer) -> tuple[list[str], bool]:
+        """Round, loss and return, where they exist; and whether the return is a new one."""
         metrics = trainer.callback_metrics
-        number = getattr(getattr(trainer, "datamodule", None), "round", None)
-        returns = [
-            float(value) for name, value in metrics.items() if name.startswith("eval/") and name.endswith(_RETURN)
-        ]
-        told = [f"round {number}"] if number is not None else []
+        data = getattr(trainer, "datamodule", None)
+        parts = []
+        if isinstance(data, OnlineDataModule):
+            parts.append(f"round {data.round}")
         if "train/loss" in metrics:
-            told.append(f"loss {float(metrics['train/loss']):.4g}")
-        told += [f"return {value:.2f}" for value in returns]
-        new = returns != self._returns
+            parts.append(f"loss {float(metrics['train/loss']):.4g}")
+        returns = []
+        for name, value in metrics.items():
+            if name.startswith("eval/") and name.endswith(_RETURN):
+                returns.append(float(value))
+                parts.append(f"return {float(value):.2f}")
+        is_new = returns != self._returns
         self._returns = returns
-        return told, new
+        return parts, is_new
 
     def _pace(self, trainer: Trainer, now: float) -> list[str]:
         """Steps per second of this process, and the time that the rest will take."""

@@ -1,9 +1,10 @@
-"""Playing rounds to learn from, and warning when a policy has collapsed."""
+"""Collecting the rounds of an algorithm that learns from its own play, and warning when its policy collapses."""
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
+from itertools import chain
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -14,14 +15,14 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
 from lmrl.callbacks.progress import say
-from lmrl.callbacks.round_workers import RoundWorkers, pieces_of, play_piece
+from lmrl.callbacks.round_workers import RoundWorkers
 from lmrl.datamodules import OnlineDataModule
 from lmrl.decoding.sampling import check_decoding
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.metrics import EpisodeScores, RolloutPace
 from lmrl.modules import LanguageModule
 from lmrl.partners import environment
-from lmrl.rollout import episode_seed
+from lmrl.rollout import episode_seed, pieces_of, play_piece
 from lmrl.training.reporting import log_now
 from lmrl.training.sharding import summon_full_params
 from lmrl.types import Episode, Policy, Start
@@ -29,10 +30,11 @@ from lmrl.utils.distributed import map_over_ranks
 
 __all__ = ["RolloutCollection", "Sampler", "signs_of_collapse"]
 
+# From where on a round looks like one of a policy that has collapsed.
 _ENTROPY = 0.01  # nats per token
 _SHARE = 0.9  # of all actions
 _REPEATED = 0.5  # of the three-token pieces within actions
-_FEW = 16  # fewer actions or pieces than this say nothing
+_FEW = 16  # fewer tokens, actions or pieces are not judged
 
 
 def signs_of_collapse(episodes: Sequence[Episode]) -> list[str]:
@@ -41,51 +43,66 @@ def signs_of_collapse(episodes: Sequence[Episode]) -> list[str]:
     Looks at the mean negative log-probability of what was sampled (an estimate of the entropy), at the spread of the
     returns, and at text that repeats itself, from action to action and within one.
     """
-    logprobs = [p for e in episodes for turn in e.action_logprobs for p in turn]
-    actions = Counter(action for e in episodes for action in e.actions)
-    pieces = [tuple(ids[i : i + 3]) for e in episodes for ids in e.action_ids for i in range(len(ids) - 2)]
-    fresh = sum(len({ids[i : i + 3] for i in range(len(ids) - 2)}) for e in episodes for ids in e.action_ids)
-    returns = [e.total_reward for e in episodes]
-    found = []
+    logprobs: list[float] = []
+    actions: Counter[str] = Counter()
+    returns = []
+    trigrams = 0
+    distinct_trigrams = 0
+    for episode in episodes:
+        returns.append(episode.total_reward)
+        actions.update(episode.actions)
+        for turn in episode.action_logprobs:
+            logprobs.extend(turn)
+        for ids in episode.action_ids:
+            # Repetition is counted within an action: short actions are alike without any collapse.
+            of_action = list(zip(ids, ids[1:], ids[2:], strict=False))
+            trigrams += len(of_action)
+            distinct_trigrams += len(set(of_action))
+
+    signs = []
     if len(logprobs) >= _FEW and -float(np.mean(logprobs)) < _ENTROPY:
-        found.append(f"entropy is near zero: {-float(np.mean(logprobs)):.4f} nats per token")
+        signs.append(f"entropy is near zero: {-float(np.mean(logprobs)):.4f} nats per token")
     if len(returns) > 1 and float(np.std(returns)) < 1e-6:
-        found.append(f"returns do not differ: all {len(returns)} are {returns[0]:g}")
+        signs.append(f"returns do not differ: all {len(returns)} are {returns[0]:g}")
     if actions.total() >= _FEW:
         action, count = actions.most_common(1)[0]
         if count > _SHARE * actions.total():
-            found.append(f"{count} of {actions.total()} actions are {action!r}")
-    if len(pieces) >= _FEW and 1.0 - fresh / len(pieces) > _REPEATED:
-        found.append(f"{1.0 - fresh / len(pieces):.0%} of the three-token pieces within actions are repeated")
-    return found
+            signs.append(f"{count} of {actions.total()} actions are {action!r}")
+    if trigrams >= _FEW and 1.0 - distinct_trigrams / trigrams > _REPEATED:
+        share = 1.0 - distinct_trigrams / trigrams
+        signs.append(f"{share:.0%} of the three-token pieces within actions are repeated")
+    return signs
 
 
 class Sampler(Protocol):
     """Another program that samples the actions of rounds: `lmrl.callbacks.VLLMSampler`."""
 
     def hand_over(self, trainer: Trainer, module: LanguageModule) -> None:
-        """Give it the weights of now; all processes call it together."""
+        """Give it the present weights; all processes call it together."""
 
     def policy(self, module: LanguageModule, max_new_tokens: int) -> Policy:
-        """The player that asks it."""
+        """The policy that asks it."""
 
 
 class RolloutCollection(Callback):
-    """Plays a round whenever the datamodule begins one, with the weights of that moment, and logs how it went.
+    """Plays a round whenever the datamodule begins one, with the present weights, and logs its scores.
 
-    Seeds follow from that of the datamodule, the number of the round and the episode, and episodes begin where their
-    seeds have them begin, never at the starts that evaluation declares. A game or partner that fails twice ends
-    its episode, as `lmrl.rollout` has it; the round goes on.
+    Seeds follow from that of the datamodule, the number of the round and the episode. Episodes never begin at the
+    starts that evaluation declares. A game or partner that fails twice ends its episode, and the round continues.
 
     Processes that train together share the episodes of a round, and each gets all of them: the round is that of one
-    process. With `ray`, processes of a Ray cluster play in its place: they hold the policy and are sent its weights
-    once in a round. What they are given at a time is a piece; a round is, bit by bit, that of one process with the same
-    `piece`, whatever the number of workers and whichever of them die.
+    process. With `ray`, processes of a Ray cluster play instead: they hold the policy, and its weights are sent once
+    per round. They get one piece at a time; a round is, bit by bit, that of one process with the same `piece`, whatever
+    the number of workers and even if workers die.
 
     The episodes of a group begin alike, with the same word or on the same square, and each has a seed of its own for
-    what happens then: what is sampled, how an opponent moves, what a partner says. ``info["group"]`` numbers the
-    groups of a round.
+    the rest: for sampling, the opponent's moves and the partner's replies. ``info["group"]`` numbers the groups of a
+    round.
     """
+
+    _trainer: Trainer
+    _module: LanguageModule
+    _data: OnlineDataModule
 
     def __init__(
         self,
@@ -150,97 +167,103 @@ class RolloutCollection(Callback):
         assert isinstance(pl_module, LanguageModule)
         if not isinstance(data, OnlineDataModule):
             raise UserError(f"RolloutCollection plays for lmrl.datamodules.OnlineDataModule, got {type(data).__name__}")
-        if pl_module.batch_spec().post_rollout is not None and self.decoding.keys() - {"compile"}:
+        if pl_module.batch_spec().learner is not None and self.decoding.keys() - {"compile"}:
             raise UserError(
                 f"{type(pl_module).__name__} samples at temperature 1: decoding must hold nothing but compile, got "
                 f"{', '.join(self.decoding)}"
             )
-        self._make_env = environment(data.task.name, data.hparams["env"])
+        self._trainer = trainer
+        self._module = pl_module
+        self._data = data
+        self._make_env = environment(data.task.name, data.env)
         self._began = perf_counter()
-
-        def collect(number: int) -> list[Episode]:
-            return self._collect(trainer, pl_module, data, number)
-
-        data.set_rollout_source(collect)
+        data.register_collector(self)
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
         """Count the minibatches of the round that have been learned from, for checkpoints."""
-        trainer.datamodule.consumed += 1  # type: ignore[attr-defined]
+        self._data.start_minibatch()
 
-    def _collect(self, trainer: Trainer, module: LanguageModule, data: OnlineDataModule, number: int) -> list[Episode]:
+    def collect(self, number: int) -> list[Episode]:
+        """Play the round of a number with the present weights, and log its scores; `OnlineDataModule` calls it.
+
+        Raises:
+            UserError: if all episodes failed.
+        """
         began = perf_counter()
+        trainer = self._trainer
         say(trainer, f"playing round {number}")
-        starts = self._starts(data.seed, number)
+        starts = self._starts(self._data.seed, number)
         pace = RolloutPace()
-        if self._sampler is not None:
-            self._sampler.hand_over(trainer, module)
-        own = self._sampler is None
-        whole = summon_full_params(module, but=module.unused_in_rollouts) if own else nullcontext()
-        with whole, trainer.precision_plugin.forward_context():
-            played = list(self._played(trainer, module, data, number, starts, pace))
+        weights: AbstractContextManager[None]
+        if self._sampler is None:
+            weights = summon_full_params(self._module, but=self._module.unused_in_rollouts)
+        else:
+            weights = nullcontext()
+            self._sampler.hand_over(trainer, self._module)
+        with weights, trainer.precision_plugin.forward_context():
+            episodes = self._play(number, starts, pace)
         if self.group_size > 1:
-            played = [
-                replace(episode, info={**episode.info, "group": index // self.group_size})
-                for index, episode in enumerate(played)
-            ]
+            for index, episode in enumerate(episodes):
+                episodes[index] = replace(episode, info={**episode.info, "group": index // self.group_size})
         seconds = perf_counter() - began
         self._seconds += seconds
-        _check_failures(played, number)
-        log_now(
-            trainer,
-            _scores(played)
-            | {"rollout/episodes": float(number * self.episodes)}
-            | _per_second(pace.to(module.device), len(played), self.slots, seconds)
-            | self._shares(trainer),
-        )
-        for sign in signs_of_collapse([episode for episode in played if not episode.aborted]):
+
+        complete = _complete(episodes, number)
+        metrics = {
+            "rollout/episodes": float(number * self.episodes),
+            "rollout/failed": float(len(episodes) - len(complete)),
+        }
+        scores = EpisodeScores(sync_on_compute=False)  # each process has all episodes
+        scores.update(complete)
+        for name, score in scores.compute().items():
+            metrics[f"rollout/{name}"] = score
+        counts = pace.to(self._module.device).compute()  # over all processes
+        metrics["perf/slot_utilisation"] = counts["turns"] / max(1, counts["calls"] * self.slots)
+        metrics["perf/tokens_per_s"] = counts["tokens"] / seconds
+        metrics["perf/turns_per_s"] = counts["turns"] / seconds
+        metrics["perf/episodes_per_s"] = len(episodes) / seconds
+        log_now(trainer, metrics | self._time_shares())
+        for sign in signs_of_collapse(complete):
             rank_zero_warn(f"round {number}: {sign}")
-        return played
+        return episodes
 
-    def _played(
-        self,
-        trainer: Trainer,
-        module: LanguageModule,
-        data: OnlineDataModule,
-        number: int,
-        starts: Sequence[Start],
-        pace: RolloutPace,
-    ) -> list[Episode]:
-        """The episodes of all starts on all ranks; what this one has played is added to the pace."""
-        settings = {"max_new_tokens": data.task.max_action_tokens, "slots": self.slots, **self.decoding}
-        policy = self._policy(module, settings)
+    def _play(self, number: int, starts: Sequence[Start], pace: RolloutPace) -> list[Episode]:
+        """The episodes of all starts on all processes; the calls of this process are added to the pace."""
+        task = self._data.task
+        settings = {"max_new_tokens": task.max_action_tokens, "slots": self.slots, **self.decoding}
+        policy: Policy | None = None  # None: workers of a cluster play
+        if self._sampler is not None:
+            policy = self._sampler.policy(self._module, task.max_action_tokens)
+        elif self.ray is None:
+            policy = policy_of(self._module, settings)
 
-        def play(mine: Sequence[Sequence[Start]]) -> list[list[Episode]]:
+        def play(pieces: Sequence[Sequence[Start]]) -> list[list[Episode]]:
             if policy is None:
-                found = self._round_workers(trainer, module, data, settings).play(mine, number) if mine else []
+                played = self._round_workers(settings).play(pieces, number)
             else:
-                found = [play_piece(policy, self._make_env, piece, data.task.name, self.slots) for piece in mine]
-            for piece in found:
+                played = [play_piece(policy, self._make_env, piece, task.name, self.slots) for piece in pieces]
+            episodes = []
+            for piece in played:
                 pace.update(piece.turns, piece.tokens, piece.calls)
-            return [piece.episodes for piece in found]
+                episodes.append(piece.episodes)
+            return episodes
 
-        if self.piece is None:
+        if self.piece is None:  # the share of a process is one piece
             return map_over_ranks(starts, lambda mine: play([mine])[0])
         pieces = pieces_of(starts, self.piece)
-        if policy is None:  # the first process has the workers
-            (found,) = map_over_ranks([pieces], lambda mine: [play(mine[0])] if mine else [])
+        if policy is None:  # the first process has the workers, so all pieces together are its share
+            (played,) = map_over_ranks([pieces], lambda mine: [play(mine[0])] if mine else [])
         else:
-            found = map_over_ranks(pieces, play)
-        return [episode for episodes in found for episode in episodes]
+            played = map_over_ranks(pieces, play)
+        return list(chain.from_iterable(played))
 
-    def _policy(self, module: LanguageModule, settings: dict[str, Any]) -> Policy | None:
-        """Return the policy that plays the rollout, or None if workers of a cluster play it."""
-        if self._sampler is not None:
-            return self._sampler.policy(module, settings["max_new_tokens"])
-        return policy_of(module, settings) if self.ray is None else None
-
-    def _round_workers(
-        self, trainer: Trainer, module: LanguageModule, data: OnlineDataModule, settings: dict[str, Any]
-    ) -> RoundWorkers:
+    def _round_workers(self, settings: dict[str, Any]) -> RoundWorkers:
+        """The workers of the cluster, which are started for the first round."""
         if self._workers is None:
             assert self.ray is not None
-            of_task = (data.task.name, data.hparams["env"] or {})
-            self._workers = RoundWorkers(self.ray, self.workers, module, trainer, *of_task, self.slots, settings)
+            of_task = (self._data.task.name, self._data.env or {})
+            run = (self._module, self._trainer)
+            self._workers = RoundWorkers(self.ray, self.workers, *run, *of_task, self.slots, settings)
         return self._workers
 
     def teardown(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -259,60 +282,54 @@ class RolloutCollection(Callback):
         Raises:
             UserError: an environment of which several episodes are to begin alike does not say how one began.
         """
-        # The last word keeps the keys apart from those of evaluation: trailing zeros would not count.
-        seeds = [episode_seed(seed, number, index, 1) for index in range(self.episodes // self.group_size)]
+        # The 1 at the end keeps these keys apart from those of evaluation: trailing zeros would not count.
         if self.group_size == 1:
-            return [Start(first) for first in seeds]
+            return [Start(episode_seed(seed, number, index, 1)) for index in range(self.episodes)]
+        starts = []
         with closing(self._make_env()) as env:
-            begun = [env.reset(seed=first)[1].get("start") for first in seeds]
-        if None in begun:
-            raise UserError(f"group_size {self.group_size} needs an environment whose info has 'start', to begin alike")
-        return [
-            Start(episode_seed(seed, number, index, 1, 1 + member), options)
-            for index, options in enumerate(begun)
-            for member in range(self.group_size)
-        ]
+            for group in range(self.episodes // self.group_size):
+                # A seed decides where the group begins; each member repeats that start with a seed of its own.
+                _, info = env.reset(seed=episode_seed(seed, number, group, 1))
+                options = info.get("start")
+                if options is None:
+                    raise UserError(
+                        f"group_size {self.group_size} needs an environment whose info has 'start', to begin alike"
+                    )
+                for member in range(self.group_size):
+                    starts.append(Start(episode_seed(seed, number, group, 1, 1 + member), options))
+        return starts
 
-    def _shares(self, trainer: Trainer) -> dict[str, float]:
+    def _time_shares(self) -> dict[str, float]:
         """Shares of the time since the beginning."""
-        whole = perf_counter() - self._began
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        played = sum(callback.seconds for callback in callbacks if isinstance(callback, InteractiveEvaluation))
-        shares = {"rollout": self._seconds / whole, "eval": played / whole}
-        return {f"time/{name}": share for name, share in {**shares, "update": 1.0 - sum(shares.values())}.items()}
+        total = perf_counter() - self._began
+        evaluating = 0.0
+        callbacks: list[Callback] = self._trainer.callbacks  # type: ignore[attr-defined]
+        for callback in callbacks:
+            if isinstance(callback, InteractiveEvaluation):
+                evaluating += callback.seconds
+        updating = total - self._seconds - evaluating
+        return {
+            "time/rollout": self._seconds / total,
+            "time/eval": evaluating / total,
+            "time/update": updating / total,
+        }
 
 
-def _per_second(pace: RolloutPace, episodes: int, slots: int, seconds: float) -> dict[str, float]:
-    """Return the rate over all processes together."""
-    counts = pace.compute()
-    return {
-        "perf/slot_utilisation": counts["turns"] / max(1, counts["calls"] * slots),
-        "perf/tokens_per_s": counts["tokens"] / seconds,
-        "perf/turns_per_s": counts["turns"] / seconds,
-        "perf/episodes_per_s": episodes / seconds,
-    }
-
-
-def _scores(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Return the scores of the episodes of a round that no failure ended, and the number of the others.
-
-    Each process has all episodes.
-    """
-    complete = [episode for episode in episodes if not episode.aborted]
-    metric = EpisodeScores(sync_on_compute=False)
-    metric.update(complete)
-    found = {f"rollout/{name}": number for name, number in metric.compute().items()}
-    return {**found, "rollout/failed": float(len(episodes) - len(complete))}
-
-
-def _check_failures(episodes: Sequence[Episode], number: int) -> None:
-    """Say what failed.
+def _complete(episodes: Sequence[Episode], number: int) -> list[Episode]:
+    """Return the episodes of a round that no failure ended, and warn about the others.
 
     Raises:
-        UserError: if everything did.
+        UserError: if all failed.
     """
-    errors = [str(episode.info["error"]) for episode in episodes if episode.aborted]
-    if len(errors) == len(episodes):
+    complete = []
+    errors = []
+    for episode in episodes:
+        if episode.aborted:
+            errors.append(str(episode.info["error"]))
+        else:
+            complete.append(episode)
+    if not complete:
         raise UserError(f"all {len(errors)} episodes of round {number} failed; the last: {errors[-1]}")
     if errors:
         rank_zero_warn(f"round {number}: {len(errors)} of {len(episodes)} episodes failed; the last: {errors[-1]}")
+    return complete

@@ -1,4 +1,4 @@
-"""Keeping a run: a checkpoint and, next to it, a folder for `transformers`."""
+"""Saving a run: a checkpoint and, next to it, a folder for `transformers`."""
 
 import signal
 import threading
@@ -47,14 +47,15 @@ def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappin
 
 
 def write_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mapping[str, Any] | None = None) -> None:
-    """Write the folder and, next to it under a hidden name, the checkpoint; `keep_run` lets it take its place."""
+    """Write the folder and, next to it under a hidden name, the checkpoint, which `keep_run` moves into its place."""
     root = Path(trainer.default_root_dir)
     new = _new(root, name)
     if trainer.is_global_zero:
         remove(new)  # what a killed run left
     trainer.strategy.barrier()
     weights = full_state_dict(module)
-    if is_sharded(module):  # else each process has all that the checkpoint notes
+    if is_sharded(module):
+        # Every process writes its part of the checkpoint, and only the first has the weights to hash.
         note_weights(module, weights)
         module.made_with = trainer.strategy.broadcast(module.made_with)
     try:
@@ -67,9 +68,9 @@ def write_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappi
 
 
 def keep_run(trainer: Trainer, name: str) -> None:
-    """Let the checkpoint that `write_run` wrote take its place, once all that was logged before is on the disk.
+    """Move the checkpoint of `write_run` into its place, once everything that was logged before is on the disk.
 
-    The folder is there before its checkpoint: a run whose last checkpoint is there has the folder of that step.
+    The folder is written before its checkpoint: a run that has a checkpoint also has the folder of that step.
     """
     root = Path(trainer.default_root_dir)
     try:
@@ -109,13 +110,13 @@ def _is_between_steps(trainer: Trainer) -> bool:
 
 
 class _SignalsBetweenSteps:
-    """Holds SIGINT and SIGTERM back until the optimizer step under way is complete, then hands them to their handlers.
+    """Holds SIGINT and SIGTERM back until the current optimizer step is complete, then passes them to their handlers.
 
     A checkpoint has no place for the gradients of half a step, so a run can only be resumed between two steps.
 
     Processes that train together agree on a signal after each step, whichever of them got it: they save together, so
-    they have to end after the same step. Ctrl-C ends a share of a rollout or an evaluation at once on its process; who
-    takes part in that learns of it at its end (`map_over_ranks`).
+    they must end after the same step. Ctrl-C ends a share of a rollout or an evaluation at once on its process; the
+    other processes learn of it at the end of their share (`map_over_ranks`).
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -127,15 +128,15 @@ class _SignalsBetweenSteps:
         self.alone = self._together
 
     def replace_notifier(self) -> None:
-        """Take the place of Lightning's handler of SIGTERM, which it is about to register.
+        """Replace Lightning's handler of SIGTERM, which it is about to register.
 
-        It communicates at whatever point the signal reaches it. The other processes are at another one, and then all
+        Lightning's handler communicates wherever the signal reaches it. The other processes are elsewhere, and then all
         of them hang.
         """
         vars(self._trainer._signal_connector)[_NOTIFIER] = self.receive
 
     def begin(self) -> None:
-        """Take the place of the present handlers. Only the main thread can."""
+        """Replace the present handlers. Only the main thread can."""
         self.alone = False
         shared_work.is_called_off = self._is_interrupted
         if threading.current_thread() is threading.main_thread():
@@ -144,9 +145,9 @@ class _SignalsBetweenSteps:
                     self._handlers[number] = signal.signal(number, self.receive)
 
     def deliver(self) -> None:
-        """Hand over the signal that waits here or on another process, if there is one and no step is under way.
+        """Pass on the signal that waits here or on another process, if there is one and no step is under way.
 
-        Processes that train together have to call it together.
+        Processes that train together must call it together.
         """
         if not _is_between_steps(self._trainer):
             return
@@ -177,7 +178,7 @@ class _SignalsBetweenSteps:
         shared_work.is_called_off = None
         vars(self._trainer._signal_connector).pop(_NOTIFIER, None)
         for number, handler in self._handlers.items():
-            if signal.getsignal(number) == self.receive:  # else somebody has taken the place since
+            if signal.getsignal(number) == self.receive:  # else another handler has replaced this one since
                 signal.signal(number, handler)
         self._handlers = {}
 
@@ -186,7 +187,7 @@ class _SignalsBetweenSteps:
         return self._waiting == signal.SIGINT and _is_between_steps(self._trainer)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: note it, or hand it over if it need not wait."""
+        """Handle a signal: note it, or pass it on if it need not wait."""
         # Ctrl-C ends a rollout or an evaluation at once, and so does a second one in the middle of a step. Lightning
         # acts on SIGTERM only after a batch, which would be in the middle of the next step.
         again = self._waiting == signal.SIGINT
@@ -199,10 +200,10 @@ class _SignalsBetweenSteps:
 
 
 class KeepLast(Callback):
-    """Keeps ``last.ckpt`` and the folder ``last``: every ``every_n_steps`` steps, and where a run ends or is stopped.
+    """Saves ``last.ckpt`` and the folder ``last`` every ``every_n_steps`` steps, and when a run ends or is stopped.
 
-    Ctrl-C and SIGTERM wait for the end of an optimizer step, so that the run resumes with the same weights as if it had
-    not been stopped. A second Ctrl-C ends it at once, with the last checkpoint that exists.
+    Ctrl-C and SIGTERM wait for the end of an optimizer step, so that a resumed run has the same weights as one that was
+    never stopped. A second Ctrl-C ends it at once, with the last checkpoint that exists.
 
     Processes that train together end together, whichever of them gets the signal.
     """
@@ -233,18 +234,18 @@ class KeepLast(Callback):
         self._signals.begin()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
-        """Write if it is time. What is logged of this batch comes later, and the checkpoint is kept after that."""
+        """Write if it is time. This batch is logged later, and the checkpoint takes its place after that."""
         if trainer.global_step and trainer.global_step % self.every_n_steps == 0 and _is_between_steps(trainer):
             self._write(trainer, pl_module)
         if self._signals is not None:
             self._signals.deliver()
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
-        """Keep what was written after the batch before."""
+        """Keep the checkpoint that was written after the batch before."""
         self._keep(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Keep what was written after the last batch, before a new round is played."""
+        """Keep the checkpoint that was written after the last batch, before a new round is played."""
         self._keep(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -265,17 +266,18 @@ class KeepLast(Callback):
         """Save a run that was asked to stop; after an error the last good checkpoint is worth more."""
         signals = self._signals
         self._end_signals()
-        told_to_end = isinstance(exception, (KeyboardInterrupt, SIGTERMException))
+        is_stopped = isinstance(exception, (KeyboardInterrupt, SIGTERMException))
         if trainer.world_size > 1:
-            told_to_end = told_to_end and signals is not None and not signals.alone
-        if told_to_end:
+            # Saving takes all processes, so one that ends without the others must not begin it.
+            is_stopped = is_stopped and signals is not None and not signals.alone
+        if is_stopped:
             self._release_children(trainer)
             if trainer.training and _is_between_steps(trainer):
                 self._write(trainer, pl_module)
         self._keep(trainer)
 
     def wait_for_children(self) -> None:
-        """Wait until the processes have ended that this one has started and that were told to end with it."""
+        """Wait for the processes that this one has started and that end with it."""
         end = monotonic() + _PATIENCE
         for child in self._children:
             try:

@@ -1,4 +1,4 @@
-"""Rounds whose actions a vLLM server samples, with the weights of the moment."""
+"""Rounds whose actions a vLLM server samples, with the present weights."""
 
 import shlex
 from pathlib import Path
@@ -20,6 +20,7 @@ from lmrl.policies import VLLMPolicy
 from lmrl.policies.chat.reloading import WeightReloader
 from lmrl.policies.chat.tokens import TokenClient
 from lmrl.policies.lm import ContextBuilder, invalid_ids
+from lmrl.training.saving import language_model_weights
 from lmrl.training.sharding import full_state_dict
 from lmrl.utils.distributed import map_over_ranks
 
@@ -29,14 +30,14 @@ _FOLDER = "sampler"  # of the weights, in the run's folder
 
 
 class VLLMSampler(Callback):
-    """Has a vLLM server sample the rounds of PPO and GRPO; `RolloutCollection` says how many episodes, and plays them.
+    """Has a vLLM server sample the rounds of PPO and GRPO that `RolloutCollection` plays.
 
     Before each round the weights are written to a folder, from which the server reads them; then it forgets its prefix
-    cache. The folder is the old one or the new one at every instant, so a server that was started from it and dies
-    comes back with the weights of the round.
+    cache. The folder is replaced in one step, so a server that was started from it and dies comes back with the weights
+    of the round.
 
-    The policy does not learn from the server's log-probabilities: its own are read again, and V with
-    them, before the first step of a round. ``rollout/logprob_gap`` is the difference.
+    The policy does not learn from the server's log-probabilities: its own are computed again, and V with them, before
+    the first step of a round. ``rollout/logprob_gap`` is the difference.
     """
 
     def __init__(
@@ -52,22 +53,22 @@ class VLLMSampler(Callback):
         retries: int = 30,
         max_parallel: int = 256,
     ) -> None:
-        """Choose the server, and what is done about the difference between its numbers and those of the trainer.
+        """Choose the server, and how to correct for the gap between its log-probabilities and those of the trainer.
 
         Args:
             url: of the server, ``http://127.0.0.1:8000``.
             model: name under which it serves the policy.
             folder: into which the weights are written; None: ``sampler`` in the run's folder.
             server_folder: the same folder as the server finds it; None: the same path.
-            importance_cap: as of `lmrl.modules.policy_gradient.RolloutCorrection`; None: losses are not weighed.
+            importance_cap: see `lmrl.modules.policy_gradient.RolloutCorrection`; None: losses are not weighed.
             max_gap: likewise: a server with other weights is refused.
-            wait: seconds until there has to be a server.
+            wait: seconds to wait for the server to start.
             timeout: seconds for one answer, and for reading the weights.
             retries: how often a request is tried again.
             max_parallel: requests at the same time.
 
         Raises:
-            UserError: the address is none, or a number is out of range.
+            UserError: the address is malformed, or a number is out of range.
         """
         self._correction = RolloutCorrection(importance_cap, max_gap)
         check_range("[0, inf)", wait=wait)
@@ -93,31 +94,33 @@ class VLLMSampler(Callback):
                 f"{type(pl_module).__name__}"
             )
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        collecting = [one for one in callbacks if isinstance(one, RolloutCollection)]
-        if not collecting:
+        collection = next((callback for callback in callbacks if isinstance(callback, RolloutCollection)), None)
+        if collection is None:
             raise UserError("VLLMSampler samples for the callback lmrl.callbacks.RolloutCollection: add it")
         check_replaceable(self._written_to(trainer))
-        collecting[0].set_sampler(self)
+        collection.set_sampler(self)
         pl_module.correct_rollouts(self._correction)
 
     def hand_over(self, trainer: Trainer, module: LanguageModule) -> None:
-        """Write the weights of now, and have the server read them; all processes call it together.
+        """Write the present weights, and have the server read them; all processes call it together.
 
         Raises:
             UserError: there is no server in time, or it could not read them.
         """
         say(trainer, "handing weights to the vLLM server")
         weights = full_state_dict(module)
+        # The first process writes and asks the server; the others wait for it.
         map_over_ranks([None], lambda mine: [self._load(trainer, module, weights)] if mine else [])
 
     def _load(self, trainer: Trainer, module: LanguageModule, weights: dict[str, torch.Tensor] | None) -> str:
         """The folder from which the server has read the weights, as it finds it."""
         folder = self._written_to(trainer)
         if weights is not None:
-            weights = {name.removeprefix("model."): t for name, t in weights.items() if name.startswith("model.")}
+            weights = language_model_weights(weights)
         export_for_reload(folder, module.model, module.tokenizer, weights)
         served = self._server_folder or str(folder.resolve())
         if not self._reloader.answers():
+            # Weights can be reloaded in dev mode only. Processed log-probabilities are those after masks.
             words = ["vllm", "serve", served, "--served-model-name", self._client.model]
             command = f"VLLM_SERVER_DEV_MODE=1 {shlex.join([*words, '--logprobs-mode', 'processed_logprobs'])}"
             rank_zero_warn(f"no vLLM server at {self._reloader.url}; waiting {self._wait:g} s for: {command}")
@@ -127,25 +130,27 @@ class VLLMSampler(Callback):
         return served
 
     def policy(self, module: LanguageModule, max_new_tokens: int) -> VLLMPolicy:
-        """The player that asks the server; it reads what the module's own policy reads.
+        """The policy that asks the server; it reads the same contexts as the module's own policy.
 
         Raises:
             UserError: as `lmrl.policies.VLLMPolicy`, or what is read does not fit into the server's positions.
         """
         if self._policy is None:
             window = module.context_window()
-            positions = self._client.positions()
-            own = getattr(module.model.config, "max_position_embeddings", None)
-            most = min(one for one in (positions, own, window.tokens + max_new_tokens) if one)
-            builder = ContextBuilder(module.tokenizer, window, most, max_new_tokens)
+            of_server = self._client.positions()
+            of_model = getattr(module.model.config, "max_position_embeddings", None)
+            limits = (of_server, of_model, window.tokens + max_new_tokens)
+            positions = min(limit for limit in limits if limit)  # of those that are known
+            builder = ContextBuilder(module.tokenizer, window, positions, max_new_tokens)
+            # The server masks the same ids as the module's own policy: both sample from one distribution.
             cpu = torch.device("cpu")
-            never = invalid_ids(module.tokenizer, vocabulary_of(module.model), cpu, builder.encoder.end)
+            invalid = invalid_ids(module.tokenizer, vocabulary_of(module.model), cpu, builder.encoder.end)
             settings = SamplingSettings(max_new_tokens=max_new_tokens, stop_ids=builder.stop_ids())
-            self._policy = VLLMPolicy(self._client, builder, settings, never.nonzero()[:, 0].tolist())
+            self._policy = VLLMPolicy(self._client, builder, settings, invalid.nonzero()[:, 0].tolist())
         return self._policy
 
     def teardown(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Forget the player: another run may be of another window."""
+        """Forget the policy: another run may have another window."""
         self._policy = None
 
     def _written_to(self, trainer: Trainer) -> Path:

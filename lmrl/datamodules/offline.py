@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from lmrl.data import dataset_path, generate, read_dataset
 from lmrl.data.storage import read_metadata
 from lmrl.datamodules.spec import BatchSpec
-from lmrl.envs.registry import make, recorded_arguments, task
+from lmrl.envs import registry
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, check_range, counted, unknown
 from lmrl.losses import returns_to_go
@@ -58,10 +58,10 @@ class ResumableBatches(BatchSampler):
 
 
 class ResumableLoader(DataLoader[TokenBatch]):
-    """Knows how far an epoch has come; Lightning keeps that in checkpoints and hands it back.
+    """A loader that knows how far an epoch has come; Lightning keeps its state in checkpoints.
 
-    A run that goes on reads what was left of its epoch, and draws the epochs after it, as if it had never been
-    interrupted. It resumes with as many processes as it had. Its `batch_sampler` has to be a `ResumableBatches`.
+    A resumed run reads the rest of its epoch, and draws the epochs after it, as if it had never been interrupted. It
+    resumes with as many processes as it had. The `batch_sampler` must be a `ResumableBatches`.
     """
 
     _epoch = -1
@@ -73,8 +73,10 @@ class ResumableLoader(DataLoader[TokenBatch]):
         """The batches of an epoch, or those that are left of it."""
         self._restored = None
         self._epoch += 1
-        self._seen, self._began = self._batches.skip, self._chance()
-        if isinstance(self._batches.sampler, DistributedSampler):  # Lightning counts a run that ends as an epoch
+        self._seen = self._batches.skip
+        self._began = self._generator_state()
+        if isinstance(self._batches.sampler, DistributedSampler):
+            # Set again here: Lightning numbers epochs otherwise, as it counts a run that ends as an epoch.
             self._batches.sampler.seed = self._batches.seed
             self._batches.sampler.set_epoch(self._epoch)
         for batch in super().__iter__():
@@ -82,11 +84,11 @@ class ResumableLoader(DataLoader[TokenBatch]):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of the epoch, how many of its batches were returned, and chance as it was before it."""
-        if self._restored is not None:  # nothing has happened since
+        """The number of the epoch, how many of its batches were returned, and the generator's state before it."""
+        if self._restored is not None:  # no epoch has begun since
             return self._restored
-        if self._epoch < 0 or self._seen == len(self):  # the next one is about to begin
-            return {"epoch": self._epoch + 1, "seen": 0, "chance": self._chance()}
+        if self._epoch < 0 or self._seen == len(self):  # the next epoch is about to begin
+            return {"epoch": self._epoch + 1, "seen": 0, "chance": self._generator_state()}
         return {"epoch": self._epoch, "seen": self._seen, "chance": self._began}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -107,9 +109,15 @@ class ResumableLoader(DataLoader[TokenBatch]):
         """Return the generator of the order; None if several processes draw it from the number of the epoch."""
         return getattr(self._batches.sampler, "generator", None)
 
-    def _chance(self) -> Tensor | None:
+    def _generator_state(self) -> Tensor | None:
         generator = self._generator()
         return None if generator is None else generator.get_state()
+
+
+def global_seed() -> int | None:
+    """The seed of Lightning's ``seed_everything``, which it keeps in the environment; None if it was not called."""
+    seed = os.environ.get("PL_GLOBAL_SEED")
+    return None if seed is None else int(seed)
 
 
 Run: TypeAlias = tuple[Segment, ...]
@@ -142,18 +150,18 @@ class OfflineDataModule(L.LightningDataModule):
 
         Args:
             task: name of a task.
-            path: a Parquet or JSON Lines file of its episodes; None: the task's own dataset, generated if need be.
+            path: a Parquet or JSON Lines file of its episodes; None: the task's own dataset, generated if missing.
             size: episodes in the generated dataset; None: as many as the task's default.
             data_seed: seed of the generated dataset and the split: what different trainings share.
             batch_size: segments in a batch (one per turn where the policy reads a window, else one per episode).
-            consecutive: segments of an episode that stay together; worth it where neighbours overlap.
+            consecutive: segments of an episode that stay together, which saves work where neighbours overlap.
             val_fraction: share of the episodes held out for the validation loss; 0 holds out none.
             max_tokens: longest context in tokens; None: what the model can read, less the longest action.
             num_workers: processes that prepare batches; 0 does it in this one.
             env: arguments of the environment with which a generated dataset is recorded.
-            behaviour: who plays in it, as for `lmrl.data.recording`; None: the task's own player.
-            rendering: ``text``: what was said, one text after the other; ``chat``: as a dialogue in the form of the
-                tokenizer's chat template, whose end of turn ends an action. Players read what is trained here.
+            behaviour: the behaviour policy of a generated dataset, see `lmrl.data.recording`; None: the task's own.
+            rendering: ``text``: all texts, one after the other; ``chat``: a dialogue in the form of the tokenizer's
+                chat template, whose end of turn ends an action. Policies read the same rendering.
             seed: of the order of batches and the episodes of rounds; None: that of ``seed_everything``, or else 0.
 
         Raises:
@@ -161,14 +169,15 @@ class OfflineDataModule(L.LightningDataModule):
         """
         super().__init__()
         self.save_hyperparameters()
-        self.task: Task = _task(task)
+        self.task: Task = registry.task(task)
         check_range("[1, inf)", size=size, batch_size=batch_size, consecutive=consecutive, max_tokens=max_tokens)
         check_range("[0, inf)", data_seed=data_seed, seed=seed, num_workers=num_workers)
         check_range("[0, 1)", val_fraction=val_fraction)
         if rendering not in ("text", "chat"):
             raise unknown("rendering", rendering, ("text", "chat"))
-        own = dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
-        self.path = Path(path) if path else own
+        generated = dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
+        self.path = Path(path) if path else generated
+        self.env = env
         self.spec = BatchSpec()
         self.episodes: list[Episode] = []
         self.tokens_per_action: float | None = None
@@ -178,23 +187,23 @@ class OfflineDataModule(L.LightningDataModule):
     def seed(self) -> int:
         """The seed of the training's random choices. Checkpoints keep it, so that a resumed run uses its own seed."""
         if self._seed is None:
-            self._seed = int(os.environ.get("PL_GLOBAL_SEED", 0))  # where Lightning's seed_everything leaves it
+            self._seed = global_seed() or 0
         return self._seed
 
     def configure_batches(self, spec: BatchSpec) -> None:
-        """Take what the algorithm wants; `LanguageModule.setup` calls it before any dataloader is made.
+        """Take the requirements of the algorithm; `LanguageModule.setup` calls it before any dataloader is made.
 
         Raises:
-            UserError: if it wants rounds of rollouts, which this datamodule does not collect.
+            UserError: if it prepares rounds of rollouts, which this datamodule does not collect.
         """
-        if spec.post_rollout is not None:
+        if spec.learner is not None:
             raise UserError("an algorithm that learns from what it plays needs lmrl.datamodules.OnlineDataModule")
         self.spec = spec
 
     def prepare_data(self) -> None:
         """Generate the task's own dataset if it is not there yet."""
         if self.hparams["path"] is None and not self.path.exists():
-            settings = {"env": self.hparams["env"], "behaviour": self.hparams["behaviour"]}
+            settings = {"env": self.env, "behaviour": self.hparams["behaviour"]}
             generate(self.task.name, self.hparams["size"], self.hparams["data_seed"], **settings)
 
     def setup(self, stage: str) -> None:
@@ -218,9 +227,10 @@ class OfflineDataModule(L.LightningDataModule):
         """Training and validation episodes: the same for the same file and seed, whatever is filtered later."""
         order = np.random.default_rng(self.hparams["data_seed"]).permutation(len(self.episodes))
         held = int(self.hparams["val_fraction"] * len(self.episodes))
-        chosen = set(order[:held].tolist())
-        train = [e for index, e in enumerate(self.episodes) if index not in chosen]
-        return train, [e for index, e in enumerate(self.episodes) if index in chosen]
+        held_out = np.zeros(len(self.episodes), dtype=bool)
+        held_out[order[:held]] = True
+        train = list(compress(self.episodes, ~held_out))
+        return train, list(compress(self.episodes, held_out))
 
     def train_dataloader(self) -> DataLoader[TokenBatch]:
         """Shuffled batches of the kept training episodes.
@@ -237,29 +247,40 @@ class OfflineDataModule(L.LightningDataModule):
         if not held:
             return []
         loader = self._loader(held, shuffle=False, generator=None)
-        tokens = sum(len(segment.col) for run in cast(Iterable[Run], loader.dataset) for segment in run)
+        # The validation loss is a mean over tokens; `tokens_per_action` turns it into one over actions.
+        tokens = 0
+        for run in cast(Iterable[Run], loader.dataset):
+            for segment in run:
+                tokens += len(segment.col)
         self.tokens_per_action = tokens / sum(map(len, held))
         return loader
 
     def entropy(self) -> float | None:
-        """Mean entropy of an action of the player that recorded, in nats; None where it is not known."""
-        recorded = read_metadata(self.path) if self.path.suffix == ".parquet" and self.path.exists() else {}
-        own = {"generator_version": self.task.dataset_version, "behaviour": self.task.behaviour, "env": {}}
-        return self.task.entropy if all(recorded.get(name) == value for name, value in own.items()) else None
+        """Mean entropy of an action of the behaviour policy, in nats; None where it is not known."""
+        if self.path.suffix != ".parquet" or not self.path.exists():
+            return None
+        # The task notes the entropy of its own player in its own environment.
+        recorded = read_metadata(self.path)
+        is_own = (
+            recorded.get("generator_version") == self.task.dataset_version
+            and recorded.get("behaviour") == self.task.behaviour
+            and recorded.get("env") == {}
+        )
+        return self.task.entropy if is_own else None
 
     def return_range(self) -> tuple[float, float]:
-        """Lowest and highest return of an episode, as the environment says that the data are of.
+        """Lowest and highest return of an episode, according to the environment of the recorded data.
 
         Raises:
-            UserError: it does not say.
+            UserError: the environment does not declare them.
         """
         recorded = read_metadata(self.path).get("env", {})
-        settings = recorded_arguments(self.task.name, recorded, self.hparams["env"], str(self.path))
-        with closing(make(self.task.name, **settings)) as env:
-            found = getattr(env, "return_range", None)
-        if found is None:
+        settings = registry.recorded_arguments(self.task.name, recorded, self.env, str(self.path))
+        with closing(registry.make(self.task.name, **settings)) as env:
+            return_range = getattr(env, "return_range", None)
+        if return_range is None:
             raise UserError(f"the environment of {self.task.name} does not say its return_range: give one")
-        low, high = found
+        low, high = return_range
         return float(low), float(high)
 
     def window(self) -> Window:
@@ -279,7 +300,7 @@ class OfflineDataModule(L.LightningDataModule):
         return {"seed": self.seed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a run was saved."""
+        """Resume where a run was saved."""
         self._seed = int(state_dict["seed"])
 
     def _tokenizer(self) -> PreTrainedTokenizerBase:
@@ -300,8 +321,10 @@ class OfflineDataModule(L.LightningDataModule):
                 raise UserError(f"needs {longest} tokens up to the end of an action, and the model reads {positions}")
             return parts
         except UserError as error:
-            rows = (row for row, other in enumerate(read_dataset(self.path, self.task.name)) if other == episode)
-            raise UserError(f"{self.path}: episode {next(rows, '?')}: {error}") from error
+            # Some rows of the file are no part of `episodes`, so the row is looked up in the file.
+            rows = list(read_dataset(self.path, self.task.name))
+            row = rows.index(episode) if episode in rows else "?"
+            raise UserError(f"{self.path}: episode {row}: {error}") from error
 
     def _loader(
         self, episodes: Sequence[Episode], shuffle: bool, generator: torch.Generator | None
@@ -310,13 +333,19 @@ class OfflineDataModule(L.LightningDataModule):
         window = self.window()
         size = self.hparams["consecutive"]
         runs: list[Run] = []
+        n_actions = 0
+        n_observation_tokens = 0
         prepared = episodes if self.spec.prepare is None else self.spec.prepare(episodes)
         for episode, read in zip(episodes, prepared, strict=True):
             parts = _with_returns(self._segments(episode, encoder, window, read), self.spec.returns_gamma)
-            runs += [tuple(parts[first : first + size]) for first in range(0, len(parts), size)]
+            for segment in parts:
+                n_actions += len(segment.col)
+                n_observation_tokens += segment.n_observation_tokens
+            for first in range(0, len(parts), size):
+                runs.append(tuple(parts[first : first + size]))
         together = max(1, self.hparams["batch_size"] // size)
         order: Sampler[int] = RandomSampler(runs, generator=generator) if shuffle else SequentialSampler(runs)
-        parts = [segment for run in runs for segment in run]
+        # The loss of a batch is divided by the tokens that batches have on average (`TokenBatch.scale`).
         world = rank_and_world_size()[1]
         batches = world * math.ceil(math.ceil(len(runs) / world) / together)
         workers = self.hparams["num_workers"]
@@ -332,26 +361,25 @@ class OfflineDataModule(L.LightningDataModule):
                 observations=self.spec.observations,
                 bootstrap=self.spec.bootstrap,
                 after=self.spec.after,
-                expected=(
-                    sum(len(s.col) for s in parts) / batches,
-                    sum(s.n_observation_tokens for s in parts) / batches,
-                ),
+                expected=(n_actions / batches, n_observation_tokens / batches),
             ),
         )
-
-
-def _task(name: str) -> Task:
-    return task(name)
 
 
 def _with_returns(parts: list[Segment], gamma: float | None) -> list[Segment]:
     """Fill in the discounted returns of one episode's segments."""
     if gamma is None:
         return parts
+    # Rewards of later segments count too, so returns are computed over the episode and then cut.
     returns = returns_to_go(np.concatenate([part.reward for part in parts]), gamma)
-    ends = np.cumsum([len(part.reward) for part in parts])[:-1]
-    return [replace(part, return_to_go=g) for part, g in zip(parts, np.split(returns, ends), strict=True)]
+    filled = []
+    start = 0
+    for part in parts:
+        end = start + len(part.reward)
+        filled.append(replace(part, return_to_go=returns[start:end]))
+        start = end
+    return filled
 
 
 def _collate(runs: Sequence[Run], **settings: Any) -> TokenBatch:
-    return collate([segment for run in runs for segment in run], **settings)
+    return collate(list(chain.from_iterable(runs)), **settings)

@@ -1,9 +1,9 @@
-"""Rounds of what the policy has just played, refilled whenever an epoch begins."""
+"""Rounds of episodes of the current policy: collected, prepared by the algorithm, and cut into minibatches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import lightning as L
 import numpy as np
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.replay_buffer import Outcome, ReplayBuffer
-from lmrl.datamodules.spec import BatchSpec, RolloutSource
+from lmrl.datamodules.spec import BatchSpec, Collector
 from lmrl.errors import UserError, check_range
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import segments
@@ -21,24 +21,34 @@ from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = ["OnlineDataModule", "online_datamodule"]
 
-Run: TypeAlias = tuple[ReplayBuffer, range]
-
 _MOST_EMPTY = 20  # rounds in a row that may leave nothing to learn from
 
 
-class OnlineDataModule(OfflineDataModule):
-    """Data that the policy collects itself. Each epoch is a round, and begins with new episodes of the current policy.
+class BufferRun(NamedTuple):
+    """Consecutive segments of one episode in a buffer, which are read together."""
 
-    The callback `RolloutCollection` says how they are played (`set_rollout_source`), the algorithm which episodes of
-    those at hand it learns from, and what is computed once per round (`configure_batches`). Episodes that a failure
-    aborted (`Episode.aborted`) are left out: no buffer, filter, baseline or loss sees them.
+    buffer: ReplayBuffer
+    indices: range
+
+
+class OnlineDataModule(OfflineDataModule):
+    """Data that the policy collects itself: each epoch is a round, and begins with new episodes of the current policy.
+
+    `collect_round` asks the collector for episodes (`register_collector`), has the algorithm prepare them
+    (`BatchSpec.learner`) and keeps them in a buffer. `minibatches` cuts the kept episodes into minibatches. Episodes
+    that a failure aborted (`Episode.aborted`) are left out: no buffer, filter, baseline or loss sees them.
 
     Everything about a round follows from its number and `seed`, and the checkpoint holds the rest: a resumed run
     gives the numbers of one that was never interrupted, wherever in a round the checkpoint was saved.
 
     Processes that train together hold the same rounds and plan the same minibatches, of `batch_size` segments for each
-    of them; each is handed its share. A run resumes from a checkpoint with as many processes as it had.
+    of them; each gets its share. A run resumes from a checkpoint with as many processes as it had.
     """
+
+    #: Number of the current round, from 1; 0 before the first.
+    round = 0
+    #: Minibatches of the current round that were learned from, the one under way included.
+    consumed = 0
 
     def __init__(
         self,
@@ -67,16 +77,16 @@ class OnlineDataModule(OfflineDataModule):
         """
         super().__init__(task, **shared)
         check_range("[1, inf)", epochs=epochs, batches=batches, memory_mb=memory_mb)
-        self._play: RolloutSource | None = None
-        self.round = 0
-        self.consumed = 0
-        self._plan: list[list[Run]] | None = []
-        self._expected = (0.0, 0.0)
+        self.keep_replay = keep_replay
+        self.offline = offline
         self.recorded = ReplayBuffer()
         self.played = ReplayBuffer()
+        self._collector: Collector | None = None
+        self._plan: list[list[BufferRun]] | None = []
+        self._expected = (0.0, 0.0)
 
     def configure_batches(self, spec: BatchSpec) -> None:
-        """Take what the algorithm wants; see `OfflineDataModule.configure_batches`.
+        """Take the requirements of the algorithm; see `OfflineDataModule.configure_batches`.
 
         Raises:
             UserError: if it prepares recorded episodes, which this datamodule does not have.
@@ -85,25 +95,39 @@ class OnlineDataModule(OfflineDataModule):
             raise UserError("an algorithm that prepares recorded episodes needs an offline datamodule")
         self.spec = spec
 
-    def set_rollout_source(self, play: RolloutSource) -> None:
-        """Say who plays rounds."""
-        self._play = play
+    @property
+    def minibatch_size(self) -> int:
+        """Segments in a minibatch of one process."""
+        return int(self.hparams["batch_size"])
+
+    def register_collector(self, collector: Collector) -> None:
+        """Set the object that collects rounds; the callback `RolloutCollection` registers itself."""
+        self._collector = collector
+
+    def start_minibatch(self) -> None:
+        """Count the next minibatch of the round as learned from; `RolloutCollection` calls it before each one."""
+        self.consumed += 1
 
     def prepare_data(self) -> None:
         """Generate the task's own dataset if it is needed and not there yet."""
-        if self.hparams["offline"]:
+        if self.offline:
             super().prepare_data()
 
     def setup(self, stage: str) -> None:
         """Read the recorded episodes, if they are needed."""
-        if self.hparams["offline"]:
+        if self.offline:
             super().setup(stage)
-        rank, _ = rank_and_world_size()
-        folder = None if self.trainer is None else Path(self.trainer.default_root_dir) / f"replay{rank or ''}"
+        recorded_folder = None
+        played_folder = None
+        if self.trainer is not None:
+            # Each process keeps files of its own.
+            rank, _ = rank_and_world_size()
+            folder = Path(self.trainer.default_root_dir) / f"replay{rank or ''}"
+            recorded_folder = folder / "recorded"
+            played_folder = folder / "played"
         limit = self.hparams["memory_mb"] * 2**20
-        self.recorded, self.played = (
-            ReplayBuffer(None if folder is None else folder / name, limit) for name in ("recorded", "played")
-        )
+        self.recorded = ReplayBuffer(recorded_folder, limit)
+        self.played = ReplayBuffer(played_folder, limit)
 
     def train_dataloader(self) -> Any:
         """Minibatches of rounds; with recorded episodes that are no part of a buffer, a second loader next to it.
@@ -111,56 +135,60 @@ class OnlineDataModule(OfflineDataModule):
         Raises:
             UserError: if no callback collects rollouts.
         """
-        if self._play is None:
+        if self._collector is None:
             raise UserError(
-                "OnlineDataModule needs somebody who plays: add the callback lmrl.callbacks.RolloutCollection"
+                "OnlineDataModule needs a callback that collects rounds: add the callback "
+                "lmrl.callbacks.RolloutCollection"
             )
         encoder = self._encoder()
         window = self.window()
-        for episode in self.split()[0] if self.hparams["offline"] and not len(self.recorded) else ():
-            self.recorded.append(self._segments(episode, encoder, window), _outcome(episode))
+        if self.offline and not len(self.recorded):
+            train_episodes, _ = self.split()
+            for episode in train_episodes:
+                self.recorded.append(self._segments(episode, encoder, window), _outcome(episode))
         rounds: DataLoader[TokenBatch] = DataLoader(_Stream(self.minibatches), batch_size=None)
-        if self.hparams["keep_replay"] or not self.hparams["offline"]:
+        if self.keep_replay or not self.offline:
             return rounds
-        beside: DataLoader[TokenBatch] = DataLoader(_Stream(self.recorded_batches), batch_size=None)
-        return CombinedLoader({"round": rounds, "bc": beside}, mode="min_size")
+        recorded: DataLoader[TokenBatch] = DataLoader(_Stream(self.recorded_batches), batch_size=None)
+        return CombinedLoader({"round": rounds, "bc": recorded}, mode="min_size")
 
     def val_dataloader(self) -> Any:
         """None: what is learned from is never the same twice, and play is what counts."""
         return []
 
     def minibatches(self) -> Iterator[TokenBatch]:
-        """The rest of this round, or all of the next one if nothing is left. None if the training has ended already."""
+        """The rest of this round, or all of the next one if nothing is left; nothing if the training has ended."""
         if self.trainer is not None and self.trainer.fit_loop.done:
-            return
+            return  # no step is left that could learn from another round
         if self.consumed >= len(self._planned()):
-            self._next_round()
-        planned = self._planned()
-        for runs in planned[self.consumed :]:
+            self.collect_round()
+        for runs in self._planned()[self.consumed :]:
             yield self._batch(runs, self._expected)
 
-    def recorded_batches(self) -> Iterator[TokenBatch]:
-        """Recorded segments without end; which ones follows from the place in the round."""
-        runs = self._runs(self.recorded, self.recorded.spans())
-        expected = self._expect(runs, len(runs) / self._runs_per_batch())
-        for number in count(self.consumed):
-            chosen = self._draw(1, self.round, number).integers(len(runs), size=self._runs_per_batch())
-            yield self._batch([runs[index] for index in chosen], expected)
+    def collect_round(self) -> None:
+        """Collect the next round, have the algorithm prepare it, and plan its minibatches.
 
-    def _next_round(self) -> None:
-        assert self._play is not None
+        A round that leaves nothing to learn from is skipped with a warning.
+
+        Raises:
+            UserError: if many rounds in a row leave nothing.
+        """
+        assert self._collector is not None
         encoder = self._encoder()
         window = self.window()
         for number in range(self.round + 1, self.round + 1 + _MOST_EMPTY):
-            # The return of an aborted episode is partial: where turns cost, it would look better than the others.
-            episodes = [episode for episode in self._play(number) if len(episode) and not episode.aborted]
+            # Collect. The return of an aborted episode is partial: where turns cost, it would look better than others.
+            collected = self._collector.collect(number)
+            episodes = [episode for episode in collected if len(episode) and not episode.aborted]
             parts = [list(segments(episode, encoder, window)) for episode in episodes]
-            if self.spec.post_rollout is not None:
-                parts = self.spec.post_rollout(episodes, parts)
-            if not self.hparams["keep_replay"]:
+            # Prepare: the algorithm scores the tokens and attaches advantages to them.
+            if self.spec.learner is not None:
+                parts = self.spec.learner.prepare_rollout(episodes, parts)
+            # Keep, in place of the round before or after it.
+            if not self.keep_replay:
                 self.played.clear()
-            for episode, its in zip(episodes, parts, strict=True):
-                self.played.append(its, _outcome(episode))
+            for episode, prepared in zip(episodes, parts, strict=True):
+                self.played.append(prepared, _outcome(episode))
             self.round = number
             self.consumed = 0
             self._plan = None
@@ -172,69 +200,95 @@ class OnlineDataModule(OfflineDataModule):
             rank_zero_warn(f"round {number} is skipped: {why}")
         raise UserError(f"{_MOST_EMPTY} rounds in a row left nothing to learn from; of the last, {why}")
 
-    def _planned(self) -> list[list[Run]]:
+    def recorded_batches(self) -> Iterator[TokenBatch]:
+        """Recorded segments without end; which ones follows from the place in the round."""
+        runs = self._runs(self.recorded, self.recorded.spans())
+        size = self._runs_per_batch()
+        expected = self._expect(runs, len(runs) / size)
+        for number in count(self.consumed):
+            chosen = self._draw(1, self.round, number).integers(len(runs), size=size)
+            yield self._batch([runs[index] for index in chosen], expected)
+
+    def _planned(self) -> list[list[BufferRun]]:
         """The minibatches of this round, nearly equal in size; a function of the buffers and the round's number."""
         if self._plan is None:
             runs = self._chosen()
-            size = self._runs_per_batch()
-            draw = self._draw(0, self.round)
-            wanted = self.hparams["batches"]
+            per_pass = -(-len(runs) // self._runs_per_batch())  # minibatches, rounded up
+            batches = self.hparams["batches"]
+            passes = self.hparams["epochs"] if batches is None else -(-batches // max(1, per_pass))
+            self._expected = self._expect(runs, max(1, per_pass))
             self._plan = []
-            pieces = -(-len(runs) // size)
-            passes = self.hparams["epochs"] if wanted is None else -(-wanted // max(1, pieces))
-            self._expected = self._expect(runs, max(1, pieces))
+            draw = self._draw(0, self.round)
             for _ in range(passes if runs else 0):
-                parts = np.array_split(draw.permutation(len(runs)), pieces)
-                self._plan += [[runs[index] for index in part] for part in parts]
-            self._plan = self._plan[:wanted]
+                # Each pass takes all runs, in another order.
+                order = draw.permutation(len(runs))
+                for part in np.array_split(order, per_pass):
+                    self._plan.append([runs[index] for index in part])
+            self._plan = self._plan[:batches]
         return self._plan
 
-    def _chosen(self) -> list[Run]:
+    def _chosen(self) -> list[BufferRun]:
         """The runs of the episodes at hand that the filter keeps."""
-        buffers = [self.recorded, self.played] if self.hparams["keep_replay"] else [self.played]
-        spans = [(buffer, span) for buffer in buffers for span in buffer.spans()]
-        outcomes = [outcome for buffer in buffers for outcome in buffer.outcomes()]
-        kept = [spans[index] for index in self.spec.filter.choose(outcomes)]
-        return [run for buffer, span in kept for run in self._runs(buffer, [span])]
+        outcomes: list[Outcome] = []
+        spans: list[BufferRun] = []
+        for buffer in [self.recorded, self.played] if self.keep_replay else [self.played]:
+            outcomes += buffer.outcomes()
+            for span in buffer.spans():
+                spans.append(BufferRun(buffer, span))
+        runs = []
+        for index in self.spec.filter.choose(outcomes):
+            runs += self._runs(spans[index].buffer, [spans[index].indices])
+        return runs
 
-    def _runs(self, buffer: ReplayBuffer, spans: Sequence[range]) -> list[Run]:
+    def _runs(self, buffer: ReplayBuffer, spans: Sequence[range]) -> list[BufferRun]:
+        """Cut each episode into runs of `consecutive` segments; its last one may be shorter."""
         size = self.hparams["consecutive"]
-        return [(buffer, span[first : first + size]) for span in spans for first in range(0, len(span), size)]
+        runs = []
+        for span in spans:
+            for first in range(0, len(span), size):
+                runs.append(BufferRun(buffer, span[first : first + size]))
+        return runs
 
-    def _expect(self, runs: Sequence[Run], batches: float) -> tuple[float, float]:
+    def _expect(self, runs: Sequence[BufferRun], batches: float) -> tuple[float, float]:
         """Action and observation tokens per batch, if these runs make this number of batches (over all processes)."""
-        counts = [
-            buffer.token_counts([run for its, run in runs if its is buffer]) for buffer in (self.recorded, self.played)
-        ]
-        n_actions, n_observation_tokens = (sum(column) for column in zip(*counts, strict=True))
+        n_actions = 0
+        n_observation_tokens = 0
+        for buffer in (self.recorded, self.played):
+            counts = buffer.token_counts([run.indices for run in runs if run.buffer is buffer])
+            n_actions += counts[0]
+            n_observation_tokens += counts[1]
         return n_actions / batches, n_observation_tokens / batches
 
     def _runs_per_batch(self) -> int:
         """Return the number of runs per batch over all processes together."""
         _, world = rank_and_world_size()
-        return world * max(1, int(self.hparams["batch_size"]) // int(self.hparams["consecutive"]))
+        return world * max(1, self.minibatch_size // int(self.hparams["consecutive"]))
 
     def _draw(self, *key: int) -> np.random.Generator:
+        # A generator for each purpose and round: nothing about earlier draws has to be saved.
         return np.random.default_rng([self.seed, *key])
 
-    def _batch(self, runs: Sequence[Run], expected: tuple[float, float]) -> TokenBatch:
+    def _batch(self, runs: Sequence[BufferRun], expected: tuple[float, float]) -> TokenBatch:
         """This process's share of a minibatch; if there are fewer runs than processes, rows with nothing to learn."""
         rank, world = rank_and_world_size()
         mine = runs[rank::world]
-        pad = self._tokenizer().pad_token_id or 0
-        parts = [buffer[index] for buffer, run in mine or runs[:1] for index in run]
-        spec = self.spec
+        parts = []
+        for run in mine or runs[:1]:
+            for index in run.indices:
+                parts.append(run.buffer[index])
+        # Lightning averages over processes, so each divides by its share of the expected tokens.
         share = (expected[0] / world, expected[1] / world)
-        batch = collate(parts, pad, spec.observations, spec.bootstrap, share, spec.after)
+        pad = self._tokenizer().pad_token_id or 0
+        batch = collate(parts, pad, self.spec.observations, self.spec.bootstrap, share, self.spec.after)
         return batch if mine else batch.without_targets()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the current round and the progress within it."""
-        own = {"round": self.round, "consumed": self.consumed, "played": self.played.state_dict()}
-        return {**super().state_dict(), **own}
+        state = super().state_dict()
+        return {**state, "round": self.round, "consumed": self.consumed, "played": self.played.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a run was saved."""
+        """Resume where a run was saved."""
         super().load_state_dict(state_dict)
         self.round = int(state_dict["round"])
         self.consumed = int(state_dict["consumed"])

@@ -19,7 +19,7 @@ _LEAST = 1024  # entries that are made room for at the beginning
 
 
 class Column:
-    """Append and slice. Up to ``limit`` bytes it lies in memory, beyond that in a file mapped into memory.
+    """A vector that grows. Up to ``limit`` bytes it lies in memory, beyond that in a file mapped into memory.
 
     Args:
         dtype: of the entries.
@@ -76,9 +76,9 @@ class Column:
             self._room[: self._used] = kept
 
 
-# what follows a segment: nothing, the next segment, a context of its own
+# What follows a segment: nothing, the next segment, or a context of its own.
 _ENDS = 0
-_GOES_ON = 1
+_CONTINUES = 1
 _IS_CUT = 2
 
 
@@ -89,14 +89,14 @@ class Outcome:
     total_reward: float
     success: bool
     group: int = -1
-    """Episodes of a round with this number began alike (`lmrl.callbacks.RolloutCollection`); -1: it has no such kin."""
+    """Episodes of a round with this number began alike (`lmrl.callbacks.RolloutCollection`); -1: it has no group."""
 
 
 class ReplayBuffer:
     """Episodes as segments, in the order in which they came. A segment comes back as it was put in.
 
-    A context that the next segment begins with is stored once. In memory a million tokens that are read take 4 MB,
-    a million that are said 8 MB more, and 4 MB more for each number that an algorithm attached to them.
+    A context that the next segment begins with is stored once. In memory a million tokens take 4 MB, a million action
+    tokens 8 MB more, and 4 MB more for each number that an algorithm attached to them.
 
     Args:
         folder: where vectors go that outgrow their share of memory; None keeps all in memory.
@@ -122,7 +122,9 @@ class ReplayBuffer:
         }
         self._folder = folder
         self._limit = limit
-        self._columns = {name: self._column(name, dtype) for name, dtype in types.items()}
+        self._columns: dict[str, Column] = {}
+        for name, dtype in types.items():
+            self._columns[name] = self._column(name, dtype)
         self._attached: dict[str, Column] = {}  # per action token, under the names that the algorithm gave
 
     def __len__(self) -> int:
@@ -131,70 +133,87 @@ class ReplayBuffer:
 
     def append(self, parts: Sequence[Segment], outcome: Outcome) -> None:
         """Add the segments of one episode."""
+        columns = self._columns
         last = len(parts) - 1
-        add = {name: column.extend for name, column in self._columns.items()}
         for number, part in enumerate(parts):
-            add["ids"](part.ids)
-            add["col"](part.col)
-            add["reward"](part.reward)
-            add["turn_end"](part.turn_end)
-            add["new_col"]([part.new_col])
-            follows = _ENDS if part.next_ids is None else _IS_CUT if number == last else _GOES_ON
-            if follows == _IS_CUT:
-                add["next_ids"](part.next_ids)  # type: ignore[arg-type]
-            add["follows"]([follows])
+            columns["ids"].extend(part.ids)
+            columns["col"].extend(part.col)
+            columns["reward"].extend(part.reward)
+            columns["turn_end"].extend(part.turn_end)
+            columns["new_col"].extend([part.new_col])
+            if part.next_ids is None:
+                columns["follows"].extend([_ENDS])
+            elif number < last:  # the context that follows is the beginning of the next segment
+                columns["follows"].extend([_CONTINUES])
+            else:
+                columns["follows"].extend([_IS_CUT])
+                columns["next_ids"].extend(part.next_ids)
             for name, values in part.columns.items():
                 self._attached_column(name).extend(values)
-            for end, column in (("ids_end", "ids"), ("col_end", "col"), ("next_end", "next_ids")):
-                add[end]([len(self._columns[column])])
-        add["last"]([len(self)])
-        add["total_reward"]([outcome.total_reward])
-        add["success"]([outcome.success])
-        add["group"]([outcome.group])
+            # Where the entries of this segment end; they begin where those of the segment before end.
+            columns["ids_end"].extend([len(columns["ids"])])
+            columns["col_end"].extend([len(columns["col"])])
+            columns["next_end"].extend([len(columns["next_ids"])])
+        columns["last"].extend([len(self)])
+        columns["total_reward"].extend([outcome.total_reward])
+        columns["success"].extend([outcome.success])
+        columns["group"].extend([outcome.group])
 
     def outcomes(self) -> list[Outcome]:
         """Return the outcomes of all episodes."""
-        columns = (self._columns[name].values().tolist() for name in ("total_reward", "success", "group"))
-        return [Outcome(total, bool(success), group) for total, success, group in zip(*columns, strict=True)]
+        totals = self._columns["total_reward"].values().tolist()
+        successes = self._columns["success"].values().astype(bool).tolist()
+        groups = self._columns["group"].values().tolist()
+        return list(map(Outcome, totals, successes, groups))
 
     def spans(self) -> list[range]:
         """The segments of each episode."""
-        last = self._columns["last"].values().tolist()
-        return [range(first, end) for first, end in zip([0, *last], last, strict=False)]
+        ends = self._columns["last"].values().tolist()
+        return list(map(range, [0, *ends], ends))
 
     def token_counts(self, spans: Sequence[range]) -> tuple[int, int]:
         """Numbers of action tokens and of observation tokens in all segments of some spans."""
-        bounds = np.asarray([(span.start, span.stop) for span in spans], dtype=np.int64).reshape(-1, 2).T
-        ids, actions = (np.diff(self._columns[name].values(), prepend=0) for name in ("ids_end", "col_end"))
-        # As `Segment.n_observation_tokens`.
+        starts = np.array([span.start for span in spans], dtype=np.int64)
+        stops = np.array([span.stop for span in spans], dtype=np.int64)
+        # Per segment, as `Segment.n_observation_tokens` counts them.
+        ids = np.diff(self._columns["ids_end"].values(), prepend=0)
+        actions = np.diff(self._columns["col_end"].values(), prepend=0)
         observed = ids - 1 - np.maximum(self._columns["new_col"].values() - 1, 0) - actions
-        totals = (np.concatenate([[0], np.cumsum(counts)])[bounds] for counts in (actions, observed))
-        n_actions, n_observation_tokens = (int((ends - starts).sum()) for starts, ends in totals)
-        return n_actions, n_observation_tokens
+        # Differences of running sums are the sums within each span.
+        actions_before = np.concatenate([[0], self._columns["col_end"].values()])
+        observed_before = np.concatenate([[0], np.cumsum(observed)])
+        n_actions = (actions_before[stops] - actions_before[starts]).sum()
+        n_observation_tokens = (observed_before[stops] - observed_before[starts]).sum()
+        return int(n_actions), int(n_observation_tokens)
 
     def __getitem__(self, index: int) -> Segment:
         """One segment."""
         ids = self._part("ids", "ids_end", index)
-        said = self._bounds("col_end", index)
-        col = self._columns["col"].values(*said)
+        start, stop = self._bounds("col_end", index)  # of its action tokens
+        col = self._columns["col"].values(start, stop)
         follows = int(self._columns["follows"].values(index, index + 1)[0])
         following = None
         if follows == _IS_CUT:
             following = self._part("next_ids", "next_end", index)
-        elif follows == _GOES_ON:
-            following = self._part("ids", "ids_end", index + 1)
-            following = following[: int(self._columns["col"].values(said[1], said[1] + 1)[0]) + 1]
+        elif follows == _CONTINUES:
+            # The next segment up to its first action token, whose column comes right after those of this segment.
+            next_col = int(self._columns["col"].values(stop, stop + 1)[0])
+            following = self._part("ids", "ids_end", index + 1)[: next_col + 1]
+        attached = {}
+        for name, column in self._attached.items():
+            if len(column):  # cleared ones stay, with their room
+                attached[name] = column.values(start, stop)
         return Segment(
             ids=ids,
             col=col,
             token=ids[col + 1],
-            reward=self._columns["reward"].values(*said),
-            turn_end=self._columns["turn_end"].values(*said),
+            reward=self._columns["reward"].values(start, stop),
+            turn_end=self._columns["turn_end"].values(start, stop),
             next_ids=following,
             key=as_key(ids),
             next_key=b"" if following is None else as_key(following),
             new_col=int(self._columns["new_col"].values(index, index + 1)[0]),
-            columns={name: column.values(*said) for name, column in self._attached.items() if len(column)},
+            columns=attached,
         )
 
     def clear(self) -> None:
@@ -216,8 +235,8 @@ class ReplayBuffer:
         missing = sorted(self._columns.keys() - saved.keys())
         if missing:
             raise UserError(
-                f"the replay buffer in the checkpoint is of an earlier version and lacks {', '.join(missing)}; begin "
-                "the run anew with --overwrite, or go on with the version that wrote it"
+                f"the replay buffer in the checkpoint is of an earlier version and lacks {', '.join(missing)}; restart "
+                "the run with --overwrite, or resume it with the version that wrote it"
             )
         self.clear()
         for name, column in self._columns.items():
@@ -234,8 +253,8 @@ class ReplayBuffer:
         return self._attached[name]
 
     def _bounds(self, end: str, index: int) -> tuple[int, int]:
-        start, stop = (0, *self._columns[end].values(max(0, index - 1), index + 1).tolist())[-2:]
-        return start, stop
+        ends = self._columns[end].values()
+        return (0 if index == 0 else int(ends[index - 1])), int(ends[index])
 
     def _part(self, column: str, end: str, index: int) -> NDArray[Any]:
         return self._columns[column].values(*self._bounds(end, index))

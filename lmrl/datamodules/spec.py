@@ -6,21 +6,12 @@ from typing import Protocol, TypeAlias
 
 from transformers import PreTrainedTokenizerBase
 
+from lmrl.datamodules.replay_buffer import Outcome
 from lmrl.errors import UserError, check_range
 from lmrl.tokens.segments import Segment
 from lmrl.types import Episode
 
-__all__ = ["BatchSpec", "Filter", "PostRollout", "Prepare", "RolloutSource"]
-
-
-class _Outcome(Protocol):
-    """What is asked about an episode."""
-
-    @property
-    def total_reward(self) -> float: ...
-
-    @property
-    def success(self) -> bool: ...
+__all__ = ["BatchSpec", "Collector", "Filter", "Prepare", "RolloutLearner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +40,35 @@ class Filter:
             raise UserError(f"{self} keeps none of {len(episodes)} episodes: there is nothing to train on")
         return [episodes[index] for index in chosen]
 
-    def choose(self, outcomes: Sequence[_Outcome]) -> list[int]:
+    def choose(self, outcomes: Sequence[Episode | Outcome]) -> list[int]:
         """Indices of what is kept, in order; there may be none."""
-        kept = [n for n, e in enumerate(outcomes) if e.success or not self.success]
-        kept = [n for n in kept if self.min_return is None or outcomes[n].total_reward >= self.min_return]
+        kept = []
+        for index, outcome in enumerate(outcomes):
+            if self.success and not outcome.success:
+                continue
+            if self.min_return is None or outcome.total_reward >= self.min_return:
+                kept.append(index)
         if self.top_fraction is None or not kept:
             return kept
-        best = sorted(kept, key=lambda n: -outcomes[n].total_reward)
+        # Sorting is stable, so the earlier ones of equal returns come first.
+        best = sorted(kept, key=lambda index: -outcomes[index].total_reward)
         return sorted(best[: max(1, int(self.top_fraction * len(kept)))])
 
 
-RolloutSource: TypeAlias = Callable[[int], list[Episode]]
-"""Plays the round of a number, with the weights of now."""
+class Collector(Protocol):
+    """Collects rounds of episodes: `lmrl.callbacks.RolloutCollection`."""
 
-PostRollout: TypeAlias = Callable[[Sequence[Episode], Sequence[list[Segment]]], list[list[Segment]]]
-"""Episodes of a round and the segments of each, to the same segments with columns for the loss (`Segment.columns`)."""
+    def collect(self, number: int) -> list[Episode]:
+        """The episodes of a round, played with the present weights, by the number of the round, from 1."""
+        ...
+
+
+class RolloutLearner(Protocol):
+    """An algorithm that prepares rounds before it learns from them: `lmrl.modules.policy_gradient.PolicyGradient`."""
+
+    def prepare_rollout(self, episodes: Sequence[Episode], segments: Sequence[list[Segment]]) -> list[list[Segment]]:
+        """The segments of each episode of a round with the columns that the loss reads (`Segment.columns`)."""
+        ...
 
 
 Prepare: TypeAlias = Callable[[Sequence[Episode]], Sequence[Episode]]
@@ -90,5 +95,6 @@ class BatchSpec:
     """Applied to the recorded episodes, those for validation too, before they become segments; None leaves them."""
     observations: bool = False
     """Whether observation tokens are indexed (`TokenBatch.observation_state`)."""
-    post_rollout: PostRollout | None = None
-    """Applied once to each round that is played; None learns from rounds as they are."""
+    learner: RolloutLearner | None = None
+    """The module whose `prepare_rollout` is applied once to each round, which must be sampled at temperature 1; None
+    learns from rounds as they are."""

@@ -12,15 +12,9 @@ from lmrl.partners import partner_episodes
 from lmrl.tokens.encoding import Window
 
 __all__ = [
-    "CarDealerDataModule",
-    "ChessDataModule",
-    "GuessCityDataModule",
-    "MazeDataModule",
-    "PartnerDataModule",
-    "TextNavDataModule",
-    "TwentyQuestionsDataModule",
-    "WordleDataModule",
-]
+    "CarDealerDataModule", "ChessDataModule", "GuessCityDataModule", "MazeDataModule", "PartnerDataModule",
+    "TextNavDataModule", "TwentyQuestionsDataModule", "WordleDataModule",
+]  # fmt: skip
 
 
 class MazeDataModule(OfflineDataModule):
@@ -94,20 +88,24 @@ class PartnerDataModule(OfflineDataModule):
         """
         super().__init__(task, **shared)
         if self.hparams["rendering"] != "text":
-            raise UserError("rendering must be text here: second speakers read prompts of their own")
+            raise UserError("rendering must be text here: partners read prompts of their own")
         if not isinstance(make(self.task.name), DialogueEnv):
-            raise UserError(f"task must be one with a second speaker, got {task!r}")
+            raise UserError(f"task must be one with a partner, got {task!r}")
 
     def setup(self, stage: str) -> None:
-        """Read the episodes and turn them round."""
+        """Read the episodes and make the partner's side of each."""
         if self.episodes:
             return
         super().setup(stage)
         recorded = read_metadata(self.path).get("env", {})
-        given = {**(self.hparams["env"] or {}), "partner": None}
+        given = {**(self.env or {}), "partner": None}
         env = make(self.task.name, **recorded_arguments(self.task.name, recorded, given, str(self.path)))
         assert isinstance(env, DialogueEnv)
-        self.episodes = [said for e in self.episodes for said in partner_episodes(partner_pairs(env, e))]
+        # The partner becomes the one who acts: its texts are the actions, what it heard the observations.
+        turned = []
+        for episode in self.episodes:
+            turned += partner_episodes(partner_pairs(env, episode))
+        self.episodes = turned
 
     def window(self) -> Window:
         """All that the partner is asked."""

@@ -9,7 +9,6 @@ import struct
 import warnings
 from collections.abc import Mapping
 from io import BytesIO
-from itertools import count
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -29,22 +28,10 @@ from lmrl.models.lora import ADAPTER_CONFIG
 from lmrl.models.zoo import is_zoo, zoo_policy
 
 __all__ = [
-    "check_archive",
-    "check_checkpoint",
-    "check_plain",
-    "has_run",
-    "is_checkpoint",
-    "is_sharded_checkpoint",
-    "read_checkpoint",
-    "read_shards",
-    "resolve_checkpoint",
-    "resolve_pretrained",
-    "resolve_run",
-    "set_aside",
-    "steps_of",
-    "unreadable",
-    "weights_of",
-]
+    "check_archive", "check_checkpoint", "check_plain", "has_run", "is_checkpoint", "is_sharded_checkpoint",
+    "read_checkpoint", "read_shards", "resolve_checkpoint", "resolve_pretrained", "resolve_run", "set_aside",
+    "steps_of", "unreadable", "weights_of",
+]  # fmt: skip
 
 _CONTENTS = ".metadata"
 _REST = "meta.pt"
@@ -72,11 +59,12 @@ class _PlainUnpickler(pickle.Unpickler):
 
 class _PlainReader(FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        found: Metadata = _PlainUnpickler(BytesIO((Path(self.path) / _CONTENTS).read_bytes())).load()
-        return found
+        metadata: Metadata = _PlainUnpickler(BytesIO((Path(self.path) / _CONTENTS).read_bytes())).load()
+        return metadata
 
 
 class _PlainPlanner(DefaultLoadPlanner):
+    # Plain values lie next to the tensors as bytes, which torch's own planner would unpickle.
     def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
         assert read_item.type == LoadItemType.BYTE_IO
         self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
@@ -102,18 +90,21 @@ def read_shards(folder: Path, *, weights: bool, allow_pickle: bool) -> dict[str,
     if not weights:
         return content
     reader = FileSystemReader(folder) if allow_pickle else _PlainReader(folder)
-    entries = _entries(reader)
-    on_disk = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-    tensors = [entry for entry in entries.values() if isinstance(entry, TensorStorageMetadata)]
-    if sum(entry.size.numel() * entry.properties.dtype.itemsize for entry in tensors) > on_disk:
+    tensors: dict[str, TensorStorageMetadata] = {}
+    num_bytes = 0
+    for name, entry in _entries(reader).items():
+        if isinstance(entry, TensorStorageMetadata):
+            tensors[name] = entry
+            num_bytes += entry.size.numel() * entry.properties.dtype.itemsize
+    # Checked before memory is allocated: a damaged table could ask for any amount of it.
+    if num_bytes > sum(path.stat().st_size for path in folder.iterdir() if path.is_file()):
         raise UserError(f"{folder} is damaged: its table of contents names more than its files hold")
-    found = {
-        name.removeprefix(_WEIGHTS): torch.empty(entry.size, dtype=entry.properties.dtype)
-        for name, entry in entries.items()
-        if name.startswith(_WEIGHTS) and isinstance(entry, TensorStorageMetadata)
-    }
-    _load({_WEIGHTS.removesuffix("."): found}, reader, DefaultLoadPlanner())
-    return {**content, "state_dict": found}
+    state_dict = {}
+    for name, entry in tensors.items():
+        if name.startswith(_WEIGHTS):
+            state_dict[name.removeprefix(_WEIGHTS)] = torch.empty(entry.size, dtype=entry.properties.dtype)
+    _load({_WEIGHTS.removesuffix("."): state_dict}, reader, DefaultLoadPlanner())
+    return {**content, "state_dict": state_dict}
 
 
 def check_plain(folder: Path) -> None:
@@ -133,7 +124,8 @@ def _load(into: dict[str, Any], reader: FileSystemReader, planner: LoadPlanner) 
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is enough
         try:
             load(into, storage_reader=reader, planner=planner, no_dist=True)
-        except CheckpointException as error:  # is no Exception, and hides what happened
+        except CheckpointException as error:
+            # It is no Exception, and hides the error behind the number of its rank.
             raise next(iter(error.failures.values()))[0] from error
 
 
@@ -153,7 +145,7 @@ def read_checkpoint(file: Path, allow_pickle: bool = False, *, weights: bool = F
     Args:
         file: of a run, or a folder of shards; ours hold tensors and plain values only.
         allow_pickle: also read one that holds other objects. That can run any code: only for files that you trust.
-        weights: of a folder of shards, also read the weights (never the optimizer); a file is read as a whole.
+        weights: of a folder of shards, also read the weights (never the optimizer); a file is always read completely.
 
     Raises:
         UserError: if it is damaged, holds pickled objects and that was not allowed, or is something else.
@@ -168,7 +160,7 @@ def read_checkpoint(file: Path, allow_pickle: bool = False, *, weights: bool = F
 
 
 def steps_of(file: Path, allow_pickle: bool = False) -> int:
-    """After how many optimizer steps a checkpoint of Lightning was written, also one of another module than ours.
+    """The number of optimizer steps before a checkpoint of Lightning was written, also of another module than ours.
 
     Raises:
         UserError: as `read_checkpoint`.
@@ -189,17 +181,17 @@ def _content(file: Path, weights: bool, allow_pickle: bool) -> dict[str, Any]:
 
 
 def check_archive(file: Path) -> None:
-    """Make sure that a checkpoint in one file is what was written, by the checksums of its parts, which torch ignores.
+    """Verify the checksums in a checkpoint of one file, which torch ignores.
 
     Raises:
         UserError: naming the part that is damaged.
     """
     try:
         with ZipFile(file) as archive:
-            # What torch writes is not compressed: a small file cannot become a large one.
-            packed = [part.filename for part in archive.infolist() if part.compress_type != ZIP_STORED]
-            if packed:
-                raise UserError(f"{file} is not a checkpoint of lmrl: its part {packed[0]!r:.80} is compressed")
+            # torch does not compress, and a small compressed file could become a large one.
+            for part in archive.infolist():
+                if part.compress_type != ZIP_STORED:
+                    raise UserError(f"{file} is not a checkpoint of lmrl: its part {part.filename!r:.80} is compressed")
             damaged = archive.testzip()
     except (BadZipFile, ValueError, EOFError, NotImplementedError, OverflowError, struct.error) as error:
         if isinstance(error, UserError):
@@ -210,7 +202,7 @@ def check_archive(file: Path) -> None:
 
 
 def check_checkpoint(path: Path, allow_pickle: bool) -> None:
-    """Make sure that a checkpoint is whole, and that a folder of shards may be read; single files say so themselves.
+    """Make sure that a checkpoint is complete, and that a folder of shards may be read without running code.
 
     Raises:
         UserError: there is no checkpoint, it is damaged, or it holds pickled objects and that was not allowed.
@@ -235,14 +227,14 @@ def unreadable(file: object, error: Exception) -> UserError:
             f"{file} holds pickled objects, which can run any code when they are read; if you trust where it comes "
             "from, say so with allow_pickle (--allow_pickle)"
         )
-    said = f"{type(error).__name__}: {in_one_line(error)}"
-    said = "no weights and plain values" if isinstance(error, UnpicklingError) else said
-    return UserError(f"{file} is not a checkpoint of lmrl, or is damaged ({said})")
+    reason = f"{type(error).__name__}: {in_one_line(error)}"
+    if isinstance(error, UnpicklingError):  # whose message is about torch's options
+        reason = "no weights and plain values"
+    return UserError(f"{file} is not a checkpoint of lmrl, or is damaged ({reason})")
 
 
 RUN_FILES = ("last.ckpt", "best.ckpt", "last", "best", "metrics.csv", "evaluation", "evaluation_last")
 """Of these, one is enough for a folder to hold a run: weights, learning curves or scores."""
-_KEPT = ("best", "last")
 
 
 def resolve_checkpoint(path: str | Path) -> Path:
@@ -254,9 +246,9 @@ def resolve_checkpoint(path: str | Path) -> Path:
     path = Path(path)
     if is_checkpoint(path):
         return path
-    for name in _KEPT:
-        if is_checkpoint(path / f"{name}.ckpt"):
-            return path / f"{name}.ckpt"
+    for name in ("best.ckpt", "last.ckpt"):
+        if is_checkpoint(path / name):
+            return path / name
     if path.suffix == ".ckpt":
         raise UserError(f"there is no checkpoint {path}; make it with: {_command(path.parent)}")
     raise UserError(f"there is no best.ckpt or last.ckpt in {path}; make them with: {_command(path)}")
@@ -279,8 +271,8 @@ def weights_of(path: str | Path, allow_pickle: bool = False) -> str | None:
     Raises:
         UserError: if there is none, or it cannot be read.
     """
-    found = resolve_run(path)
-    entry = read_manifest(found) if (found / MANIFEST).is_file() else read_checkpoint(found, allow_pickle)["lmrl"]
+    path = resolve_run(path)
+    entry = read_manifest(path) if (path / MANIFEST).is_file() else read_checkpoint(path, allow_pickle)["lmrl"]
     weights = entry.get("made_with", {}).get("weights")
     return None if weights is None else str(weights)
 
@@ -300,8 +292,10 @@ def set_aside(folder: Path) -> Path | None:
         return None
     kept = folder.parent / ".earlier"
     kept.mkdir(exist_ok=True)
-    names = (kept / f"{folder.name}-{number}" for number in count(1))
-    return folder.rename(next(name for name in names if not name.exists()))
+    number = 1
+    while (kept / f"{folder.name}-{number}").exists():
+        number += 1
+    return folder.rename(kept / f"{folder.name}-{number}")
 
 
 def resolve_pretrained(name: str) -> str:
@@ -313,9 +307,10 @@ def resolve_pretrained(name: str) -> str:
     if is_zoo(name):
         return str(zoo_policy(name).folder)
     path = Path(name)
-    for folder in (path, *(path / kept for kept in _KEPT)):
-        if any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
+    for folder in (path, path / "best", path / "last"):
+        if (folder / "config.json").is_file() or (folder / ADAPTER_CONFIG).is_file():
             return str(folder)
+    # A hub id is OWNER/NAME at most.
     is_path = path.exists() or path.is_absolute() or name.startswith((".", "runs/")) or len(path.parts) > 2
     if is_path:
         raise UserError(f"pretrained: there is no trained model in {name!r}; make it with: {_command(path)}")
@@ -323,5 +318,6 @@ def resolve_pretrained(name: str) -> str:
 
 
 def _command(run: Path) -> str:
-    task, algorithm = (*run.parts[-2:], "TASK", "ALGORITHM")[:2] if len(run.parts) > 1 else ("TASK", "ALGORITHM")
-    return f"lmrl fit --config configs/{task}/{algorithm}.yaml"
+    """Return the command that trains the run of a folder ``TASK/ALGORITHM``."""
+    name = "/".join(run.parts[-2:]) if len(run.parts) > 1 else "TASK/ALGORITHM"
+    return f"lmrl fit --config configs/{name}.yaml"

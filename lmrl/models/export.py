@@ -28,19 +28,12 @@ from lmrl.models.lora import add_lora, has_lora, merged, save_adapter, with_weig
 from lmrl.utils.files import check_may_replace, json_of_file, parse_json, replacing_folder
 
 __all__ = [
-    "MANIFEST",
-    "VALUES_FILE",
-    "Values",
-    "check_replaceable",
-    "export",
-    "export_for_reload",
-    "exported_values",
-    "load_values",
-    "read_manifest",
-]
+    "MANIFEST", "VALUES_FILE", "Values", "check_replaceable", "export", "export_for_reload", "exported_values",
+    "load_values", "read_manifest",
+]  # fmt: skip
 
 MANIFEST = "lmrl.json"
-"""What an export is of, and the names of its files: it tells a folder that an export made from any other."""
+"""The file that describes an export and lists its files; only folders that an export made have it."""
 VALUES_FILE = "value_heads.safetensors"
 _SETTINGS = "lmrl"  # key of the settings in the file's metadata
 
@@ -75,24 +68,23 @@ def export(
         UserError: as `check_replaceable`.
     """
     check_replaceable(folder)
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it saves often, and the bar would tear that of the training
+    # The progress bar of each save would tear that of the training.
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if weights is not None and has_lora(model):
         model = with_weights(model, weights)
         weights = None
     with replacing_folder(folder) as new:
         if base is None:
-            whole = merged(model) if has_lora(model) else model
-            whole.save_pretrained(new, state_dict=None if weights is None else dict(weights))
+            plain = merged(model) if has_lora(model) else model
+            plain.save_pretrained(new, state_dict=None if weights is None else dict(weights))
         else:
             save_adapter(model, new, base)
         generation.save_pretrained(new)
         _save_tokenizer(tokenizer, new)
         (new / "README.md").write_text(card, encoding="utf-8")
         if values:
-            weights = {name: tensor.detach().cpu().contiguous() for name, tensor in values.items()}
-            save_file(weights, new / VALUES_FILE, metadata={"format": "pt", _SETTINGS: json.dumps(settings)})
-        manifest = {**(about or {}), "files": sorted([MANIFEST, *(entry.name for entry in new.iterdir())])}
-        (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+            _save_tensors(values, new / VALUES_FILE, {_SETTINGS: json.dumps(settings)})
+        _write_manifest(new, about or {})
 
 
 def export_for_reload(
@@ -121,24 +113,36 @@ def export_for_reload(
         weights = None
     tensors = dict(model.state_dict() if weights is None else weights)
     for layer in (model.get_input_embeddings(), model.get_output_embeddings()):  # type: ignore[no-untyped-call]
-        names = [name for name, own in model.named_parameters(remove_duplicate=False) if own is layer.weight]
-        here = next(name for name in names if name in tensors)
-        tensors |= {name: tensors[here].clone() for name in names}
+        # A state dict in shards may lack one of two names of a tied weight.
+        names = [
+            name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter is layer.weight
+        ]
+        weight = next(tensors[name] for name in names if name in tensors)
+        for name in names:
+            tensors[name] = weight.clone()
     config = deepcopy(model.config)
     config.tie_word_embeddings = False
     config.dtype = model.dtype
     config.architectures = [type(model).__name__.removeprefix("FSDP")]  # as classes of models in shards are called
     with replacing_folder(folder) as new:
-        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(plain, new / "model.safetensors", metadata={"format": "pt"})
+        _save_tensors(tensors, new / "model.safetensors", {})
         config.save_pretrained(new)
         _save_tokenizer(tokenizer, new)
-        files = sorted([MANIFEST, *(entry.name for entry in new.iterdir())])
-        (new / MANIFEST).write_text(json.dumps({"files": files}, indent=2) + "\n", encoding="utf-8")
+        _write_manifest(new, {})
+
+
+def _save_tensors(tensors: Mapping[str, Tensor], file: Path, metadata: Mapping[str, str]) -> None:
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(plain, file, metadata={"format": "pt", **metadata})
+
+
+def _write_manifest(folder: Path, about: Mapping[str, Any]) -> None:
+    files = sorted([MANIFEST, *(entry.name for entry in folder.iterdir())])
+    (folder / MANIFEST).write_text(json.dumps({**about, "files": files}, indent=2) + "\n", encoding="utf-8")
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the tokenizer so that `generate` can go on from a padded batch: padding is on the left.
+    """Write the tokenizer so that `generate` can continue a padded batch: padding is on the left.
 
     A tokenizer without a padding token, as GPT-2's, pads with the token that ends a text.
     """
@@ -161,8 +165,8 @@ def check_replaceable(folder: Path, inputs: Iterable[Path] = ()) -> None:
     Raises:
         UserError: as `lmrl.utils.files.check_may_replace`.
     """
-    own = read_manifest(folder).get("files", ()) if folder.is_dir() else ()
-    check_may_replace(folder, own, "export", inputs=inputs)
+    files = read_manifest(folder).get("files", ()) if folder.is_dir() else ()
+    check_may_replace(folder, files, "export", inputs=inputs)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -174,19 +178,21 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     file = folder / MANIFEST
     if not file.is_file():
         return {}
-    found = json_of_file(file)
+    manifest = json_of_file(file)
     for key, kind in (("files", list), ("hyper_parameters", dict), ("made_with", dict), ("class", str)):
-        if not isinstance(found.get(key, kind()), kind) or "files" not in found:
+        if not isinstance(manifest.get(key, kind()), kind) or "files" not in manifest:
             raise UserError(f"{file}: not written by an export ({key}); export the folder again")
-    return found
+    return manifest
 
 
 def exported_values(folder: str) -> dict[str, Tensor]:
-    """The value weights beside an exported model; empty if it has none (or is no folder)."""
+    """The value weights next to an exported model; empty if it has none (or is no folder)."""
     file = Path(folder) / VALUES_FILE
-    found = read_tensors(file) if file.is_file() else {}
-    # float16 saves room in a file, and values are computed in float32.
-    return {name: tensor.float() if tensor.dtype is torch.float16 else tensor for name, tensor in found.items()}
+    weights = read_tensors(file) if file.is_file() else {}
+    for name, tensor in weights.items():
+        if tensor.dtype is torch.float16:  # which saves room in a file; values are computed in float32
+            weights[name] = tensor.float()
+    return weights
 
 
 class Values(NamedTuple):
@@ -212,24 +218,21 @@ def load_values(folder: str | Path) -> Values:
     file = Path(folder) / VALUES_FILE
     settings = parse_json(tensor_metadata(file).get(_SETTINGS, "{}"), f"{file}, metadata {_SETTINGS!r}")
     try:
-        return _values(folder, weights, settings)
+        # Names are PART.REST, or q_heads.NUMBER.REST.
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in weights.items():
+            part, _, rest = name.partition(".")
+            if part == "q_heads":
+                number, _, rest = rest.partition(".")
+                part = f"{part}.{number}"
+            parts.setdefault(part, {})[rest] = tensor
+        trunk = _trunk(folder, parts["trunk"], settings.get("lora")).requires_grad_(False).train(False)
+        heads = tuple(_head(parts[name]) for name in sorted(parts) if name.startswith("q_heads."))
+        return Values(trunk, heads, settings)
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         if isinstance(error, UserError) or getattr(error, "errno", None) is not None:
             raise
         raise damaged(file, error) from error
-
-
-def _values(folder: str | Path, weights: Mapping[str, Tensor], settings: dict[str, Any]) -> Values:
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in weights.items():
-        part, _, rest = name.partition(".")
-        if part == "q_heads":
-            number, _, rest = rest.partition(".")
-            part = f"{part}.{number}"
-        parts.setdefault(part, {})[rest] = tensor
-    trunk = _trunk(folder, parts["trunk"], settings.get("lora"))
-    heads = tuple(_head(parts[name]) for name in sorted(parts) if name.startswith("q_heads."))
-    return Values(trunk.requires_grad_(False).train(False), heads, settings)
 
 
 def _trunk(folder: str | Path, weights: Mapping[str, Tensor], lora: Mapping[str, Any] | None) -> PreTrainedModel:
@@ -240,6 +243,7 @@ def _trunk(folder: str | Path, weights: Mapping[str, Tensor], lora: Mapping[str,
         return trunk
     config = model_config(str(folder))
     kind = next(iter(weights.values())).dtype
+    # Built without memory first, so that a configuration far larger than the weights is refused.
     with limited_weights(weights_held(weights, Path(folder) / VALUES_FILE), folder), torch.device("meta"):
         AutoModelForCausalLM.from_config(config, dtype=kind)  # type: ignore[no-untyped-call]
     trunk = trunk_of(AutoModelForCausalLM.from_config(config, dtype=kind))  # type: ignore[no-untyped-call]

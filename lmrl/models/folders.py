@@ -24,22 +24,18 @@ from lmrl.errors import UserError, in_one_line
 from lmrl.utils.files import json_of_file
 
 __all__ = [
-    "CHOOSE_CODE",
-    "Held",
-    "check_architecture",
-    "check_folder",
-    "damaged",
-    "held_by_folder",
-    "is_limited",
-    "limited_weights",
-    "model_config",
-    "read_tensors",
-    "tensor_metadata",
-    "weights_held",
-]
+    "CHOOSE_CODE", "Held", "check_architecture", "check_folder", "damaged", "held_by_folder", "is_limited",
+    "limited_weights", "model_config", "read_tensors", "tensor_metadata", "weights_held",
+]  # fmt: skip
 
-_PLAIN = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", "adapter_config.json")
-_TEXTS = ("special_tokens_map.json",)
+_JSON_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "tokenizer.json",
+    "adapter_config.json",
+    "special_tokens_map.json",
+)
 CHOOSE_CODE = (
     "auto_map",
     "attn_implementation",
@@ -71,12 +67,18 @@ def check_folder(folder: str) -> None:
     """
     if not Path(folder).is_dir():
         return
-    for name in (*_PLAIN, *_TEXTS):
+    for name in _JSON_FILES:
         path = Path(folder) / name
         if path.is_file():
             json_of_file(path)
     for path in sorted(Path(folder).glob("*.index.json")):
-        _check_index(path)
+        # The table of a model in several files could name files outside of its folder.
+        files = json_of_file(path).get("weight_map")
+        if not isinstance(files, dict):
+            raise UserError(f"{path} is damaged: weight_map must be an object")
+        for name in files.values():
+            if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name:
+                raise UserError(f"{path} must name files of its own folder, got {name!r:.80}")
     for path in sorted(Path(folder).glob("*.safetensors")):
         tensor_metadata(path)
     config = Path(folder) / "config.json"
@@ -90,20 +92,10 @@ def check_folder(folder: str) -> None:
     check_architecture(settings, held_by_folder(folder), config)
     try:
         AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError):  # it is one of those that only the loader can judge
+    except (OSError, ValueError):  # only the loader can judge it, which runs code that the user has allowed
         return
     except Exception as error:  # a value of another kind
         raise damaged(config, error) from error
-
-
-def _check_index(path: Path) -> None:
-    """Make sure that the table of a model in several files names files of its own folder."""
-    files = json_of_file(path).get("weight_map")
-    if not isinstance(files, dict):
-        raise UserError(f"{path} is damaged: weight_map must be an object")
-    for name in files.values():
-        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name:
-            raise UserError(f"{path} must name files of its own folder, got {name!r:.80}")
 
 
 def held_by_folder(folder: str | Path) -> Held:
@@ -197,7 +189,7 @@ def limited_weights(held: Held, where: str | Path) -> Iterator[None]:
 
     def count(module: nn.Module, name: str, part: Any) -> None:
         nonlocal parts_left, numbers_left
-        if threading.get_ident() != thread:
+        if threading.get_ident() != thread:  # hooks are called for modules of all threads
             return
         parts_left -= 1
         if isinstance(part, Tensor):

@@ -16,15 +16,15 @@ __all__ = ["ValueHead", "copy_sharing_frozen", "frozen_copy", "polyak_update"]
 class ValueHead(nn.Module):
     """Two layers, ReLU between; starts as the constant ``bias`` everywhere.
 
-    A constant near the data's typical return matters: with a start at zero and negative rewards the values of tokens
-    that the data never shows stay above those that it does, and acting on them leaves the data's support.
+    A constant near the data's typical return matters. With a start at zero and negative rewards, tokens that are not in
+    the data keep higher values than those in the data, and acting on them leaves the data's support.
     """
 
     def __init__(self, width: int, out: int, bias: float = 0.0, inner: int | None = None) -> None:
         """Make a head for hidden vectors of size ``width`` with ``out`` numbers per vector.
 
-        ``inner`` is the size between the layers (``width`` if left out), and so the rank of all that the head can say:
-        a vocabulary of 50,000 by an inner size of 64 are 3 million weights.
+        ``inner`` is the size between the layers (``width`` if left out), and so the rank of the head's output: a
+        vocabulary of 50,000 by an inner size of 64 has 3 million weights.
         """
         super().__init__()
         inner = inner or width
@@ -32,12 +32,13 @@ class ValueHead(nn.Module):
         self.outer = nn.Linear(inner, out)
         nn.init.trunc_normal_(self.inner.weight, std=1.0 / math.sqrt(width))
         nn.init.zeros_(self.inner.bias)
+        # Zero weights in the outer layer make the head a constant; its gradient is not zero, as `inner` is random.
         nn.init.zeros_(self.outer.weight)
         nn.init.constant_(self.outer.bias, bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(n, width) in any precision -> (n, out) float32."""
-        with torch.autocast(hidden.device.type, enabled=False):
+        with torch.autocast(hidden.device.type, enabled=False):  # values stay float32 in mixed precision
             result: Tensor = self.outer(self._within(hidden))
         return result
 
@@ -68,7 +69,8 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def copy_sharing_frozen(module: M) -> M:
-    """A copy with modules of its own, which holds the very parameters that do not learn, and copies of the others."""
+    """A copy of a module that shares the parameters which do not learn, and has copies of the others."""
+    # Objects in deepcopy's memo count as copied already.
     return deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -20,26 +21,18 @@ from lmrl.models.lora import adapter_base, merge_adapter
 from lmrl.tokens.collate import TokenBatch
 
 __all__ = [
-    "LogitTransform",
-    "RowReader",
-    "build_lm",
-    "checkpoint_activations",
-    "head_of",
-    "hidden_states",
-    "logit_table",
-    "logit_transform",
-    "logits_of",
-    "positions_of",
-    "read_rows",
-    "trunk_of",
-    "vocabulary_of",
+    "LogitTransform", "RowReader", "build_lm", "checkpoint_activations", "head_of", "hidden_states", "logit_table",
+    "logit_transform", "logits_of", "positions_of", "read_rows", "trunk_of", "vocabulary_of",
     "weights_on_first_process",
-]
+]  # fmt: skip
 
 RowReader: TypeAlias = Callable[[nn.Module, Tensor, Tensor | None, Tensor | None], Tensor]
 """A forward pass over some rows of a batch; see `read_rows`."""
 
 _ON_FIRST = ContextVar("weights on the first process only", default=False)
+
+#: Ends of the names of settings in configurations of `transformers`.
+_DROPOUTS = ("pdrop", "dropout", "dropout_rate", "dropout_prob", "jitter_noise")
 
 #: A model that a laptop trains in minutes. The activation is GPT-2's, in its fused form.
 SMALL: Mapping[str, Any] = {
@@ -52,23 +45,11 @@ SMALL: Mapping[str, Any] = {
 }
 
 
-def _from_scratch(architecture: Mapping[str, Any], vocabulary: int) -> PreTrainedConfig:
-    settings = {**SMALL, **architecture} if architecture.get("model_type", "gpt2") == "gpt2" else dict(architecture)
-    kind = settings.pop("model_type")
-    try:
-        return AutoConfig.for_model(
-            kind, **{"vocab_size": vocabulary, "bos_token_id": 0, "eos_token_id": 0, **settings}
-        )
-    except ValueError as error:
-        raise UserError(f"architecture.model_type must be one that transformers knows, got {kind!r}") from error
-
-
 def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
-    for name in vars(config):
-        if name.endswith(("pdrop", "dropout", "dropout_rate", "dropout_prob", "jitter_noise")) and isinstance(
-            getattr(config, name), float
-        ):
-            setattr(config, name, 0.0)
+    # Ratios of new to old probabilities are of one function only without dropout.
+    for name, value in config.to_dict().items():
+        if isinstance(value, float) and name.endswith(_DROPOUTS):
+            config.update({name: 0.0})
     return config
 
 
@@ -76,7 +57,7 @@ def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
 def weights_on_first_process() -> Iterator[None]:
     """Inside, only the first process of a run reads or draws the weights of the models that it builds.
 
-    Those of the others are without content (on the meta device) until the model is sharded, which hands them their
+    Those of the others are without content (on the meta device) until the model is sharded, which gives them their
     share: a machine then holds a model in memory once, not once per process.
     """
     token = _ON_FIRST.set(True)
@@ -139,15 +120,14 @@ def build_lm(
         if empty:
             return _without_weights(config, vocabulary, trust_remote_code, dtype)
         with limited_weights(held_by_folder(pretrained), pretrained) if is_folder else nullcontext():
-            both: Any = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 pretrained, config=config, trust_remote_code=trust_remote_code, dtype=dtype, output_loading_info=True
             )
-        model: PreTrainedModel = both[0]
-        loaded: dict[str, Any] = both[1]
-        lacking = sorted(loaded["missing_keys"])
-        if lacking:  # which would begin from random numbers
-            files = [str(path) for path in Path(pretrained).glob("*.safetensors")] or [pretrained]
-            raise UserError(f"{files[0]} lacks the weights {', '.join(lacking[:3])}: it is damaged or of another model")
+        model: PreTrainedModel = loaded[0]
+        missing = sorted(loaded[1]["missing_keys"])
+        if missing:  # transformers only warns, and begins from random numbers
+            file = next(Path(pretrained).glob("*.safetensors"), pretrained)
+            raise UserError(f"{file} lacks the weights {', '.join(missing[:3])}: it is damaged or of another model")
     except Exception as error:  # a damaged file can end in any exception of the libraries
         if isinstance(error, (UserError, MemoryError)) or getattr(error, "errno", None) is not None:
             raise
@@ -155,7 +135,11 @@ def build_lm(
         raise UserError(
             f"pretrained must be a {kind} with a causal language model, got {pretrained!r}: {in_one_line(error, 1000)}"
         ) from error
-    _align(model)
+    # Weights of a file can lie anywhere in memory, and kernels begin their sums where it is aligned: the last bits of
+    # numbers would depend on the process that has read the file.
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.data_ptr() % _ALIGNMENT:
+            tensor.data = tensor.data.clone()
     if vocabulary_of(model) < vocabulary:
         model.resize_token_embeddings(vocabulary)
     return model
@@ -163,9 +147,17 @@ def build_lm(
 
 def _lm_from_scratch(architecture: Mapping[str, Any], vocabulary: int, empty: bool) -> PreTrainedModel:
     """See `build_lm`; an empty one is on the meta device."""
-    config = _without_dropout(_from_scratch(architecture, vocabulary))
+    settings = {**SMALL, **architecture} if architecture.get("model_type", "gpt2") == "gpt2" else dict(architecture)
+    kind = settings.pop("model_type")
     try:
-        if empty or is_limited():
+        config = AutoConfig.for_model(
+            kind, **{"vocab_size": vocabulary, "bos_token_id": 0, "eos_token_id": 0, **settings}
+        )
+    except ValueError as error:
+        raise UserError(f"architecture.model_type must be one that transformers knows, got {kind!r}") from error
+    config = _without_dropout(config)
+    try:
+        if empty or is_limited():  # without weights it is counted before memory is allocated
             made = _without_weights(config, vocabulary, False, "auto")
         if not empty:
             made = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
@@ -176,17 +168,6 @@ def _lm_from_scratch(architecture: Mapping[str, Any], vocabulary: int, empty: bo
             f"architecture: no model of type {config.model_type!r} can be made: {in_one_line(error, 300)}"
         ) from error
     return made
-
-
-def _align(model: PreTrainedModel) -> None:
-    """Move weights to where torch would have put them.
-
-    Those of a file can lie anywhere, and kernels begin their sums where memory is aligned: the last bits of numbers
-    would depend on the process that has read the file.
-    """
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.data_ptr() % _ALIGNMENT:
-            tensor.data = tensor.data.clone()
 
 
 @torch.no_grad()
@@ -200,15 +181,16 @@ def compose_embeddings(model: PreTrainedModel, parts: Mapping[int, Sequence[str]
         model: from scratch.
         parts: names of its parts by token.
     """
-    names = {name: row for row, name in enumerate(dict.fromkeys(name for found in parts.values() for name in found))}
-    mix = torch.zeros(len(parts), len(names))
-    for row, found in enumerate(parts.values()):
-        mix[row, [names[name] for name in found]] = len(found) ** -0.5
+    part_names = list(dict.fromkeys(chain.from_iterable(parts.values())))
+    mix = torch.zeros(len(parts), len(part_names))  # (tokens, parts)
+    for row, of_token in enumerate(parts.values()):
+        for name in of_token:
+            mix[row, part_names.index(name)] = len(of_token) ** -0.5  # so that a sum has the variance of one part
     ids = torch.tensor(list(parts))
-    for weight in dict.fromkeys(
-        cast(nn.Linear, part).weight for part in (model.get_input_embeddings(), head_of(model))
-    ):
-        weight[ids] = mix @ torch.randn(len(names), weight.shape[1]) * float(model.config.initializer_range)
+    embedding = cast(nn.Embedding, model.get_input_embeddings()).weight
+    head = cast(nn.Linear, head_of(model)).weight
+    for weight in [embedding] if head is embedding else [embedding, head]:
+        weight[ids] = mix @ torch.randn(len(part_names), weight.shape[1]) * float(model.config.initializer_range)
 
 
 def vocabulary_of(model: PreTrainedModel) -> int:
@@ -318,9 +300,11 @@ def positions_of(config: PreTrainedConfig) -> int:
     limits = [positions]
     if getattr(config, "use_sliding_window", True):
         full = set(getattr(config, "layer_types", None) or ()) == {"full_attention"}
-        names = [name for name in _WINDOWS if not (full and name == "sliding_window")]
-        windows = [getattr(config, name, None) for name in names]
-        limits += [window for window in windows if isinstance(window, int) and window > 0]
+        for name in _WINDOWS:
+            window = getattr(config, name, None)
+            is_used = name != "sliding_window" or not full
+            if is_used and isinstance(window, int) and window > 0:
+                limits.append(window)
     # Beyond its first positions such a model turns all of its keys by other angles, those in the cache too.
     rope: Any = getattr(config, "rope_parameters", None)
     if isinstance(rope, dict) and rope.get("rope_type") == "longrope":
@@ -353,17 +337,17 @@ def hidden_states(trunk: nn.Module, batch: TokenBatch, read: RowReader = read_ro
         (S, width) hidden vectors at its states.
     """
     rows, width = batch.input_ids.shape
-    found = []
-    starts = []
-    first = 0
-    before = 0
-    for count, wide in batch.groups if groups else ((rows, width),):
-        here = slice(first, first + count)
-        positions = None if batch.positions is None else batch.positions[here, :wide]
-        mask = None if batch.mask is None else batch.mask[here, :, :wide, :wide]
-        hidden = read(trunk, batch.input_ids[here, :wide], positions, mask)
-        found.append(hidden.reshape(-1, hidden.shape[-1]))
-        starts.append(before + wide * torch.arange(count, device=hidden.device))
-        first += count
-        before += count * wide
-    return torch.cat(found).index_select(0, torch.cat(starts)[batch.row] + batch.col)
+    hidden_parts = []  # per group, (rows * its width, hidden width)
+    row_starts = []  # per group, index of each row's first vector among all vectors
+    first_row = 0
+    num_vectors = 0
+    for count, group_width in batch.groups if groups else ((rows, width),):
+        here = slice(first_row, first_row + count)
+        positions = None if batch.positions is None else batch.positions[here, :group_width]
+        mask = None if batch.mask is None else batch.mask[here, :, :group_width, :group_width]
+        hidden = read(trunk, batch.input_ids[here, :group_width], positions, mask)
+        hidden_parts.append(hidden.reshape(-1, hidden.shape[-1]))
+        row_starts.append(num_vectors + group_width * torch.arange(count, device=hidden.device))
+        first_row += count
+        num_vectors += count * group_width
+    return torch.cat(hidden_parts).index_select(0, torch.cat(row_starts)[batch.row] + batch.col)

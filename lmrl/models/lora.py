@@ -19,18 +19,9 @@ from lmrl.models.folders import held_by_folder, limited_weights
 from lmrl.utils.files import json_of_file
 
 __all__ = [
-    "ADAPTER_CONFIG",
-    "adapter_base",
-    "adapter_settings",
-    "adapter_weights",
-    "add_lora",
-    "has_lora",
-    "is_adapter",
-    "merge_adapter",
-    "merged",
-    "save_adapter",
-    "with_weights",
-]
+    "ADAPTER_CONFIG", "adapter_base", "adapter_settings", "adapter_weights", "add_lora", "has_lora", "is_adapter",
+    "merge_adapter", "merged", "save_adapter", "with_weights",
+]  # fmt: skip
 
 ADAPTER_CONFIG = "adapter_config.json"
 _SETTINGS = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")
@@ -60,8 +51,8 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
     check_range("(0, inf)", **{"lora.lora_alpha": settings.get("lora_alpha")})
     check_range("[0, 1)", **{"lora.lora_dropout": settings.get("lora_dropout")})
     # GPT-2 keeps its weights the other way round.
-    turned = any(isinstance(module, Conv1D) for module in model.modules())
-    chosen = {"target_modules": "all-linear", **settings, "task_type": "CAUSAL_LM", "fan_in_fan_out": turned}
+    transposed = any(isinstance(module, Conv1D) for module in model.modules())
+    chosen = {"target_modules": "all-linear", **settings, "task_type": "CAUSAL_LM", "fan_in_fan_out": transposed}
     model.requires_grad_(False)
     try:
         with warnings.catch_warnings():
@@ -80,11 +71,10 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
 def _check_tied(model: PreTrainedModel) -> None:
     """Make sure that no layer with adapters shares its weight with another layer.
 
-    The adapters would change one layer only, but merging them would change both.
-
     Raises:
         UserError: naming the layers that share a weight.
     """
+    # The adapters would change one layer only, but merging them would change both.
     users: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         users.setdefault(id(parameter), []).append(name)
@@ -117,14 +107,16 @@ def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
 
 def merged(model: PreTrainedModel) -> PreTrainedModel:
     """A copy on the CPU, without adapters, with their share in its weights: a plain model with the same logits."""
-    own = {id(p): nn.Parameter(p.detach().to("cpu", copy=True), requires_grad=False) for p in model.parameters()}
-    copy: PreTrainedModel = deepcopy(model, own).to("cpu")  # type: ignore[arg-type]
-    layers = [(name, layer) for name, layer in copy.named_modules() if hasattr(layer, "get_delta_weight")]
-    for name, layer in layers:
-        layer.merge()
-        parent, _, child = name.rpartition(".")
-        setattr(copy.get_submodule(parent), child, layer.get_base_layer())
-    vars(copy).pop("peft_config", None)
+    # Parameters are copied to the CPU one by one, and deepcopy takes these copies: a GPU need not hold the model twice.
+    on_cpu: dict[int, Any] = {}
+    for parameter in model.parameters():
+        on_cpu[id(parameter)] = nn.Parameter(parameter.detach().to("cpu", copy=True), requires_grad=False)
+    copy: PreTrainedModel = deepcopy(model, on_cpu).to("cpu")  # type: ignore[arg-type]
+    for name, layer in list(copy.named_modules()):
+        if hasattr(layer, "get_delta_weight"):
+            layer.merge()
+            copy.set_submodule(name, layer.get_base_layer())
+    vars(copy).pop("peft_config", None)  # else it is saved as a model with adapters
     return copy
 
 
@@ -147,6 +139,7 @@ def save_adapter(model: PreTrainedModel, folder: Path, base: str) -> None:
     """
     weights = _peft().get_peft_model_state_dict(model, save_embedding_layers=False)
     folder.mkdir(parents=True, exist_ok=True)
+    # Under the names that they have in a PeftModel.
     named = {f"base_model.model.{name}": tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config = deepcopy(model.peft_config[_NAME])
@@ -162,19 +155,19 @@ def adapter_base(folder: str) -> str | None:
         UserError: it names no model, or, perhaps by way of other adapters, itself; or it holds adapters of a kind that
             is not read here.
     """
-    found = None
-    at = folder
+    # A base may itself be a folder of adapters; the whole chain is followed, since it could be a circle.
+    bases = [folder]
     seen = set[Path]()
-    while (file := Path(at) / ADAPTER_CONFIG).is_file() and not (Path(at) / "config.json").is_file():
+    while (file := Path(bases[-1]) / ADAPTER_CONFIG).is_file() and not (Path(bases[-1]) / "config.json").is_file():
         base = json_of_file(file).get("base_model_name_or_path")
         if not isinstance(base, str) or not base or file.resolve() in seen:
             raise UserError(f"{file}: base_model_name_or_path must name a model, got {base!r:.80}")
         seen.add(file.resolve())
-        found = found or base
-        at = base
-    if found is not None:
-        adapter_settings(Path(folder) / ADAPTER_CONFIG)
-    return found
+        bases.append(base)
+    if len(bases) == 1:
+        return None
+    adapter_settings(Path(folder) / ADAPTER_CONFIG)
+    return bases[1]
 
 
 def _is_name(value: Any) -> bool:
@@ -197,11 +190,7 @@ def _is_switch(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _is_layers(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(layer, int) for layer in value)
-
-
-#: What adapters are made by, and what it must be where a file says it. Their weights come from the file beside it.
+#: The settings of adapters that are read, each with a check of its value. A file may come from anyone.
 _READ: Mapping[str, Callable[[Any], bool]] = {
     "r": lambda value: _is_number(value) and isinstance(value, int) and value > 0,
     "lora_alpha": _is_number,
@@ -209,7 +198,7 @@ _READ: Mapping[str, Callable[[Any], bool]] = {
     "target_modules": _is_names,
     "exclude_modules": _is_names,
     "modules_to_save": _is_names,
-    "layers_to_transform": _is_layers,
+    "layers_to_transform": lambda value: isinstance(value, list) and all(isinstance(layer, int) for layer in value),
     "layers_pattern": _is_names,
     "rank_pattern": _is_numbers,
     "alpha_pattern": _is_numbers,
@@ -219,8 +208,8 @@ _READ: Mapping[str, Callable[[Any], bool]] = {
     "use_dora": _is_switch,
     "lora_bias": _is_switch,
 }
-#: What says nothing here: where adapters come from and how they began, or what matters only beside another setting.
-_OF_NO_USE = (
+#: Settings that are ignored: where adapters come from, how they were initialised, and parts of other settings.
+_IGNORED = (
     "auto_mapping", "base_model_name_or_path", "inference_mode", "init_lora_weights", "megatron_core", "peft_type",
     "peft_version", "qalora_group_size", "revision", "task_type",
 )  # fmt: skip
@@ -234,13 +223,13 @@ def adapter_settings(file: Path) -> dict[str, Any]:
     Raises:
         UserError: it is of adapters of another kind, or has a setting that is not read here.
     """
-    found = json_of_file(file)
-    if found.get("peft_type") != "LORA" or found.get("task_type") not in (None, "CAUSAL_LM"):
-        kind = f"{found.get('peft_type')!r:.40} for {found.get('task_type')!r:.40}"
+    config = json_of_file(file)
+    if config.get("peft_type") != "LORA" or config.get("task_type") not in (None, "CAUSAL_LM"):
+        kind = f"{config.get('peft_type')!r:.40} for {config.get('task_type')!r:.40}"
         raise UserError(f"{file} must be of adapters of the type LORA for CAUSAL_LM, got {kind}")
     settings = {}
-    for name, value in found.items():
-        if name in _OF_NO_USE or value is None or value in ({}, [], False):
+    for name, value in config.items():
+        if name in _IGNORED or value is None or value in ({}, [], False):
             continue
         if name not in _READ:
             raise UserError(f"{file} sets {name!r:.60}, which is not read here: merge these adapters with peft first")
@@ -262,16 +251,16 @@ def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:
     try:
         config = peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **settings)
         with limited_weights(held_by_folder(folder), folder), warnings.catch_warnings():
-            # Without this the adapters would be random numbers.
+            # peft only warns, and begins from random numbers.
             warnings.filterwarnings("error", "Found missing adapter keys")
             warnings.filterwarnings("ignore", "fan_in_fan_out is set to")
             with_adapters = peft.PeftModel.from_pretrained(model, folder, config=config)
-        whole: PreTrainedModel = with_adapters.merge_and_unload()
+        plain: PreTrainedModel = with_adapters.merge_and_unload()
     except Exception as error:  # what does not fit together can end in any exception of the libraries
         if isinstance(error, (UserError, MemoryError)) or getattr(error, "errno", None) is not None:
             raise
         raise UserError(f"{folder} holds no adapters of the model that it names: {in_one_line(error)}") from error
-    return whole.requires_grad_(True)
+    return plain.requires_grad_(True)
 
 
 def _peft() -> ModuleType:

@@ -1,9 +1,8 @@
-"""The bundled tokenizers, or any other of `transformers`, and how to tell them apart.
+"""The bundled tokenizers, or any other of `transformers`, and their fingerprints.
 
-The bundled ones are byte-level BPEs, each trained by `train` on its corpus. They cover every byte and
-never merge a line break with anything, so that the end of an action is always one token.
-
-Each is a folder in ``tokenizers/``: what it is trained on, its recipe, which says what it is good for, and the outcome.
+The bundled ones are byte-level BPEs, each trained by `train` on its corpus. They cover every byte and never merge a
+line break with anything, so that the end of an action is always one token. Each is a folder in ``tokenizers/`` with its
+corpus, its recipe (which describes its purpose) and the trained tokenizer.
 """
 
 import hashlib
@@ -42,7 +41,7 @@ BUNDLED = tuple(sorted(path.parent.name for path in _FOLDER.glob(f"*/{_RECIPE}")
 
 
 def train(name: str = BUNDLED[0]) -> Tokenizer:
-    """A bundled tokenizer again, the same for the same corpus."""
+    """Train a bundled tokenizer again: the same corpus gives the same tokenizer."""
     recipe = _Recipe(**json.loads((_FOLDER / name / _RECIPE).read_text(encoding="utf-8")))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -115,7 +114,7 @@ def tokenizer_for(folder: str | None, name: str | None, trust_remote_code: bool 
 def add_tokens(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], spelling: Sequence[tuple[str, str]] = ()
 ) -> None:
-    """Have each of some texts be one token wherever it occurs, the longest first; those that there are stay.
+    """Make each of some texts one token wherever it occurs, the longest first; existing tokens stay.
 
     Args:
         tokenizer: changed in place, a fast one.
@@ -130,6 +129,7 @@ def add_tokens(
     if spelling and tokenizer.backend_tokenizer.normalizer is None:
         rules: list[normalizers.Normalizer] = [normalizers.Replace(Regex(old), new) for old, new in spelling]
         tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(rules)
+    # Normalised tokens are matched in the text after its spelling was changed.
     tokenizer.add_tokens([AddedToken(text, normalized=bool(spelling), special=False) for text in texts])
 
 
@@ -148,19 +148,22 @@ def add_task_tokens(
     if given is None:
         return {}
     settings = {"name": given} if isinstance(given, str) else dict(given)
-    found = task_tokens(settings.pop("name"), settings)
-    add_tokens(tokenizer, [*found.parts], found.spelling)
+    tokens = task_tokens(settings.pop("name"), settings)
+    add_tokens(tokenizer, list(tokens.parts), tokens.spelling)
     vocabulary = tokenizer.get_vocab()
-    return {vocabulary[text]: parts for text, parts in found.parts.items()}
+    return {vocabulary[text]: parts for text, parts in tokens.parts.items()}
 
 
 def bundled_name(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """Return the name of a bundled tokenizer, or None for any other."""
-    ours = fingerprint(tokenizer)
-    return next((name for name in BUNDLED if fingerprint(load_tokenizer(name)) == ours), None)
+    wanted = fingerprint(tokenizer)
+    for name in BUNDLED:
+        if fingerprint(load_tokenizer(name)) == wanted:
+            return name
+    return None
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """A short hash of the vocabulary: two tokenizers that give a word other ids differ here."""
-    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))  # not the merges: they do not change ids
     return hashlib.sha256(vocabulary.encode()).hexdigest()[:16]

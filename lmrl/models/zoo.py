@@ -18,15 +18,9 @@ from lmrl.errors import UserError, unknown
 from lmrl.utils.files import json_of_file
 
 __all__ = [
-    "GET_ZOO",
-    "ZOO_FILE",
-    "ZooPolicy",
-    "file_hashes",
-    "is_zoo",
-    "zoo_folder",
-    "zoo_policies",
+    "GET_ZOO", "ZOO_FILE", "ZooPolicy", "file_hashes", "is_zoo", "zoo_folder", "zoo_policies",
     "zoo_policy",
-]
+]  # fmt: skip
 
 PREFIX = "zoo:"
 ZOO_FILE = "zoo.json"
@@ -64,18 +58,26 @@ def is_zoo(name: object) -> bool:
 
 def zoo_folder() -> Path | None:
     """Where the policies are: in the installed package ``lmrl-zoo``, else in a clone of the repository; or None."""
-    found = find_spec("lmrl_zoo")
-    places = [Path(place) for place in (found.submodule_search_locations or ())] if found is not None else []
-    places.append(Path(__file__).parents[2] / "zoo" / "lmrl_zoo")
-    return next((place / "policies" for place in places if (place / "policies").is_dir()), None)
+    spec = find_spec("lmrl_zoo")
+    installed = () if spec is None else spec.submodule_search_locations or ()
+    for package in (*installed, Path(__file__).parents[2] / "zoo" / "lmrl_zoo"):
+        folder = Path(package) / "policies"
+        if folder.is_dir():
+            return folder
+    return None
 
 
 def zoo_policies(task: str | None = None) -> list[str]:
-    """Names of the policies that are there, ``zoo:TASK/ALGORITHM``; of one task, or of all."""
+    """Names of the policies in the zoo, ``zoo:TASK/ALGORITHM``; of one task, or of all."""
     folder = zoo_folder()
-    found = sorted(folder.glob(f"*/*/{ZOO_FILE}")) if folder is not None else []
-    names = ["/".join(file.parts[-3:-1]) for file in found]
-    return [f"{PREFIX}{name}" for name in names if _NAME.fullmatch(name) and task in (None, name.partition("/")[0])]
+    if folder is None:
+        return []
+    policies = []
+    for file in sorted(folder.glob(f"*/*/{ZOO_FILE}")):
+        name = "/".join(file.parts[-3:-1])
+        if _NAME.fullmatch(name) and task in (None, name.partition("/")[0]):
+            policies.append(f"{PREFIX}{name}")
+    return policies
 
 
 def zoo_policy(name: str) -> ZooPolicy:
@@ -100,26 +102,28 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) < 1e18  # which NaN is not
 
 
-@cache
+@cache  # hashing the files takes a moment
 def _read(folder: Path, name: str) -> ZooPolicy:
     file = folder / ZOO_FILE
     entry = json_of_file(file)
-    settings, scores, hashes = (entry.get(key) for key in ("settings", "scores", "files"))
+    settings = entry.get("settings")
+    scores = entry.get("scores")
+    hashes = entry.get("files")
     if not (isinstance(settings, dict) and isinstance(scores, dict) and isinstance(hashes, dict)):
         raise UserError(f"{file} must hold settings, scores and files")
+    # Scores are shown in tables and reports, which expect numbers.
     for key in _SCORES:
         values = scores.get(key) if key.endswith("_ci") else [scores.get(key), 0]
         if not (isinstance(values, list) and len(values) == 2 and all(map(_is_number, values))):
             kind = "two finite numbers" if key.endswith("_ci") else "a finite number"
             raise UserError(f"{file}: {key} of its scores must be {kind}, got {scores.get(key)!r:.60}")
-    numbers = {key: value for key, value in settings.items() if _is_number(value)}
-    if not numbers.keys() == settings.keys() <= _SETTINGS:
+    if not (settings.keys() <= _SETTINGS and all(map(_is_number, settings.values()))):
         raise UserError(f"{file}: settings must be numbers for {' and '.join(sorted(_SETTINGS))}, got {settings}")
-    found = file_hashes(folder)
-    wrong = sorted(part for part in {*found, *hashes} if found.get(part) != hashes.get(part))
-    if wrong:
-        raise UserError(f"{folder / wrong[0]} is not the file that was published; get the zoo again: {GET_ZOO}")
-    return ZooPolicy(name, folder, numbers, scores)
+    present = file_hashes(folder)
+    for part in sorted(present.keys() | hashes.keys()):
+        if present.get(part) != hashes.get(part):
+            raise UserError(f"{folder / part} is not the file that was published; get the zoo again: {GET_ZOO}")
+    return ZooPolicy(name, folder, settings, scores)
 
 
 def file_hashes(folder: Path) -> dict[str, str]:

@@ -92,17 +92,15 @@ class ArCHer(ActorCritic):
             UserError: if ``actor_loss: pg`` is to learn from recorded episodes, or the target networks were to be kept
                 in half precision, in which they do not move.
         """
-        if self.sampled_only and online_datamodule(self.trainer, "actor_loss pg").hparams["offline"]:
+        if self.sampled_only and online_datamodule(self.trainer, "actor_loss pg").offline:
             raise UserError("actor_loss pg learns from what was sampled: data.init_args.offline must be False")
         super().setup(stage)
         check_target_precision(self.trainer, type(self).__name__)
 
     def batch_spec(self) -> BatchSpec:
         """With the states after actions and those that follow; ``pg`` has rounds prepared."""
-        spec = replace(super().batch_spec(), bootstrap=True, after=True)
-        # Looked up late, since sharding wraps it.
-        prepare = (lambda *played: self.prepare_rollout(*played)) if self.sampled_only else None
-        return replace(spec, post_rollout=prepare)
+        learner = self if self.sampled_only else None
+        return replace(super().batch_spec(), bootstrap=True, after=True, learner=learner)
 
     def prepare_rollout(self, episodes: Sequence[Episode], segments: Sequence[list[Segment]]) -> list[list[Segment]]:
         """Attach to each action token of a round its log-probability when it was sampled.

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from lmrl.datamodules.spec import BatchSpec
 from lmrl.decoding.check import check_model
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
-from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, hidden_states, positions_of
+from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, hidden_states, positions_of, read_rows
 from lmrl.models.lora import add_lora
 from lmrl.models.tokenizer import add_task_tokens, tokenizer_for
 from lmrl.tokens.collate import TokenBatch
@@ -170,6 +171,14 @@ class LanguageModule(L.LightningModule):
         """(S, width) hidden vectors of a trunk at the states of a batch; see `lmrl.models.lm.hidden_states`."""
         # Weights in shards are gathered by all processes together, in each forward pass.
         return hidden_states(trunk, batch, self._read_rows, groups=not is_sharded(self))
+
+    def copy_for_rollouts(self) -> "LanguageModule":
+        """Return a shallow copy without the submodules that rollouts don't use; it can be sent to other processes."""
+        lean = copy(self)  # Lightning leaves the trainer out
+        lean._modules = {name: part for name, part in self._modules.items() if name not in self.unused_in_rollouts}
+        lean.reporter = LossReporter(self.name)
+        lean._read_rows = read_rows  # a compiled function cannot be sent
+        return lean
 
     @property
     def told(self) -> str:

@@ -317,7 +317,7 @@ class PolicyGradient(LanguageModule):
         Returns:
             One result per batch, on all ranks.
         """
-        size = int(online_datamodule(self.trainer, self.name).hparams["batch_size"])
+        size = online_datamodule(self.trainer, self.name).minibatch_size
         rank, world = rank_and_world_size()
         groups = [segments[first : first + size] for first in range(0, len(segments), size)]
         results = []
@@ -343,14 +343,14 @@ class PolicyGradient(LanguageModule):
         super().setup(stage)
         # Only now is it known which id ends an action, which depends on how texts are rendered.
         self.invalid = self._invalid(encoder_for(self.tokenizer, self.window).end).to(self.invalid.device)
-        for name, wanted in (("keep_replay", False), ("offline", self.bc_weight > 0.0)):
-            if data.hparams[name] != wanted:
-                raise UserError(f"with bc_weight {self.bc_weight}, data.init_args.{name} must be {wanted}")
+        if data.keep_replay:
+            raise UserError(f"with bc_weight {self.bc_weight}, data.init_args.keep_replay must be False")
+        if data.offline != (self.bc_weight > 0.0):
+            raise UserError(f"with bc_weight {self.bc_weight}, data.init_args.offline must be {self.bc_weight > 0.0}")
 
     def batch_spec(self) -> BatchSpec:
         """Declare batches of rounds as `prepare_rollout` makes them."""
-        # The method is looked up late, since sharding wraps it.
-        return replace(super().batch_spec(), post_rollout=lambda *played: self.prepare_rollout(*played))
+        return replace(super().batch_spec(), learner=self)
 
     def train(self, mode: bool = True) -> "PolicyGradient":
         """Training mode for what learns; the reference model stays in eval mode."""

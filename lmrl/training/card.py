@@ -46,7 +46,7 @@ def model_card(
         library_name="transformers" if base is None else "peft",
         base_model=base,
         pipeline_tag="text-generation",
-        tags=["lmrl", *_tags(facts)],
+        tags=["lmrl", *(str(facts[name]) for name in ("algorithm", "task") if name in facts)],
     )
     end = "with the end of its turn" if facts.get("rendering") == "chat" else "in a line break"
     title = f"{facts.get('algorithm', 'a language model')} on {facts.get('task', 'an unknown task')}"
@@ -61,45 +61,38 @@ def model_card(
     return "\n".join(parts)
 
 
-def _tags(facts: Mapping[str, Any]) -> list[str]:
-    return [str(facts[name]) for name in ("algorithm", "task") if name in facts]
-
-
 def _table(rows: Mapping[str, Any]) -> str:
-    lines = [f"| {name} | `{json.dumps(value)}` |" for name, value in rows.items() if value is not None]
-    return "\n".join(["| what | value |", "|---|---|", *lines])
+    lines = ["| what | value |", "|---|---|"]
+    for name, value in rows.items():
+        if value is not None:
+            lines.append(f"| {name} | `{json.dumps(value)}` |")
+    return "\n".join(lines)
 
 
 def _scores(scores: Mapping[str, Any] | None) -> str:
     if scores is None:
         return "Not evaluated yet."
+    provenance = scores.get("provenance", {})
+    task = scores["task"]
+    # Anchors of the normalised return belong to the task's own environment; an unknown task may have some.
+    has_scale = task not in registry.tasks() or registry.task(task).scores.any_scale
+    shown = [("return", "return_mean", "return_ci")]
+    if has_scale and not provenance.get("env"):
+        shown.append(("normalised return", "normalized", "normalized_ci"))
+    shown.append(("success rate", "success_rate", "success_ci"))
     lines = [
-        f"| {words} | {scores[name]:.4g} | {scores[interval][0]:.4g} to {scores[interval][1]:.4g} |"
-        for words, name, interval in (
-            ("return", "return_mean", "return_ci"),
-            ("normalised return", "normalized", "normalized_ci"),
-            ("success rate", "success_rate", "success_ci"),
-        )
-        if name != "normalized" or (_any_scale(scores["task"]) and not scores.get("provenance", {}).get("env"))
+        f"{scores['episodes']} episodes of `{task}`, seed {scores['seed']}; 95 % intervals over them.",
+        "",
+        "| score | mean | interval |",
+        "|---|---|---|",
     ]
-    made = json.dumps(scores.get("provenance", {}))
-    return "\n".join(
-        [
-            f"{scores['episodes']} episodes of `{scores['task']}`, seed {scores['seed']}; 95 % intervals over them.",
-            "",
-            "| score | mean | interval |",
-            "|---|---|---|",
-            *lines,
-            "",
-            f"Mean length {scores['length_mean']:.1f} actions, {scores['illegal_rate']:.1%} of them illegal. "
-            f"Played with `{made}`.",
-        ]
-    )
-
-
-def _any_scale(task: str) -> bool:
-    """Whether scores of the task are normalised; of one that is not known here they may be."""
-    return task not in registry.tasks() or registry.task(task).scores.any_scale
+    for words, name, interval in shown:
+        low, high = scores[interval]
+        lines.append(f"| {words} | {scores[name]:.4g} | {low:.4g} to {high:.4g} |")
+    lines.append("")
+    length = f"Mean length {scores['length_mean']:.1f} actions, {scores['illegal_rate']:.1%} of them illegal."
+    lines.append(f"{length} Played with `{json.dumps(provenance)}`.")
+    return "\n".join(lines)
 
 
 def _how(facts: Mapping[str, Any], guided: bool, ratios: bool) -> str:

@@ -1,4 +1,4 @@
-"""AdamW, Muon and their schedule, half precision for trunks beside float32 values, how forward passes are made."""
+"""AdamW, Muon and their schedule, half precision for trunks with float32 values, and compiled forward passes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,20 +21,9 @@ from lmrl.models.lora import is_adapter
 from lmrl.training.sharding import is_sharded
 
 __all__ = [
-    "OPTIMIZERS",
-    "OR_ADAPTERS",
-    "SCHEDULES",
-    "HalfTransformers",
-    "Muon",
-    "adamw",
-    "check_optimizer",
-    "check_start",
-    "check_target_precision",
-    "compiled_reader",
-    "keep_values_float32",
-    "optimizer_and_schedule",
-    "schedule",
-]
+    "OPTIMIZERS", "OR_ADAPTERS", "SCHEDULES", "HalfTransformers", "Muon", "adamw", "check_optimizer", "check_start",
+    "check_target_precision", "compiled_reader", "keep_values_float32", "optimizer_and_schedule", "schedule",
+]  # fmt: skip
 
 
 class HalfTransformers(HalfPrecision):
@@ -46,14 +35,17 @@ class HalfTransformers(HalfPrecision):
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """Convert the weights of transformers, but not their adapters."""
-        for transformer in (part for part in module.modules() if isinstance(part, PreTrainedModel)):
-            for name, parameter in transformer.named_parameters():
+        for part in module.modules():
+            if not isinstance(part, PreTrainedModel):
+                continue
+            for name, parameter in part.named_parameters():
                 if not is_adapter(name) and parameter.dtype is not self._desired_input_dtype:
+                    # In place of `parameter.to`: optimizers and tied weights keep the parameter itself.
                     parameter.data = parameter.data.to(self._desired_input_dtype)
         return module
 
     def forward_context(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        """Leave the default precision as it is: what is made again belongs to a loss."""
+        """Leave the default precision as it is: tensors that a forward pass creates belong to a loss."""
         return nullcontext()
 
     def convert_input(self, data: Any) -> Any:
@@ -83,8 +75,9 @@ def check_target_precision(trainer: L.Trainer, name: str, instead: str = "use bf
         UserError: if they were to be kept in half precision, in which they do not move.
     """
     if isinstance(trainer.precision_plugin, HalfPrecision):
-        said = f"precision {trainer.precision} rounds the steps of {name}'s target networks to nothing"
-        raise UserError(f"{said}; {instead}")
+        raise UserError(
+            f"precision {trainer.precision} rounds the steps of {name}'s target networks to nothing; {instead}"
+        )
 
 
 SCHEDULES = ("cosine", "constant")
@@ -124,9 +117,11 @@ def optimizer_and_schedule(module: L.LightningModule, steps: float) -> Optimizer
     """
     settings = module.hparams
     common = (settings["lr"], settings["weight_decay"], settings["adam_beta2"])
-    optimizer = (
-        muon(module, settings["muon_lr"], *common) if settings["optimizer"] == "muon" else adamw(module, *common)
-    )
+    optimizer: torch.optim.AdamW
+    if settings["optimizer"] == "muon":
+        optimizer = muon(module, settings["muon_lr"], *common)
+    else:
+        optimizer = adamw(module, *common)
     rate = schedule(optimizer, settings["lr_schedule"], settings["warmup_steps"], settings["final_lr"], steps)
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
@@ -152,12 +147,17 @@ def _clippable(optimizer: _AdamW) -> _AdamW:
 
 def adamw_groups(module: nn.Module, parameters: Sequence[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
     """Groups of parameters of a module, of which matrices that are no embeddings decay."""
-    embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
-    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    # By identity: tensors compare element by element.
+    embeddings = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
+    decaying = []
+    others = []  # biases, norms, embeddings
     for parameter in parameters:
-        groups[parameter.ndim > 1 and id(parameter) not in embeddings].append(parameter)
-    decay = {True: weight_decay, False: 0.0}
-    return [{"params": params, "weight_decay": decay[key]} for key, params in groups.items() if params]
+        if parameter.ndim > 1 and id(parameter) not in embeddings:
+            decaying.append(parameter)
+        else:
+            others.append(parameter)
+    groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 class Muon(torch.optim.AdamW):
@@ -187,6 +187,7 @@ class Muon(torch.optim.AdamW):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # AdamW steps all groups that it finds, so those of Muon are taken out meanwhile.
         groups = self.param_groups
         try:
             self.param_groups = [group for group in groups if not group.get("orthogonal")]
@@ -194,7 +195,9 @@ class Muon(torch.optim.AdamW):
         finally:
             self.param_groups = groups
         for group in groups:
-            for parameter in group["params"] if group.get("orthogonal") else ():
+            if not group.get("orthogonal"):
+                continue
+            for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._orthogonal_step(parameter, group)
         return loss
@@ -206,9 +209,9 @@ class Muon(torch.optim.AdamW):
         assert grad is not None
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
-            state["step"] = torch.zeros(())  # AdamW looks for it when it goes on
+            state["step"] = torch.zeros(())  # AdamW reads it from a loaded state
         state["momentum"].lerp_(grad, 1 - beta)
-        update = orthogonalized(grad.lerp(state["momentum"], beta))
+        update = orthogonalized(grad.lerp(state["momentum"], beta))  # Nesterov's form of momentum
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         outputs, inputs = parameter.shape
         if id(parameter) in self._transposed:
@@ -224,9 +227,11 @@ def orthogonalized(matrix: Tensor, steps: int = 5) -> Tensor:
     a = 3.4445
     b = -4.7750
     c = 2.0315
+    # The products below are of the shorter side. Dividing by the norm brings all singular values to at most 1.
     tall = matrix.shape[0] > matrix.shape[1]
     x: Tensor = (matrix.mT if tall else matrix) / (matrix.norm() + 1e-7)
     for _ in range(steps):
+        # x <- a x + (b x x^T + c (x x^T)^2) x, a polynomial of the singular values
         square = x @ x.mT
         x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
@@ -240,27 +245,40 @@ def muon(module: nn.Module, muon_lr: float, lr: float, weight_decay: float, beta
     """
     if is_sharded(module):
         raise UserError("optimizer muon needs whole matrices, and these are in shards: use adamw, or DDP")
-    trunks = [part.base_model for part in module.modules() if isinstance(part, PreTrainedModel)]
-    embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
-    inside = {id(p) for trunk in trunks for p in trunk.parameters() if p.ndim == 2} - embeddings
-    learning = [p for p in module.parameters() if p.requires_grad]
-    others = adamw_groups(module, [p for p in learning if id(p) not in inside], weight_decay)
-    matrices = {
-        "params": [p for p in learning if id(p) in inside],
+    inside = set()  # ids of the matrices of transformers
+    embeddings = set()
+    transposed = []  # GPT-2 keeps its matrices the other way round
+    for part in module.modules():
+        if isinstance(part, PreTrainedModel):
+            inside |= {id(parameter) for parameter in part.base_model.parameters() if parameter.ndim == 2}
+        elif isinstance(part, nn.Embedding):
+            embeddings.add(id(part.weight))
+        elif isinstance(part, Conv1D):
+            transposed.append(part.weight)
+    inside -= embeddings
+    matrices = []
+    others = []
+    for parameter in module.parameters():
+        if parameter.requires_grad and id(parameter) in inside:
+            matrices.append(parameter)
+        elif parameter.requires_grad:
+            others.append(parameter)
+    orthogonal = {
+        "params": matrices,
         "lr": muon_lr,
         "weight_decay": weight_decay,
         "orthogonal": True,
         "momentum": 0.95,
     }
-    transposed = [part.weight for part in module.modules() if isinstance(part, Conv1D)]
-    return _clippable(Muon([matrices, *others], transposed, lr=lr, betas=(0.9, beta2), fused=True))
+    groups = [orthogonal, *adamw_groups(module, others, weight_decay)]
+    return _clippable(Muon(groups, transposed, lr=lr, betas=(0.9, beta2), fused=True))
 
 
 def schedule(optimizer: torch.optim.Optimizer, kind: str, warmup: int, last: float, steps: float) -> LambdaLR:
     """A linear warm-up, times one or a cosine that falls to ``last`` (a share of the peak) in ``steps``."""
 
     def factor(step: int) -> float:
-        warm = min(1.0, (step + 1) / max(1, warmup))
+        warm = min(1.0, (step + 1) / max(1, warmup))  # not 0 in the first step, which would be lost
         if kind == "constant":
             return warm
         progress = min(1.0, step / max(1.0, steps))
@@ -283,7 +301,7 @@ def compiled_reader(choice: bool | str) -> RowReader:
 
 
 def check_start(module: Any) -> None:
-    """Make sure that an algorithm which starts from a BC run has one, unless a run goes on.
+    """Make sure that an algorithm which starts from a BC run has one, unless a run is resumed.
 
     Raises:
         UserError: it has none.

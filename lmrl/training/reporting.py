@@ -20,16 +20,9 @@ from lmrl.tokens.collate import TokenBatch
 from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = [
-    "FarthestRatio",
-    "LossReporter",
-    "PerplexityReporter",
-    "RoundReporter",
-    "TermMeans",
-    "TokenMeans",
-    "TokenPerplexity",
-    "WeightReporter",
-    "log_now",
-]
+    "FarthestRatio", "LossReporter", "PerplexityReporter", "RoundReporter", "TermMeans", "TokenMeans",
+    "TokenPerplexity", "WeightReporter", "log_now",
+]  # fmt: skip
 
 
 class TermMeans(NamedTuple):
@@ -120,9 +113,9 @@ class FarthestRatio(Metric):
 
 def _all_gather(tensor: Tensor, group: Any = None) -> list[Tensor]:
     """Gather the states of all ranks. Their shapes are equal on every rank, so shapes need not be exchanged first."""
-    found = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(found, tensor.contiguous(), group)
-    return found
+    gathered = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(gathered, tensor.contiguous(), group)
+    return gathered
 
 
 _METRICS = "epoch_metrics"  # entry of a checkpoint
@@ -132,14 +125,15 @@ def log_now(trainer: Trainer, metrics: Mapping[str, float]) -> None:
     """Write metrics under the present step, wherever in the loop that is (``self.log`` works in some hooks alone)."""
     for logger in trainer.loggers:
         logger.log_metrics(dict(metrics), step=trainer.global_step)
-    trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
+    for name, value in metrics.items():
+        trainer.callback_metrics[name] = torch.tensor(value)
 
 
 class LossReporter(Callback):
     """Logs the terms of the loss: in training of each batch, in validation of all batches together.
 
-    A module hands it to the trainer (`LanguageModule.configure_callbacks`) and calls `train` and `validate`. Metrics
-    over an epoch are part of checkpoints, so that a run which goes on in the middle of one logs the same numbers.
+    A module gives it to the trainer (`LanguageModule.configure_callbacks`) and calls `train` and `validate`. Metrics
+    over an epoch are part of checkpoints, so that a run which is resumed in the middle of one logs the same numbers.
 
     Args:
         name: prefix of the keys; the loss itself is ``train/loss``.
@@ -151,8 +145,6 @@ class LossReporter(Callback):
         self._metrics: dict[str, Metric] = {}
         self._restored: dict[str, dict[str, Tensor]] = {}
 
-    # -- what a module calls ------------------------------------------------------------------------------------
-
     def train(self, module: L.LightningModule, losses: NamedTuple, batch: TokenBatch) -> int:
         """Log a training batch, and stop the run on all ranks where the loss is not finite.
 
@@ -162,40 +154,41 @@ class LossReporter(Callback):
         Raises:
             UserError: the loss is not finite; the batch is in a file.
         """
-        found = self.over_ranks(self._named(losses, "train"), batch.n_tokens)
-        if not found.means["train/loss"].isfinite():
-            _stop_at(module, batch, found.means)
-        self.log_batch(module, found)
-        return int(found.tokens)
+        terms = self.over_ranks(self._named(losses, "train"), batch.n_tokens)
+        if not terms.means["train/loss"].isfinite():
+            _stop_at(module, batch, terms.means)
+        self.log_batch(module, terms)
+        return int(terms.tokens)
 
     def validate(self, module: L.LightningModule, losses: NamedTuple, batch: TokenBatch) -> None:
         """Add a validation batch to what the epoch logs."""
         means = self._named(losses, "val")
         self.update("val", lambda: TokenMeans([*means]), means, batch.n_tokens)
 
-    # -- what kinds of reporters do differently -----------------------------------------------------------------
+    # -- hooks of subclasses ------------------------------------------------------------------------------------
 
     def over_ranks(self, means: dict[str, Tensor], tokens: int) -> TermMeans:
         """Average means over this rank's tokens to means over the tokens of all ranks."""
         if rank_and_world_size()[1] == 1:
             return TermMeans(means, torch.tensor(tokens))
+        # One metric for each set of terms, since its state has one sum per term.
         names = tuple(means)
         if names not in self._of_batch:
             self._of_batch[names] = TokenMeans(names).to(means[names[0]].device)
         metric = self._of_batch[names]
         metric.reset()
         metric.update(means, tokens)
-        found: TermMeans = metric.compute()
-        return found
+        terms: TermMeans = metric.compute()
+        return terms
 
-    def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
+    def log_batch(self, module: L.LightningModule, terms: TermMeans) -> None:
         """Log the means of a training batch."""
-        module.log_dict(found.means, batch_size=max(1, int(found.tokens)))
+        module.log_dict(terms.means, batch_size=max(1, int(terms.tokens)))
 
     def log_epoch(self, module: L.LightningModule, key: str, metric: Metric) -> None:
         """Log a metric over an epoch."""
-        found = metric.compute()
-        module.log_dict(found.means if isinstance(found, TermMeans) else {key: found})
+        value = metric.compute()
+        module.log_dict(value.means if isinstance(value, TermMeans) else {key: value})
 
     # -- metrics over an epoch ----------------------------------------------------------------------------------
 
@@ -205,7 +198,10 @@ class LossReporter(Callback):
             metric = make()
             if key in self._restored:
                 metric.load_state_dict(self._restored.pop(key))
-            self._metrics[key] = metric.to(_device(values[0]))
+            first = values[0]  # a tensor, or tensors by name
+            self._metrics[key] = metric.to(
+                next(iter(first.values())).device if isinstance(first, dict) else first.device
+            )
         self._metrics[key].update(*values)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -213,7 +209,7 @@ class LossReporter(Callback):
         self._forget(validation=False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Log what is over the epoch."""
+        """Log the metrics over the epoch."""
         self._log(pl_module, validation=False)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -221,21 +217,26 @@ class LossReporter(Callback):
         self._forget(validation=True)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Log what is over all batches and ranks."""
+        """Log the metrics over all batches and ranks."""
         self._log(pl_module, validation=True)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep the states of the training's metrics, if the epoch goes on."""
+        """Keep the states of the training's metrics, if the epoch is not over."""
         if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
-            checkpoint[_METRICS] = {k: m.state_dict() for k, m in self._metrics.items() if not _of_validation(k)}
+            # Validation begins again after a resume.
+            training = {key: metric for key, metric in self._metrics.items() if not _of_validation(key)}
+            checkpoint[_METRICS] = {key: metric.state_dict() for key, metric in training.items()}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Go on with these states."""
+        """Resume with these states."""
         self._metrics = {}
+        # A metric is made when it is first updated, and takes its state then.
         self._restored = dict(checkpoint.get(_METRICS, {}))
 
     def _forget(self, validation: bool) -> None:
-        self._metrics = {k: m for k, m in self._metrics.items() if _of_validation(k) != validation}
+        for key in list(self._metrics):
+            if _of_validation(key) == validation:
+                del self._metrics[key]
 
     def _log(self, module: L.LightningModule, validation: bool) -> None:
         for key, metric in self._metrics.items():
@@ -244,9 +245,12 @@ class LossReporter(Callback):
 
     def _named(self, losses: NamedTuple, stage: str) -> dict[str, Tensor]:
         """The terms under the keys that they are logged by; ``loss`` first."""
-        terms = {name: value.detach() for name, value in losses._asdict().items() if value is not None}
         prefix = self.name if stage == "train" else f"{stage}/{self.name}"
-        return {f"{stage}/loss": terms.pop("loss"), **{f"{prefix}/{name}": value for name, value in terms.items()}}
+        named: dict[str, Tensor] = {f"{stage}/loss": losses._asdict()["loss"].detach()}
+        for name, value in losses._asdict().items():
+            if name != "loss" and value is not None:
+                named[f"{prefix}/{name}"] = value.detach()
+        return named
 
 
 class PerplexityReporter(LossReporter):
@@ -256,12 +260,12 @@ class PerplexityReporter(LossReporter):
     is less probable to the model than to that player, on average. 0 is a perfect clone.
     """
 
-    def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
+    def log_batch(self, module: L.LightningModule, terms: TermMeans) -> None:
         """See `LossReporter.log_batch`; the numbers are those of all ranks already."""
-        super().log_batch(module, found)
+        super().log_batch(module, terms)
         key = f"{self.name}/perplexity"
-        nll = found.means.get(f"{self.name}/nll", found.means["train/loss"])
-        self.update(key, lambda: TokenPerplexity(sync_on_compute=False), nll, found.tokens)
+        nll = terms.means.get(f"{self.name}/nll", terms.means["train/loss"])
+        self.update(key, lambda: TokenPerplexity(sync_on_compute=False), nll, terms.tokens)
 
     def validate(self, module: L.LightningModule, losses: Any, batch: TokenBatch) -> None:
         """See `LossReporter.validate`."""
@@ -280,7 +284,7 @@ class PerplexityReporter(LossReporter):
 
 
 class WeightReporter(LossReporter):
-    """Logs the terms of an advantage-weighted loss, and warns where the weights tell actions no longer apart.
+    """Logs the terms of an advantage-weighted loss, and warns when all actions get the same weight.
 
     Args:
         name: see `LossReporter`.
@@ -296,24 +300,25 @@ class WeightReporter(LossReporter):
         self.max_weight = max_weight
         self._window: list[Tensor] = []
 
-    def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
+    def log_batch(self, module: L.LightningModule, terms: TermMeans) -> None:
         """See `LossReporter.log_batch`; the numbers are those of all ranks already."""
-        super().log_batch(module, found)
-        # Left where they are until the window is full: a GPU is not waited for at each batch.
-        self._window.append(torch.stack([found.means[f"{self.name}/weight_{kind}"] for kind in ("mean", "max")]))
+        super().log_batch(module, terms)
+        # Left where they are until the window is full: reading them would make each batch wait for the GPU.
+        weights = [terms.means[f"{self.name}/weight_mean"], terms.means[f"{self.name}/weight_max"]]
+        self._window.append(torch.stack(weights))
         if len(self._window) == self._WINDOW:
             means, maxima = torch.stack(self._window).unbind(1)
-            self._judge(module.trainer.global_step, float(means.mean()), float(maxima.max()))
             self._window = []
+            self._judge(module.trainer.global_step, float(means.mean()), float(maxima.max()))
 
     def _judge(self, step: int, mean: float, largest: float) -> None:
         if mean >= self._NEAR_MAX * self.max_weight:
-            told = f"the mean weight is {mean:.4g} of at most {self.max_weight:g}: actions count alike, V is too low"
+            sign = f"the mean weight is {mean:.4g} of at most {self.max_weight:g}: actions count alike, V is too low"
         elif largest <= self._NEAR_ZERO:
-            told = f"the largest weight is {largest:.2g}: nothing is learned, V is too high"
+            sign = f"the largest weight is {largest:.2g}: nothing is learned, V is too high"
         else:
             return
-        rank_zero_warn(f"{self.name}, the {self._WINDOW} batches up to step {step}: {told}")
+        rank_zero_warn(f"{self.name}, the {self._WINDOW} batches up to step {step}: {sign}")
 
 
 class RoundReporter(LossReporter):
@@ -328,40 +333,38 @@ class RoundReporter(LossReporter):
 
     def over_ranks(self, means: dict[str, Tensor], tokens: int) -> TermMeans:
         """Means, but of the ratios the one that is farthest from 1."""
-        found = super().over_ranks(means, tokens)
+        terms = super().over_ranks(means, tokens)
         if rank_and_world_size()[1] > 1 and self.ratio in means:
             self._farthest.to(means[self.ratio].device).reset()
             self._farthest.update(means[self.ratio])
-            found.means[self.ratio] = self._farthest.compute()
-        return found
+            terms.means[self.ratio] = self._farthest.compute()
+        return terms
 
-    def log_batch(self, module: L.LightningModule, found: TermMeans) -> None:
+    def log_batch(self, module: L.LightningModule, terms: TermMeans) -> None:
         """Add a minibatch to the means of the round."""
-        ratio = found.means[self.ratio].item()
+        ratio = terms.means[self.ratio].item()
+        # In the first minibatch of a round the policy is still the one that sampled it.
         if online_datamodule(module.trainer, self.name).consumed == 1:
             log_now(module.trainer, {f"{self.name}/first_ratio": ratio})
             if abs(ratio - 1.0) > self._FARTHEST:
-                said = f"a ratio of the first minibatch is {ratio:.3f}, not 1"
-                rank_zero_warn(f"{said}: what is trained is not the distribution that was sampled from")
-        self._update_round(self.name, found)
+                rank_zero_warn(
+                    f"a ratio of the first minibatch is {ratio:.3f}, not 1: what is trained is not the distribution "
+                    "that was sampled from"
+                )
+        self._update_round(self.name, terms)
 
     def train_recorded(self, loss: Tensor, batch: TokenBatch) -> None:
         """Add the BC loss of a recorded batch to the mean of the round."""
         key = f"{self.name}/bc_loss"
         self._update_round(key, self.over_ranks({key: loss.detach()}, batch.n_tokens))
 
-    def _update_round(self, key: str, found: TermMeans) -> None:
-        # What is added is equal on all ranks, so that the state in a checkpoint is that of each.
-        self.update(key, lambda: TokenMeans([*found.means], sync_on_compute=False), *found)
+    def _update_round(self, key: str, terms: TermMeans) -> None:
+        # All ranks add the same numbers, so the state in a checkpoint is that of each.
+        self.update(key, lambda: TokenMeans([*terms.means], sync_on_compute=False), *terms)
 
 
 def _of_validation(key: str) -> bool:
     return key.partition("/")[0] == "val"
-
-
-def _device(values: Any) -> torch.device:
-    device: torch.device = (next(iter(values.values())) if isinstance(values, Mapping) else values).device
-    return device
 
 
 def _stop_at(module: L.LightningModule, batch: TokenBatch, means: Mapping[str, Tensor]) -> NoReturn:
@@ -369,5 +372,5 @@ def _stop_at(module: L.LightningModule, batch: TokenBatch, means: Mapping[str, T
     file = Path(module.trainer.default_root_dir) / ("bad_batch.pt" if world == 1 else f"bad_batch-{rank}.pt")
     file.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"batch": batch._asdict(), "terms": dict(means), "step": module.global_step}, file)
-    said = ", ".join(f"{name} {float(value):.3g}" for name, value in means.items())
-    raise UserError(f"the loss of step {module.global_step} is not finite ({said}); its batch is in {file}")
+    terms = ", ".join(f"{name} {float(value):.3g}" for name, value in means.items())
+    raise UserError(f"the loss of step {module.global_step} is not finite ({terms}); its batch is in {file}")

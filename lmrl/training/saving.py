@@ -1,7 +1,6 @@
 """The content of checkpoints and model folders: weights, provenance and tokenizer."""
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from lmrl.datamodules.offline import OfflineDataModule, global_seed
 from lmrl.envs.registry import may_choose
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
@@ -26,20 +26,10 @@ from lmrl.training.sharding import class_of, is_sharded
 from lmrl.utils.plugins import algorithm_packages
 
 __all__ = [
-    "SavedModule",
-    "check_resumed",
-    "check_vocabulary",
-    "class_name",
-    "facts",
-    "generation_defaults",
-    "note_weights",
-    "pack_checkpoint",
-    "plain_arguments",
-    "read_entry",
-    "read_folder",
-    "training_facts",
-    "write_folder",
-]
+    "SavedModule", "check_resumed", "check_vocabulary", "class_name", "facts", "generation_defaults",
+    "language_model_weights", "note_weights", "pack_checkpoint", "plain_arguments", "read_entry", "read_folder",
+    "training_facts", "write_folder",
+]  # fmt: skip
 
 
 class SavedModule(Protocol):
@@ -80,35 +70,32 @@ _NOT_SETTINGS = ("pretrained", "architecture", "tokenizer", "_class_path", "_ins
 
 def training_facts(module: SavedModule, data: object) -> dict[str, Any]:
     """What is known when training begins, JSON-like: task, data, seeds and where it starts from."""
-    task = getattr(data, "task", None)
-    path = getattr(data, "path", None)
-    settings = dict(getattr(data, "hparams", None) or {})
-    episodes = getattr(data, "episodes", None)
-    seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
-    found = {
-        "task": getattr(task, "name", None),
-        "max_new_tokens": getattr(task, "max_action_tokens", None),
-        "data": None if path is None else path.name,
-        "data_hash": None if path is None or not Path(path).is_file() else _hash_of(Path(path)),
-        "data_episodes": len(episodes) if episodes else None,
-        "data_seed": settings.get("data_seed"),
-        "batch_size": settings.get("batch_size"),
-        "env": settings.get("env"),
-        "starts_from": module.hparams.get("pretrained"),
-        "seed": None if seed is None else int(seed),
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    known: dict[str, Any] = {}
+    if isinstance(data, OfflineDataModule):
+        known = {
+            "task": data.task.name,
+            "max_new_tokens": data.task.max_action_tokens,
+            "data": data.path.name,
+            "data_hash": _hash_of(data.path) if data.path.is_file() else None,
+            "data_episodes": len(data.episodes) or None,
+            "data_seed": data.hparams["data_seed"],
+            "batch_size": data.hparams["batch_size"],
+            "env": data.env,
+        }
+    known["starts_from"] = module.hparams.get("pretrained")
+    known["seed"] = global_seed()
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _hash_of(file: Path) -> str:
     digest = hashlib.sha256()
     with file.open("rb") as opened:
-        while block := opened.read(1 << 20):
+        while block := opened.read(1 << 20):  # a dataset may be larger than memory
             digest.update(block)
     return digest.hexdigest()[:32]
 
 
-# What a resumed run may change: how it computes, and where its data lies.
+# A resumed run may change how it computes and where its data lies.
 _MAY_CHANGE = (*_NOT_SETTINGS, "trust_remote_code", "activation_checkpointing", "compile")
 _DATA_SETTINGS = ("task", "data_hash", "data_seed", "batch_size", "env")
 
@@ -120,18 +107,17 @@ def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
         UserError: naming what differs, or a counter of the training that is no number.
     """
     _check_counters(checkpoint.get("loops"))
-    before = {name: checkpoint["lmrl"].get("made_with", {}).get(name) for name in _DATA_SETTINGS}
-    now = {name: module.made_with.get(name) for name in _DATA_SETTINGS}
+    before = checkpoint["lmrl"].get("made_with", {})
+    compared = [(name, before.get(name), module.made_with.get(name)) for name in _DATA_SETTINGS]
     for name, value in checkpoint.get("hyper_parameters", {}).items():
         if name not in _MAY_CHANGE and name in module.hparams:
-            before[name] = value
-            now[name] = module.hparams[name]
-    for name, value in before.items():
-        if value is None or now[name] is None or value == now[name]:  # an older checkpoint does not say all
+            compared.append((name, value, module.hparams[name]))
+    for name, old, new in compared:
+        if old is None or new is None or old == new:  # checkpoints of earlier versions lack some
             continue
-        was = "another file's" if name == "data_hash" else repr(value)
+        was = "another file's" if name == "data_hash" else repr(old)
         raise UserError(
-            f"the checkpoint's run has another {name} ({was}, now {now[name]!r}): resume it as it was, or start a new "
+            f"the checkpoint's run has another {name} ({was}, now {new!r}): resume it as it was, or start a new "
             "run from its weights with model.init_args.pretrained"
         )
 
@@ -174,10 +160,11 @@ def generation_defaults(module: SavedModule) -> GenerationConfig:
 
 
 def class_name(kind: type) -> str:
-    """As a checkpoint names it: ours by the package that exports it, wherever in there it is."""
-    packages = algorithm_packages()
-    home = next((name for name in packages if kind.__module__.startswith(f"{name}.")), kind.__module__)
-    return f"{home}.{kind.__qualname__}"
+    """Return the name of a class in checkpoints: by the package that exports it, wherever in there it is."""
+    for package in algorithm_packages():
+        if kind.__module__.startswith(f"{package}."):
+            return f"{package}.{kind.__qualname__}"
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
@@ -192,15 +179,23 @@ def plain_arguments(arguments: Mapping[str, Any], file: Path) -> dict[str, Any]:
     if arguments.get("pretrained") is not None:
         raise UserError(f"{file} names a model to start from, which none of ours does: {arguments['pretrained']!r:.80}")
     named = arguments.get("tokenizer")
-    beside = file.with_suffix("")
+    run_folder = file.with_suffix("")
     if named not in (None, *BUNDLED):
-        if not (beside / "tokenizer_config.json").is_file():
+        if not (run_folder / "tokenizer_config.json").is_file():
             raise UserError(
                 f"{file} was trained with the tokenizer {named!r:.80}, which a checkpoint alone cannot load: keep the "
-                f"folder {beside.name} beside it"
+                f"folder {run_folder.name} next to it"
             )
-        named = str(beside)
-    _check_task_tokens(arguments.get("task_tokens"), file)
+        named = str(run_folder)
+    task_tokens = arguments.get("task_tokens")
+    if isinstance(task_tokens, Mapping):
+        task = str(task_tokens.get("name"))
+        for argument, value in task_tokens.items():
+            if argument != "name" and not may_choose(task, argument, value):
+                raise UserError(
+                    f"{file} sets {argument} of task {task} to {value!r:.80} in its task_tokens: a file cannot choose "
+                    "paths, programs and what is not listed"
+                )
     return {**arguments, "pretrained": None, "tokenizer": named, "architecture": _shape(arguments.get("architecture"))}
 
 
@@ -208,21 +203,11 @@ def _shape(architecture: Any) -> Any:
     """A configuration, and those inside of it, without what chooses code."""
     if not isinstance(architecture, Mapping):
         return architecture or {}
-    kept = {k: v for k, v in architecture.items() if not str(k).startswith("_") and k not in CHOOSE_CODE}
-    return {k: _shape(v) if isinstance(v, Mapping) else v for k, v in kept.items()}
-
-
-def _check_task_tokens(given: Any, file: Path) -> None:
-    """Make sure that a checkpoint names a task and settings of it that a file may choose: no path above all."""
-    if not isinstance(given, Mapping):
-        return
-    name = str(given.get("name"))
-    for argument, value in given.items():
-        if argument != "name" and not may_choose(name, argument, value):
-            raise UserError(
-                f"{file} sets {argument} of task {name} to {value!r:.80} in its task_tokens: a file cannot choose "
-                "paths, programs and what is not listed"
-            )
+    shape = {}
+    for name, value in architecture.items():
+        if not str(name).startswith("_") and name not in CHOOSE_CODE:
+            shape[name] = _shape(value) if isinstance(value, Mapping) else value
+    return shape
 
 
 def pack_checkpoint(module: SavedModule, checkpoint: dict[str, Any]) -> None:
@@ -233,7 +218,7 @@ def pack_checkpoint(module: SavedModule, checkpoint: dict[str, Any]) -> None:
         checkpoint: changed in place; gets an entry ``lmrl``.
     """
     checkpoint["hyper_parameters"] = _arguments(module, checkpoint.get("hyper_parameters", module.hparams))
-    if not is_sharded(module):  # else `save_run` has noted it of the whole weights
+    if not is_sharded(module):  # else `save_run` has noted the hash of the full weights
         note_weights(module)
     checkpoint["lmrl"] = _entry(module, checkpoint.get("global_step"))
 
@@ -261,28 +246,34 @@ def _entry(module: SavedModule, steps: int | None) -> dict[str, Any]:
 
 
 def note_weights(module: SavedModule, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Keep in ``made_with["weights"]`` a hash of what plays: the language model and the values, as float32.
+    """Keep in ``made_with["weights"]`` a hash of the weights that play: the language model and the values, as float32.
 
-    Checkpoints, exported folders and scores hold it, so that it can be told which weights scores belong to.
+    Checkpoints, exported folders and scores hold it, so that scores can be matched with weights.
 
     Args:
         module: of which it is.
-        weights: the whole state dict, where the module itself holds a share of it.
+        weights: the full state dict, where the module itself holds a share of it.
     """
+    played = dict(module.value_state_dict())
     if weights is None:
-        model = {f"model.{name}": tensor for name, tensor in module.model.state_dict().items()}
-        weights = model | module.value_state_dict()
+        for name, tensor in module.model.state_dict().items():
+            played[f"model.{name}"] = tensor
     else:
-        names = module.value_state_dict()
-        weights = module.played_weights(weights)
-        weights = {name: t for name, t in weights.items() if name in names or name.startswith("model.")}
-    found = hashlib.sha256()
-    for name in sorted(weights):
+        # Only the first process has the full state dict; it is empty on the others.
+        full = module.played_weights(weights)
+        played = {name: t for name, t in full.items() if name in played or name.startswith("model.")}
+    digest = hashlib.sha256()
+    for name in sorted(played):
         # A copy: memory that numpy has seen cannot be gathered by FSDP any more.
-        tensor = weights[name].detach().to("cpu", torch.float32, copy=True).contiguous()
-        found.update(f"{name} {list(tensor.shape)}\n".encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    module.made_with["weights"] = found.hexdigest()[:32]
+        tensor = played[name].detach().to("cpu", torch.float32, copy=True).contiguous()
+        digest.update(f"{name} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    module.made_with["weights"] = digest.hexdigest()[:32]
+
+
+def language_model_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the language model in the state dict of a module, under the model's own names."""
+    return {name.removeprefix("model."): tensor for name, tensor in weights.items() if name.startswith("model.")}
 
 
 def check_vocabulary(module: SavedModule) -> None:
@@ -293,11 +284,11 @@ def check_vocabulary(module: SavedModule) -> None:
     """
     ids = len(module.tokenizer)
     if vocabulary_of(module.model) < ids:
-        raise UserError(f"architecture.vocab_size must be at least {ids}, as the tokenizer has so many ids")
+        raise UserError(f"architecture.vocab_size must be at least {ids}, the number of ids of the tokenizer")
 
 
 def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
-    """Take over what `pack_checkpoint` put in.
+    """Read the entry that `pack_checkpoint` put into a checkpoint.
 
     Raises:
         UserError: the checkpoint is one of another algorithm, or its weights belong to another vocabulary.
@@ -306,7 +297,8 @@ def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     written = str(entry["class"])
     own = class_name(class_of(module))
     packages = algorithm_packages()
-    if written != own and written.startswith(packages) and own.startswith(packages):  # a user's own class may go on
+    # A class of the user's own may resume a run of the class that it extends.
+    if written != own and written.startswith(packages) and own.startswith(packages):
         raise UserError(
             f"the checkpoint is one of {written}, not of {own}: to start from its weights, give its run folder as "
             "model.init_args.pretrained instead of ckpt_path"
@@ -335,7 +327,7 @@ def write_folder(
         module: of which it is.
         folder: replaced if it exists.
         scores: content of ``scores.json``, for the model card.
-        weights: the whole state dict, where the module itself holds a share of it (see `full_state_dict`).
+        weights: the full state dict, where the module itself holds a share of it (see `full_state_dict`).
         merge: of a policy with adapters, write a whole model; else the adapters alone, for `peft`.
 
     Raises:
@@ -348,12 +340,19 @@ def write_folder(
     if weights is not None:
         weights = module.played_weights(weights)
         values = {name: weights[name] for name in values}
-        model_weights = {key.removeprefix("model."): t for key, t in weights.items() if key.startswith("model.")}
+        model_weights = language_model_weights(weights)
     note_weights(module, weights)
-    guided, ratios = (any(name.startswith(part) for name in values) for part in ("q_heads.", "q_model."))
-    base = _base(module) if has_lora(module.model) and not merge else None
+    guided = any(name.startswith("q_heads.") for name in values)
+    ratios = any(name.startswith("q_model.") for name in values)
+    base = None  # the model that adapters belong to, if they are written alone
+    if has_lora(module.model) and not merge:
+        starts_from = module.made_with.get("starts_from")
+        if starts_from is None:
+            raise UserError("adapters belong to a pretrained model, and this run began from scratch: merge them")
+        base = resolve_pretrained(starts_from)
     card = model_card(facts(module), scores, guided, ratios, base)
     defaults = generation_defaults(module)
+    # Names with an underscore are those that LightningCLI adds.
     arguments = {name: value for name, value in module.hparams.items() if not name.startswith("_")}
     steps = module.global_step or module.made_with.get("steps")  # a module that was loaded has no trainer
     about = {"hyper_parameters": _arguments(module, arguments), **_entry(module, steps)}
@@ -386,34 +385,26 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
     if fingerprint(module.tokenizer) != manifest["tokenizer"]:
         raise UserError(f"{folder / 'tokenizer.json'} and {folder / MANIFEST} do not belong together; export it again")
     read_entry(module, {"lmrl": manifest})
-    model = build_lm(str(folder), {}, len(module.tokenizer), dtype=torch.float32).state_dict()
-    weights = {**{f"model.{name}": tensor for name, tensor in model.items()}, **values}
-    missing = ({f"model.{name}" for name in model} | module.value_state_dict().keys()) ^ weights.keys()
-    if missing:
-        raise UserError(f"{folder}: weights and {MANIFEST} do not belong together ({min(missing)}); export it again")
-    module.load_state_dict(weights, strict=False)
-    _check_hash(module, folder, manifest)
+    unmatched = values.keys() ^ module.value_state_dict().keys()
+    if unmatched:
+        raise UserError(f"{folder}: weights and {MANIFEST} do not belong together ({min(unmatched)}); export it again")
+    weights = dict(values)
+    model = build_lm(str(folder), {}, len(module.tokenizer), dtype=torch.float32)
+    for name, tensor in model.state_dict().items():
+        weights[f"model.{name}"] = tensor
+    module.load_state_dict(weights, strict=False)  # it lacks target networks
+    expected = module.made_with.get("weights")
+    # The hash of a model with adapters is of the unmerged weights, which the folder does not hold.
+    if expected is not None and manifest["hyper_parameters"].get("lora") is None:
+        note_weights(module)
+        if module.made_with["weights"] != expected:
+            files = ", ".join(str(path) for path in sorted(folder.glob("*.safetensors")))
+            raise UserError(f"{files}: not the weights that {folder / MANIFEST} names; export the folder again")
     module.eval()
     return module
 
 
-def _check_hash(module: SavedModule, folder: Path, manifest: Mapping[str, Any]) -> None:
-    noted = module.made_with.get("weights")
-    if noted is None or manifest["hyper_parameters"].get("lora") is not None:  # adapters are merged
-        return
-    note_weights(module)
-    if module.made_with["weights"] != noted:
-        files = ", ".join(str(path) for path in sorted(folder.glob("*.safetensors")))
-        raise UserError(f"{files}: not the weights that {folder / MANIFEST} names; export the folder again")
-
-
-def _base(module: SavedModule) -> str:
-    name = module.made_with.get("starts_from")
-    if name is None:
-        raise UserError("adapters belong to a pretrained model, and this run began from scratch: merge them")
-    return resolve_pretrained(name)
-
-
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Configuration values that a checkpoint can hold."""
-    return {k: v for k, v in values.items() if isinstance(v, (int, float, str, bool, list, dict, type(None)))}
+    plain = (int, float, str, bool, list, dict, type(None))
+    return {name: value for name, value in values.items() if isinstance(value, plain)}

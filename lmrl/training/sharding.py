@@ -1,4 +1,4 @@
-"""Weights in shards, one on each process, and whole again where something has to be read outside of a step.
+"""Weights in shards, one on each process, and the full weights where something has to be read outside of a step.
 
 Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", in the per-parameter form of
 ``torch.distributed.fsdp.fully_shard``.
@@ -6,7 +6,7 @@ Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Paral
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import lightning as L
 import torch
@@ -28,17 +28,11 @@ from lmrl.models.heads import ValueHead
 from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = [
-    "class_of",
-    "configure_shards",
-    "full_state_dict",
-    "full_tensor",
-    "is_sharded",
-    "shard",
-    "summon_full_params",
-]
+    "class_of", "configure_shards", "full_state_dict", "full_tensor", "is_sharded", "shard", "summon_full_params",
+]  # fmt: skip
 
 
-#: What runs between the hooks that gather the weights of the module itself: embeddings, norms and vocabulary heads.
+#: Methods for which FSDP gathers the weights of the module itself: embeddings, norms and vocabulary heads.
 _STEPS = ("training_step", "validation_step", "prepare_rollout")
 
 
@@ -63,7 +57,7 @@ def configure_shards(module: L.LightningModule) -> None:
 
 
 def class_of(module: object) -> type:
-    """The class of a module, whose place sharding gives to one that it makes."""
+    """The class of a module before sharding, which replaces it by a subclass."""
     return next(kind for kind in type(module).__mro__ if not issubclass(kind, FSDPModule))
 
 
@@ -94,9 +88,16 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     for name in _STEPS:
         if hasattr(module, name):
             register_fsdp_forward_method(module, name)
-    _fill(module, weights, mesh.device_type)
-    for places in shared:  # each part has made shards of its own
-        _share(places)
+    # The first process gives all others their share of its weights.
+    if any(parameter.is_meta for parameter in module.parameters()):
+        module.to_empty(device=mesh.device_type)
+    set_model_state_dict(
+        module, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, cpu_offload=False)
+    )
+    for buffer in module.buffers():  # also those that no state dict holds
+        dist.broadcast(buffer, 0)
+    for places in shared:
+        _share(places)  # again: `fully_shard` has given each part shards of its own
 
 
 class _Place(NamedTuple):
@@ -113,40 +114,45 @@ def _shared(parts: Sequence[nn.Module]) -> list[list[_Place]]:
     places: dict[int, list[_Place]] = {}
     for number, part in enumerate(parts):
         for holder in part.modules():
-            if part_of.setdefault(holder, number) == number:
-                for name, parameter in holder.named_parameters(recurse=False):
-                    if not parameter.requires_grad:
-                        places.setdefault(id(parameter), []).append(_Place(number, holder, name))
-    return [found for found in places.values() if len({place.part for place in found}) > 1]
+            # Inner parts come first, so an outer part finds their modules taken.
+            if part_of.setdefault(holder, number) != number:
+                continue
+            for name, parameter in holder.named_parameters(recurse=False):
+                if not parameter.requires_grad:
+                    places.setdefault(id(parameter), []).append(_Place(number, holder, name))
+    shared = []
+    for of_parameter in places.values():
+        if len({place.part for place in of_parameter}) > 1:
+            shared.append(of_parameter)
+    return shared
 
 
 def _share(places: Sequence[_Place]) -> None:
     """Have each part hold a parameter of its own, in the memory of the first: FSDP2 takes no other sharing."""
     first = places[0].holder.get_parameter(places[0].name)
-    made = {places[0].part: first}
+    of_part = {places[0].part: first}
     for part, holder, name in places:
-        own = made.setdefault(part, nn.Parameter(first.detach(), requires_grad=False))
-        holder.register_parameter(name, own)
-
-
-def _fill(module: nn.Module, weights: dict[str, Any], device: str) -> None:
-    """Hand all processes their share of what the first one holds."""
-    if any(parameter.is_meta for parameter in module.parameters()):
-        module.to_empty(device=device)
-    set_model_state_dict(
-        module, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, cpu_offload=False)
-    )
-    for _, buffer in module.named_buffers():  # those that no state dict holds too
-        dist.broadcast(buffer, 0)
+        parameter = of_part.setdefault(part, nn.Parameter(first.detach(), requires_grad=False))
+        holder.register_parameter(name, parameter)
 
 
 def _parts(module: nn.Module) -> list[nn.Module]:
-    """What is gathered by itself, inner parts first."""
+    """The parts of a module that are gathered separately, inner parts first."""
     models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
-    blocks = {name for model in models for name in (model._no_split_modules or ())}
-    found = [part for part in module.modules() if type(part).__name__ in blocks or isinstance(part, ValueHead)]
-    speaking = {id(model.base_model) for model in models if model.base_model is not model}
-    return found + [model for model in models if model.base_model is model and id(model) not in speaking]
+    block_classes: set[str] = set()
+    of_language_models = set()  # ids of trunks that have a vocabulary head, and are gathered with it
+    for model in models:
+        block_classes.update(model._no_split_modules or ())
+        if model.base_model is not model:
+            of_language_models.add(id(model.base_model))
+    parts: list[nn.Module] = []
+    for part in module.modules():
+        if type(part).__name__ in block_classes or isinstance(part, ValueHead):
+            parts.append(part)
+    for model in models:
+        if model.base_model is model and id(model) not in of_language_models:
+            parts.append(model)
+    return parts
 
 
 @contextmanager
@@ -163,10 +169,12 @@ def summon_full_params(module: nn.Module, but: Sequence[str] = ()) -> Iterator[N
     if not is_sharded(module):
         yield
         return
-    # The first to run becomes the root of all; torch 2.11 cannot move no argument at all to a GPU.
+    # FSDP takes the first module that runs as the root of all. With no argument at all, torch 2.11 fails on a GPU.
     module(None)
-    left = {id(part) for name in but for part in getattr(module, name).modules()}
-    parts = [part for part in module.modules() if isinstance(part, FSDPModule) and id(part) not in left]
+    left_out: set[nn.Module] = set()
+    for name in but:
+        left_out.update(module.get_submodule(name).modules())
+    parts = [part for part in module.modules() if isinstance(part, FSDPModule) and part not in left_out]
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
         part.unshard()
@@ -179,14 +187,14 @@ def summon_full_params(module: nn.Module, but: Sequence[str] = ()) -> Iterator[N
 
 
 def full_state_dict(module: nn.Module) -> dict[str, Tensor] | None:
-    """The whole state dict on the CPU of the first process, empty on the others; None if the module is not sharded.
+    """The full state dict on the CPU of the first process, empty on the others; None if the module is not sharded.
 
     All processes have to call it. One tensor at a time is gathered.
     """
     if not is_sharded(module):
         return None
-    found = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    return cast(dict[str, Tensor], found)
+    weights = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    return cast(dict[str, Tensor], weights)
 
 
 def full_tensor(tensor: Tensor) -> Tensor:

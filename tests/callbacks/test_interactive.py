@@ -147,6 +147,6 @@ def test_a_setting_that_the_policy_does_not_take_is_refused_before_the_first_ste
     playing = InteractiveEvaluation("maze_fo", decoding={"betta": 3})
     quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
     trainer = L.Trainer(max_steps=5, accelerator="cpu", default_root_dir=tmp_path, callbacks=[playing], **quiet)
-    with pytest.raises(UserError, match="decoding has the setting 'betta', which the policy of BC does not take"):
+    with pytest.raises(UserError, match="decoding: the policy of BC does not take all of max_new_tokens, betta"):
         trainer.fit(BC(architecture={"n_embd": 16, "n_layer": 1, "n_head": 2}), MazeDataModule(path=str(data_path)))
     assert trainer.global_step == 0

@@ -31,12 +31,12 @@ class Spying(RolloutCollection):
         self.rounds: list[list[Episode]] = []
         self.expected: list[list[tuple[str, ...]]] = []
 
-    def _collect(self, trainer: Any, module: Any, data: Any, number: int) -> list[Episode]:
+    def collect(self, number: int) -> list[Episode]:
         starts = [Start(e) for e in (3, 4)]
         env = lambda: lmrl.make("maze_fo", **ENV)  # noqa: E731
-        played = in_order(rollout(module.policy(max_new_tokens=4), env, starts, task="maze_fo"))
+        played = in_order(rollout(self._module.policy(max_new_tokens=4), env, starts, task="maze_fo"))
         self.expected.append([e.actions for e in played])
-        self.rounds.append(super()._collect(trainer, module, data, number))
+        self.rounds.append(super().collect(number))
         return self.rounds[-1]
 
 

@@ -28,8 +28,8 @@ class Noting(RolloutCollection):
         super().__init__(episodes=7, slots=2, **arguments)
         self.rounds: list[list[Episode]] = []
 
-    def _collect(self, *arguments: Any) -> list[Episode]:
-        self.rounds.append(super()._collect(*arguments))
+    def collect(self, number: int) -> list[Episode]:
+        self.rounds.append(super().collect(number))
         return self.rounds[-1]
 
 

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,7 @@ from lmrl.losses import returns_to_go
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Encoder
+from lmrl.tokens.segments import Segment
 from lmrl.types import Episode
 
 
@@ -70,9 +72,14 @@ def test_a_misspelt_wish_is_an_error() -> None:
         BatchSpec().bootstrap = True  # type: ignore[misc]
 
 
+class Learner:
+    def prepare_rollout(self, episodes: Sequence[Episode], segments: Sequence[list[Segment]]) -> list[list[Segment]]:
+        return [*segments]
+
+
 def test_rounds_are_not_prepared_where_nobody_plays(path: Path) -> None:
     with pytest.raises(UserError, match=r"needs lmrl\.datamodules\.OnlineDataModule"):
-        ready(path).configure_batches(BatchSpec(post_rollout=lambda episodes, segments: [*segments]))
+        ready(path).configure_batches(BatchSpec(learner=Learner()))
 
 
 def test_without_a_discount_there_are_no_returns(path: Path) -> None:

@@ -28,7 +28,7 @@ class Player:
         self.rounds: list[int] = []
         self.turns = turns
 
-    def __call__(self, number: int) -> list[Episode]:
+    def collect(self, number: int) -> list[Episode]:
         self.rounds.append(number)
         up = _episode(*["move up\n"] * (number if self.turns else 0), success=False)
         return [up, _episode(*["move down\n"] * self.turns, success=number % 2 == 0)]
@@ -43,7 +43,7 @@ def ready(player: Player | None = None, **arguments: Any) -> tuple[OnlineDataMod
     player = Player() if player is None else player
     data = OnlineDataModule(**{"task": "maze_fo", "batch_size": 2, **arguments})
     data.setup("fit")
-    data.set_rollout_source(player)
+    data.register_collector(player)
     data.train_dataloader()
     return data, player
 
@@ -52,7 +52,7 @@ def learn(data: OnlineDataModule, batches: Iterator[TokenBatch] | None = None) -
     """An epoch as the callback counts it: the tokens of each minibatch."""
     found = []
     for batch in data.minibatches() if batches is None else batches:
-        data.consumed += 1
+        data.start_minibatch()
         found.append(batch.token.tolist())
     return found
 
@@ -115,7 +115,7 @@ def test_recorded_episodes_beside_the_rounds(path: Path) -> None:
     pairs = []
     for pair, *_ in loader:
         pairs.append(pair)
-        data.consumed += 1
+        data.start_minibatch()
     assert [pair["round"].n_tokens for pair in pairs] == [len(batch) for batch in learn(ready(batch_size=4)[0])]
     assert all(pair["bc"].n_tokens > 0 for pair in pairs)
 

@@ -88,7 +88,7 @@ def test_a_saved_buffer_of_an_earlier_version_is_refused_and_nothing_is_lost(tmp
     state = filled(WINDOWS[0]).state_dict()
     del state["columns"]["turn_end"]
     buffer = filled(WINDOWS[0])
-    with pytest.raises(UserError, match="earlier version and lacks turn_end; begin the run anew with --overwrite"):
+    with pytest.raises(UserError, match="earlier version and lacks turn_end; restart the run with --overwrite"):
         buffer.load_state_dict(state)
     assert len(buffer.spans()) == len(EPISODES)
 

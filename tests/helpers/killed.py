@@ -29,11 +29,12 @@ class Dying(RolloutCollection):
         super().__init__(episodes=6, slots=4)
         self.place = place
 
-    def _collect(self, trainer: Any, module: Any, data: Any, number: int) -> Any:
+    def collect(self, number: int) -> Any:
         if self.place == "rollout" and number == 3:
-            policy = module.policy
+            policy = self._module.policy
+            module: Any = self._module
             module.policy = lambda **settings: Mortal(policy(**settings))
-        return super()._collect(trainer, module, data, number)
+        return super().collect(number)
 
     def on_train_batch_start(self, trainer: Any, *args: Any) -> None:
         super().on_train_batch_start(trainer, *args)

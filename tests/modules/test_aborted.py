@@ -41,7 +41,10 @@ class Given(Callback):
         self.episodes = episodes
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        trainer.datamodule.set_rollout_source(lambda number: self.episodes)  # type: ignore[attr-defined]
+        trainer.datamodule.register_collector(self)  # type: ignore[attr-defined]
+
+    def collect(self, number: int) -> list[Episode]:
+        return self.episodes
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, index: int) -> None:
         self.batch: TokenBatch = batch

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lmrl.callbacks import KeepLast, RolloutCollection
 from lmrl.datamodules import MazeDataModule, OnlineDataModule
+from lmrl.datamodules.spec import Collector
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
@@ -45,17 +46,19 @@ class Recording(OnlineDataModule):
         self.batches.append(super()._batch(runs, *expected))
         return self.batches[-1]
 
-    def _next_round(self) -> None:
-        play = self._play
-        assert play is not None
+    def register_collector(self, collector: Collector) -> None:
+        super().register_collector(Noting(collector, self.rounds))
 
-        def kept(number: int) -> list[Episode]:
-            self.rounds.append(play(number))
-            return self.rounds[-1]
 
-        self.set_rollout_source(kept)
-        super()._next_round()
-        self.set_rollout_source(play)
+class Noting:
+    """Keeps the rounds that another one collects."""
+
+    def __init__(self, collector: Collector, rounds: list[list[Episode]]) -> None:
+        self.collector, self.rounds = collector, rounds
+
+    def collect(self, number: int) -> list[Episode]:
+        self.rounds.append(self.collector.collect(number))
+        return self.rounds[-1]
 
 
 def logged(root: Path, key: str) -> list[float]:
@@ -104,7 +107,6 @@ def test_advantages_are_computed_with_the_values_of_their_states(bc_run: str, na
         module.v_head.outer.weight.normal_()
         module.ref_model.get_input_embeddings().weight.mul_(1.1)  # as if the policy had moved from where it began
     module.kl_weight.fill_(0.5)
-    data.set_rollout_source(lambda number: [])
     run = trainer(tmp_path, 1, [RolloutCollection(episodes=6, slots=4)])
     run.fit(module, data)
     module.load_state_dict(PPO.load_from_checkpoint(_saved(run, tmp_path), weights_only=True).state_dict())

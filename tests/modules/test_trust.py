@@ -121,7 +121,7 @@ def test_a_checkpoint_chooses_neither_maker_nor_path(tmp_path: Path) -> None:
         ({"pretrained": str(folder)}, "names a model to start from"),
         ({"pretrained": "somebody/model"}, "names a model to start from"),
         ({"tokenizer": str(folder)}, r"was trained with the tokenizer '.*model', which a checkpoint alone cannot load"),
-        ({"tokenizer": "gpt2"}, "keep the folder b beside it"),
+        ({"tokenizer": "gpt2"}, "keep the folder b next to it"),
     ):
         with pytest.raises(UserError, match=message):
             load_module(changed(checkpoint(tmp_path / "b.ckpt"), hyper_parameters=hyper_parameters))
