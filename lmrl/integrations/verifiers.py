@@ -12,7 +12,7 @@ from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError, check_range
-from lmrl.integrations.trl import TaskEnvironment, finish
+from lmrl.integrations.trl.tools import TaskEnvironment, finish
 from lmrl.policies.chat.policy import action_of, conversation, introduction
 from lmrl.rollout import episode_seed
 from lmrl.types import Request
@@ -144,9 +144,12 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):  # type: ignore[misc]
     ) -> Any:
         """One request; an error of the endpoint is the harness's."""
         system, prompt = self.resolve_prompt(data)
-        told = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [*map(message_to_wire, prompt)]
-        messages = [*([{"role": "system", "content": system}] if system else []), *told]
-        async with httpx.AsyncClient(timeout=None) as http:
+        messages = [{"role": "system", "content": system}] if system else []
+        if isinstance(prompt, str):
+            messages.append({"role": "user", "content": prompt})
+        else:
+            messages += map(message_to_wire, prompt)
+        async with httpx.AsyncClient(timeout=None) as http:  # verifiers has its own limit of time
             answer = await http.post(
                 f"{endpoint.rstrip('/')}/chat/completions",
                 json={"model": ctx.model, "messages": messages},

@@ -117,11 +117,7 @@ class _Games:
 
 
 async def _body(request: Request) -> Any:
-    """Return the data of a request.
-
-    Raises:
-        UserError: it is not JSON, or too long.
-    """
+    """Return the data of a request."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise UserError("the request is not JSON")
     body = bytearray()

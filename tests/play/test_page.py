@@ -208,7 +208,7 @@ def test_a_shared_game_is_checked_like_any_other(tmp_path: Path) -> None:
     word = hidden_word(1)
     with served(Order("wordle"), tmp_path) as root:
         shared = {"order": ORDER, "moves": ["zzzzz", word, "after the end"]}
-        assert ask(f"{root}replay", shared)[0] == 403
+        assert ask(f"{root}replay", shared, token="")[0] == 403
         status, _, game = ask(f"{root}replay", shared)
         assert status == 200 and game["seats"][0]["turns"] == 2 and game["seats"][0]["over"]
         evil = {**ORDER, "env": [f"vocab={tmp_path}/words.txt"]}

@@ -10,7 +10,7 @@ from lmrl.envs.registry import chat_prompt, task
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError
 from lmrl.policies.chat.policy import transcript
-from lmrl.rollout import Slot, Step, TextEnv, step_together
+from lmrl.rollout import Slot, Step, step_together
 from lmrl.types import Episode, Reply, Start
 
 __all__ = [
@@ -97,11 +97,7 @@ class TaskEnvironment:
         return self._slot.episode(self._name, terminated, truncated or not terminated)
 
     def _play(self, action: str) -> None:
-        self._record(Reply(action), self._env.step(action))
-
-    @property
-    def _env(self) -> TextEnv:
-        return self._slot.env
+        self._record(Reply(action), self._slot.env.step(action))
 
     def _record(self, reply: Reply, turn: Step) -> None:
         self._end = self._slot.record_step(reply, turn)
@@ -163,9 +159,9 @@ def take_turns(environments: Sequence[TaskEnvironment], replies: Sequence[Reply]
         environments: of episodes that are not over.
         replies: one for each.
     """
-    moves = [
-        (place, each._env, reply.text) for place, (each, reply) in enumerate(zip(environments, replies, strict=True))
-    ]
+    moves = []
+    for index, environment in enumerate(environments):
+        moves.append((index, environment._slot.env, replies[index].text))
     for environment, reply, turn in zip(environments, replies, step_together(moves), strict=True):
         assert turn is not None, "errors are raised"
         environment._record(reply, turn)
@@ -178,8 +174,10 @@ def opening(name: str, observation: str) -> str:
 
 def answer(name: str, observation: str, over: bool) -> str:
     """A later text as a model reads it."""
-    said = _prompt(name).spelling(observation)
-    return "\n".join(filter(None, (said, GAME_OVER))) if over else said
+    text = _prompt(name).spelling(observation)
+    if not over:
+        return text
+    return f"{text}\n{GAME_OVER}" if text else GAME_OVER
 
 
 def _prompt(name: str) -> ChatPrompt:

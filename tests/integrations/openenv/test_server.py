@@ -236,10 +236,9 @@ def test_what_cannot_be_made_is_said_and_frees_its_place() -> None:
 
 def test_a_shared_second_speaker_is_asked_by_one_at_a_time() -> None:
     """Its sessions hold one lock."""
-    from lmrl.integrations.openenv.sessions import Session, shared_turn
+    from lmrl.integrations.openenv.sessions import Session
 
-    turn = shared_turn(True)
-    assert turn is not None and shared_turn(False) is None
+    turn = threading.Lock()
     busy = threading.Event()
     sessions = [Session(partial(lmrl.make, "twenty_questions"), "twenty_questions", turn) for _ in range(2)]
     with turn:
