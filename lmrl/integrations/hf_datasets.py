@@ -136,7 +136,7 @@ def seeds_dataset(size: int, seed: int = 0) -> "Dataset":
 
 
 def conversations_dataset(episodes: str | os.PathLike[str] | Iterable[Episode], **env: Any) -> "Dataset":
-    """A ``train_dataset`` of `SFTTrainer`: what was said as if `GRPOTrainer` had played it, to start GRPO from.
+    """Return a ``train_dataset`` of `SFTTrainer`: episodes as conversations in the form of GRPO, to start GRPO from.
 
     Columns: ``messages`` (those of `prompts_dataset`, then a call of ``act`` and the tool's answer for each turn, and
     an empty message of the assistant, who has nothing to add) and ``tools`` (JSON). The last answer says that the game

@@ -38,7 +38,7 @@ class GameConfig(vf.TasksetConfig):  # type: ignore[misc]
     game: str = ""
     """Name of a task of `lmrl.tasks`, ``openenv:URL`` or ``textarena:NAME``; it has to be given."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """Of its environment."""
+    """Arguments of its environment."""
     episodes: int = 64
     seed: int = 0
     """Other seeds are other episodes."""
@@ -160,7 +160,7 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):  # type: ignore[misc]
 
 
 def _prompt(game: str) -> ChatPrompt:
-    """How a game is put; one of one's own without prompts, as it is."""
+    """Return the prompt of a game; tasks of users without prompts get a plain one."""
     return chat_prompt(game) if named_task(game).chat else ChatPrompt(role="a player", rules="")
 
 

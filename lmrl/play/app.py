@@ -166,7 +166,7 @@ def _refused(request: Request, error: Exception) -> Response:
 
 
 def _gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=400)  # which nobody gets
+    return Response(status_code=400)  # the client has left, so nothing receives it
 
 
 def _failed(request: Request, error: Exception) -> Response:

@@ -34,32 +34,32 @@ _FORMS: Mapping[str, tuple[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be played. The fields are those of ``lmrl web``."""
+    """An order of a game. The fields are those of ``lmrl web``."""
 
     task: str
     policies: Sequence[str] = (PERSON,)
-    """One player, or two side by side; ``human`` is whoever sits at the page."""
+    """One player, or two side by side; ``human`` is the person at the page."""
     seed: int = 0
     advisor: str = ""
-    """Empty: nobody advises."""
+    """Empty: no advisor."""
     env: Sequence[str] = field(default_factory=tuple)
 
     @classmethod
-    def read(cls, told: Any) -> "Order":
+    def read(cls, content: Any) -> "Order":
         """An order from what a page sent.
 
         Raises:
             UserError: it is not of the form of an order.
         """
-        if not isinstance(told, dict) or set(told) != set(_FORMS):
-            raise UserError(f"an order has the fields {', '.join(_FORMS)}, got {told!r:.200}")
+        if not isinstance(content, dict) or set(content) != set(_FORMS):
+            raise UserError(f"an order has the fields {', '.join(_FORMS)}, got {content!r:.200}")
         for name, (kind, words) in _FORMS.items():
-            value = told[name]
+            value = content[name]
             # Not isinstance: True is an int, but no seed.
             is_right = type(value) is kind and (kind is not list or _are_texts(value))
             if not is_right:
                 raise UserError(f"{name} must be {words}, got {value!r:.80}")
-        return cls(**told)
+        return cls(**content)
 
 
 def _are_texts(values: list[Any]) -> bool:
@@ -183,19 +183,19 @@ _MOST_TYPED = 16_000
 """Characters of all moves of a shared game."""
 
 
-def read_moves(told: Any) -> list[str]:
+def read_moves(content: Any) -> list[str]:
     """The moves of a shared game from what a page sent. They are texts for the game, which answers any.
 
     Raises:
         UserError: it is no list of texts, or too long.
     """
-    if not isinstance(told, list) or not _are_texts(told):
-        raise UserError(f"moves must be a list of texts, got {told!r:.80}")
-    if not _may_replay(told):
+    if not isinstance(content, list) or not _are_texts(content):
+        raise UserError(f"moves must be a list of texts, got {content!r:.80}")
+    if not _may_replay(content):
         raise UserError(
             f"a shared game has at most {_MOST_MOVES} moves of at most {_LONGEST_MOVE} characters, {_MOST_TYPED} in all"
         )
-    return told
+    return content
 
 
 def _may_replay(moves: Sequence[str]) -> bool:
@@ -246,12 +246,12 @@ class Offer:
         for name, task in registry.tasks().items():
             guide = registry.guide(name)
             # What the page shows before the first move.
-            told = {
+            shown = {
                 "rules": guide.rules,
                 "action": f"{guide.action} {guide.page}".strip(),
                 "example": [*guide.example],
             }
-            tasks[name] = {"description": task.description, "guide": told, "players": self.groups(name)}
+            tasks[name] = {"description": task.description, "guide": shown, "players": self.groups(name)}
         return {"tasks": tasks, "first": asdict(self.first)}
 
     def players(self, task: str) -> list[str]:

@@ -25,7 +25,7 @@ class Advice(NamedTuple):
     move: str
     value: float | None
     reply: Reply
-    """The move as it was said."""
+    """The move as the policy wrote it."""
 
 
 def advise(policy: Policy, request: Request) -> Advice:
@@ -79,7 +79,7 @@ class Seat:
         self.name = name
         self.over = False
         self.notes: list[str] = []
-        """What each text says, in words (`lmrl.envs.task.Guide.note`): one more than there are turns."""
+        """Notes on each observation in words (`lmrl.envs.task.Guide.note`): one more than there are turns."""
         self._task = task
         self._make_env = make_env
         self._player = player

@@ -18,7 +18,7 @@ def words_from(policy: Policy, episode: Episode, first: int) -> list[WordValues 
     """Return the tokens of the actions of an episode from turn ``first`` on, with their values.
 
     Args:
-        policy: who said them; a loaded one, which carries its module (`lmrl.load_policy`).
+        policy: that chose them; a loaded one, which carries its module (`lmrl.load_policy`).
         episode: so far.
         first: of the turns that are asked for, from 0.
 

@@ -30,10 +30,14 @@ def algorithm_packages() -> tuple[str, ...]:
 @cache
 def plugin_configs() -> tuple[Path, ...]:
     """Return the folders ``configs`` in packages that add tasks; they hold ``<task>/<algorithm>.yaml``."""
-    tops = dict.fromkeys(re.split(r"[.:]", point.value)[0] for point in entry_points_of(TASKS))
     folders = []
-    for top in tops:
-        spec = find_spec(top)
-        if spec is not None:
-            folders += [Path(location) / "configs" for location in spec.submodule_search_locations or ()]
-    return tuple(folder for folder in folders if folder.is_dir())
+    for point in entry_points_of(TASKS):
+        # The top package is found without importing it, and so without what it imports.
+        spec = find_spec(re.split(r"[.:]", point.value)[0])
+        if spec is None:
+            continue
+        for location in spec.submodule_search_locations or ():
+            folder = Path(location) / "configs"
+            if folder.is_dir() and folder not in folders:
+                folders.append(folder)
+    return tuple(folders)

@@ -1,4 +1,4 @@
-"""``lmrl study``: have people rate dialogues without knowing where each is from, and evaluate what they said."""
+"""``lmrl study``: have people rate dialogues without knowing where each is from, and evaluate the ratings."""
 
 import json as json_format
 import sys
@@ -42,7 +42,7 @@ def make_command(
 
 
 def table_command(key: Path, ratings: list[str], *, seed: int = 0, json: bool = False) -> None:
-    """Compare conditions by what people said: means, shares of 3 and more, permutation tests.
+    """Compare conditions by their ratings: means, shares of 3 and more, permutation tests.
 
     Args:
         key: the .key.json file of the study.

@@ -39,7 +39,7 @@ class Sample:
     first: int
     """The first turn shown, from 0."""
     turns: int
-    """How many turns are shown."""
+    """Number of turns shown."""
     lines: tuple[Line, ...]
 
 
@@ -66,7 +66,7 @@ def draw_samples(files: Mapping[str, Path], each: int, seed: int = 0, turns: int
         chance = Random(f"episodes {seed} {condition}")
         for place, episode in _drawn(path, each, chance):
             drawn.append((condition, place, episode))
-    # The generator depends on the content of the files, so whoever knows the seed alone cannot undo the shuffling.
+    # The generator depends on the content of the files, so the seed alone does not undo the shuffling.
     chance = Random(f"order {seed} {list(map(fingerprint, files.values()))}")
     chance.shuffle(drawn)
     numbers = chance.sample(range(_IDS), len(drawn))

@@ -54,7 +54,7 @@ class Ratings:
     samples: tuple[str, ...]
     """Ids in the order of the page."""
     conditions: tuple[str, ...]
-    """Of each sample."""
+    """Condition of each sample."""
     scores: FloatArray  # (raters, samples)
     """1 to 5; nan where somebody did not rate."""
 
@@ -67,7 +67,7 @@ class Ratings:
         return self.scores[:, np.array(self.conditions) == condition]
 
     def missing(self) -> dict[str, list[str]]:
-        """By rater, the ids that they did not rate; only raters who left something out."""
+        """Return the ids that each rater did not rate, for raters who left something out."""
         missing: dict[str, list[str]] = {}
         for rater, sample in np.argwhere(np.isnan(self.scores)):
             missing.setdefault(self.raters[rater], []).append(self.samples[sample])
@@ -151,7 +151,7 @@ class Permutation(NamedTuple):
 
     p: float
     relabellings: int
-    """How many were looked at, the real one among them."""
+    """Number that was looked at, the real one among them."""
     exact: bool
     """These were all there are."""
 
@@ -260,7 +260,7 @@ def _drawn_sums(values: FloatArray, size: int, seed: int) -> FloatArray:
 
 
 def _drawn(count: int, generator: np.random.Generator, resamples: int) -> FloatArray:
-    """How often each of ``count`` comes up in as many draws with replacement, (resamples, count)."""
+    """Return how often each of ``count`` comes up in as many draws with replacement, (resamples, count)."""
     return generator.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
 
 
@@ -270,7 +270,7 @@ _GOOD = 3
 
 @dataclass(frozen=True, slots=True)
 class ConditionRow:
-    """How one condition was rated; intervals are 95 %, over raters and samples."""
+    """Ratings of one condition; intervals are 95 %, over raters and samples."""
 
     name: str
     samples: int

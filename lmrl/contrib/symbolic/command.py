@@ -74,7 +74,7 @@ def symbolic_command(
         target = runs / _TASK / f"symbolic_{name}"
         table.add_row(*_learn_and_evaluate(name, target, data, seed, steps, episodes))
     Console().print(table)
-    print(f"written to {runs / _TASK}; lmrl report puts them beside the language models")
+    print(f"written to {runs / _TASK}; lmrl report shows them next to the language models")
 
 
 def _learn_and_evaluate(name: str, target: Path, data: Path, seed: int, steps: int, episodes: int) -> tuple[str, ...]:

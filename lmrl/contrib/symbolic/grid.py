@@ -51,7 +51,7 @@ class Grid:
 
     @cached_property
     def features(self) -> NDArray[np.float32]:
-        """(S, rows + columns) one-hot row beside one-hot column: what a network reads."""
+        """(S, rows + columns) one-hot row, then one-hot column: the input of a network."""
         rows = len(self.layout.rows)
         cols = len(self.layout.rows[0])
         features = np.zeros((len(self.cells), rows + cols), dtype=np.float32)
@@ -201,7 +201,7 @@ def q_learning(
             explore = chance.random() < epsilon
             action = int(chance.integers(len(ACTIONS))) if explore else int(q[state].argmax())
             following, reward, terminated, truncated, _ = env.step(action)
-            if not truncated:  # that call moved nobody
+            if not truncated:  # the call at which time runs out moves nothing
                 target = reward if terminated else reward + gamma * q[following].max()
                 q[state, action] += alpha * (target - q[state, action])
             state = following

@@ -57,13 +57,13 @@ def serve_command(
         message_bytes: of the longest request.
         env: arguments of the environment, e.g. opponent=random.
     """
-    row = named_task(task)
+    name = named_task(task).name
     arguments = env_arguments(env)
     limits = Limits(sessions, idle, message_bytes)
-    app = _app(row.name, limits, arguments)
+    app = _app(name, limits, arguments)
     with listen(host, port) as listener, suppress(KeyboardInterrupt):
-        name = f"[{host}]" if ":" in host else host
-        print(f"{row.name} at http://{name}:{listener.getsockname()[1]}\nCtrl-C ends it.", flush=True)
+        shown = f"[{host}]" if ":" in host else host
+        print(f"{name} at http://{shown}:{listener.getsockname()[1]}\nCtrl-C ends it.", flush=True)
         if host not in ("127.0.0.1", "localhost", "::1"):
             print("note: whoever reaches this address can play here", flush=True)
         make_server(app, limits).run(sockets=[listener])
@@ -100,9 +100,9 @@ def serving(task: str, limits: Limits | None = None, app: ASGIApp | None = None,
 
 
 def _app(name: str, limits: Limits, arguments: Mapping[str, Any]) -> ASGIApp:
-    made = partial(make, name, **arguments)
-    made().close()  # what cannot be made is said here, not to whoever connects
-    return make_app(made, name, limits, task_of(name).description, shared="partner" in arguments)
+    make_env = partial(make, name, **arguments)
+    make_env().close()  # report here what cannot be made, and not to the first client
+    return make_app(make_env, name, limits, task_of(name).description, shared="partner" in arguments)
 
 
 def make_server(app: ASGIApp, limits: Limits, **settings: Any) -> uvicorn.Server:

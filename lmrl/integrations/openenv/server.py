@@ -166,8 +166,8 @@ class TaskServer:
                 payload = await handle(request)
                 status = 200
             except Refused as refused:
-                told = refused.payload()
-                payload = {"detail": told["message"], "code": told["code"]}
+                reason = refused.payload()
+                payload = {"detail": reason["message"], "code": reason["code"]}
                 status = refused.status
             return Response(written(payload), status, media_type="application/json")
 

@@ -37,7 +37,7 @@ class Limits:
     """
 
     sessions: int = 64
-    """Side by side; whoever comes then is told that there is no room."""
+    """Sessions at the same time; further ones are refused."""
     idle: float = 600.0
     """Seconds without a request after which a session is closed."""
     message: int = 1_048_576
@@ -57,7 +57,7 @@ class Refused(Exception):
         self.status = status
 
     def payload(self) -> Payload:
-        """As the ``data`` of an error."""
+        """Return the ``data`` of an error message."""
         return {"message": in_one_line(str(self)), "code": self.code}
 
 
@@ -233,6 +233,6 @@ def _check_keys(data: Mapping[str, Any], known: tuple[str, ...]) -> None:
 def _observation(
     text: str, reward: float | None, terminated: bool, truncated: bool, info: Mapping[str, Any]
 ) -> Payload:
-    """Next to the text, what OpenEnv's ``done`` does not tell."""
+    """Return an observation; ``terminated`` and ``truncated`` are more than OpenEnv's ``done``."""
     seen = {"text": text, "terminated": terminated, "truncated": truncated, "info": dict(info)}
     return {"observation": seen, "reward": reward, "done": terminated or truncated}

@@ -25,7 +25,7 @@ def sweep_command(
     episodes: int = 256,
     overrides: list[str] | None = None,
 ) -> None:
-    """Train with one setting after another and let each play; the same command goes on where it stopped.
+    """Train with one setting after another and let each play; the same command resumes where it stopped.
 
     Args:
         configs: files of the run, as lmrl fit --config takes them, in their order.

@@ -27,7 +27,7 @@ _NAME = "lmrl"
 _WRITTEN = (_FILE, "check", "trials", "table.csv", "table.json", "best.yaml", "sweep.png")
 _RECIPE = "recipe"
 _GIVE_UP = 3
-"""Where so many trials failed and none was done, something else is wrong than what they tried."""
+"""Failed trials without any success after which the sweep ends: something else than the settings is wrong."""
 
 
 def run_sweep(
@@ -177,8 +177,8 @@ class _Search:
             low, high = scores["return_ci"]
             best = best_of(_trials(self.study))
             assert best is not None
-            told = f"return {scores['return_mean']:.3f} [{low:.3f}, {high:.3f}]"
-            self._say(trial.number, f"{told}; best: {best.scores['return_mean']:.3f} of trial {best.number}")
+            result = f"return {scores['return_mean']:.3f} [{low:.3f}, {high:.3f}]"
+            self._say(trial.number, f"{result}; best: {best.scores['return_mean']:.3f} of trial {best.number}")
         elif isinstance(error, (CommandFailed, OSError, UserError)):
             self._fail(trial, str(error))
         else:
@@ -193,7 +193,7 @@ class _Search:
         if best_of(ended) is None and sum(trial.state == "failed" for trial in ended) >= _GIVE_UP:
             raise UserError(
                 f"the first {_GIVE_UP} trials failed, the last one with: {last}; put that right, remove "
-                f"{self.sweep.out} and begin anew (the whole logs: trials/*/log.txt in it)"
+                f"{self.sweep.out} and start again (the whole logs: trials/*/log.txt in it)"
             )
 
     def _say(self, number: int, line: str) -> None:

@@ -26,7 +26,7 @@ _SCORES = ("return_mean", "return_ci", "normalized", "success_rate", "episodes")
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is searched, and how a trial is made."""
+    """Settings of a sweep: what is searched, and how a trial is made."""
 
     configs: Sequence[str]
     """Configuration files of ``lmrl fit``, in their order."""
@@ -35,7 +35,7 @@ class Sweep:
     sampler: str = "tpe"
     """One of `SAMPLERS`."""
     seed: int = 0
-    """Of the search, of every training and of the games."""
+    """Seed of the search, of every training and of the games."""
     episodes: int = 256
     """Games of a trial."""
     overrides: Sequence[str] = ()

@@ -39,7 +39,7 @@ _UNFIT = {
 
 
 class TextRollout:
-    """What ``GRPOTrainer(rollout_func=...)`` takes: the model plays by saying its moves, as a `LMPolicy` does.
+    """A function for ``GRPOTrainer(rollout_func=...)``: the model plays by writing its moves, as a `LMPolicy` does.
 
     The prompt of a row is the seed of its episode (`lmrl.integrations.hf_datasets.seeds_dataset`), since TRL tells a
     rollout function nothing else; so all generations of a prompt begin alike. The reward function is `episode_return`.
@@ -79,8 +79,8 @@ class TextRollout:
             trainer: a `trl.GRPOTrainer`.
 
         Returns:
-            ``prompt_ids``, ``completion_ids``, ``logprobs`` (0 for observations), ``env_mask`` (1 for what the model
-            said) and ``environments``, which TRL hands on to reward functions: one entry per prompt.
+            ``prompt_ids``, ``completion_ids``, ``logprobs`` (0 for observations), ``env_mask`` (1 for tokens of the
+            model) and ``environments``, which TRL hands on to reward functions: one entry per prompt.
 
         Raises:
             UserError: a prompt is no seed; the trainer has settings that cannot be followed; a first observation and
@@ -104,7 +104,7 @@ class TextRollout:
         # Of the generations of a prompt, the game's seed is the same, and what is sampled is not.
         key = (trainer.args.seed, trainer.state.global_step, trainer.accelerator.process_index, self._calls)
         self._calls += 1
-        _play(playing, self._player, [episode_seed(*key, place) for place in range(len(seeds))])
+        _play(playing, self._player, [episode_seed(*key, slot) for slot in range(len(seeds))])
         return _columns(playing, self._player.encoder)
 
 

@@ -109,7 +109,7 @@ class TaskEnvironment:
 
 
 def environment_factory(name: str, **env: Any) -> Callable[[], TaskEnvironment]:
-    """What ``GRPOTrainer(environment_factory=...)`` takes, alone or as a value of its dictionary.
+    """Return a factory for ``GRPOTrainer(environment_factory=...)``, alone or as a value of its dictionary.
 
     Args:
         name: of a task, of the benchmark or registered, ``openenv:URL`` or ``textarena:NAME``.
@@ -181,5 +181,5 @@ def answer(name: str, observation: str, over: bool) -> str:
 
 
 def _prompt(name: str) -> ChatPrompt:
-    """How texts of a task are spelled; of a task of one's own, as they are."""
+    """Return the spelling of a task's texts; tasks of users without one keep theirs."""
     return chat_prompt(name) if task(name).chat else ChatPrompt(role="a player", rules="")
