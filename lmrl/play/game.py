@@ -54,7 +54,7 @@ class Order:
         if not isinstance(content, dict) or set(content) != set(_FORMS):
             raise UserError(f"an order has the fields {', '.join(_FORMS)}, got {content!r:.200}")
         for name, (kind, words) in _FORMS.items():
-            value = content[name]
+            value: Any = content[name]
             # Not isinstance: True is an int, but no seed.
             is_right = type(value) is kind and (kind is not list or _are_texts(value))
             if not is_right:

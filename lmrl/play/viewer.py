@@ -158,8 +158,7 @@ def _module(run: Path, source: Path, allow_other_task: bool) -> LanguageModule:
     trained_on = module.made_with.get("task")
     first = next(read_episodes(source), None)
     # A file without episodes and a run without a task fit everything.
-    is_other = first is not None and trained_on is not None and trained_on != first.task
-    if is_other and not allow_other_task:
-        mismatch = f"{run} was trained on {trained_on}, the episodes of {source} are of {first.task}"
-        raise UserError(f"{mismatch}; if that is meant: --allow_other_task")
-    return module
+    if first is None or trained_on is None or trained_on == first.task or allow_other_task:
+        return module
+    mismatch = f"{run} was trained on {trained_on}, the episodes of {source} are of {first.task}"
+    raise UserError(f"{mismatch}; if that is meant: --allow_other_task")

@@ -162,9 +162,9 @@ def from_episodes(episodes: Iterable[Episode], grid: Grid) -> Transitions:
         lost = episode.truncated and episode.observations[-1] == "Failure\n"
         actions = episode.actions[:-1] if lost else episode.actions
         # There is one cell more than actions: the last one, in which nothing was done any more.
-        for cell, action in zip(cells, actions, strict=False):
-            if action in ACTIONS:
-                steps.append((grid.state[cell], ACTIONS.index(action)))
+        for cell, text in zip(cells, actions, strict=False):
+            if text in ACTIONS:
+                steps.append((grid.state[cell], ACTIONS.index(text)))
     if not steps:
         raise UserError("the dataset must hold at least one legal action")
     states_and_actions = np.array(steps, dtype=np.int64)  # (N, 2)
