@@ -6,10 +6,12 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["ALGORITHMS", "COMMANDS", "TASKS", "algorithm_packages", "entry_points_of", "plugin_configs"]
+__all__ = ["ALGORITHMS", "COMMANDS", "TASKS", "TASK_KINDS", "algorithm_packages", "entry_points_of", "plugin_configs"]
 
 TASKS = "lmrl.tasks"
 """The value of an entry point, ``module:attribute``, is a `lmrl.envs.task.Task` or a tuple of them."""
+TASK_KINDS = "lmrl.task_kinds"
+"""The name is a prefix, such as that of ``openenv:URL``; the value is a function from the rest to a task."""
 COMMANDS = "lmrl.commands"
 """The value is a mapping from names of commands to `lmrl.commands.verb.Verb`."""
 ALGORITHMS = "lmrl.algorithms"
