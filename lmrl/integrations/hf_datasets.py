@@ -42,8 +42,8 @@ def episodes_dataset(episodes: str | os.PathLike[str] | Iterable[Episode]) -> "D
 
     Its columns are those of our Parquet files (`lmrl.data.records.SCHEMA`), so `read_episodes` reads what
     ``dataset.to_parquet`` writes. For an episode of ``T`` turns they are ``task``, ``observations`` (``T + 1`` texts),
-    ``actions`` (``T`` texts), ``rewards``, ``terminated``, ``truncated``, ``seed``, ``info`` (JSON), and for episodes of
-    a model ``action_ids``, ``action_logprobs`` and ``action_values`` (one list per turn) and ``final_value``, or null.
+    ``actions`` (``T`` texts), ``rewards``, ``terminated``, ``truncated``, ``seed``, ``info`` (JSON), and, for episodes
+    of a model, ``action_ids``, ``action_logprobs`` and ``action_values`` (one list per turn) and ``final_value``.
 
     Args:
         episodes: file as of `lmrl.data.storage.write_episodes`, or episodes.

@@ -55,12 +55,13 @@ class TextArenaGame(TextEnv):
     def _begin(self, options: dict[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
         seed = int(self.np_random_seed)
         arena = _arena()
+        # States of the two global generators that TextArena draws from. NumPy takes seeds of 32 bits.
         self._chance = (random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state())
         with self._own_chance():
             try:
                 self._game = arena.make(self._name)
                 self._game.reset(num_players=1, seed=seed)
-            except (Exception, SystemExit) as error:
+            except (Exception, SystemExit) as error:  # whatever a game raises; some exit where a package is missing
                 reason = in_one_line(error, 120)
                 raise UserError(f"TextArena cannot begin {self._name} ({type(error).__name__}: {reason})") from error
             if not isinstance(self._game.state, arena.SinglePlayerState):
@@ -100,6 +101,7 @@ class TextArenaGame(TextEnv):
     @contextmanager
     def _own_chance(self) -> Iterator[None]:
         """Inside, the global generators are those of this game."""
+        # Swap the states in, and the states of other code back at the end.
         others = random.getstate(), np.random.get_state()
         random.setstate(self._chance[0])
         np.random.set_state(self._chance[1])

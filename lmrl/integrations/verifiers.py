@@ -102,6 +102,7 @@ class GameEnv(vf.Env[GameEnvConfig]):  # type: ignore[misc]
         """Play, and record the return as reward and ``success``, ``turns``, ``illegal``, ``unfinished`` as metrics."""
         data = task.data
         key = _prompt(data.game).key
+        # Games may wait for an engine or a partner, so they run in threads.
         game = await asyncio.to_thread(TaskEnvironment, data.game, data.arguments)
         await asyncio.to_thread(game.reset, data.seed)
         async with agents.player.interaction(task) as interaction:
@@ -112,7 +113,7 @@ class GameEnv(vf.Env[GameEnvConfig]):  # type: ignore[misc]
                 if game.done:
                     break
                 segment = await interaction.turn(text or "(nothing)")
-        unfinished = not game.done
+        unfinished = not game.done  # the agent stopped before the end
         await asyncio.to_thread(finish, game)
         played = game.episode
         facts = {"success": played.success, "illegal": played.info["illegal"]}

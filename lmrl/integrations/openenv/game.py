@@ -85,6 +85,7 @@ class OpenEnvGame(TextEnv):
     def close(self) -> None:
         """End the session."""
         if self._connection is not None:
+            # The server closes the session as well when the connection ends, so a lost farewell does not matter.
             with suppress(Exception):
                 self._connection.send('{"type": "close"}')
                 self._connection.close()
@@ -145,6 +146,7 @@ class OpenEnvGame(TextEnv):
                 max_size=_LONGEST_REPLY,
                 create_connection=_without_redirects(self._library),
             )
+            # The server counts its sessions, so a game that is garbage collected frees its place.
             self._hang_up = weakref.finalize(self, _shut_down, connection.socket)
             self._connection = connection
         return self._connection
@@ -161,7 +163,7 @@ class OpenEnvGame(TextEnv):
             observation = data["observation"]
             reward = data.get("reward")
             done = data.get("done", False)
-            reward = 0.0 if reward is None else reward
+            reward = 0.0 if reward is None else reward  # the first observation has none
             is_reward = isinstance(reward, int | float) and abs(reward) <= LARGEST_REWARD
             if not (isinstance(observation, dict) and isinstance(done, bool) and is_reward):
                 raise TypeError("of another form")

@@ -98,6 +98,7 @@ class Session:
         Raises:
             Refused: a key or value that is none of these, or against the rules of the game.
         """
+        # Unknown keys are refused, not ignored: a client that misspells `options` should not play another episode.
         _check_keys(data, _RESET_KEYS)
         seed = data.get("seed")
         options = data.get("options")
@@ -108,6 +109,7 @@ class Session:
             raise Refused(f"options must be an object, got {options!r:.80}")
         if name is not None and not (isinstance(name, str) and len(name) <= _LONGEST_ID):
             raise Refused(f"episode_id must be a text of at most {_LONGEST_ID} characters, got {name!r:.80}")
+        # Until the reset succeeds, no episode is running.
         self._why_not = "the last reset was refused"
         text, info = self._call(lambda: self._env.reset(seed=seed, options=options))
         self._seed = info["seed"]

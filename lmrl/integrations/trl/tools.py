@@ -74,7 +74,7 @@ class TaskEnvironment:
         Returns:
             What the game answers.
         """
-        # TRL tells the model what went wrong and counts it; the game did not hear of it.
+        # TRL shows the error to the model and counts it as a failed call. The game does not take a turn.
         if not isinstance(action, str):
             raise UserError(f"action must be a text, got {action!r}")
         self._play(f"{' '.join(action.split())}\n")
@@ -96,6 +96,7 @@ class TaskEnvironment:
         terminated, truncated = self._end
         return self._slot.episode(self._name, terminated, truncated or not terminated)
 
+    # Private, because TRL makes a tool of every public method.
     def _play(self, action: str) -> None:
         self._record(Reply(action), self._slot.env.step(action))
 
@@ -138,6 +139,7 @@ def episode_return(
         log_metric: receives ``success`` and ``unfinished`` (the share of episodes that empty lines ended).
         columns: everything else that TRL hands to reward functions, not used.
     """
+    # Before the empty lines, which end every episode.
     unfinished = [not environment.done for environment in environments]
     for environment in environments:
         finish(environment)
@@ -159,6 +161,7 @@ def take_turns(environments: Sequence[TaskEnvironment], replies: Sequence[Reply]
         environments: of episodes that are not over.
         replies: one for each.
     """
+    # Together, so that the partner's model answers all games in one batch.
     moves = []
     for index, environment in enumerate(environments):
         moves.append((index, environment._slot.env, replies[index].text))
