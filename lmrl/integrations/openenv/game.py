@@ -167,7 +167,7 @@ class OpenEnvGame(TextEnv):
             is_reward = isinstance(reward, int | float) and abs(reward) <= LARGEST_REWARD
             if not (isinstance(observation, dict) and isinstance(done, bool) and is_reward):
                 raise TypeError("of another form")
-            info = observation.get("info")
+            info: Any = observation.get("info")
             # Only `lmrl serve` has these fields; `done` alone does not say why an episode ended.
             is_lmrl = {"text", "terminated", "truncated"} <= set(observation) and isinstance(info, dict)
             facts = _facts(info) if is_lmrl else {}
