@@ -56,8 +56,8 @@ class Order:
         for name, (kind, words) in _FORMS.items():
             value: Any = content[name]
             # Not isinstance: True is an int, but no seed.
-            is_right = type(value) is kind and (kind is not list or _are_texts(value))
-            if not is_right:
+            is_kind = type(value) is kind
+            if not is_kind or (kind is list and not _are_texts(value)):
                 raise UserError(f"{name} must be {words}, got {value!r:.80}")
         return cls(**content)
 
