@@ -71,7 +71,7 @@ class UserError(ValueError):
 
 
 class BudgetError(UserError):
-    """A budget is used up: asking again helps nothing, so whatever needs an answer ends here."""
+    """A budget is used up. Asking again does not help, so the command ends."""
 
 
 class OtherTaskError(UserError):
@@ -81,7 +81,7 @@ class OtherTaskError(UserError):
     """
 
     def __str__(self) -> str:
-        """With the way out."""
+        """Return the message with the way out."""
         return f"{self.args[0]}; if that is meant: lmrl evaluate --allow_other_task, in Python allow_other_task=True"
 
 
@@ -100,24 +100,28 @@ def check_range(interval: str, **numbers: float | None) -> None:
     Raises:
         UserError: a value is outside, not finite, or no number.
     """
-    found = _INTERVAL.fullmatch(interval)
-    assert found is not None, interval
-    low = float(found[2])
-    high = float(found[3])
+    parts = _INTERVAL.fullmatch(interval)
+    assert parts is not None, interval
+    opening, low, high, closing = parts.groups()
     for name, value in numbers.items():
         if value is None:
             continue
-        number = isinstance(value, (int, float)) and math.isfinite(value)
-        above = number and (value >= low if found[1] == "[" else value > low)
-        if not (above and (value <= high if found[4] == "]" else value < high)):
-            least = f"at least {found[2]}" if found[1] == "[" else f"above {found[2]}"
-            rules = ["" if number else "a finite number", f"in {interval}" if high < math.inf else least]
-            rule = ", ".join(filter(None, rules if interval != "(-inf, inf)" else rules[:1]))
-            raise UserError(f"{name} must be {rule}, got {value!r}")
+        is_number = isinstance(value, (int, float)) and math.isfinite(value)
+        if is_number:
+            is_above = value >= float(low) if opening == "[" else value > float(low)
+            is_below = value <= float(high) if closing == "]" else value < float(high)
+            if is_above and is_below:
+                continue
+        rules = [] if is_number else ["a finite number"]
+        if high != "inf":
+            rules.append(f"in {interval}")
+        elif low != "-inf":
+            rules.append(f"at least {low}" if opening == "[" else f"above {low}")
+        raise UserError(f"{name} must be {', '.join(rules)}, got {value!r}")
 
 
 def counted(count: int, what: str) -> str:
-    """How many there are, ``1 turn`` or ``2 turns``.
+    """Return a number with the name of what it counts, ``1 turn`` or ``2 turns``.
 
     Args:
         count: their number.
@@ -128,7 +132,8 @@ def counted(count: int, what: str) -> str:
 
 def in_one_line(error: BaseException | str, limit: int = 300) -> str:
     """Return an error's message without line breaks and terminal escapes, cut to a limited length."""
-    text = "".join(sign if sign.isprintable() else "?" for sign in " ".join(str(error).split()))
+    words = " ".join(str(error).split())
+    text = "".join(character if character.isprintable() else "?" for character in words)
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
@@ -168,25 +173,25 @@ def without_secrets(words: Iterable[str]) -> list[str]:
 
 def system_error(error: BaseException) -> str | None:
     """Return the message for an error of the system (disk, permissions, memory, network), or None for other errors."""
-    said = in_one_line(error)
-    if isinstance(error, RuntimeError) and any(part in said for part in _NOT_WRITTEN):
-        return f"a file could not be written ({said}): {_SPACE}"
+    message = in_one_line(error)
+    if isinstance(error, RuntimeError) and any(part in message for part in _NOT_WRITTEN):
+        return f"a file could not be written ({message}): {_SPACE}"
     if isinstance(error, MemoryError):
-        return (
-            f"memory ran out ({said or 'MemoryError'}): smaller batches, a smaller model or fewer processes need less"
-        )
+        reason = message or "MemoryError"
+        return f"memory ran out ({reason}): smaller batches, a smaller model or fewer processes need less"
     if not isinstance(error, OSError):
-        native = _OS_ERROR.search(said)
+        native = _OS_ERROR.search(message)
         if native is None or isinstance(error, UserError):
             return None
-        way_out = _WAYS_OUT.get(int(native[1]))
-        return said if way_out is None else f"{said}; {way_out}"
-    if error.errno is None or error.strerror is None:
-        return said or type(error).__name__
-    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
-    what = in_one_line(f"{' to '.join(names)}: {error.strerror}" if names else error.strerror)
-    way_out = _WAYS_OUT.get(error.errno)
-    return what if way_out is None else f"{what}; {way_out}"
+        number = int(native[1])
+    elif error.errno is None or error.strerror is None:
+        return message or type(error).__name__
+    else:
+        number = error.errno
+        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
+        message = in_one_line(f"{' to '.join(names)}: {error.strerror}" if names else error.strerror)
+    way_out = _WAYS_OUT.get(number)
+    return message if way_out is None else f"{message}; {way_out}"
 
 
 @contextmanager
@@ -216,19 +221,24 @@ def user_error_in(error: BaseException) -> UserError | None:
     Libraries raise it again as another exception: jsonargparse where a constructor raised it, torch from a worker of
     a data loader or another process (as text), `torch.compile` from within a graph.
     """
+    # A search through everything that an exception holds or follows from, nearest first.
     seen: set[int] = set()
     pending: list[BaseException] = [error]
     while pending:
-        at = pending.pop(0)
-        if id(at) in seen:
+        current = pending.pop(0)
+        if id(current) in seen:
             continue
-        seen.add(id(at))
-        sent = _SENT.findall(str(at)) if "Traceback" in str(at) else []
+        seen.add(id(current))
+        text = str(current)
+        sent = _SENT.findall(text) if "Traceback" in text else []
         if sent:
             return UserError(sent[-1])
-        if isinstance(at, UserError):
-            return at
-        earlier = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-        inner = [arg for arg in at.args if isinstance(arg, BaseException)]
-        pending += [*getattr(at, "exceptions", ()), *inner, *([earlier] if earlier is not None else [])]
+        if isinstance(current, UserError):
+            return current
+        pending += getattr(current, "exceptions", ())  # of an exception group
+        pending += [argument for argument in current.args if isinstance(argument, BaseException)]
+        if current.__cause__ is not None:
+            pending.append(current.__cause__)
+        elif current.__context__ is not None and not current.__suppress_context__:
+            pending.append(current.__context__)
     return None

@@ -1,6 +1,8 @@
 """Packages are totally ordered, modules have no cycles, no import hides in a function, `import lmrl` stays light."""
 
 import ast
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -138,3 +140,31 @@ def test_starting_up_loads_neither_torch_nor_chess(command: str) -> None:
     code = f"import sys; {command}; print('loaded:', *[name for name in {heavy} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.splitlines()[-1].split() == ["loaded:"]
+
+
+@pytest.mark.slow
+def test_the_core_trains_without_integrations_and_contrib(tmp_path: Path) -> None:
+    shutil.copytree(ROOT, tmp_path / "lmrl", ignore=shutil.ignore_patterns("integrations", "contrib", "__pycache__"))
+    shutil.copytree(ROOT.parent / "configs", tmp_path / "configs")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-m", "lmrl", *words]
+        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stderr[-2000:]
+        return result.stdout
+
+    overview = run("--help")
+    assert "lmrl fit" in overview and "lmrl serve" not in overview and "lmrl symbolic" not in overview
+    tiny = {"n_embd": 16, "n_layer": 1, "n_head": 2}
+    options = [
+        f"--model.init_args.architecture={tiny}",
+        "--data.init_args.size=20",
+        "--evaluation.episodes=1",
+        "--data.init_args.batch_size=4",
+        "--trainer.max_steps=2",
+        "--trainer.accelerator=cpu",
+        "--trainer.default_root_dir=run",
+    ]
+    run("fit", "--config", "configs/maze_fo/bc.yaml", *options)
+    assert (tmp_path / "run" / "last.ckpt").is_file()

@@ -41,10 +41,16 @@ def added_verbs() -> dict[str, Verb]:
     """Return the commands of the installed plugins, by their names.
 
     The value of an entry point of the group ``lmrl.commands`` is a mapping from names to `Verb`. The module that holds
-    it is imported here, so it must be light; the functions are imported when they are called.
+    it is imported here, so it must be light; the functions are imported when they are called. Entry points to modules
+    that do not exist are skipped: `lmrl.integrations` and `lmrl.contrib` may be left out of an installation.
     """
     verbs: dict[str, Verb] = {}
     for point in entry_points_of(COMMANDS):
-        mapping: Mapping[str, Verb] = point.load()
+        try:
+            mapping: Mapping[str, Verb] = point.load()
+        except ModuleNotFoundError as error:
+            if error.name is not None and f"{point.module}.".startswith(f"{error.name}."):
+                continue
+            raise  # the module exists, but something that it imports does not
         verbs.update(mapping)
     return verbs

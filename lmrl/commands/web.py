@@ -2,6 +2,7 @@
 
 import html
 import os
+import secrets
 import socket
 import webbrowser
 from contextlib import suppress
@@ -19,7 +20,7 @@ __all__ = ["web_command"]
 try:
     import uvicorn
 
-    from lmrl.play.access import BoundedConnection, Keys, listen
+    from lmrl.play.access import listen
     from lmrl.play.app import make_app
 except ImportError as error:
     raise UserError(f"lmrl web needs starlette and uvicorn ({error}): pip install 'lmrl[web]'") from error
@@ -45,8 +46,8 @@ def web_command(
     """Play in the browser, watch a policy play, or two side by side at the same episode.
 
     The page also changes the task, the players and the seed. Players are the scripted ones, the runs of a task, and
-    those that are named here; a path, a program or a chat model is named here or nowhere. The address holds a key that
-    opens the page once.
+    those that are named here; a path, a program or a chat model is named here or nowhere. The address holds a secret
+    key: whoever has it can use the page.
 
     Args:
         task: name of the task, e.g. maze_fo (default: that of the first policy or advisor that is a run).
@@ -69,28 +70,26 @@ def web_command(
     Game(first, settings).close()  # what cannot be played is said here, not on the page
     with listen(host, port) as listener:
         place = _place(host, listener.getsockname()[1])
-        keys = Keys(lambda key: print(f"For another tab: {place}#{key}", flush=True))
-        address = f"{place}#{keys.new()}"
+        token = secrets.token_urlsafe()
+        # Browsers do not send the part behind the #, so the token is in no log.
+        address = f"{place}#{token}"
         print(f"{task} at {address}\nCtrl-C ends it.", flush=True)
         if host not in _LOCAL:
             print(
                 "note: whoever has this address can load your runs, and ask the chat models that you named", flush=True
             )
-        app = make_app(Offer(first, runs, settings), keys, (host, socket.gethostname()))
+        app = make_app(Offer(first, runs, settings), token, (host, socket.gethostname()))
         server = uvicorn.Config(
             app,
-            loop="asyncio",  # the one whose connections the listener counts
-            http=BoundedConnection,
             ws="none",
             lifespan="off",
             log_level="error" if os.environ.get("LMRL_DEBUG") == "1" else "critical",
             access_log=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=16_384,
             timeout_graceful_shutdown=1,
         )
         with suppress(KeyboardInterrupt), terminated_by_exception(), TemporaryDirectory(prefix="lmrl-") as private:
-            if not (no_browser or webbrowser.open(_leading_to(f"{place}#{keys.new(hidden=True)}", Path(private)))):
+            if not (no_browser or webbrowser.open(_leading_to(address, Path(private)))):
                 print(_no_browser(address, first), flush=True)
             uvicorn.Server(server).run(sockets=[listener])
 

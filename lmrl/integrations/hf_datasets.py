@@ -15,7 +15,7 @@ from lmrl.data.records import SCHEMA, episode_from_row, table_of
 from lmrl.data.storage import read_episodes
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError
-from lmrl.integrations.trl import TaskEnvironment, answer, opening
+from lmrl.integrations.trl.tools import TaskEnvironment, answer, opening
 from lmrl.policies.chat.policy import introduction
 from lmrl.rollout import episode_seed
 from lmrl.types import Episode
@@ -38,26 +38,12 @@ _BLOCK = 512
 
 
 def episodes_dataset(episodes: str | os.PathLike[str] | Iterable[Episode]) -> "Dataset":
-    """Episodes as a dataset in memory, one row each, in their order.
+    """Return episodes as a dataset in memory, one row each, in their order.
 
-    ==================== =========================== ==========================================================
-    column               type                        what
-    ==================== =========================== ==========================================================
-    ``task``             string                      name of the task
-    ``observations``     list of string              ``T + 1`` texts of the environment
-    ``actions``          list of string              ``T`` texts of the player
-    ``rewards``          list of float64             ``T`` rewards
-    ``terminated``       bool                        the rules ended it
-    ``truncated``        bool                        it was cut short
-    ``seed``             int64                       seed of the episode
-    ``info``             string                      JSON; ``success``, ``illegal``, ``start``, ...
-    ``action_ids``       list of list of int32       ``T`` lists of sampled token ids, or null
-    ``action_logprobs``  list of list of float32     log-probabilities of those, or null
-    ``action_values``    list of list of float32     values of the states in which they were sampled, or null
-    ``final_value``      float32                     value after the last observation of what was cut short, or null
-    ==================== =========================== ==========================================================
-
-    These are the columns of our Parquet files, so ``dataset.to_parquet`` writes a file that `read_episodes` reads.
+    Its columns are those of our Parquet files (`lmrl.data.records.SCHEMA`), so `read_episodes` reads what
+    ``dataset.to_parquet`` writes. For an episode of ``T`` turns they are ``task``, ``observations`` (``T + 1`` texts),
+    ``actions`` (``T`` texts), ``rewards``, ``terminated``, ``truncated``, ``seed``, ``info`` (JSON), and, for episodes
+    of a model, ``action_ids``, ``action_logprobs`` and ``action_values`` (one list per turn) and ``final_value``.
 
     Args:
         episodes: file as of `lmrl.data.storage.write_episodes`, or episodes.
@@ -69,7 +55,7 @@ def episodes_dataset(episodes: str | os.PathLike[str] | Iterable[Episode]) -> "D
     source = read_episodes(episodes)
     tables = [SCHEMA.empty_table()]
     count = 0
-    while block := [*islice(source, _BLOCK)]:
+    for block in iter(lambda: list(islice(source, _BLOCK)), []):
         tables.append(table_of(block, count))
         count += len(block)
     dataset: Dataset = package.Dataset(pa.concat_tables(tables))
@@ -88,6 +74,7 @@ def episodes_from_dataset(dataset: Iterable[Mapping[str, Any]]) -> Iterator[Epis
     Raises:
         UserError: a column is missing or of the wrong kind; it names the row, from 1.
     """
+    # A dataset may be set to give tensors instead of lists.
     plain = dataset.with_format(None) if hasattr(dataset, "with_format") else dataset
     for number, row in enumerate(plain, start=1):
         known = {name: row[name] for name in SCHEMA.names if name in row}
@@ -104,10 +91,6 @@ def datasets_package() -> ModuleType:
         return import_module("datasets")
     except ImportError as error:
         raise UserError(f"datasets of episodes need the package datasets ({error}): pip install 'lmrl[trl]'") from error
-
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 
 _CALL = 'Make each move by calling the tool "act", one move at a time, until the game is over.'
@@ -130,7 +113,9 @@ def prompts_dataset(name: str, size: int, seed: int = 0, **env: Any) -> "Dataset
         UserError: `datasets` is missing, for a task without prompts, or a size below 1.
     """
     prompt = _prompt(name, env)
-    rows = [{"prompt": prompt, "seed": one, "environment": name} for one in _seeds(size, seed)]
+    rows = []
+    for start in _seeds(size, seed):
+        rows.append({"prompt": prompt, "seed": start, "environment": name})
     dataset: Dataset = datasets_package().Dataset.from_list(rows)
     return dataset
 
@@ -147,12 +132,13 @@ def seeds_dataset(size: int, seed: int = 0) -> "Dataset":
     Raises:
         UserError: `datasets` is missing, or a size below 1.
     """
-    dataset: Dataset = datasets_package().Dataset.from_list([{"prompt": str(one)} for one in _seeds(size, seed)])
+    prompts = list(map(str, _seeds(size, seed)))
+    dataset: Dataset = datasets_package().Dataset.from_dict({"prompt": prompts})
     return dataset
 
 
 def conversations_dataset(episodes: str | os.PathLike[str] | Iterable[Episode], **env: Any) -> "Dataset":
-    """A ``train_dataset`` of `SFTTrainer`: what was said as if `GRPOTrainer` had played it, to start GRPO from.
+    """Return a ``train_dataset`` of `SFTTrainer`: episodes as conversations in the form of GRPO, to start GRPO from.
 
     Columns: ``messages`` (those of `prompts_dataset`, then a call of ``act`` and the tool's answer for each turn, and
     an empty message of the assistant, who has nothing to add) and ``tools`` (JSON). The last answer says that the game
@@ -165,9 +151,10 @@ def conversations_dataset(episodes: str | os.PathLike[str] | Iterable[Episode], 
     Raises:
         UserError: `datasets` is missing, for a task without prompts, for a file as `lmrl.data.storage.read_episodes`.
     """
-    source = read_episodes(episodes)
     tools = json.dumps([get_json_schema(TaskEnvironment.act)])
-    rows = [{"messages": _conversation(episode, env), "tools": tools} for episode in source]
+    rows = []
+    for episode in read_episodes(episodes):
+        rows.append({"messages": _conversation(episode, env), "tools": tools})
     dataset: Dataset = datasets_package().Dataset.from_list(rows)
     return dataset
 
@@ -192,8 +179,9 @@ def _conversation(episode: Episode, env: Mapping[str, Any]) -> list[dict[str, An
     first, *later = episode.observations
     messages = [system, {**user, "content": user["content"] + opening(episode.task, first)}]
     for turn, (action, text) in enumerate(zip(episode.actions, later, strict=True), start=1):
-        said = chat_prompt(episode.task).own_spelling(action)
-        call = {"type": "function", "function": {"name": "act", "arguments": {"action": said}}}
+        # The model reads and writes moves in the spelling of the prompt, which need not be that of the data.
+        readable = chat_prompt(episode.task).own_spelling(action)
+        call = {"type": "function", "function": {"name": "act", "arguments": {"action": readable}}}
         messages += [
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "name": "act", "content": answer(episode.task, text, turn == len(episode))},

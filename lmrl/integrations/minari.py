@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from string import printable
 from typing import TYPE_CHECKING, Any
@@ -57,22 +58,23 @@ def export_minari(
     path = _free_path(dataset_id)
     first = next(read_dataset(file))
     spaces = _spaces(file)
-    row = registry.task(first.task)
-    arguments = recorded_arguments(row.name, metadata.get("env", {}), env, os.fspath(file))
-    spec = deepcopy(gymnasium.spec(row.env_id))
+    task = registry.task(first.task)
+    arguments = recorded_arguments(task.name, metadata.get("env", {}), env, os.fspath(file))
+    spec = deepcopy(gymnasium.spec(task.env_id))
     spec.kwargs.update(arguments)
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "algorithm_name": metadata.get("behaviour"),
-        "description": f"{row.name}: {row.description}",
+        "description": f"{task.name}: {task.description}",
     }
-    if row.own_scale is not None and not arguments:
-        told |= {"ref_min_score": row.own_scale.random, "ref_max_score": row.own_scale.best}
-    buffers = (_buffer(number, episode) for number, episode in enumerate(read_dataset(file)))
+    # The reference scores hold for the task without arguments.
+    if task.own_scale is not None and not arguments:
+        facts |= {"ref_min_score": task.own_scale.random, "ref_max_score": task.own_scale.best}
+    buffers = map(_buffer, count(), read_dataset(file))  # one at a time: the file may be larger than memory
     # A half-written dataset loads as an empty one. Minari lists no hidden folders, so it is made in one.
     with replacing_folder(path) as new, _datasets_in(new):
         with warnings.catch_warnings():  # what else a dataset for the public would have
             warnings.filterwarnings("ignore", category=UserWarning, module="minari")
-            package.create_dataset_from_buffers(dataset_id, buffers, env=spec, data_format="hdf5", **spaces, **told)
+            package.create_dataset_from_buffers(dataset_id, buffers, env=spec, data_format="hdf5", **spaces, **facts)
         made = new / dataset_id / "data"
         made.rename(new / "data")
         remove(new / Path(dataset_id).parts[0])
@@ -107,12 +109,16 @@ def episodes_from_minari(dataset: "Iterable[minari.EpisodeData]") -> Iterator[Ep
             raise UserError(f"{where}: infos has no {_REST!r}; only what lmrl exported can be read back")
         text = rest[0].decode() if isinstance(rest[0], bytes) else str(rest[0])
         record = parse_json(text, where)
-        if not isinstance(record, dict) or not all(isinstance(told, str) for told in data.observations):
+        if not isinstance(record, dict) or not set(map(type, data.observations)) <= {str}:
             raise UserError(f"{where}: holds no texts; only what lmrl exported can be read back")
-        steps = {"observations": [*data.observations], "actions": [*data.actions]}
-        steps |= {"rewards": data.rewards.tolist()}
-        ends = {"terminated": bool(data.terminations[-1]), "truncated": bool(data.truncations[-1])}
-        yield episode_from_record({**record, **steps, **ends}, where)
+        record |= {
+            "observations": [*data.observations],
+            "actions": [*data.actions],
+            "rewards": data.rewards.tolist(),
+            "terminated": bool(data.terminations[-1]),
+            "truncated": bool(data.truncations[-1]),
+        }
+        yield episode_from_record(record, where)
 
 
 def _free_path(dataset_id: str) -> Any:
@@ -129,29 +135,26 @@ def _free_path(dataset_id: str) -> Any:
 def _spaces(file: str | os.PathLike[str]) -> dict[str, Text]:
     """Spaces that hold every text of the file; a text may be empty."""
     longest = {"observation_space": 1, "action_space": 1}
-    signs = {name: set(printable) for name in longest}
+    characters = {"observation_space": set(printable), "action_space": set(printable)}
     for episode in read_dataset(file):
-        for name, texts in zip(longest, (episode.observations, episode.actions), strict=True):
+        for name, texts in (("observation_space", episode.observations), ("action_space", episode.actions)):
             longest[name] = max(longest[name], *map(len, texts), 1)
-            signs[name].update(*texts)
-    return {
-        name: Text(max_length=length, min_length=0, charset="".join(sorted(signs[name])))
-        for name, length in longest.items()
-    }
+            characters[name].update(*texts)
+    spaces = {}
+    for name, length in longest.items():
+        spaces[name] = Text(max_length=length, min_length=0, charset="".join(sorted(characters[name])))
+    return spaces
 
 
 def _buffer(number: int, episode: Episode) -> Any:
-    """An episode as Minari takes it.
-
-    Raises:
-        UserError: it has no turn, so that nothing would say how it ended; a text with a NUL, which HDF5 cuts there.
-    """
+    """An episode as Minari takes it."""
     turns = len(episode)
     if not turns:
         raise UserError(f"episode {number} has no turn: a Minari dataset cannot say how it ended")
-    if any("\0" in text for text in (*episode.observations, *episode.actions)):
+    if "\0" in "".join((*episode.observations, *episode.actions)):
         raise UserError(f"episode {number} has a text with the character NUL, which HDF5 does not hold")
     record = record_from_episode(episode)
+    # What Minari has no field for is kept as JSON at the first step.
     rest = {name: value for name, value in record.items() if name not in _STEPS}
     buffer: Any = import_module("minari.data_collector").EpisodeBuffer
     return buffer(

@@ -12,7 +12,7 @@ from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError, check_range
-from lmrl.integrations.trl import TaskEnvironment, finish
+from lmrl.integrations.trl.tools import TaskEnvironment, finish
 from lmrl.policies.chat.policy import action_of, conversation, introduction
 from lmrl.rollout import episode_seed
 from lmrl.types import Request
@@ -38,7 +38,7 @@ class GameConfig(vf.TasksetConfig):  # type: ignore[misc]
     game: str = ""
     """Name of a task of `lmrl.tasks`, ``openenv:URL`` or ``textarena:NAME``; it has to be given."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """Of its environment."""
+    """Arguments of its environment."""
     episodes: int = 64
     seed: int = 0
     """Other seeds are other episodes."""
@@ -102,6 +102,7 @@ class GameEnv(vf.Env[GameEnvConfig]):  # type: ignore[misc]
         """Play, and record the return as reward and ``success``, ``turns``, ``illegal``, ``unfinished`` as metrics."""
         data = task.data
         key = _prompt(data.game).key
+        # Games may wait for an engine or a partner, so they run in threads.
         game = await asyncio.to_thread(TaskEnvironment, data.game, data.arguments)
         await asyncio.to_thread(game.reset, data.seed)
         async with agents.player.interaction(task) as interaction:
@@ -112,7 +113,7 @@ class GameEnv(vf.Env[GameEnvConfig]):  # type: ignore[misc]
                 if game.done:
                     break
                 segment = await interaction.turn(text or "(nothing)")
-        unfinished = not game.done
+        unfinished = not game.done  # the agent stopped before the end
         await asyncio.to_thread(finish, game)
         played = game.episode
         facts = {"success": played.success, "illegal": played.info["illegal"]}
@@ -144,9 +145,12 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):  # type: ignore[misc]
     ) -> Any:
         """One request; an error of the endpoint is the harness's."""
         system, prompt = self.resolve_prompt(data)
-        told = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [*map(message_to_wire, prompt)]
-        messages = [*([{"role": "system", "content": system}] if system else []), *told]
-        async with httpx.AsyncClient(timeout=None) as http:
+        messages = [{"role": "system", "content": system}] if system else []
+        if isinstance(prompt, str):
+            messages.append({"role": "user", "content": prompt})
+        else:
+            messages += map(message_to_wire, prompt)
+        async with httpx.AsyncClient(timeout=None) as http:  # verifiers has its own limit of time
             answer = await http.post(
                 f"{endpoint.rstrip('/')}/chat/completions",
                 json={"model": ctx.model, "messages": messages},
@@ -157,7 +161,7 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):  # type: ignore[misc]
 
 
 def _prompt(game: str) -> ChatPrompt:
-    """How a game is put; one of one's own without prompts, as it is."""
+    """Return the prompt of a game; tasks of users without prompts get a plain one."""
     return chat_prompt(game) if named_task(game).chat else ChatPrompt(role="a player", rules="")
 
 

@@ -1,9 +1,7 @@
 """The server behind the page: it hands out the page and plays the games that the page asks for."""
 
 import json
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -16,148 +14,110 @@ from starlette.types import ASGIApp
 
 from lmrl.envs import registry
 from lmrl.errors import UserError
-from lmrl.play.access import Keys, OwnRequests
+from lmrl.play.access import OwnRequests, is_token
 from lmrl.play.game import PERSON, Game, Offer, Order, read_moves
 from lmrl.report.pages import page_parts, printable, render_page
 
 __all__ = ["make_app"]
 
 _SCRIPTS = ("words.js", "web_seat.js", "web_page.js")
-_SESSION = "x-lmrl-session"
+_TOKEN = "x-lmrl-session"
 """A header: unlike a cookie it goes to this port alone, and no page from elsewhere can make a browser send it."""
-_GAMES = 8
-"""So many are kept for a session; the one of it that began first makes room."""
-_ALL_GAMES = 64
-"""So many are kept in all, since each has players of its own in memory."""
-_IDLE = 1800.0
-"""Seconds without a request after which a game makes room for those of other sessions."""
+_MOST_GAMES = 64
+"""Games kept in memory, each with players of its own."""
 _MOST_BYTES = 1 << 16
 """Of a request's body."""
-_CLOSED = "Open the whole address that lmrl web printed; each opens the page once."
+_CLOSED = "Open the whole address that lmrl web printed."
 _POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; "
     "img-src data:; style-src 'unsafe-inline'; script-src {}"
 )
 
 
-def make_app(offer: Offer, keys: Keys, names: Iterable[str] = ()) -> ASGIApp:
-    """The application.
+def make_app(offer: Offer, token: str, names: Iterable[str] = ()) -> ASGIApp:
+    """Return the application.
 
-    The page itself holds nothing that is not in the package and is given to everybody. All else is for sessions: other
-    users of the machine and other pages of the browser have none.
+    The page itself is part of the package and is given to everybody. All other routes need the token, which other users
+    of the machine and other pages of the browser do not have.
 
     Args:
         offer: what the page may choose.
-        keys: what opens a session.
+        token: the secret of the printed address.
         names: of this machine, see `lmrl.play.access.OwnRequests`.
     """
     games = _Games(offer)
-    routes = [Route("/", _page()), Route("/open", _opening(keys), methods=["POST"])]
+    routes = [Route("/", _page()), Route("/open", _opening(token), methods=["POST"])]
     for work in (games.offer, games.new, games.replay, games.step, games.advice):
-        routes.append(Route(f"/{work.__name__}", _answering(keys, work), methods=["POST"]))
+        routes.append(Route(f"/{work.__name__}", _answering(token, work), methods=["POST"]))
     handlers = {UserError: _refused, ClientDisconnect: _gone, Exception: _failed}
-    # Around all of it, so that what failed is answered with the same headers.
     return OwnRequests(Starlette(routes=routes, exception_handlers=handlers), names)
 
 
-@dataclass(slots=True)
-class _Running:
-    """A game, the session that plays it, and when it was last asked for, on the clock `time.monotonic`."""
-
-    session: str
-    game: Game
-    used: float
-
-
 class _Games:
-    """The running games by number; one thing at a time, since players share a machine.
-
-    A session sees its own games alone, and no other one can end them.
-    """
+    """The running games by number. One request at a time works on them, since players share a machine."""
 
     def __init__(self, offer: Offer) -> None:
         self._offer = offer
-        self._games: dict[int, _Running] = {}
+        # The games in the order in which they were last used.
+        self._games: dict[int, Game] = {}
         self._count = 0
         self._lock = Lock()
 
-    def offer(self, session: str, told: Any) -> dict[str, Any]:
+    def offer(self, request: Any) -> dict[str, Any]:
         return self._offer.describe()
 
-    def new(self, session: str, told: Any) -> dict[str, Any]:
-        return self._begin(session, self._offer.check(Order.read(told)), ())
+    def new(self, request: Any) -> dict[str, Any]:
+        return self._begin(self._offer.check(Order.read(request)), ())
 
-    def replay(self, session: str, told: Any) -> dict[str, Any]:
+    def replay(self, request: Any) -> dict[str, Any]:
         """A shared game: an order like any other, of a person alone, and the moves that they typed."""
-        if not isinstance(told, dict) or set(told) != {"order", "moves"}:
-            raise UserError(f"a shared game has the fields order, moves, got {told!r:.200}")
-        order = self._offer.check(Order.read(told["order"]), shared=True)
-        moves = read_moves(told["moves"])
+        if not isinstance(request, dict) or set(request) != {"order", "moves"}:
+            raise UserError(f"a shared game has the fields order, moves, got {request!r:.200}")
+        order = self._offer.check(Order.read(request["order"]), shared=True)
+        moves = read_moves(request["moves"])
         if [*order.policies, order.advisor] != [PERSON, ""]:
             raise UserError("a shared game has one player, who is human, and no advisor")
-        return self._begin(session, order, moves)
+        return self._begin(order, moves)
 
-    def _begin(self, session: str, order: Order, moves: Sequence[str]) -> dict[str, Any]:
+    def _begin(self, order: Order, moves: Sequence[str]) -> dict[str, Any]:
         with self._lock:
-            leaving = self._leaving(session)
             game = Game(order, self._offer.chat)
             try:
                 game.replay(moves)
             except Exception:
                 game.close()
                 raise
-            if leaving is not None:
-                self._games.pop(leaving).game.close()
+            if len(self._games) >= _MOST_GAMES:
+                least_recent = next(iter(self._games))
+                self._games.pop(least_recent).close()
             self._count += 1
-            self._games[self._count] = _Running(session, game, time.monotonic())
+            self._games[self._count] = game
             return {"game": self._count, **game.state()}
 
-    def _leaving(self, session: str) -> int | None:
-        """Return the number of the game that makes room for another one of a session; None if there is room.
-
-        Raises:
-            UserError: there is no room, and the session has no game of its own that could make it.
-        """
-        own = [number for number, running in self._games.items() if running.session == session]
-        if len(own) < _GAMES and len(self._games) < _ALL_GAMES:
-            return None
-        if own:
-            return own[0]
-        number = min(self._games, key=lambda number: self._games[number].used)
-        if time.monotonic() - self._games[number].used < _IDLE:
-            raise UserError(
-                f"{_ALL_GAMES} games are being played here, and there is no room for another one: try again later"
-            )
-        return number
-
-    def step(self, session: str, told: Any) -> dict[str, Any]:
+    def step(self, request: Any) -> dict[str, Any]:
         with self._lock:
-            game = self._find(session, told)
-            typed = told.get("action")
+            game = self._find(request)
+            typed = request.get("action")
             if not isinstance(typed, str | None):
                 raise UserError(f"action must be a text, got {typed!r:.80}")
             game.step(typed)
-            return {"game": told["game"], **game.state()}
+            return {"game": request["game"], **game.state()}
 
-    def advice(self, session: str, told: Any) -> dict[str, Any]:
+    def advice(self, request: Any) -> dict[str, Any]:
         with self._lock:
-            return self._find(session, told).advice()
+            return self._find(request).advice()
 
-    def _find(self, session: str, told: Any) -> Game:
-        number = told.get("game") if isinstance(told, dict) else None
-        running = self._games.get(number) if isinstance(number, int) else None
-        if running is None or running.session != session:
+    def _find(self, request: Any) -> Game:
+        number = request.get("game") if isinstance(request, dict) else None
+        if not isinstance(number, int) or number not in self._games:
             raise UserError("this game is no longer there: begin another one")
-        running.used = time.monotonic()
-        return running.game
+        game = self._games.pop(number)
+        self._games[number] = game  # now the last in the order of use
+        return game
 
 
-async def _told(request: Request) -> Any:
-    """Return the data of a request.
-
-    Raises:
-        UserError: it is not JSON, or too long.
-    """
+async def _body(request: Request) -> Any:
+    """Return the data of a request."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise UserError("the request is not JSON")
     body = bytearray()
@@ -171,22 +131,25 @@ async def _told(request: Request) -> Any:
         raise UserError("the request is not JSON") from error
 
 
-def _opening(keys: Keys) -> Callable[[Request], Any]:
+def _opening(token: str) -> Callable[[Request], Any]:
+    """Let the page find out whether the token of its address is right before it keeps it for its requests."""
+
     async def answer(request: Request) -> Response:
-        told = await _told(request)
-        key = told.get("key") if isinstance(told, dict) else None
-        session = keys.open(key) if isinstance(key, str) else None
-        return JSONResponse({"error": _CLOSED}, 403) if session is None else JSONResponse({"session": session})
+        body = await _body(request)
+        key = body.get("key") if isinstance(body, dict) else None
+        if not isinstance(key, str) or not is_token(key, token):
+            return JSONResponse({"error": _CLOSED}, 403)
+        return JSONResponse({"session": token})
 
     return answer
 
 
-def _answering(keys: Keys, work: Callable[[str, Any], dict[str, Any]]) -> Callable[[Request], Any]:
+def _answering(token: str, work: Callable[[Any], dict[str, Any]]) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
-        session = request.headers.get(_SESSION, "")
-        if not keys.knows(session):
+        if not is_token(request.headers.get(_TOKEN, ""), token):
             return JSONResponse({"error": _CLOSED}, 403)
-        return JSONResponse(await run_in_threadpool(work, session, await _told(request)))
+        # Playing takes long, so it runs in a thread.
+        return JSONResponse(await run_in_threadpool(work, await _body(request)))
 
     return answer
 
@@ -203,7 +166,7 @@ def _refused(request: Request, error: Exception) -> Response:
 
 
 def _gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=400)  # which nobody gets
+    return Response(status_code=400)  # the client has left, so nothing receives it
 
 
 def _failed(request: Request, error: Exception) -> Response:

@@ -1,11 +1,9 @@
-"""A game of the page.
-
-What may be chosen, one or two seats at the same episode, and an advisor for the person among them.
-"""
+"""A game of the page: one or two players at the same episode, an advisor, and what the page may choose."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -24,7 +22,7 @@ from lmrl.utils.configuration import env_arguments
 __all__ = ["PERSON", "Game", "Offer", "Order", "listed_players", "read_moves"]
 
 PERSON = "human"
-# What a page sends for each field of an order.
+# The type of each field of an order in the JSON that a page sends, and its name in messages.
 _FORMS: Mapping[str, tuple[type, str]] = {
     "task": (str, "a text"),
     "policies": (list, "a list of texts"),
@@ -36,30 +34,36 @@ _FORMS: Mapping[str, tuple[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be played. The fields are those of ``lmrl web``."""
+    """An order of a game. The fields are those of ``lmrl web``."""
 
     task: str
     policies: Sequence[str] = (PERSON,)
-    """One player, or two side by side; ``human`` is whoever sits at the page."""
+    """One player, or two side by side; ``human`` is the person at the page."""
     seed: int = 0
     advisor: str = ""
-    """Empty: nobody advises."""
+    """Empty: no advisor."""
     env: Sequence[str] = field(default_factory=tuple)
 
     @classmethod
-    def read(cls, told: Any) -> "Order":
+    def read(cls, content: Any) -> "Order":
         """An order from what a page sent.
 
         Raises:
             UserError: it is not of the form of an order.
         """
-        if not isinstance(told, dict) or set(told) != set(_FORMS):
-            raise UserError(f"an order has the fields {', '.join(_FORMS)}, got {told!r:.200}")
+        if not isinstance(content, dict) or set(content) != set(_FORMS):
+            raise UserError(f"an order has the fields {', '.join(_FORMS)}, got {content!r:.200}")
         for name, (kind, words) in _FORMS.items():
-            listed = told[name] if kind is list else ()
-            if type(told[name]) is not kind or not all(isinstance(word, str) for word in listed):
-                raise UserError(f"{name} must be {words}, got {told[name]!r:.80}")
-        return cls(**told)
+            value: Any = content[name]
+            # Not isinstance: True is an int, but no seed.
+            is_kind = type(value) is kind
+            if not is_kind or (kind is list and not _are_texts(value)):
+                raise UserError(f"{name} must be {words}, got {value!r:.80}")
+        return cls(**content)
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 class Game:
@@ -80,23 +84,24 @@ class Game:
             raise UserError(f"policy must be one player or two, at most one of them human, got {list(order.policies)}")
         self.order = order
         self.actions = [action.strip() for action in task.actions]
+        make = environment(order.task, arguments)
         self._advisor: LoadedPolicy | None = None
-        policies: list[LoadedPolicy | None] = []
+        self.seats: list[Seat] = []
+        # A run that was trained on another task is refused here without naming an option that the page does not have.
         with own_tasks_only():
             if order.advisor:
                 spec = PolicySpec.parse(order.advisor, task)
                 self._advisor = spec.load_advisor(arguments, chat if spec.kind == "chat" else None)
+            policies: list[LoadedPolicy | None] = []
             for name in order.policies:
                 spec = PolicySpec.parse(name, task)
                 if spec.kind == "human":
                     policies.append(None)
                 else:
                     policies.append(spec.load(arguments, chat if spec.kind == "chat" else None))
-        make = environment(order.task, arguments)
-        self.seats = [
-            Seat(order.task, make, order.seed, name, policy, place, arguments)
-            for place, (name, policy) in enumerate(zip(order.policies, policies, strict=True))
-        ]
+        # Both seats begin with the same seed, each in its own environment.
+        for place, policy in enumerate(policies):
+            self.seats.append(Seat(order.task, make, order.seed, order.policies[place], policy, place, arguments))
 
     def step(self, typed: str | None) -> None:
         """One turn of every seat whose episode is not over. If a player fails, no seat moves.
@@ -110,6 +115,7 @@ class Game:
         moving = [seat for seat in self.seats if not seat.over]
         if not moving:
             raise UserError("the game is over: begin another one")
+        # First all moves, which may fail, then their effects: so no seat is a turn ahead of the other.
         moves = [seat.move(typed) for seat in moving]
         for seat, move in zip(moving, moves, strict=True):
             seat.play(move)
@@ -121,21 +127,27 @@ class Game:
             moves: what the person typed, see `read_moves`.
         """
         for move in moves:
-            if all(seat.over for seat in self.seats):
+            if all(seat.over for seat in self.seats):  # the link may have been edited
                 return
             self.step(move)
 
     def advice(self) -> dict[str, Any]:
         """The advisor's move for the person, with V and values of its tokens; empty without an advisor or a person."""
-        waiting = [seat for seat in self.seats if seat.person and not seat.over]
-        if self._advisor is None or not waiting:
+        if self._advisor is None:
             return {}
-        request = waiting[0].request()
-        move, value, reply = advise(self._advisor.policy, request)
-        words = None if value is None else waiting[0].words_of(self._advisor, reply)
-        spelt = registry.guide(self.order.task).spelling(move).strip()
-        told = {"name": shown_text(self.order.advisor), "move": shown_text(spelt), "value": rounded(value, 3)}
-        return {"turn": request.turn, **told, "words": words}
+        for seat in self.seats:
+            if seat.person and not seat.over:
+                request = seat.request()
+                move, value, reply = advise(self._advisor.policy, request)
+                readable = registry.guide(self.order.task).spelling(move).strip()
+                return {
+                    "turn": request.turn,
+                    "name": shown_text(self.order.advisor),
+                    "move": shown_text(readable),
+                    "value": rounded(value, 3),
+                    "words": None if value is None else seat.words_of(self._advisor, reply),
+                }
+        return {}
 
     def state(self) -> dict[str, Any]:
         """Return the state of the page, JSON-like."""
@@ -156,15 +168,15 @@ class Game:
 
     def _link(self) -> str:
         """Return the link that replays a person's own game; empty for other games."""
-        if list(self.order.policies) != [PERSON] or not all(_may_set(self.order.task, word) for word in self.order.env):
+        may_set = all(_may_set(self.order.task, word) for word in self.order.env)
+        if list(self.order.policies) != [PERSON] or not may_set:
             return ""
         moves = [action.removesuffix("\n") for action in self.seats[0].episode().actions]
         if not _may_replay(moves):
             return ""
-        told = [("task", self.order.task), ("seed", str(self.order.seed))]
-        return urlencode(
-            [*told, *(("env", word) for word in self.order.env), *(("move", move) for move in moves)], errors="replace"
-        )
+        fields = {"task": self.order.task, "seed": str(self.order.seed), "env": self.order.env, "move": moves}
+        # A lone surrogate that a person typed cannot be a part of an address.
+        return urlencode(fields, doseq=True, errors="replace")
 
 
 _MOST_MOVES = 500
@@ -174,23 +186,24 @@ _MOST_TYPED = 16_000
 """Characters of all moves of a shared game."""
 
 
-def read_moves(told: Any) -> list[str]:
+def read_moves(content: Any) -> list[str]:
     """The moves of a shared game from what a page sent. They are texts for the game, which answers any.
 
     Raises:
         UserError: it is no list of texts, or too long.
     """
-    if not isinstance(told, list) or not all(isinstance(move, str) for move in told):
-        raise UserError(f"moves must be a list of texts, got {told!r:.80}")
-    if not _may_replay(told):
+    if not isinstance(content, list) or not _are_texts(content):
+        raise UserError(f"moves must be a list of texts, got {content!r:.80}")
+    if not _may_replay(content):
         raise UserError(
             f"a shared game has at most {_MOST_MOVES} moves of at most {_LONGEST_MOVE} characters, {_MOST_TYPED} in all"
         )
-    return told
+    return content
 
 
 def _may_replay(moves: Sequence[str]) -> bool:
-    lengths = [len(move) for move in moves]
+    # One request replays the whole link, so its length limits the time for which the server is busy.
+    lengths = list(map(len, moves))
     return len(moves) <= _MOST_MOVES and max(lengths, default=0) <= _LONGEST_MOVE and sum(lengths) <= _MOST_TYPED
 
 
@@ -201,13 +214,15 @@ def listed_players(task: str, runs: Path) -> dict[str, list[str]]:
         task: name of the task.
         runs: folder in which the finished trainings of a task lie under its name.
     """
-    folders = sorted(runs.joinpath(task).glob("*"))
-    trained = [str(folder) for folder in folders if any((folder / kept).exists() for kept in _KEPT)]
+    trained = []
+    for folder in sorted(runs.joinpath(task).glob("*")):
+        # A training that has begun has none of them yet.
+        if (folder / "best.ckpt").exists() or (folder / "last.ckpt").exists():
+            trained.append(str(folder))
     return {"scripted players": [*policy_names(task)], "zoo": zoo_policies(task), "runs": trained}
 
 
-_KEPT = ("best.ckpt", "last.ckpt")  # at least one of them is in the folder of a run
-_MAX_SEED = 2**53  # beyond it a number of JavaScript is not exact
+_MAX_SEED = 2**53  # numbers of JavaScript are exact up to here
 _PLAIN: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?", re.ASCII)
 
@@ -225,26 +240,33 @@ class Offer:
         self.first = first
         self.chat = chat
         self._runs = runs
-        self._named = [name for name in (*first.policies, first.advisor) if name and name != PERSON]
+        # The policies that the command line named, each once.
+        self._named = list(dict.fromkeys((*first.policies, first.advisor)))
 
     def describe(self) -> dict[str, Any]:
         """Return the options of the page, JSON-like."""
-        tasks = {
-            row.name: {"description": row.description, "guide": _told(row.name), "players": self.groups(row.name)}
-            for row in registry.tasks().values()
-        }
+        tasks = {}
+        for name, task in registry.tasks().items():
+            guide = registry.guide(name)
+            # What the page shows before the first move.
+            shown = {
+                "rules": guide.rules,
+                "action": f"{guide.action} {guide.page}".strip(),
+                "example": [*guide.example],
+            }
+            tasks[name] = {"description": task.description, "guide": shown, "players": self.groups(name)}
         return {"tasks": tasks, "first": asdict(self.first)}
 
     def players(self, task: str) -> list[str]:
-        """Names of those who may play a task: its scripted players, its runs, and whom the command line named."""
-        return [*dict.fromkeys(name for names in self.groups(task).values() for name in names)]
+        """Return the names of the policies that may play a task, each once."""
+        return list(dict.fromkeys(chain.from_iterable(self.groups(task).values())))
 
     def groups(self, task: str) -> dict[str, list[str]]:
-        """The same names under headings, for a list to choose from."""
+        """Return the same names under headings, for a list to choose from."""
         listed = listed_players(task, self._runs)
-        known = {name for names in listed.values() for name in names}
-        named = [name for name in dict.fromkeys(self._named) if name not in known]
-        return {**listed, "named on the command line": named}
+        known = {"", PERSON, *chain.from_iterable(listed.values())}
+        listed["named on the command line"] = [name for name in self._named if name not in known]
+        return listed
 
     def check(self, order: Order, shared: bool = False) -> Order:
         """The order, if it may be given.
@@ -258,15 +280,17 @@ class Offer:
             UserError: it names a player or an argument that is not on offer.
         """
         players = self.players(registry.task(order.task).name)
-        for name in (*order.policies, *filter(None, [order.advisor])):
+        for name in (*order.policies, order.advisor or PERSON):
             if name not in players and name != PERSON:
                 error = unknown("player", name[:80], [*players, PERSON])
                 raise UserError(f"{error}; other runs and models are named on the command line of lmrl web")
         for word in order.env:
+            # The user chose the words of the command line; all others come from the page.
             if shared or order.task != self.first.task or word not in self.first.env:
                 self._check_argument(order.task, word)
         if order.seed > _MAX_SEED:
             digits = len(str(order.seed))
+            # From 1e309 on it is no float.
             shown = f"{order.seed:.6g}" if digits < 309 else f"a number of {digits} digits"
             raise UserError(f"seed must be at most {_MAX_SEED}, got {shown}")
         return order
@@ -287,12 +311,6 @@ def _may_set(task: str, word: str) -> bool:
     """Whether a page may give that argument, ``name=value``, by itself."""
     name, equals, text = word.partition("=")
     return bool(equals) and registry.may_choose(task, name, _value(text))
-
-
-def _told(task: str) -> dict[str, Any]:
-    """Return the information of a task that the page shows before the first move."""
-    guide = registry.guide(task)
-    return {"rules": guide.rules, "action": f"{guide.action} {guide.page}".strip(), "example": [*guide.example]}
 
 
 def _value(text: str) -> Any:

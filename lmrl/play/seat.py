@@ -1,4 +1,4 @@
-"""One player at one episode, turn by turn, what a page shows of it, and what an advisor would do in its place."""
+"""One policy or person that plays one episode, turn by turn, what a page shows of it, and an advisor's move."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from lmrl import play
 from lmrl.envs.base import DialogueEnv
 from lmrl.envs.registry import guide, make_picture
-from lmrl.envs.registry import task as row_of
+from lmrl.envs.registry import task as task_named
 from lmrl.errors import UserError
 from lmrl.report.pages import episode_facts, rounded, said, shown_text
 from lmrl.rollout import MakeEnv, Slot, step_together
@@ -25,7 +25,7 @@ class Advice(NamedTuple):
     move: str
     value: float | None
     reply: Reply
-    """The move as it was said."""
+    """The move as the policy wrote it."""
 
 
 def advise(policy: Policy, request: Request) -> Advice:
@@ -79,14 +79,15 @@ class Seat:
         self.name = name
         self.over = False
         self.notes: list[str] = []
-        """What each text says, in words (`lmrl.envs.task.Guide.note`): one more than there are turns."""
+        """Notes on each observation in words (`lmrl.envs.task.Guide.note`): one more than there are turns."""
         self._task = task
         self._make_env = make_env
         self._loaded = loaded
         self._guide = guide(task)
-        self._env = {**row_of(task).kwargs, **(env or {})}
+        self._env = {**task_named(task).kwargs, **(env or {})}
         self._slot = Slot(make_env(), place)
         self._slot.begin(0, Start(seed))
+        # The slot may get a new environment, so the picture asks for the current one.
         self._drawn = make_picture(task, lambda: self._slot.env)
         self._terminated = False
         self._values: list[float | None] = []
@@ -125,10 +126,11 @@ class Seat:
         return Move(Reply(f"{typed}\n"), None)
 
     def play(self, move: Move) -> None:
-        """Play it. If the environment or its partner fails, the episode is where it was before."""
+        """Take an action. If the environment or its partner fails, the episode stays where it was."""
         try:
             (turn,) = step_together([(self._slot.index, self._slot.env, move.reply.text)])
         except Exception:
+            # The environment may be half a turn further: replay the episode in a new one.
             self._slot.renew(self._make_env)
             raise
         assert turn is not None
@@ -142,7 +144,8 @@ class Seat:
         return self._slot.episode(self._task, self._terminated, self.over and not self._terminated)
 
     def words_of(self, policy: LoadedPolicy, reply: Reply) -> list[list[Any]] | None:
-        """The tokens of what somebody would say now, with their values; None for a policy without them."""
+        """Return the tokens of an action that was not taken, with their values; None for a policy without them."""
+        # The values are computed from whole episodes, so the action is added as a last turn.
         so_far = self.episode()
         ids = so_far.action_ids or ((),) * len(so_far)
         imagined = replace(
@@ -153,7 +156,7 @@ class Seat:
             action_ids=(*ids, reply.ids),
             action_logprobs=(),
             action_values=(),
-            terminated=True,  # nobody will read the empty text
+            terminated=True,  # so that the empty last observation is not read
             truncated=False,
         )
         return play.words_from(policy, imagined, len(so_far))[0]
@@ -161,15 +164,6 @@ class Seat:
     def solution(self, leaving: bool = False) -> str:
         """Return the hidden solution in one sentence; empty without one, or before the end unless they resign."""
         return self._guide.solution(self._slot.info) if self.over or leaving else ""
-
-    def _note_words(self, episode: Episode) -> None:
-        """Read only when a page asks for it."""
-        known = any(value is not None for value in self._values)
-        first = len(self._words)
-        if self._loaded is not None and known:
-            self._words += play.words_from(self._loaded, episode, first)
-        else:
-            self._words += [None] * (len(episode) - first)
 
     def _write_note(self) -> None:
         request = self.request()
@@ -181,30 +175,42 @@ class Seat:
     def state(self) -> dict[str, Any]:
         """Return the state of the page, JSON-like. A person's own game shows no more than the observations."""
         episode = self.episode()
-        texts = said(episode)
-        self._note_words(episode)
-        board = self._slot.env if self.person and not self.over else None
+        # Values of tokens cost a forward pass, so they are computed for new turns only, and only for a page.
+        first = len(self._words)
+        has_values = any(value is not None for value in self._values)
+        if self._loaded is not None and has_values:
+            self._words += play.words_from(self._loaded, episode, first)
+        else:
+            self._words += [None] * (len(episode) - first)
+        texts = []
+        readable = []
+        for text in said(episode):
+            texts.append(shown_text(text))
+            readable.append(shown_text(self._guide.spelling(text)))
+        is_playing = self.person and not self.over
+        # A click on the board is translated into a move; the page knows no rules.
+        board = self._slot.env if is_playing else None
+        picture: dict[str, Any] = {"kind": ""}
+        states = None
+        if self._drawn is not None:
+            facts, states = self._drawn.live(episode, hidden=is_playing)
+            picture = {"kind": self._drawn.kind, **facts}
         return {
             "name": shown_text(self.name),
             "person": self.person,
             "over": self.over,
             **episode_facts(episode),
-            "said": [shown_text(text) for text in texts],
-            "shown": [shown_text(self._guide.spelling(text)) for text in texts],
-            "notes": [shown_text(note) for note in self.notes],
+            "said": texts,
+            "shown": readable,
+            "notes": list(map(shown_text, self.notes)),
             "solution": shown_text(self.solution()),
             "values": [rounded(value, 3) for value in self._values],
             "words": [*self._words],
             "moves": dict(board.moves_by_squares()) if isinstance(board, _Squares) else {},
-            **self._picture(episode),
+            "picture": picture,
+            "states": states,
         }
 
     def close(self) -> None:
         """Close the environment."""
         self._slot.env.close()
-
-    def _picture(self, episode: Episode) -> dict[str, Any]:
-        if self._drawn is None:
-            return {"picture": {"kind": ""}, "states": None}
-        facts, states = self._drawn.live(episode, hidden=self.person and not self.over)
-        return {"picture": {"kind": self._drawn.kind, **facts}, "states": states}

@@ -45,14 +45,21 @@ def play_episode(
     def show(request: Request) -> None:
         _show(console, guide, picture, request, seat)
         if adviser is not None:
-            console.print(printable(_advice(adviser, name, request, guide)), style="cyan", markup=False)
+            move, value, _ = advise(adviser, request)
+            advice = f"{name} would say: {guide.spelling(move).strip()}{_value(value)}"
+            console.print(printable(advice), style="cyan", markup=False)
 
     seat = Seat(task.name, make, seed, "you", LoadedPolicy(player or HumanPolicy(_typed, show)), env=arguments)
     try:
-        leaving = "" if player is not None else "Ctrl-C ends the game.\n"
-        told = f"{task.name}: {task.description}.\n{_explained(guide)}\n{leaving}"
-        console.print(told, markup=False, soft_wrap=True)
+        example, answer = guide.example
+        introduction = [f"{task.name}: {task.description}.", f"Rules: {guide.rules}", f"Action: {guide.action}"]
+        if example:
+            introduction.append(f"Example: {example} is answered by: {answer}")
+        # Empty, or a line of its own: the print below ends it.
+        introduction.append("" if player is not None else "Ctrl-C ends the game.\n")
+        console.print("\n".join(introduction), markup=False, soft_wrap=True)
         while not seat.over:
+            # HumanPolicy shows the request itself before it asks for a line.
             if player is not None:
                 show(seat.request())
             move = seat.move(None)
@@ -62,7 +69,7 @@ def play_episode(
             seat.play(move)
         _show(console, guide, picture, seat.request(), seat)
         _print_ending(console, seat)
-    except (KeyboardInterrupt, UserError):  # it is over: Ctrl-C, Ctrl-D, or a player that fails
+    except (KeyboardInterrupt, UserError):  # Ctrl-C, Ctrl-D, or a policy that fails
         solution = seat.solution(leaving=True)
         if solution:
             console.print(f"\n{solution}", markup=False, soft_wrap=True)
@@ -95,7 +102,7 @@ def known_actions(task: Task, arguments: Mapping[str, Any], seed: int) -> list[s
 
 
 def _typed(question: str) -> str:
-    """The next line; at a terminal an empty one is a slip, from elsewhere an action like any other."""
+    """Read the next line. At a terminal an empty one is a slip; from a pipe it is an action like any other."""
     line = input(question)
     while not line.strip() and sys.stdin.isatty():
         print("An empty line is not played: type an action, or Ctrl-C to end the game.")
@@ -103,34 +110,23 @@ def _typed(question: str) -> str:
     return line
 
 
-def _explained(guide: Guide) -> str:
-    """Rules, the form of an action and an example, a line each."""
-    action, answer = guide.example
-    lines = [f"Rules: {guide.rules}", f"Action: {guide.action}"]
-    return "\n".join([*lines, *([f"Example: {action} is answered by: {answer}"] if action else [])])
-
-
-def _advice(adviser: Policy, name: str, request: Request, guide: Guide) -> str:
-    move, value, _ = advise(adviser, request)
-    return f"{name} would say: {guide.spelling(move).strip()}{_value(value)}"
-
-
 def _value(value: float | None) -> str:
     return "" if value is None else f"   V {number(value, 2)}"
 
 
 def _show(console: Console, guide: Guide, picture: Picture | None, request: Request, seat: Seat) -> None:
-    """The newest text, below a drawing if this is a terminal; what it says in words, and the scores so far."""
+    """Print the newest observation, below a drawing if this is a terminal, then a note on it and the scores so far."""
     drawing = picture.terminal(request) if picture is not None and console.is_terminal else None
     if drawing is not None:
         console.print(drawing)
     newest = guide.spelling(request.observations[-1]).rstrip("\n")
-    for text in filter(None, (newest, seat.notes[-1])):
-        console.print(printable(text), markup=False, soft_wrap=True)
+    for text in (newest, seat.notes[-1]):
+        if text:
+            console.print(printable(text), markup=False, soft_wrap=True)
     episode = seat.episode()
     if episode.rewards:
-        told = f"turn {len(episode)}: reward {episode.rewards[-1]:g}, return {episode.total_reward:g}"
-        console.print(told, style="dim", markup=False)
+        scores = f"turn {len(episode)}: reward {episode.rewards[-1]:g}, return {episode.total_reward:g}"
+        console.print(scores, style="dim", markup=False)
 
 
 def _print_ending(console: Console, seat: Seat) -> None:
@@ -139,5 +135,5 @@ def _print_ending(console: Console, seat: Seat) -> None:
     if solution:
         console.print(printable(solution), markup=False, soft_wrap=True)
     ending = "solved" if episode.success else "not solved"
-    told = f"{ending}: return {episode.total_reward:g} in {counted(len(episode), 'turn')}, {episode.illegal} illegal"
-    console.print(told, markup=False)
+    summary = f"{ending}: return {episode.total_reward:g} in {counted(len(episode), 'turn')}, {episode.illegal} illegal"
+    console.print(summary, markup=False)

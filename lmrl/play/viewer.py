@@ -1,5 +1,6 @@
 """The viewer: one HTML page on which thousands of episodes can be filtered, sorted and read."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -29,19 +30,6 @@ from lmrl.utils.files import replacing
 __all__ = ["view_data", "write_view"]
 
 
-class _Texts:
-    """Texts by number, each once."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def number(self, text: str) -> int:
-        return self.numbers.setdefault(cut(text), len(self.numbers))
-
-    def shown(self) -> list[str]:
-        return [printable(text) for text in self.numbers]
-
-
 def view_data(
     episodes: Iterable[Episode],
     values: Sequence[Sequence[Sequence[TokenValue]]] = (),
@@ -59,35 +47,44 @@ def view_data(
         recorded: those that the file names; where it may not choose them (see
             `lmrl.envs.registry.recorded_arguments`), there is no such picture.
     """
-    texts = _Texts()
+    # Texts repeat a lot, so the page holds each once, and everything else refers to it by number.
+    numbers = dict[str, int]()
+
+    def number(text: str) -> int:
+        return numbers.setdefault(cut(text), len(numbers))
+
     tasks = dict[str, dict[str, Any]]()
-    columns = dict[str, list[Any]]()
-    pictures: dict[str, Picture | None] = {}
+    pictures = dict[str, Picture | None]()
+    # One list per column is much shorter than one object per episode.
+    columns: dict[str, list[Any]] = defaultdict(list)
     for episode in episodes:
         task = printable(episode.task)
         if task not in tasks:
             pictures[task], tasks[task] = _picture(task, recorded or {}, env)
-        for name, value in {"task": task, **_row(episode, texts, pictures[task])}.items():
-            columns.setdefault(name, []).append(value)
-    tokens = {index: [_tokens(turn, texts) for turn in turns] for index, turns in enumerate(values)}
-    empty: dict[str, list[Any]] = {"return": []}
-    return {"tasks": tasks, "episodes": columns or empty, "values": tokens, "run": run, "texts": texts.shown()}
-
-
-def _row(episode: Episode, texts: _Texts, picture: Picture | None) -> dict[str, Any]:
+        picture = pictures[task]
+        columns["task"].append(task)
+        for name, fact in episode_facts(episode).items():
+            columns[name].append(fact)
+        columns["said"].append(list(map(number, said(episode))))
+        columns["states"].append(None if picture is None else picture.states(episode))
+    # Episode to turns to tokens; a token is its text, its probability, V before it, and its Q.
+    tokens = dict[int, list[list[list[Any]]]]()
+    for index, turns in enumerate(values):
+        tokens[index] = []
+        for turn in turns:
+            shown = [[number(t.text), rounded(t.probability, 4), rounded(t.v, 3), rounded(t.q, 3)] for t in turn]
+            tokens[index].append(shown)
     return {
-        **episode_facts(episode),
-        "said": [texts.number(text) for text in said(episode)],
-        "states": None if picture is None else picture.states(episode),
+        "tasks": tasks,
+        "episodes": columns or {"return": []},
+        "values": tokens,
+        "run": run,
+        "texts": list(map(printable, numbers)),
     }
 
 
-def _tokens(turn: Sequence[TokenValue], texts: _Texts) -> list[list[Any]]:
-    return [[texts.number(t.text), rounded(t.probability, 4), rounded(t.v, 3), rounded(t.q, 3)] for t in turn]
-
-
 def _picture(name: str, recorded: Any, env: Mapping[str, Any] | None) -> tuple[Picture | None, dict[str, Any]]:
-    """The kind of picture for a task's episodes and its facts; None for unknown tasks."""
+    """Return the picture of a task's episodes and its facts; None for unknown tasks."""
 
     def make() -> TextEnv:
         return registry.make(name, **registry.recorded_arguments(name, recorded, env, "the file"))
@@ -136,11 +133,13 @@ def write_view(
         if value < 1:
             raise UserError(f"{name} must be at least 1, got {value}")
     recorded = read_metadata(source).get("env")
-    shown = 0 if run is None else valued if episodes is None else min(valued, episodes)
     values = []
     if run is not None:
-        values = list(token_values(_module(run, source, allow_other_task), islice(read_episodes(source), shown)))
+        # The values of an episode cost a forward pass, so only the first ones get them.
+        count = valued if episodes is None else min(valued, episodes)
+        values = list(token_values(_module(run, source, allow_other_task), islice(read_episodes(source), count)))
     name = "" if run is None else str(run)
+    # The file is read once more here instead of holding all its episodes in memory.
     data = view_data(islice(read_episodes(source), episodes), values, name, env, recorded)
     words = {
         "title": source.name if run is None else f"{source.name}, {run}",
@@ -154,11 +153,12 @@ def write_view(
 
 
 def _module(run: Path, source: Path, allow_other_task: bool) -> LanguageModule:
-    """The module of a run, if it was trained on what the episodes are of."""
+    """Load the module of a run, and check that it was trained on the task of the episodes."""
     module = load_module(run)
-    own = module.made_with.get("task")
-    played = next((episode.task for episode in read_episodes(source)), None)
-    if None not in (own, played) and own != played and not allow_other_task:
-        told = f"{run} was trained on {own}, the episodes of {source} are of {played}"
-        raise UserError(f"{told}; if that is meant: --allow_other_task")
-    return module
+    trained_on = module.made_with.get("task")
+    first = next(read_episodes(source), None)
+    # A file without episodes and a run without a task fit everything.
+    if first is None or trained_on is None or trained_on == first.task or allow_other_task:
+        return module
+    mismatch = f"{run} was trained on {trained_on}, the episodes of {source} are of {first.task}"
+    raise UserError(f"{mismatch}; if that is meant: --allow_other_task")

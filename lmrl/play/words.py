@@ -1,10 +1,9 @@
-"""Values of each token that a policy with values says. Players without a model never import this."""
+"""Values of each token of a policy's actions. Scripted policies never import this module, so they need no torch."""
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from lmrl.errors import UserError
-from lmrl.evaluation.token_values import TokenValue, token_values
+from lmrl.evaluation.token_values import token_values
 from lmrl.modules import LanguageModule
 from lmrl.report.pages import rounded, shown_text
 from lmrl.types import Episode, LoadedPolicy
@@ -16,26 +15,28 @@ WordValues: TypeAlias = list[list[Any]]
 
 
 def words_from(policy: LoadedPolicy, episode: Episode, first: int) -> list[WordValues | None]:
-    """The tokens of the actions of an episode from turn ``first`` on, with their values.
+    """Return the tokens of the actions of an episode from turn ``first`` on, with their values.
 
     Args:
-        policy: the one that said them.
+        policy: the policy that chose them.
         episode: so far.
         first: of the turns that are asked for, from 0.
 
     Returns:
         One entry per turn; None for a policy without values over its tokens, and for texts that it cannot read.
     """
-    nothing: list[WordValues | None] = [None] * (len(episode) - first)
+    values: list[WordValues | None] = [None] * (len(episode) - first)
     module = policy.module
-    if not isinstance(module, LanguageModule) or not nothing:
-        return nothing
+    if not isinstance(module, LanguageModule) or not values:
+        return values
     try:
         (turns,) = token_values(module, [episode])
-    except UserError:  # a person may have typed what has no tokens
-        return nothing
-    return [_shown(turn) if all(token.q is not None for token in turn) else None for turn in turns[first:]]
-
-
-def _shown(turn: Sequence[TokenValue]) -> WordValues:
-    return [[shown_text(t.text), rounded(t.probability, 4), rounded(t.v, 3), rounded(t.q, 3)] for t in turn]
+    except UserError:  # a person may have typed a character that the tokenizer does not have
+        return values
+    for index, turn in enumerate(turns[first:]):
+        # Some modules have V of the state but no Q of each token.
+        if all(token.q is not None for token in turn):
+            values[index] = [
+                [shown_text(t.text), rounded(t.probability, 4), rounded(t.v, 3), rounded(t.q, 3)] for t in turn
+            ]
+    return values

@@ -28,12 +28,12 @@ _ADDRESS = re.compile(r"local|auto|(?:ray://)?(?P<host>[^\s/:]+|\[[0-9a-fA-F:]+\
 _SECONDS = 10.0
 _BEGIN = "begin one (ray start --head), or take --ray local"
 _JOIN = "is it one of this version of Ray, and does it ask for a token (RAY_AUTH_MODE=token)?"
-# What the processes of a cluster are told of this one's environment, beside threads and where modules are.
+# Variables of the environment that workers get, besides threads and the paths of modules.
 _HANDED_ON = ("LMRL_DATA", "LMRL_MODULES", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HOME")
 
 
 def worker_threads() -> int:
-    """With how many threads each worker computes: ``$OMP_NUM_THREADS`` of this process, or else one.
+    """Return the number of threads of each worker: ``$OMP_NUM_THREADS`` of this process, or else one.
 
     Sums of floating-point numbers can depend on it, so it must not follow from the machine that a worker is on.
     """
@@ -47,26 +47,20 @@ def worker_environment() -> dict[str, str]:
     Ray hands on neither. What belongs to the interpreter is left out: other machines have their own.
     """
     threads = str(worker_threads())
-    mine = [os.path.abspath(place) for place in sys.path if not place.startswith((sys.prefix, sys.base_prefix))]
-    return {
-        **{name: os.environ[name] for name in _HANDED_ON if name in os.environ},
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(place for place in mine if "site-packages" not in place)),
-    }
-
-
-def _knock(address: str, host: str, port: int) -> None:
-    """Make sure that a cluster answers at the port, since Ray ends this process if none does."""
-    try:
-        socket.create_connection((host, port), _SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise UserError(f"no Ray cluster at {address}: {in_one_line(error)}; is it running?") from error
+    environment = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
+    environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
+    # The user's own folders, e.g. with a module of a partner. The environment of Python is that of each machine.
+    folders = []
+    for folder in sys.path:
+        absolute = os.path.abspath(folder)
+        is_python = folder.startswith((sys.prefix, sys.base_prefix)) or "site-packages" in absolute
+        if not is_python and absolute not in folders:
+            folders.append(absolute)
+    return {**environment, "PYTHONPATH": os.pathsep.join(folders)}
 
 
 def _ray() -> Any:
-    # Nobody is asked, and nothing is sent, unless the user has said so.
+    # Ray reports its usage to its makers unless this is set.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or every start warns of it
     try:
@@ -95,8 +89,8 @@ class Cluster:
     """
 
     def __init__(self, address: str, cores: int = 0) -> None:
-        found = _ADDRESS.fullmatch(address)
-        if found is None:
+        parts = _ADDRESS.fullmatch(address)
+        if parts is None:
             raise UserError(f"ray must be local, auto or HOST:PORT, got {address!r:.80}")
         self._ray = _ray()
         self.threads = worker_threads()
@@ -104,8 +98,12 @@ class Cluster:
         self._joined = not self._ray.is_initialized()
         if not self._joined:
             return
-        if found["host"] is not None:
-            _knock(address, found["host"].strip("[]"), int(found["port"]))
+        if parts["host"] is not None:
+            # Ray ends this process if no cluster answers at the port, so try it first.
+            try:
+                socket.create_connection((parts["host"].strip("[]"), int(parts["port"])), _SECONDS).close()
+            except (OSError, OverflowError) as error:
+                raise UserError(f"no Ray cluster at {address}: {in_one_line(error)}; is it running?") from error
         settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
         if address == "local":
             settings |= {"num_cpus": max(cores, _cores()), "include_dashboard": False}
@@ -114,16 +112,16 @@ class Cluster:
             self._ray.init(**settings)
         except Exception as error:  # several kinds: no cluster, another version, a token that is not right
             way_out = _BEGIN if address == "auto" else _JOIN
-            told = in_one_line(error, 200).rstrip(".")
-            raise UserError(f"no Ray cluster at {address}: {told}; {way_out}") from error
-        # Ray takes the signal; but a training that is told to end has to save first, also one that begins later.
+            reason = in_one_line(error, 200).rstrip(".")
+            raise UserError(f"no Ray cluster at {address}: {reason}; {way_out}") from error
+        # Ray installs its own handler of SIGTERM, but a training that gets the signal has to save first.
         if before is not None and current_thread() is main_thread():
             signal.signal(signal.SIGTERM, before)
 
     def room(self, gpu: bool) -> int:
-        """How many processes there are cores for, or GPUs; at least one."""
-        there = self._ray.cluster_resources().get("GPU" if gpu else "CPU", 0.0)
-        return max(1, int(there) // (1 if gpu else self.threads))
+        """Return the number of processes that there are cores for, or GPUs; at least one."""
+        available = self._ray.cluster_resources().get("GPU" if gpu else "CPU", 0.0)
+        return max(1, int(available) // (1 if gpu else self.threads))
 
     def remote(self, work: Any, *, gpu: bool = False, **options: Any) -> Any:
         """A function or class as Ray's: it takes a core for each of its threads, and has `worker_environment`.
@@ -175,7 +173,7 @@ class Cluster:
 
 
 class _Actor:
-    """A process that works: it makes what works when there is something to do, and keeps it."""
+    """A worker process. It makes its function when the first item comes, and keeps it."""
 
     def __init__(self, folder: str) -> None:
         with suppress(OSError):  # another machine need not have it; then names of files have to be absolute
@@ -245,25 +243,26 @@ class Workers(Generic[T, R]):
         Raises:
             UserError: processes die over the same item again and again. What the work raises is handed on.
         """
-        shared = [self._cluster.put(value) for value in common]
+        references = list(map(self._cluster.put, common))
         waiting = deque(enumerate(items))
-        running = dict[Any, tuple[int, T, Any]]()
+        running = dict[Any, tuple[int, T, Any]]()  # by the reference of the result
         done = dict[int, R]()
         self._deaths.clear()
-        for place in range(len(items)):
-            while place not in done:
-                while waiting and len(running) < self.count and waiting[0][0] <= place + 2 * self.count:
+        for position in range(len(items)):
+            while position not in done:
+                # Give work to free processes, but do not run far ahead of the result that is needed next.
+                while waiting and len(running) < self.count and waiting[0][0] <= position + 2 * self.count:
                     index, item = waiting.popleft()
                     actor = self._actor()
-                    running[actor.call.remote(self._make, item, *shared)] = index, item, actor
+                    running[actor.call.remote(self._make, item, *references)] = index, item, actor
                 for ended in self._cluster.wait([*running]):
                     index, item, actor = running.pop(ended)
                     if self._take(ended, index, done):
                         self._idle.append(actor)
-                    else:
+                    else:  # the process died, so another one begins its item again
                         self._actors.remove(actor)
                         waiting.appendleft((index, item))
-            yield done.pop(place)
+            yield done.pop(position)
 
     def _actor(self) -> Any:
         if self._idle:
@@ -272,7 +271,7 @@ class Workers(Generic[T, R]):
         return self._actors[-1]
 
     def _take(self, ended: Any, index: int, done: dict[int, R]) -> bool:
-        """Note a result; whether its process is alive."""
+        """Note a result; return whether its process is alive."""
         try:
             done[index] = self._cluster.get(ended)
         except self._cluster.Died as error:

@@ -7,6 +7,7 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ def configs_folder() -> Path:
     """The folder of ``defaults.yaml``, ``<task>/<algorithm>.yaml``, ``paper/``, ``scale/`` and ``logger/``."""
     package = Path(__file__).parent.parent
     inside = package / "_configs"
-    beside = package.parent / "configs"
-    return inside if inside.is_dir() else beside
+    # A wheel carries the files inside the package, a checkout next to it.
+    return inside if inside.is_dir() else package.parent / "configs"
 
 
 def defaults_file() -> Path:
@@ -67,17 +68,22 @@ def config_file(name: str | Path) -> Path:
     for folder in () if given.is_absolute() else shipped:
         if folder.joinpath(*parts).is_file():
             return folder.joinpath(*parts)
-    found = [(folder, path) for folder in shipped for path in sorted(folder.rglob("*/*.yaml"))]
-    known = [f"configs/{path.relative_to(folder).as_posix()}" for folder, path in found]
+    # Name the shipped files of the same task and algorithm, or else those with a similar name, or else the folders.
+    known = []
+    for folder in shipped:
+        for path in sorted(folder.rglob("*/*.yaml")):
+            known.append(f"configs/{path.relative_to(folder).as_posix()}")
     near = [path for path in known if set(path.split("/")[1:-1]) <= set(parts)]
-    near = [path for path in near if path.count("/") == near[-1].count("/")]  # of paper/<task>, or else of <task>
-    near = near or difflib.get_close_matches(f"configs/{'/'.join(parts)}", known, n=4, cutoff=0.85)
+    if near:
+        # Files of paper/<task> come last, and are meant if there are any; otherwise those of <task>.
+        depth = near[-1].count("/")
+        near = [path for path in near if path.count("/") == depth]
+    else:
+        near = difflib.get_close_matches(f"configs/{'/'.join(parts)}", known, n=4, cutoff=0.85)
     folders = sorted({f"configs/{path.split('/')[1]}/" for path in known})
-    what = (
-        f"{str(name)!r} is a folder, not a config file"
-        if str(name) and given.is_dir()
-        else f"no config file {str(name)!r}"
-    )
+    what = f"no config file {str(name)!r}"
+    if str(name) and given.is_dir():
+        what = f"{str(name)!r} is a folder, not a config file"
     raise UserError(f"{what}; known: {', '.join(near or folders)}")
 
 
@@ -142,17 +148,22 @@ def check_environment(value: Any, where: str) -> None:
 
 
 def _size(node: yaml.Node | None, sizes: dict[int, int]) -> int:
-    """How many values a part of a file stands for, aliases written out."""
+    """Count the values that a part of a file stands for, aliases written out."""
     if node is None or isinstance(node, yaml.ScalarNode):
         return 1
+    # Nodes that aliases repeat are counted once and added often: the number may be exponential in the size of the file.
     if id(node) not in sizes:
-        inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-        sizes[id(node)] = 1 + sum(_size(part, sizes) for part in inner)
+        children = node.value
+        if isinstance(node, yaml.MappingNode):
+            children = chain.from_iterable(node.value)  # keys and values
+        size = 1
+        for child in children:
+            size += _size(child, sizes)
+        sizes[id(node)] = size
     return sizes[id(node)]
 
 
 _PRETRAINED = "model.init_args.pretrained"
-# Where a run lies and what it starts from are told apart by the plan, not by their names.
 
 
 def with_config_files(words: Sequence[str]) -> list[str]:
@@ -162,14 +173,15 @@ def with_config_files(words: Sequence[str]) -> list[str]:
         UserError: a file is missing or no configuration, or a word names a variable of the environment that may be a
             secret.
     """
-    found = list(words)
-    for index, word in enumerate(found):
+    completed = list(words)
+    for index, word in enumerate(completed):
         check_environment(word, "a word of the command line")
-        if word.startswith("--config=") or (index and found[index - 1] in ("--config", "-c")):
+        # --config=FILE, or FILE after --config
+        if word.startswith("--config=") or (index and completed[index - 1] in ("--config", "-c")):
             path = config_file(word.removeprefix("--config="))
             check_config(path)
-            found[index] = f"--config={path}" if word.startswith("--config=") else str(path)
-    return found
+            completed[index] = f"--config={path}" if word.startswith("--config=") else str(path)
+    return completed
 
 
 def configuration(words: Sequence[str]) -> DictConfig:
@@ -209,7 +221,7 @@ def _content_of(text: str) -> dict[str, Any]:
 def _plain(config: Any) -> dict[str, Any]:
     plain = OmegaConf.to_container(config, resolve=False)
     assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+    return dict(zip(map(str, plain), plain.values(), strict=True))
 
 
 def _settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -232,15 +244,17 @@ def full_key(key: str) -> str:
 
 
 def _merged(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    # Neither is changed, nor is what they hold: contents of files are kept.
+    # Contents of files are cached, so neither mapping is changed.
     merged = dict(whole)
     for key, value in part.items():
         name = key.removesuffix("+")
-        there = merged.get(key.removesuffix("+"))
-        if name != key:
-            merged[name] = [*(there if isinstance(there, list) else [there] * (there is not None)), *value]
-        elif isinstance(value, dict) and isinstance(there, dict):
-            merged[key] = _merged(there, value)
+        earlier = merged.get(name)
+        if name != key:  # KEY+ appends
+            if earlier is None:
+                earlier = []
+            merged[name] = [*(earlier if isinstance(earlier, list) else [earlier]), *value]
+        elif isinstance(value, dict) and isinstance(earlier, dict):
+            merged[key] = _merged(earlier, value)
         else:
             merged[key] = value
     return merged
@@ -259,7 +273,7 @@ def max_steps_of(config: Any) -> int | None:
 
 
 def value_at(config: Any, key: str) -> Any:
-    """The value of a dotted key; None if there is none, or if it cannot be told here."""
+    """Return the value of a dotted key; None if there is none, or if it depends on another file."""
     try:
         return OmegaConf.select(config, key)
     except OmegaConfBaseException:  # it refers to a value that another file of the run holds
@@ -276,9 +290,7 @@ def named_values(words: Sequence[str] | None, option: str) -> dict[str, Any]:
         name, equals, _ = word.partition("=")
         if not equals or not all(part.isidentifier() for part in name.split(".")):
             raise UserError(f"{option} takes arguments as name=value, got {word!r}")
-    found = OmegaConf.to_container(OmegaConf.from_dotlist(list(words or ())))
-    assert isinstance(found, dict)
-    return {str(name): value for name, value in found.items()}
+    return _plain(OmegaConf.from_dotlist(list(words or ())))
 
 
 def env_arguments(words: Sequence[str] | None) -> dict[str, Any]:

@@ -25,8 +25,8 @@ shared_work = SharedWork()
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """The number of this process, and how many there are: ``(0, 1)`` where one works alone."""
-    # Whoever began a process group has imported it; a scripted player's evaluation need not load torch to find none.
+    """Return the rank of this process and the number of processes: ``(0, 1)`` where one works alone."""
+    # A process group exists only if this module was imported. An evaluation without a model does not load torch.
     dist = sys.modules.get("torch.distributed")
     together = dist is not None and dist.is_available() and dist.is_initialized()
     return (dist.get_rank(), dist.get_world_size()) if dist is not None and together else (0, 1)
@@ -37,9 +37,9 @@ def all_gather_objects(mine: T) -> list[T]:
     _, world = rank_and_world_size()
     if world == 1:
         return [mine]
-    found: list[Any] = [None] * world
-    sys.modules["torch.distributed"].all_gather_object(found, mine)
-    return found
+    gathered: list[Any] = [None] * world
+    sys.modules["torch.distributed"].all_gather_object(gathered, mine)
+    return gathered
 
 
 def map_over_ranks(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R]:
@@ -72,7 +72,7 @@ def map_over_ranks(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]
     shared_work.is_under_way = False
     failure = None if error is None else f"{type(error).__name__}: {error}"
     parts = all_gather_objects((list(mine), failure, isinstance(error, KeyboardInterrupt)))
-    # Before errors: all of them have to leave in the same way, since they save together after this one alone.
+    # Ctrl-C goes before errors: the processes save together afterwards, so all of them have to leave in the same way.
     if any(interrupted for _, _, interrupted in parts):
         raise KeyboardInterrupt
     if error is not None:
@@ -80,4 +80,9 @@ def map_over_ranks(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]
     for other, (_, failure, _) in enumerate(parts):
         if failure is not None:
             raise UserError(f"process {other} of {world} failed: {failure}")
-    return [parts[index % world][0][index // world] for index in range(len(items))]
+    # Undo the dealing: process r had items r, r + world, ...
+    results = []
+    for index in range(len(items)):
+        shares, _, _ = parts[index % world]
+        results.append(shares[index // world])
+    return results

@@ -6,10 +6,12 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["ALGORITHMS", "COMMANDS", "TASKS", "algorithm_packages", "entry_points_of", "plugin_configs"]
+__all__ = ["ALGORITHMS", "COMMANDS", "TASKS", "TASK_KINDS", "algorithm_packages", "entry_points_of", "plugin_configs"]
 
 TASKS = "lmrl.tasks"
 """The value of an entry point, ``module:attribute``, is a `lmrl.envs.task.Task` or a tuple of them."""
+TASK_KINDS = "lmrl.task_kinds"
+"""The name is a prefix, such as that of ``openenv:URL``; the value is a function from the rest to a task."""
 COMMANDS = "lmrl.commands"
 """The value is a mapping from names of commands to `lmrl.commands.verb.Verb`."""
 ALGORITHMS = "lmrl.algorithms"
@@ -30,10 +32,14 @@ def algorithm_packages() -> tuple[str, ...]:
 @cache
 def plugin_configs() -> tuple[Path, ...]:
     """Return the folders ``configs`` in packages that add tasks; they hold ``<task>/<algorithm>.yaml``."""
-    tops = dict.fromkeys(re.split(r"[.:]", point.value)[0] for point in entry_points_of(TASKS))
     folders = []
-    for top in tops:
-        spec = find_spec(top)
-        if spec is not None:
-            folders += [Path(location) / "configs" for location in spec.submodule_search_locations or ()]
-    return tuple(folder for folder in folders if folder.is_dir())
+    for point in entry_points_of(TASKS):
+        # The top package is found without importing it, and so without what it imports.
+        spec = find_spec(re.split(r"[.:]", point.value)[0])
+        if spec is None:
+            continue
+        for location in spec.submodule_search_locations or ():
+            folder = Path(location) / "configs"
+            if folder.is_dir() and folder not in folders:
+                folders.append(folder)
+    return tuple(folders)

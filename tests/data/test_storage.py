@@ -226,10 +226,9 @@ def test_values_that_nothing_can_be_done_with_are_named(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[" * 5000 + "]" * 5000, r"line 1: not valid JSON \(nested more than 100 deep\)"),
-        ('{"info": ' + '{"a": ' * 200 + "1" + "}" * 201, r"line 1: not valid JSON \(nested more than 100 deep\)"),
+        ("[" * 50_000 + "]" * 50_000, r"line 1: not valid JSON \(nested too deep\)"),
         ('{"seed": ' + "1" * 5000 + "}", r"line 1: not valid JSON \(Exceeds the limit \(4300 digits\)"),
-        ('{"task": "\\ud83d"}', r"line 1: not valid JSON \(holds half a character"),
+        ('{"task": "\\ud83d"}', r"line 1: not valid JSON \('utf-8' codec can't encode .* surrogates not allowed"),
         (json.dumps({**RECORD, "seed": 10**30}), "line 1: column 'seed' must be a whole number of at most 64 bits"),
         (json.dumps({**RECORD, "rewards": [10**400]}), "line 1: column 'rewards' must be a list of finite numbers"),
         (json.dumps({**RECORD, "\x1b]2;x\n": 1}), r"line 1: unknown column '\\x1b]2;x\\n'"),
@@ -254,7 +253,7 @@ def test_json_lines_may_hold_info_as_the_text_that_parquet_has(tmp_path: Path) -
         list(read_episodes(tmp_path / "e.jsonl"))
 
 
-@pytest.mark.parametrize("info", ["[" * 5000 + "]" * 5000, "1" * 5000, '"\\ud83d"', "{"])
+@pytest.mark.parametrize("info", ["[" * 50_000 + "]" * 50_000, "1" * 5000, '"\\ud83d"', "{"])
 def test_odd_json_in_a_column_is_refused_by_row(tmp_path: Path, info: str) -> None:
     pq.write_table(pa.Table.from_pylist([{**RECORD, "info": info}]), tmp_path / "e.parquet")
     with pytest.raises(UserError, match="row 1, column 'info': not valid JSON"):

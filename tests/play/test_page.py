@@ -18,7 +18,7 @@ from lmrl.play.app import _page
 from lmrl.play.game import Game, Offer, Order, listed_players, read_moves
 from lmrl.types import Policy, Request
 from tests.helpers.browser import accessibility_faults, contrast, opened
-from tests.play.test_web import ORDER, ask, enter, hidden_word, replace_policies, served, texts, typed
+from tests.play.test_web import ORDER, ask, hidden_word, replace_policies, served, texts, typed
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 
@@ -208,8 +208,7 @@ def test_a_shared_game_is_checked_like_any_other(tmp_path: Path) -> None:
     word = hidden_word(1)
     with served(Order("wordle"), tmp_path) as root:
         shared = {"order": ORDER, "moves": ["zzzzz", word, "after the end"]}
-        assert ask(f"{root}replay", shared)[0] == 403
-        enter(root)
+        assert ask(f"{root}replay", shared, token="")[0] == 403
         status, _, game = ask(f"{root}replay", shared)
         assert status == 200 and game["seats"][0]["turns"] == 2 and game["seats"][0]["over"]
         evil = {**ORDER, "env": [f"vocab={tmp_path}/words.txt"]}

@@ -1,4 +1,4 @@
-"""``lmrl study``: have people rate dialogues without knowing where each is from, and evaluate what they said."""
+"""``lmrl study``: have people rate dialogues without knowing where each is from, and evaluate the ratings."""
 
 import json as json_format
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lmrl.contrib.study.page import QUESTION, write_study
-from lmrl.contrib.study.ratings import Ratings, read_ratings, study_table
+from lmrl.contrib.study.ratings import read_ratings, study_table
 from lmrl.errors import UserError
 
 __all__ = ["make_command", "table_command"]
@@ -42,7 +42,7 @@ def make_command(
 
 
 def table_command(key: Path, ratings: list[str], *, seed: int = 0, json: bool = False) -> None:
-    """Compare conditions by what people said: means, shares of 3 and more, permutation tests.
+    """Compare conditions by their ratings: means, shares of 3 and more, permutation tests.
 
     Args:
         key: the .key.json file of the study.
@@ -59,26 +59,21 @@ def table_command(key: Path, ratings: list[str], *, seed: int = 0, json: bool = 
     for part in table.shown():
         console.print(part)
     print(_PUBLISHED)
-    for line in _left_out(returned):
-        print(line, file=sys.stderr)
+    # Dialogues are named by the numbers that the page shows.
+    numbers = {name: str(place) for place, name in enumerate(returned.samples, start=1)}
+    for rater, ids in returned.missing().items():
+        shown = ", ".join(map(numbers.__getitem__, ids))
+        print(f"{rater} did not rate {len(ids)} of {len(numbers)}: dialogue {shown}", file=sys.stderr)
 
 
 def _conditions(words: Sequence[str]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    """Return the file of each condition; a file without a name gets the one that its path ends in."""
+    conditions: dict[str, Path] = {}
     for word in words:
         name, equals, file = word.partition("=")
         path = Path(file if equals else word)
         name = name if equals else path.stem
-        if not name.strip() or name in found:
+        if not name.strip() or name in conditions:
             raise UserError(f"each file needs a condition of its own, got {name!r} for {word!r}; say NAME=FILE")
-        found[name] = path
-    return found
-
-
-def _left_out(ratings: Ratings) -> list[str]:
-    """A line for each rater who did not rate everything, with the numbers that the page shows."""
-    number = {name: place for place, name in enumerate(ratings.samples, start=1)}
-    return [
-        f"{rater} did not rate {len(ids)} of {len(number)}: dialogue {', '.join(str(number[name]) for name in ids)}"
-        for rater, ids in ratings.missing().items()
-    ]
+        conditions[name] = path
+    return conditions

@@ -1,15 +1,12 @@
-"""A study of how people rate dialogues.
-
-Episodes drawn and mixed, one HTML page for raters, and one key for the evaluation.
-"""
+"""A study of how people rate dialogues: draw and shuffle episodes, write the page for raters and the key to it."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lmrl.data.storage import played_file, read_episodes
 from lmrl.errors import UserError
@@ -42,7 +39,7 @@ class Sample:
     first: int
     """The first turn shown, from 0."""
     turns: int
-    """How many turns are shown."""
+    """Number of turns shown."""
     lines: tuple[Line, ...]
 
 
@@ -67,22 +64,37 @@ def draw_samples(files: Mapping[str, Path], each: int, seed: int = 0, turns: int
     drawn: list[tuple[str, int, Episode]] = []
     for condition, path in files.items():
         chance = Random(f"episodes {seed} {condition}")
-        drawn += [(condition, place, episode) for place, episode in _drawn(path, each, chance)]
-    chance = Random(f"order {seed} {[fingerprint(path) for path in files.values()]}")
+        for place, episode in _drawn(path, each, chance):
+            drawn.append((condition, place, episode))
+    # The generator depends on the content of the files, so the seed alone does not undo the shuffling.
+    chance = Random(f"order {seed} {list(map(fingerprint, files.values()))}")
     chance.shuffle(drawn)
-    ids = (f"{number:08x}" for number in chance.sample(range(_IDS), len(drawn)))
-    headings = _headings([episode for _, _, episode in drawn])
-    return [
-        _sample(id, condition, place, episode, _window(episode, turns, chance), headings)
-        for id, (condition, place, episode) in zip(ids, drawn, strict=True)
-    ]
+    numbers = chance.sample(range(_IDS), len(drawn))
+    # An opening is a heading where several episodes of a task were drawn and all open alike.
+    openings: dict[str, list[str]] = {}
+    for _, _, episode in drawn:
+        openings.setdefault(episode.task, []).append(episode.observations[0])
+    samples = []
+    for number, (condition, place, episode) in zip(numbers, drawn, strict=True):
+        shown = len(episode) if turns is None else min(turns, len(episode))
+        first = chance.randint(0, len(episode) - shown)
+        alike = openings[episode.task]
+        has_heading = first == 0 and len(alike) > 1 and len(set(alike)) == 1
+        lines = [] if has_heading else [Line("A", episode.observations[first].strip())]
+        for turn in range(first, first + shown):
+            lines.append(Line("B", episode.actions[turn].strip()))
+            lines.append(Line("A", episode.observations[turn + 1].strip()))
+        spoken = tuple(line for line in lines if line.text)
+        samples.append(Sample(f"{number:08x}", condition, place, first, shown, spoken))
+    return samples
 
 
 def fingerprint(path: Path) -> str:
-    """The file's SHA-256, as hexadecimal digits."""
+    """Return the file's SHA-256, as hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
+        # In parts: a file of episodes may be larger than memory.
+        for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()
 
@@ -97,41 +109,14 @@ def _drawn(path: Path, each: int, chance: Random) -> list[tuple[int, Episode]]:
         seen += 1
         if len(kept) < each:
             kept.append((place, episode))
-        elif (slot := chance.randrange(seen)) < each:
-            kept[slot] = place, episode
+            continue
+        # The n-th episode is kept with probability each / n, in the place of any of those that are kept.
+        slot = chance.randrange(seen)
+        if slot < each:
+            kept[slot] = (place, episode)
     if seen < each:
         raise UserError(f"{path}: samples must be at most the number of episodes that have a turn, {seen}, got {each}")
     return kept
-
-
-def _headings(episodes: Iterable[Episode]) -> set[tuple[str, str]]:
-    """Task and opening where there are several episodes of a task and all open alike."""
-    openings: dict[str, list[str]] = {}
-    for episode in episodes:
-        openings.setdefault(episode.task, []).append(episode.observations[0])
-    return {(task, texts[0]) for task, texts in openings.items() if len(texts) > 1 and len(set(texts)) == 1}
-
-
-def _window(episode: Episode, turns: int | None, chance: Random) -> range:
-    shown = len(episode) if turns is None else min(turns, len(episode))
-    first = chance.randint(0, len(episode) - shown)
-    return range(first, first + shown)
-
-
-def _sample(
-    id: str, condition: str, place: int, episode: Episode, window: range, headings: set[tuple[str, str]]
-) -> Sample:
-    before = episode.observations[window.start]
-    heading = window.start == 0 and (episode.task, before) in headings
-    lines = [] if heading else [Line("A", before)]
-    for turn in window:
-        lines += [Line("B", episode.actions[turn]), Line("A", episode.observations[turn + 1])]
-    return Sample(id, condition, place, window.start, len(window), tuple(_said(lines)))
-
-
-def _said(lines: Iterable[Line]) -> list[Line]:
-    """Lines without the white space around them, and without those that then are empty."""
-    return [Line(speaker, text.strip()) for speaker, text in lines if text.strip()]
 
 
 QUESTION = "How natural is this dialogue?"
@@ -171,41 +156,35 @@ def write_study(
     if not question.strip():
         raise UserError("question must not be empty")
     check_page(out, "lmrl study")
-    conditions = {name: played_file(path) for name, path in conditions.items()}
+    conditions = dict(zip(conditions, map(played_file, conditions.values()), strict=True))
     drawn = draw_samples(conditions, samples, seed, turns)
     study = _study_id(question, drawn)
     key = out.with_suffix(".key.json")
+    # Without its key, the ratings of an earlier study are worth nothing, so it is never overwritten.
     other = read_json(key).get("study") if key.is_file() else study
     if other is None:
         raise UserError(f"{key} is there, and no key of a study; choose another out")
     if other != study:
         raise UserError(f"{key} is the key of another study ({other}), whose ratings need it; choose another out")
+    # The key holds what the page must not: where each sample is from.
     about = {name: {"file": str(path), "sha256": fingerprint(path)} for name, path in conditions.items()}
+    samples_by_id = {}
+    for sample in drawn:
+        samples_by_id[sample.id] = {
+            "condition": sample.condition,
+            "episode": sample.episode,
+            "first": sample.first,
+            "turns": sample.turns,
+        }
     settings = {"seed": seed, "turns": turns, "question": question}
-    write_json({"study": study, **settings, "conditions": about, "samples": _whereabouts(drawn)}, key)
+    write_json({"study": study, **settings, "conditions": about, "samples": samples_by_id}, key)
+    words = {"study": study, "question": question, "samples": drawn, "scale": _SCALE, **scripts("study.js")}
     with replacing(out) as file:
-        file.write(_page(study, question, drawn).encode())
+        file.write(render_page("study.html.j2", words).encode())
     return key
-
-
-def _page(study: str, question: str, samples: Sequence[Sample]) -> str:
-    words = {
-        "study": study,
-        "question": question,
-        "samples": samples,
-        "scale": _SCALE,
-        **scripts("study.js"),
-    }
-    return render_page("study.html.j2", words)
 
 
 def _study_id(question: str, samples: Sequence[Sample]) -> str:
     """Return an id of the page's visible content, so that ratings of different pages are never mixed up."""
     shown = [question, [(sample.id, sample.first > 0, sample.lines) for sample in samples]]
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
-
-
-def _whereabouts(samples: Sequence[Sample]) -> dict[str, Any]:
-    """By id, in the order of the page."""
-    names = ("condition", "episode", "first", "turns")
-    return {sample.id: {name: getattr(sample, name) for name in names} for sample in samples}

@@ -54,7 +54,7 @@ class Ratings:
     samples: tuple[str, ...]
     """Ids in the order of the page."""
     conditions: tuple[str, ...]
-    """Of each sample."""
+    """Condition of each sample."""
     scores: FloatArray  # (raters, samples)
     """1 to 5; nan where somebody did not rate."""
 
@@ -64,12 +64,14 @@ class Ratings:
 
     def of(self, condition: str) -> FloatArray:
         """The columns of one condition."""
-        return self.scores[:, [name == condition for name in self.conditions]]
+        return self.scores[:, np.array(self.conditions) == condition]
 
     def missing(self) -> dict[str, list[str]]:
-        """By rater, the ids that they did not rate; only raters who left something out."""
-        gaps = zip(self.raters, np.isnan(self.scores), strict=True)
-        return {rater: [self.samples[place] for place in np.flatnonzero(gap)] for rater, gap in gaps if gap.any()}
+        """Return the ids that each rater did not rate, for raters who left something out."""
+        missing: dict[str, list[str]] = {}
+        for rater, sample in np.argwhere(np.isnan(self.scores)):
+            missing.setdefault(self.raters[rater], []).append(self.samples[sample])
+        return missing
 
 
 def read_ratings(key: Path, files: Sequence[Path]) -> Ratings:
@@ -81,18 +83,34 @@ def read_ratings(key: Path, files: Sequence[Path]) -> Ratings:
             all. Samples that somebody did not rate are no error, see `Ratings.missing`.
     """
     record = _read(key, study=str, samples=dict)
+    conditions = []
+    for sample in record["samples"].values():
+        condition = sample.get("condition") if isinstance(sample, dict) else None
+        if not isinstance(condition, str):
+            raise UserError(f"{key}: each sample must have a condition; is it the right file?")
+        conditions.append(condition)
+    if not conditions:
+        raise UserError(f"{key}: each sample must have a condition; is it the right file?")
     places = {name: place for place, name in enumerate(record["samples"])}
     scores = np.full((len(files), len(places)), np.nan)
-    raters: dict[str, tuple[str, Path]] = {}
-    for row, path in enumerate(files):
+    names: list[str] = []
+    # Names that differ only in case and spaces are the same rater.
+    file_of: dict[str, Path] = {}
+    for rater, path in enumerate(files):
         returned = _read(path, study=str, rater=str, ratings=dict)
         if returned["study"] != record["study"]:
             raise UserError(f"{path}: ratings of study {returned['study']!r}, but {key} is of {record['study']!r}")
-        _enter(raters, returned["rater"], path)
-        for name, rating in _checked(returned["ratings"], places, path, key).items():
-            scores[row, places[name]] = rating
-    names = tuple(name for name, _ in raters.values())
-    return Ratings(record["study"], names, tuple(places), _conditions(record["samples"], key), scores)
+        name = " ".join(returned["rater"].split())
+        if not name:
+            raise UserError(f"{path}: the rater has no name")
+        earlier = file_of.get(name.casefold())
+        if earlier is not None:
+            raise UserError(f"{path}: rater {name!r} already rated in {earlier}; give each rater once")
+        file_of[name.casefold()] = path
+        names.append(name)
+        for sample, rating in _checked(returned["ratings"], places, path, key).items():
+            scores[rater, places[sample]] = rating
+    return Ratings(record["study"], tuple(names), tuple(places), tuple(conditions), scores)
 
 
 def _read(path: Path, **kinds: type[str] | type[dict[str, Any]]) -> dict[str, Any]:
@@ -107,16 +125,6 @@ def _read(path: Path, **kinds: type[str] | type[dict[str, Any]]) -> dict[str, An
     return record
 
 
-def _enter(raters: dict[str, tuple[str, Path]], name: str, path: Path) -> None:
-    """Note a rater; names that differ only in case and spaces are the same."""
-    shown = " ".join(name.split())
-    if not shown:
-        raise UserError(f"{path}: the rater has no name")
-    if shown.casefold() in raters:
-        raise UserError(f"{path}: rater {shown!r} already rated in {raters[shown.casefold()][1]}; give each rater once")
-    raters[shown.casefold()] = shown, path
-
-
 def _checked(ratings: Mapping[str, Any], known: Mapping[str, int], path: Path, key: Path) -> Mapping[str, int]:
     if not ratings:
         raise UserError(f"{path}: holds no rating")
@@ -127,13 +135,6 @@ def _checked(ratings: Mapping[str, Any], known: Mapping[str, int], path: Path, k
         if type(rating) is not int or not 1 <= rating <= _BEST:  # True is an int, too
             raise UserError(f"{path}: sample {name!r} must be rated 1 to {_BEST}, got {rating!r}")
     return ratings
-
-
-def _conditions(samples: Mapping[str, Any], key: Path) -> tuple[str, ...]:
-    found = [sample.get("condition") if isinstance(sample, dict) else None for sample in samples.values()]
-    if not found or not all(isinstance(name, str) for name in found):
-        raise UserError(f"{key}: each sample must have a condition; is it the right file?")
-    return tuple(map(str, found))
 
 
 _EXACT = 200_000
@@ -150,7 +151,7 @@ class Permutation(NamedTuple):
 
     p: float
     relabellings: int
-    """How many were looked at, the real one among them."""
+    """Number that was looked at, the real one among them."""
     exact: bool
     """These were all there are."""
 
@@ -179,6 +180,7 @@ def permutation_test(a: FloatArray, b: FloatArray, seed: int = 0) -> Permutation
     if len(a) != len(b) or np.isnan(a).all() or np.isnan(b).all():
         raise UserError(f"a test needs ratings of both conditions by the same raters, got shapes {a.shape}, {b.shape}")
     values, size = _sample_values(a, b)
+    # Under the null hypothesis every set of `size` samples is as likely to be the one named `a`. The real one is first.
     total = comb(len(values), size)
     exact = total <= _EXACT
     sums = _all_sums(values, size) if exact else _drawn_sums(values, size, seed)
@@ -190,10 +192,11 @@ def permutation_test(a: FloatArray, b: FloatArray, seed: int = 0) -> Permutation
 
 def holm(ps: Sequence[float]) -> list[float]:
     """Holm's (1979) adjusted p-values: rejecting those at most alpha keeps the chance of any false one below alpha."""
-    order = sorted(range(len(ps)), key=lambda place: ps[place])
+    order = np.argsort(ps, kind="stable").tolist()
     adjusted = [0.0] * len(ps)
     largest = 0.0
     for rank, place in enumerate(order):
+        # The smallest of n is multiplied by n, the next by n - 1, ..., and none may be below one before it.
         largest = max(largest, min(1.0, (len(ps) - rank) * ps[place]))
         adjusted[place] = largest
     return adjusted
@@ -214,10 +217,12 @@ def crossed_bootstrap(groups: Sequence[FloatArray], seed: int = 0, resamples: in
         (resamples, groups); nan where a draw held no rating of the group.
     """
     generator = np.random.default_rng(seed)
+    # How often each rater is drawn, (resamples, R); the same for all groups.
     raters = _drawn(len(groups[0]), generator, resamples)
     means = np.full((resamples, len(groups)), np.nan)
     for place, group in enumerate(groups):
-        samples = _drawn(group.shape[1], generator, resamples)
+        samples = _drawn(group.shape[1], generator, resamples)  # (resamples, S_g)
+        # A rating counts as often as its rater was drawn, times as often as its sample was.
         given = ~np.isnan(group)
         counts = ((raters @ given) * samples).sum(axis=1)
         sums = ((raters @ np.where(given, group, 0.0)) * samples).sum(axis=1)
@@ -229,8 +234,9 @@ def _sample_values(a: FloatArray, b: FloatArray) -> tuple[FloatArray, int]:
     """The value of each sample that somebody rated, those of ``a`` first, and how many are of ``a``."""
     both = np.hstack([a, b])
     given = np.asarray(~np.isnan(both))
-    both = both[given.any(axis=1)]
+    both = both[given.any(axis=1)]  # raters who rated anything
     rated = np.asarray(given.any(axis=0))
+    # Some raters are milder than others: only the distance to their own mean counts.
     centred = (both - np.nanmean(both, axis=1, keepdims=True))[:, rated]
     return np.nanmean(centred, axis=0), int(np.count_nonzero(rated[: a.shape[1]]))
 
@@ -245,7 +251,7 @@ def _all_sums(values: FloatArray, size: int) -> FloatArray:
 def _drawn_sums(values: FloatArray, size: int, seed: int) -> FloatArray:
     """The sum over the first ``size`` samples, and over random sets of as many."""
     generator = np.random.default_rng(seed)
-    rows = max(1, _CHUNK // len(values))
+    rows = max(1, _CHUNK // len(values))  # shuffled in blocks, to bound the memory
     sums = [values[:size].sum(keepdims=True)]
     for start in range(0, _DRAWS, rows):
         deals = np.tile(values, (min(rows, _DRAWS - start), 1))
@@ -254,7 +260,7 @@ def _drawn_sums(values: FloatArray, size: int, seed: int) -> FloatArray:
 
 
 def _drawn(count: int, generator: np.random.Generator, resamples: int) -> FloatArray:
-    """How often each of ``count`` comes up in as many draws with replacement, (resamples, count)."""
+    """Return how often each of ``count`` comes up in as many draws with replacement, (resamples, count)."""
     return generator.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
 
 
@@ -264,7 +270,7 @@ _GOOD = 3
 
 @dataclass(frozen=True, slots=True)
 class ConditionRow:
-    """How one condition was rated; intervals are 95 %, over raters and samples."""
+    """Ratings of one condition; intervals are 95 %, over raters and samples."""
 
     name: str
     samples: int
@@ -336,44 +342,43 @@ def study_table(ratings: Ratings, seed: int = 0) -> StudyTable:
         UserError: a condition without ratings.
     """
     names = ratings.names()
-    groups = [ratings.of(name) for name in names]
-    for name, group in zip(names, groups, strict=True):
+    groups = []  # one (R, S) array per condition
+    good_groups = []
+    for name in names:
+        group = ratings.of(name)
         if np.isnan(group).all():
             raise UserError(f"nobody rated a sample of condition {name!r}")
+        groups.append(group)
+        good_groups.append(np.where(np.isnan(group), np.nan, group >= _GOOD))
     means = crossed_bootstrap(groups, seed)
-    shares = crossed_bootstrap([_good(group) for group in groups], seed)
-    rows = [
-        _row(name, group, means[:, place], shares[:, place])
-        for place, (name, group) in enumerate(zip(names, groups, strict=True))
-    ]
+    shares = crossed_bootstrap(good_groups, seed)
+    rows = []
+    for place, (name, group) in enumerate(zip(names, groups, strict=True)):
+        given = group[~np.isnan(group)]
+        rows.append(
+            ConditionRow(
+                name=name,
+                samples=int((~np.isnan(group)).any(axis=0).sum()),
+                ratings=given.size,
+                counts=tuple(np.bincount(given.astype(int), minlength=_BEST + 1)[1:].tolist()),
+                mean=float(given.mean()),
+                mean_ci=_middle(means[:, place]),
+                good=float((given >= _GOOD).mean()),
+                good_ci=_middle(shares[:, place]),
+            )
+        )
     pairs = _pairs(names, groups, means, seed)
     return StudyTable(ratings.study, ratings.raters, ratings.missing(), tuple(rows), tuple(pairs))
-
-
-def _good(group: FloatArray) -> FloatArray:
-    return np.where(np.isnan(group), np.nan, group >= _GOOD)
-
-
-def _row(name: str, group: FloatArray, means: FloatArray, shares: FloatArray) -> ConditionRow:
-    given = group[~np.isnan(group)]
-    return ConditionRow(
-        name=name,
-        samples=int((~np.isnan(group)).any(axis=0).sum()),
-        ratings=given.size,
-        counts=tuple(int((given == score).sum()) for score in range(1, 6)),
-        mean=float(given.mean()),
-        mean_ci=_middle(means),
-        good=float((given >= _GOOD).mean()),
-        good_ci=_middle(shares),
-    )
 
 
 def _pairs(names: Sequence[str], groups: Sequence[FloatArray], means: FloatArray, seed: int) -> list[PairRow]:
     pairs = list(combinations(range(len(names)), 2))
     tests = [permutation_test(groups[a], groups[b], seed) for a, b in pairs]
+    adjusted = holm([test.p for test in tests])  # needs the p-values of all pairs
     rows = []
-    for (a, b), test, p_holm in zip(pairs, tests, holm([test.p for test in tests]), strict=True):
+    for (a, b), test, p_holm in zip(pairs, tests, adjusted, strict=True):
         difference = float(np.nanmean(groups[a]) - np.nanmean(groups[b]))
+        # Of the same resamples, so what the two conditions have in common cancels out.
         interval = _middle(means[:, a] - means[:, b])
         rows.append(PairRow(names[a], names[b], difference, interval, test.p, p_holm, test.relabellings, test.exact))
     return rows

@@ -1,8 +1,6 @@
 """``lmrl symbolic``: the maze without language, by Q-learning with tables and networks (the paper's appendix H)."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
@@ -35,19 +33,10 @@ __all__ = ["symbolic_command"]
 
 _TASK = "maze_fo"
 _LAYOUT = "double_t_maze"
-
-
 _WRITTEN = ("evaluation", "timing.json", "last.ckpt", "metrics.csv", "hparams.yaml")
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """The input of a learner."""
-
-    folder: Path
-    data: Path
-    seed: int
-    steps: int
+_LEARNERS = ("q", "q_offline", "dqn", "cql")
 
 
 def symbolic_command(
@@ -71,7 +60,7 @@ def symbolic_command(
         steps: of the optimizer, for dqn and cql.
         seed: of learning and evaluation.
     """
-    chosen = algorithms or [*_LEARNERS]
+    chosen = algorithms or _LEARNERS
     for name in chosen:
         if name not in _LEARNERS:
             raise unknown("symbolic algorithm", name, _LEARNERS)
@@ -79,79 +68,67 @@ def symbolic_command(
         raise UserError(f"steps must be at least 1, got {steps}")
     table = Table("learner", "return", "normalised", "success", "learned in", title=f"{_TASK}, {episodes} episodes")
     for name in chosen:
-        job = _Job(runs / _TASK / f"symbolic_{name}", _dataset() if data is None else data, seed, steps)
-        table.add_row(*_learned(name, job, episodes))
+        if data is None:
+            default = dataset_path(_TASK, task(_TASK).dataset_size, 0)
+            data = default if default.is_file() else generate(_TASK, progress=False)
+        target = runs / _TASK / f"symbolic_{name}"
+        table.add_row(*_learn_and_evaluate(name, target, data, seed, steps, episodes))
     Console().print(table)
-    print(f"written to {runs / _TASK}; lmrl report puts them beside the language models")
+    print(f"written to {runs / _TASK}; lmrl report shows them next to the language models")
 
 
-def _learned(name: str, job: _Job, episodes: int) -> tuple[str, ...]:
-    """Learn, play and write the result, which replaces an earlier one at the end; return a row of the table."""
-    target = job.folder
+def _learn_and_evaluate(name: str, target: Path, data: Path, seed: int, steps: int, episodes: int) -> tuple[str, ...]:
+    """Write the result of one learner, which replaces an earlier one at the end; return a row of the table."""
     fit = read_json(target / "timing.json").get("fit", {})
     is_own = str(fit.get("command")).startswith("lmrl symbolic ")
-    check_may_replace(target, _WRITTEN if is_own else (), "symbolic learner", inputs=[job.data])
+    check_may_replace(target, _WRITTEN if is_own else (), "symbolic learner", inputs=[data])
     check_evaluation_folder(target / "evaluation")
     with replacing_folder(target) as folder:
-        job = replace(job, folder=folder)
         began = monotonic()
-        policy = _LEARNERS[name](job)
+        policy = _learn(name, folder, data, seed, steps)
         seconds = monotonic() - began
         scores = record_evaluation(
             policy,
             _TASK,
             folder / "evaluation",
             episodes=episodes,
-            seed=job.seed,
+            seed=seed,
             name=target.name,
             greedy=lambda: policy,
-            provenance={"learner": name, "seed": job.seed},
+            provenance={"learner": name, "seed": seed},
         )
-        command = f"lmrl symbolic --algorithms {name} --seed {job.seed} --steps {job.steps}"
+        command = f"lmrl symbolic --algorithms {name} --seed {seed} --steps {steps}"
         write_json({"fit": {"command": command, "seconds": round(seconds, 2)}}, folder / "timing.json")
     shown = (number(scores["return_mean"], 2), number(scores["normalized"]), f"{scores['success_rate']:.1%}")
     return label(target.name), *shown, duration(seconds) if seconds >= 10 else f"{seconds:.1f} s"
 
 
-def _dataset() -> Path:
-    path = dataset_path(_TASK, task(_TASK).dataset_size, 0)
-    return path if path.is_file() else generate(_TASK, progress=False)
-
-
-def _q(job: _Job) -> GridPolicy:
-    env = GridMaze(_LAYOUT)
-    return GridPolicy(env.grid, q_learning(env, seed=job.seed))
-
-
-def _q_offline(job: _Job) -> GridPolicy:
-    grid = Grid(find_layout(_LAYOUT))
-    return GridPolicy(grid, q_learning_offline(from_episodes(read_dataset(job.data), grid), grid, seed=job.seed))
-
-
-def _dqn(job: _Job) -> GridPolicy:
-    L.seed_everything(job.seed, verbose=False)
-    return _trained(SymbolicDQN(layout=_LAYOUT, seed=job.seed), job)
-
-
-def _cql(job: _Job) -> GridPolicy:
-    L.seed_everything(job.seed, verbose=False)
-    return _trained(SymbolicCQL(data=str(job.data), layout=_LAYOUT, seed=job.seed), job)
-
-
-def _trained(module: SymbolicDQN | SymbolicCQL, job: _Job) -> GridPolicy:
+def _learn(name: str, folder: Path, data: Path, seed: int, steps: int) -> GridPolicy:
+    """Train one of the learners; networks leave their checkpoint and curves in the folder."""
+    # Tables: Watkins' Q-learning, online and from the dataset.
+    if name == "q":
+        env = GridMaze(_LAYOUT)
+        return GridPolicy(env.grid, q_learning(env, seed=seed))
+    if name == "q_offline":
+        grid = Grid(find_layout(_LAYOUT))
+        return GridPolicy(grid, q_learning_offline(from_episodes(read_dataset(data), grid), grid, seed=seed))
+    # Networks: DQN online, CQL from the dataset.
+    L.seed_everything(seed, verbose=False)
+    module: SymbolicDQN | SymbolicCQL
+    if name == "dqn":
+        module = SymbolicDQN(layout=_LAYOUT, seed=seed)
+    else:
+        module = SymbolicCQL(data=str(data), layout=_LAYOUT, seed=seed)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     trainer = L.Trainer(
-        max_steps=job.steps,
+        max_steps=steps,
         accelerator="cpu",  # a step takes a millisecond
-        logger=CSVLogger(job.folder, name="", version=""),
+        logger=CSVLogger(folder, name="", version=""),
         log_every_n_steps=100,
         enable_checkpointing=False,
         enable_model_summary=False,
         enable_progress_bar=False,
     )
     trainer.fit(module)
-    trainer.save_checkpoint(job.folder / "last.ckpt")
+    trainer.save_checkpoint(folder / "last.ckpt")
     return module.eval().policy()
-
-
-_LEARNERS: dict[str, Callable[[_Job], GridPolicy]] = {"q": _q, "q_offline": _q_offline, "dqn": _dqn, "cql": _cql}

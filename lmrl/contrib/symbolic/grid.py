@@ -37,10 +37,13 @@ class Grid:
         self.state = {cell: number for number, cell in enumerate(self.cells)}
         rewards = REWARDS["standard"]
         goal = self.state[layout.goal]
-        self.starts = np.array([state for state in range(len(self.cells)) if state != goal])
+        self.starts = np.delete(np.arange(len(self.cells)), goal)
         """States in which an episode may begin: all but the goal."""
-        self.next = np.array([[self.state[layout.after(cell, action)] for action in ACTIONS] for cell in self.cells])
-        """(S, 4) where each action leads."""
+        self.next = np.zeros((len(self.cells), len(ACTIONS)), dtype=np.int64)
+        """(S, 4) where each action leads; into a wall, back to the same cell."""
+        for state, cell in enumerate(self.cells):
+            for action, text in enumerate(ACTIONS):
+                self.next[state, action] = self.state[layout.after(cell, text)]
         self.terminated = self.next == goal
         """(S, 4) bool: whether that is the goal."""
         self.reward = np.where(self.terminated, rewards.goal, rewards.move)
@@ -48,19 +51,21 @@ class Grid:
 
     @cached_property
     def features(self) -> NDArray[np.float32]:
-        """(S, rows + columns) one-hot row beside one-hot column: what a network reads."""
+        """(S, rows + columns) one-hot row, then one-hot column: the input of a network."""
         rows = len(self.layout.rows)
         cols = len(self.layout.rows[0])
-        found = np.zeros((len(self.cells), rows + cols), dtype=np.float32)
+        features = np.zeros((len(self.cells), rows + cols), dtype=np.float32)
         for state, (row, col) in enumerate(self.cells):
-            found[state, row] = found[state, rows + col] = 1.0
-        return found
+            features[state, row] = 1.0
+            features[state, rows + col] = 1.0
+        return features
 
     def greedy_return(self, q: NDArray[np.floating]) -> float:
         """Mean undiscounted return of the greedy policy of ``q``, ``(S, 4)``, over all starts, as the benchmark counts.
 
         A player who has not arrived after 100 moves gets one more -1, for the call that ends the episode.
         """
+        # All starts are played at once: one entry per start.
         moves = q.argmax(-1)
         here = self.starts.copy()
         total = np.zeros(len(here))
@@ -155,12 +160,17 @@ def from_episodes(episodes: Iterable[Episode], grid: Grid) -> Transitions:
         if cells is None:
             raise UserError(f"episode {number} does not say in which cell it began (a start in info, or a position)")
         lost = episode.truncated and episode.observations[-1] == "Failure\n"
-        said = episode.actions[:-1] if lost else episode.actions
-        # The last cell is one more than the actions.
-        steps += [(grid.state[cell], ACTIONS.index(a)) for cell, a in zip(cells, said, strict=False) if a in ACTIONS]
+        actions = episode.actions[:-1] if lost else episode.actions
+        # There is one cell more than actions: the last one, in which nothing was done any more.
+        for cell, text in zip(cells, actions, strict=False):
+            if text in ACTIONS:
+                steps.append((grid.state[cell], ACTIONS.index(text)))
     if not steps:
         raise UserError("the dataset must hold at least one legal action")
-    state, action = np.array(steps, dtype=np.int64).T
+    states_and_actions = np.array(steps, dtype=np.int64)  # (N, 2)
+    state = states_and_actions[:, 0]
+    action = states_and_actions[:, 1]
+    # The maze is deterministic, so the table tells the rest of each step.
     reward = grid.reward[state, action].astype(np.float32)
     return Transitions(state, action, reward, grid.next[state, action], grid.terminated[state, action])
 
@@ -187,10 +197,11 @@ def q_learning(
         state, _ = env.reset(seed=int(chance.integers(2**31)))
         over = False
         while not over:
+            # Epsilon-greedy.
             explore = chance.random() < epsilon
             action = int(chance.integers(len(ACTIONS))) if explore else int(q[state].argmax())
             following, reward, terminated, truncated, _ = env.step(action)
-            if not truncated:  # that call moved nobody
+            if not truncated:  # the call at which time runs out moves nothing
                 target = reward if terminated else reward + gamma * q[following].max()
                 q[state, action] += alpha * (target - q[state, action])
             state = following
@@ -215,14 +226,16 @@ def q_learning_offline(
         Q, ``(S, 4)``, minus infinity where the data has no such step: nothing was seen of it, so it is never chosen,
         and no maximum runs over it. In a state without any step all actions are worth 0.
     """
+    # Actions that the data does not have stay at minus infinity, so that no maximum overestimates them.
     q = np.full(grid.next.shape, -np.inf)
     q[data.state, data.action] = 0.0
     q[np.isinf(q).all(-1)] = 0.0
     chance = np.random.default_rng(seed)
-    steps = list(zip(*(column.tolist() for column in data), strict=True))
     for _ in range(sweeps):
-        for place in chance.permutation(len(steps)).tolist():
-            state, action, reward, following, terminated = steps[place]
+        # Plain Python numbers are several times faster here than scalars of numpy.
+        order = chance.permutation(len(data.state))
+        columns = [column[order].tolist() for column in data]
+        for state, action, reward, following, terminated in zip(*columns, strict=True):
             target = reward if terminated else reward + gamma * q[following].max()
             q[state, action] += alpha * (target - q[state, action])
     return q

@@ -46,9 +46,10 @@ def symbolic_loss(
         gamma: discount.
         cql_weight: 0 for DQN.
     """
-    taken = q.gather(1, action[:, None])[:, 0]
+    taken = q.gather(1, action[:, None])[:, 0]  # Q(s, a), (N,)
     target = reward + gamma * target_next.detach().amax(1) * ~terminated
     td_loss = F.mse_loss(taken, target)
+    # Pushes down the values of all actions, and up those of the data: no untried action is overestimated.
     cql_loss = (q.logsumexp(1) - taken).mean()
     return SymbolicLoss(td_loss + cql_weight * cql_loss, td_loss, cql_loss)
 
@@ -113,13 +114,15 @@ class Replay(IterableDataset[list[Tensor]]):
         memory = np.zeros(self._room, dtype=_STEP)
         played = 0
         while True:
-            moves = self._table().argmax(-1)
+            moves = self._table().argmax(-1)  # of the newest network, (S,)
+            # The first batch needs a memory to draw from.
             for _ in range(self._size // _FRESH if played else self._size):
                 step = self._step(moves, chance)
                 if step is not None:
-                    memory[played % self._room] = step
+                    memory[played % self._room] = step  # the oldest makes room
                     played += 1
             drawn = memory[chance.integers(min(played, self._room), size=self._size)]
+            # A column of a structured array is a view with gaps; torch takes arrays without.
             yield [torch.from_numpy(drawn[name].copy()) for name in Transitions._fields]
 
     def _step(
@@ -156,12 +159,13 @@ class GridPolicy:
         return [float(self._q[state].max()) for state in self._states(requests)]
 
     def _states(self, requests: Sequence[Request]) -> list[int]:
-        found = []
+        states = []
         for request in requests:
+            # A table of Q is of one maze and goal.
             if request.info.get("goal") != self._grid.layout.goal:
                 raise UserError(f"this policy walks to {self._grid.layout.goal}, not to {request.info.get('goal')}")
-            found.append(self._grid.state[request.info["position"]])
-        return found
+            states.append(self._grid.state[request.info["position"]])
+        return states
 
 
 class _SymbolicQ(L.LightningModule):

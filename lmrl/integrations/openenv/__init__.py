@@ -14,13 +14,9 @@ if TYPE_CHECKING:
     from lmrl.integrations.openenv.server import make_app
     from lmrl.integrations.openenv.sessions import Limits
 
+_OPENENV = "lmrl.integrations.openenv"
+
 __getattr__, __dir__ = exports(
     __name__,
-    {
-        "Limits": "lmrl.integrations.openenv.sessions",
-        "make_app": "lmrl.integrations.openenv.server",
-        **dict.fromkeys(
-            ("TaskAction", "TaskClient", "TaskObservation", "TaskState"), "lmrl.integrations.openenv.client"
-        ),
-    },
+    dict.fromkeys(__all__, f"{_OPENENV}.client") | {"Limits": f"{_OPENENV}.sessions", "make_app": f"{_OPENENV}.server"},
 )

@@ -16,15 +16,17 @@ from lmrl.utils.configuration import env_arguments
 
 __all__ = ["make_server", "serve_command", "serving"]
 
+_MOST_CONNECTIONS = 256
+"""Connections besides those of sessions, after which requests of HTTP are answered with 503."""
+
 try:
-    import h11
     import uvicorn
     import websockets  # noqa: F401 (what uvicorn speaks)
     from starlette.types import ASGIApp
 
     from lmrl.integrations.openenv.server import make_app
     from lmrl.integrations.openenv.sessions import Limits
-    from lmrl.play.access import BoundedConnection, listen
+    from lmrl.play.access import listen
 except ImportError as error:
     raise UserError(
         f"lmrl serve needs starlette, uvicorn and websockets ({error}): pip install 'lmrl[serve]'"
@@ -55,13 +57,13 @@ def serve_command(
         message_bytes: of the longest request.
         env: arguments of the environment, e.g. opponent=random.
     """
-    row = named_task(task)
+    name = named_task(task).name
     arguments = env_arguments(env)
     limits = Limits(sessions, idle, message_bytes)
-    app = _app(row.name, limits, arguments)
-    with listen(host, port, _most_connections(limits)) as listener, suppress(KeyboardInterrupt):
-        name = f"[{host}]" if ":" in host else host
-        print(f"{row.name} at http://{name}:{listener.getsockname()[1]}\nCtrl-C ends it.", flush=True)
+    app = _app(name, limits, arguments)
+    with listen(host, port) as listener, suppress(KeyboardInterrupt):
+        shown = f"[{host}]" if ":" in host else host
+        print(f"{name} at http://{shown}:{listener.getsockname()[1]}\nCtrl-C ends it.", flush=True)
         if host not in ("127.0.0.1", "localhost", "::1"):
             print("note: whoever reaches this address can play here", flush=True)
         make_server(app, limits).run(sockets=[listener])
@@ -85,7 +87,7 @@ def serving(task: str, limits: Limits | None = None, app: ASGIApp | None = None,
     """
     limits = limits or Limits()
     server = make_server(app or _app(named_task(task).name, limits, env), limits)
-    with listen("127.0.0.1", 0, _most_connections(limits)) as listener:
+    with listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=partial(server.run, sockets=[listener]), daemon=True)
         thread.start()
         while not server.started and thread.is_alive():
@@ -98,28 +100,13 @@ def serving(task: str, limits: Limits | None = None, app: ASGIApp | None = None,
 
 
 def _app(name: str, limits: Limits, arguments: Mapping[str, Any]) -> ASGIApp:
-    made = partial(make, name, **arguments)
-    made().close()  # what cannot be made is said here, not to whoever connects
-    return make_app(made, name, limits, task_of(name).description, shared="partner" in arguments)
-
-
-class _Connection(BoundedConnection):
-    """One that becomes a WebSocket has limits of its own from then on."""
-
-    most = 256
-
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        self._timer.cancel()
-        super().handle_websocket_upgrade(event)
-
-
-def _most_connections(limits: Limits) -> int:
-    """Those with a session, and twice as many others as are kept, since it takes a moment to cut one."""
-    return limits.sessions + 2 * _Connection.most
+    make_env = partial(make, name, **arguments)
+    make_env().close()  # report here what cannot be made, and not to the first client
+    return make_app(make_env, name, limits, task_of(name).description, shared="partner" in arguments)
 
 
 def make_server(app: ASGIApp, limits: Limits, **settings: Any) -> uvicorn.Server:
-    """A server with limits on what a request may hold, and on how long it may take to come.
+    """Return a server with limits on the size of requests and the number of connections.
 
     Args:
         app: as of `make_app`.
@@ -128,7 +115,8 @@ def make_server(app: ASGIApp, limits: Limits, **settings: Any) -> uvicorn.Server
     """
     config = uvicorn.Config(
         app,
-        http=_Connection,
+        http="h11",
+        limit_concurrency=limits.sessions + _MOST_CONNECTIONS,
         ws="websockets-sansio",
         ws_max_size=limits.message,
         ws_max_queue=4,

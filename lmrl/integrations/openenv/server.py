@@ -7,6 +7,7 @@ sessions`. Protocol: OpenEnv 0.3, ``/ws``, ``/reset``, ``/step``, ``/state``, ``
 
 import asyncio
 import secrets
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,6 @@ from lmrl.integrations.openenv.sessions import (
     Refused,
     Session,
     parse_message,
-    shared_turn,
     written,
 )
 
@@ -28,7 +28,7 @@ try:
     from starlette.concurrency import run_in_threadpool
     from starlette.datastructures import Headers
     from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.responses import JSONResponse, Response
     from starlette.routing import Route, WebSocketRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
     from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -76,14 +76,15 @@ class TaskServer:
         self._task = task
         self._limits = limits
         self._description = description
-        self._turn = shared_turn(shared)
+        self._turn = threading.Lock() if shared else None
         self._held: dict[str, _Held] = {}
         self._ending: set[asyncio.Future[None]] = set()  # the loop alone would forget them
         self.open_sessions = 0
         """How many there are now, of both kinds."""
 
     def app(self) -> Starlette:
-        """The routes."""
+        """Return the application with its routes."""
+        metadata = {"name": self._task, "description": self._description, "version": "1.0.0"}
         return Starlette(
             routes=[
                 WebSocketRoute("/ws", self._websocket),
@@ -91,18 +92,15 @@ class TaskServer:
                 Route("/step", self._answering(self._step), methods=["POST"]),
                 Route("/state", self._answering(self._state), methods=["GET"]),
                 Route("/close", self._answering(self._close), methods=["POST"]),
-                Route("/health", self._answering(self._health), methods=["GET"]),
-                Route("/metadata", self._answering(self._metadata), methods=["GET"]),
-                Route("/schema", self._answering(self._schema), methods=["GET"]),
+                Route("/health", lambda _: JSONResponse({"status": "healthy"}), methods=["GET"]),
+                Route("/metadata", lambda _: JSONResponse(metadata), methods=["GET"]),
+                Route("/schema", lambda _: JSONResponse(SCHEMA), methods=["GET"]),
             ]
         )
 
     async def _open(self) -> Session:
-        """A new session.
-
-        Raises:
-            Refused: there is no room, or the environment cannot be made.
-        """
+        """Begin a new session, or refuse."""
+        # Sessions that are being made count, so that two requests at once do not both get the last place.
         if self.open_sessions >= self._limits.sessions:
             message = f"all {self._limits.sessions} sessions are taken: try again later"
             raise Refused(message, "CAPACITY_REACHED", 503)
@@ -132,14 +130,11 @@ class TaskServer:
             idle = Refused(f"the session was idle for {self._limits.idle:g} seconds", "SESSION_ERROR")
             await self._leave(socket, idle, _GOING_AWAY)
         finally:
+            # The server may cancel this task when it stops; the environment is closed all the same.
             await asyncio.shield(self._end(session))
 
     async def _talk(self, socket: WebSocket, session: Session) -> None:
-        """Answer until it is closed.
-
-        Raises:
-            asyncio.TimeoutError: no request came, or the client did not take the answer.
-        """
+        """Answer messages until the client closes the connection; a client that is silent raises TimeoutError."""
         while True:
             message = await asyncio.wait_for(socket.receive(), self._limits.idle)
             if message["type"] == "websocket.disconnect":
@@ -171,8 +166,8 @@ class TaskServer:
                 payload = await handle(request)
                 status = 200
             except Refused as refused:
-                told = refused.payload()
-                payload = {"detail": told["message"], "code": told["code"]}
+                reason = refused.payload()
+                payload = {"detail": reason["message"], "code": reason["code"]}
                 status = refused.status
             return Response(written(payload), status, media_type="application/json")
 
@@ -182,17 +177,16 @@ class TaskServer:
         """Begin an episode: in a new session, or in the one that is named."""
         data = await self._body(request)
         name = data.pop("session", None)
-        if name is None:
+        is_new = name is None
+        if is_new:
             name = secrets.token_urlsafe(16)
-            held = _Held(await self._open())
-            self._held[name] = held
-            try:
-                payload = await self._in(name, lambda session: session.reset(data))
-            except Refused:  # nobody was told its name
-                await self._drop(name)
-                raise
-        else:
+            self._held[name] = _Held(await self._open())
+        try:
             payload = await self._in(name, lambda session: session.reset(data))
+        except Refused:
+            if is_new:  # the client does not know its name, so nobody could close it
+                await self._drop(name)
+            raise
         payload["observation"]["session"] = name
         return payload
 
@@ -218,21 +212,8 @@ class TaskServer:
         await self._drop(str(name))
         return {"closed": True}
 
-    async def _health(self, request: Request) -> Payload:
-        return {"status": "healthy"}
-
-    async def _metadata(self, request: Request) -> Payload:
-        return {"name": self._task, "description": self._description, "version": "1.0.0"}
-
-    async def _schema(self, request: Request) -> Payload:
-        return SCHEMA
-
     async def _body(self, request: Request) -> Payload:
-        """The JSON object of a request; an empty one is ``{}``.
-
-        Raises:
-            Refused: it is too long, or something else.
-        """
+        """Read the JSON object of a request; an empty body is ``{}``."""
         body = b""
         async for chunk in request.stream():
             body += chunk
@@ -249,6 +230,7 @@ class TaskServer:
     async def _in(self, name: Any, call: Callable[[Session], Payload]) -> Payload:
         """Do something in a session, and start again to wait for its next request."""
         held = self._find(name)
+        # HTTP requests may come in parallel, and an environment takes one action at a time.
         if held.busy.locked():
             raise Refused("the session is answering another request: one at a time", "SESSION_ERROR", 409)
         async with held.busy:
@@ -266,7 +248,7 @@ class TaskServer:
 
     async def _drop(self, name: str) -> None:
         held = self._held.pop(name, None)
-        if held is not None:
+        if held is not None:  # it was closed in the meantime otherwise
             if held.timer is not None:
                 held.timer.cancel()
             async with held.busy:
@@ -274,7 +256,7 @@ class TaskServer:
 
 
 class _NotForPages:
-    """Refuses what a browser sends for a page: they name it as their origin, and programs do not."""
+    """Refuse requests of pages in a browser, which name the page as their origin. Programs send no origin."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -283,7 +265,7 @@ class _NotForPages:
         if scope["type"] == "http" and "origin" in Headers(scope=scope):
             return await Response("Pages of a browser are not answered.\n", 403)(scope, receive, send)
         if scope["type"] == "websocket" and "origin" in Headers(scope=scope):
-            await receive()
+            await receive()  # the request to connect, before which nothing may be sent
             return await send({"type": "websocket.close", "code": 1008})
         await self._app(scope, receive, send)
 

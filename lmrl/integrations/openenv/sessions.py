@@ -6,16 +6,15 @@ of its environment.
 
 import json
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from lmrl.envs.base import TextEnv
-from lmrl.errors import UserError, check_range, in_one_line
+from lmrl.errors import UserError, check_range, in_one_line, valid_unicode
 
-__all__ = ["Limits", "Payload", "Refused", "Session", "parse_message", "shared_turn", "written"]
+__all__ = ["Limits", "Payload", "Refused", "Session", "parse_message", "written"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ class Limits:
     """
 
     sessions: int = 64
-    """Side by side; whoever comes then is told that there is no room."""
+    """Sessions at the same time; further ones are refused."""
     idle: float = 600.0
     """Seconds without a request after which a session is closed."""
     message: int = 1_048_576
@@ -58,7 +57,7 @@ class Refused(Exception):
         self.status = status
 
     def payload(self) -> Payload:
-        """As the ``data`` of an error."""
+        """Return the ``data`` of an error message."""
         return {"message": in_one_line(str(self)), "code": self.code}
 
 
@@ -99,6 +98,7 @@ class Session:
         Raises:
             Refused: a key or value that is none of these, or against the rules of the game.
         """
+        # Unknown keys are refused, not ignored: a client that misspells `options` should not play another episode.
         _check_keys(data, _RESET_KEYS)
         seed = data.get("seed")
         options = data.get("options")
@@ -109,6 +109,7 @@ class Session:
             raise Refused(f"options must be an object, got {options!r:.80}")
         if name is not None and not (isinstance(name, str) and len(name) <= _LONGEST_ID):
             raise Refused(f"episode_id must be a text of at most {_LONGEST_ID} characters, got {name!r:.80}")
+        # Until the reset succeeds, no episode is running.
         self._why_not = "the last reset was refused"
         text, info = self._call(lambda: self._env.reset(seed=seed, options=options))
         self._seed = info["seed"]
@@ -134,7 +135,8 @@ class Session:
         action = data.get("text")
         if not isinstance(action, str):
             raise Refused(f"an action is an object with a text as 'text', got {in_one_line(repr(data), 80)}")
-        if any("\ud800" <= sign <= "\udfff" for sign in action):
+        # A lone surrogate, which JSON can hold and UTF-8 cannot.
+        if action != valid_unicode(action):
             raise Refused("text must be valid Unicode: it has half of a surrogate pair")
         if self._why_not is not None:
             raise Refused(f"step needs a running episode, but {self._why_not}: reset first", "EXECUTION_ERROR", 409)
@@ -146,15 +148,21 @@ class Session:
 
     def state(self) -> Payload:
         """``episode_id``, ``step_count``, ``task``, ``seed``, ``return`` (the sum of rewards) and ``running``."""
-        told = {"episode_id": self._episode_id, "step_count": self._steps, "task": self._task, "seed": self._seed}
-        return {**told, "return": self._return, "running": self._why_not is None}
+        return {
+            "episode_id": self._episode_id,
+            "step_count": self._steps,
+            "task": self._task,
+            "seed": self._seed,
+            "return": self._return,
+            "running": self._why_not is None,
+        }
 
     def answer(self, message: str) -> Payload | None:
         """Return the answer to a message of OpenEnv's WebSocket protocol, or None for one that ends the session."""
         try:
-            said = parse_message(message)
-            kind = said.get("type")
-            data = said.get("data", {})
+            request = parse_message(message)
+            kind = request.get("type")
+            data = request.get("data", {})
             if kind == "close":
                 return None
             if kind == "state":
@@ -174,25 +182,17 @@ class Session:
             self._env.close()
 
     def _call(self, call: Callable[[], Any], code: str = "EXECUTION_ERROR") -> Any:
-        """Call the environment and return its answer.
-
-        Raises:
-            Refused: it raises; of what is not meant for users, only the server's log has the details.
-        """
+        """Call the environment; whatever it raises becomes a refusal."""
         try:
             with self._turn:
                 return call()
         except UserError as error:
             raise Refused(str(error), code) from error
         except Exception as error:
+            # The message may hold what a stranger should not see, so only the log of the server gets it.
             self._why_not = "the task failed"
             _log.warning("a request made %s fail", self._task, exc_info=True)
             raise Refused(f"the task failed ({type(error).__name__})", code, 500) from error
-
-
-def shared_turn(shared: bool) -> AbstractContextManager[object] | None:
-    """Return the lock of sessions that share a partner, or None if they share none."""
-    return threading.Lock() if shared else None
 
 
 def parse_message(message: str | bytes) -> Payload:
@@ -202,12 +202,12 @@ def parse_message(message: str | bytes) -> Payload:
         Refused: it is none, however it is broken.
     """
     try:
-        found = json.loads(message, parse_constant=_no_constant)
+        content = json.loads(message, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, numbers without end; brackets without end
         raise Refused(f"a message must be JSON: {in_one_line(error, 120)}", "INVALID_JSON", 400) from error
-    if not isinstance(found, dict):
-        raise Refused(f"a message must be a JSON object, got {type(found).__name__}")
-    return found
+    if not isinstance(content, dict):
+        raise Refused(f"a message must be a JSON object, got {type(content).__name__}")
+    return content
 
 
 def written(payload: Payload) -> str:
@@ -235,6 +235,6 @@ def _check_keys(data: Mapping[str, Any], known: tuple[str, ...]) -> None:
 def _observation(
     text: str, reward: float | None, terminated: bool, truncated: bool, info: Mapping[str, Any]
 ) -> Payload:
-    """Next to the text, what OpenEnv's ``done`` does not tell."""
+    """Return an observation; ``terminated`` and ``truncated`` are more than OpenEnv's ``done``."""
     seen = {"text": text, "terminated": terminated, "truncated": truncated, "info": dict(info)}
     return {"observation": seen, "reward": reward, "done": terminated or truncated}

@@ -25,7 +25,7 @@ def sweep_command(
     episodes: int = 256,
     overrides: list[str] | None = None,
 ) -> None:
-    """Train with one setting after another and let each play; the same command goes on where it stopped.
+    """Train with one setting after another and let each play; the same command resumes where it stopped.
 
     Args:
         configs: files of the run, as lmrl fit --config takes them, in their order.
@@ -41,11 +41,10 @@ def sweep_command(
     """
     words = tuple(f"--{word.removeprefix('--')}" for word in overrides or ())
     sweep = Sweep(tuple(configs), read_space(space), out, sampler, seed, episodes, words)
-    found = run_sweep(sweep, trials=trials, jobs=jobs)
-    write_outcome(sweep, found)
-    best = best_of(found)
-    if best is None:
+    finished = run_sweep(sweep, trials=trials, jobs=jobs)
+    write_outcome(sweep, finished)
+    if best_of(finished) is None:
         raise UserError(f"no trial was done; the logs are in {out / 'trials'}")
-    Console().print(best_table(sweep.space, found))
+    Console().print(best_table(sweep.space, finished))
     files = " ".join(f"--config {name}" for name in (*configs, out / "best.yaml"))
     print(f"written to {out}; the best: {' '.join(['lmrl fit', files, *words])}")

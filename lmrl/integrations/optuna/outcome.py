@@ -1,7 +1,9 @@
-"""Results of a sweep: a table on the terminal and in files, a picture, and the best settings as an overlay."""
+"""Results of a sweep: a table on the terminal and in files, a picture, and the best settings as a config file."""
 
 import csv
 import io
+import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,14 +33,29 @@ _COLUMNS = 3
 
 def write_outcome(sweep: Sweep, trials: Sequence[Trial]) -> None:
     """Write ``table.csv``, ``table.json`` and, if a trial is done, ``best.yaml`` and ``sweep.png``."""
-    records = [_record(trial) for trial in trials]
-    write_json({"space": {key: repr(part) for key, part in sweep.space.items()}, "trials": records}, _of(sweep, "json"))
+    records = []  # for table.json
+    rows = []  # for table.csv
+    for trial in trials:
+        record: dict[str, object] = {"trial": trial.number, "state": trial.state, "settings": dict(trial.settings)}
+        row: dict[str, object] = {"trial": trial.number, "state": trial.state, **trial.settings}
+        if trial.scores:
+            record |= trial.scores
+            row["return"] = trial.scores["return_mean"]
+            row["return_low"], row["return_high"] = trial.scores["return_ci"]
+            row["normalized"] = trial.scores["normalized"]
+            row["success_rate"] = trial.scores["success_rate"]
+        if trial.error:
+            record["error"] = trial.error
+        records.append(record)
+        rows.append(row)
+    space = dict(zip(sweep.space, map(repr, sweep.space.values()), strict=True))
+    write_json({"space": space, "trials": records}, sweep.out / "table.json")
     text = io.StringIO(newline="")
     heads = ["trial", "state", "return", "return_low", "return_high", "normalized", "success_rate", *sweep.space]
     writer = csv.DictWriter(text, heads)
     writer.writeheader()
-    writer.writerows(_row(trial) for trial in trials)
-    with replacing(_of(sweep, "csv")) as file:
+    writer.writerows(rows)
+    with replacing(sweep.out / "table.csv") as file:
         file.write(text.getvalue().encode())
     best = best_of(trials)
     if best is not None:
@@ -48,26 +65,9 @@ def write_outcome(sweep: Sweep, trials: Sequence[Trial]) -> None:
         plot_sweep(sweep.space, trials, sweep.out / "sweep.png")
 
 
-def _of(sweep: Sweep, suffix: str) -> Path:
-    return sweep.out / f"table.{suffix}"
-
-
-def _record(trial: Trial) -> dict[str, object]:
-    told = {"trial": trial.number, "state": trial.state, "settings": dict(trial.settings), **trial.scores}
-    return told | ({"error": trial.error} if trial.error else {})
-
-
-def _row(trial: Trial) -> dict[str, object]:
-    row: dict[str, object] = {"trial": trial.number, "state": trial.state, **trial.settings}
-    if trial.scores:
-        row["return"], (row["return_low"], row["return_high"]) = trial.scores["return_mean"], trial.scores["return_ci"]
-        row |= {key: trial.scores[key] for key in ("normalized", "success_rate")}
-    return row
-
-
 def best_table(space: Space, trials: Sequence[Trial]) -> Table:
     """The ten best trials; options are named by their last word where that tells them apart."""
-    done = sorted((t for t in trials if t.scores), key=lambda t: -float(t.scores["return_mean"]))
+    done = sorted(_done(trials), key=_mean, reverse=True)
     failed = sum(trial.state == "failed" for trial in trials)
     table = Table(title=f"{len(done)} trials done, {failed} failed; the best:", title_justify="left", box=None)
     short = _short(list(space))
@@ -75,31 +75,44 @@ def best_table(space: Space, trials: Sequence[Trial]) -> Table:
         table.add_column(escape(head), justify="right", overflow="fold")
     for trial in done[:_SHOWN]:
         low, high = trial.scores["return_ci"]
-        values = [_shown(trial.settings.get(key)) for key in short]
-        mean = f"{trial.scores['return_mean']:.3f} [{low:.3f}, {high:.3f}]"
-        cells = [str(trial.number), *values, mean, f"{100 * trial.scores['success_rate']:.1f} %"]
+        cells = [str(trial.number)]
+        for option in short:
+            cells.append(_shown(trial.settings.get(option)))
+        cells.append(f"{trial.scores['return_mean']:.3f} [{low:.3f}, {high:.3f}]")
+        cells.append(f"{100 * trial.scores['success_rate']:.1f} %")
         table.add_row(*map(escape, cells))
     return table
 
 
+def _done(trials: Sequence[Trial]) -> list[Trial]:
+    return [trial for trial in trials if trial.scores]
+
+
 def _short(options: Sequence[str]) -> dict[str, str]:
-    last = [option.rpartition(".")[2] for option in options]
-    return {key: word if last.count(word) == 1 else key for key, word in zip(options, last, strict=True)}
+    """Return the last word of each option (``lr``), or the whole option where two end in the same word."""
+    last_words = [option.rpartition(".")[2] for option in options]
+    counts = Counter(last_words)
+    short = {}
+    for option, word in zip(options, last_words, strict=True):
+        short[option] = word if counts[word] == 1 else option
+    return short
 
 
 def _shown(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    return UNKNOWN if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return UNKNOWN
+    return str(value).lower() if isinstance(value, bool) else str(value)  # true and false, as in the files
 
 
 def plot_sweep(space: Space, trials: Sequence[Trial], path: Path) -> None:
     """Draw the return over the trials with the best so far, and a panel of returns over the values of each option."""
-    done = [trial for trial in trials if trial.scores]
+    done = _done(trials)
     best = best_of(done)
     short = _short(list(space))
     assert best is not None
-    rows = 1 + -(-len(space) // _COLUMNS)
+    rows = 1 + math.ceil(len(space) / _COLUMNS)  # the first row shows the trials
     columns = min(_COLUMNS, len(space))
     with matplotlib.style.context(STYLE):
         figure = Figure(figsize=(max(6.4, 3.4 * columns), 2.7 * rows), layout="constrained")
@@ -116,9 +129,9 @@ def plot_sweep(space: Space, trials: Sequence[Trial], path: Path) -> None:
 
 def _over_trials(axis: Axes, done: Sequence[Trial], best: Trial) -> None:
     numbers = [trial.number for trial in done]
-    returns = np.array([_mean(trial) for trial in done])
-    ends = np.array([trial.scores["return_ci"] for trial in done]).T
-    reach = np.abs(ends - returns)
+    returns = np.array(list(map(_mean, done)))
+    ends = np.array([trial.scores["return_ci"] for trial in done]).T  # (2, trials)
+    reach = np.abs(ends - returns)  # matplotlib takes distances from the point
     axis.errorbar(numbers, returns, yerr=reach, fmt="o", ms=4, color=_DOT, elinewidth=0.8, alpha=0.8)
     axis.step(numbers, np.maximum.accumulate(returns), where="post", color="#888888", linewidth=1.0, zorder=0)
     axis.plot(best.number, _mean(best), "o", ms=7, color=_BEST, zorder=3)
@@ -130,20 +143,23 @@ def _over_trials(axis: Axes, done: Sequence[Trial], best: Trial) -> None:
 
 def _over_option(axis: Axes, key: str, part: Range | None, done: Sequence[Trial], best: Trial) -> None:
     values = [trial.settings[key] for trial in done]
+    positions: list[float] = []
     if part is None:  # choices stand side by side, in the order in which they were first tried
-        names = list(dict.fromkeys(map(_shown, values)))
-        places: list[float] = [names.index(_shown(value)) for value in values]
+        shown = list(map(_shown, values))
+        names = list(dict.fromkeys(shown))
+        positions += map(names.index, shown)
         axis.set_xticks(range(len(names)), names)
         axis.set_xlim(-0.5, len(names) - 0.5)
     else:
-        places = [float(value) for value in values if value is not None]
+        positions += np.array(values, dtype=float).tolist()
         if part.log:
             axis.set_xscale("log")
             ticks = np.geomspace(part.low, part.high, 3)
-            axis.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks])  # the usual ones are formulas
+            # The usual labels are powers of ten, which say little in a range of less than a decade.
+            axis.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks])
             axis.set_xticks([], minor=True)
-    axis.plot(places, [_mean(trial) for trial in done], "o", ms=4, color=_DOT, alpha=0.8)
-    axis.plot(places[done.index(best)], _mean(best), "o", ms=7, color=_BEST)
+    axis.plot(positions, list(map(_mean, done)), "o", ms=4, color=_DOT, alpha=0.8)
+    axis.plot(positions[done.index(best)], _mean(best), "o", ms=7, color=_BEST)
     axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
 
 

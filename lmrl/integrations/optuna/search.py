@@ -1,4 +1,4 @@
-"""Running a sweep: Optuna says what to try, trials run side by side, and a study on disk remembers what was tried."""
+"""Run a sweep: Optuna proposes settings, trials run side by side, and a study on disk remembers the results."""
 
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -27,7 +27,7 @@ _NAME = "lmrl"
 _WRITTEN = (_FILE, "check", "trials", "table.csv", "table.json", "best.yaml", "sweep.png")
 _RECIPE = "recipe"
 _GIVE_UP = 3
-"""Where so many trials failed and none was done, something else is wrong than what they tried."""
+"""Failed trials without any success after which the sweep ends: something else than the settings is wrong."""
 
 
 def run_sweep(
@@ -74,9 +74,13 @@ def _study(package: ModuleType, sweep: Sweep, processes: Processes) -> "optuna.S
     """The study in the sweep's folder, or a new one if the run that it would begin with is understood."""
     path = sweep.out / _FILE
     recipe = sweep.recipe
-    new = not path.is_file()
-    if new:
-        _check(sweep, processes)
+    if not path.is_file():
+        # Find mistakes in the configuration before a study remembers it: `lmrl fit` reads it with the first values.
+        words = (*sweep.words, *as_words(first_values(sweep.space)), "--print_config")
+        try:
+            processes.run(Step("check", words, ""), sweep.out / "check")
+        except CommandFailed as error:
+            raise UserError(str(error).splitlines()[-1].removeprefix("error: ")) from error
     storage = package.storages.RDBStorage(f"sqlite:///{path}")
     study: optuna.Study = package.create_study(
         storage=storage, study_name=_NAME, direction="maximize", load_if_exists=True
@@ -91,17 +95,9 @@ def _study(package: ModuleType, sweep: Sweep, processes: Processes) -> "optuna.S
     return study
 
 
-def _check(sweep: Sweep, processes: Processes) -> None:
-    """Have `lmrl fit` read the configuration with the first values."""
-    words = (*sweep.words, *as_words(first_values(sweep.space)), "--print_config")
-    try:
-        processes.run(Step("check", words, ""), sweep.out / "check")
-    except CommandFailed as error:
-        raise UserError(str(error).splitlines()[-1].removeprefix("error: ")) from error
-
-
 def _sampler(package: ModuleType, sweep: Sweep, number: int) -> "optuna.samplers.BaseSampler":
-    """Each trial has a generator of its own: what one of a sweep that goes on draws, it would have drawn anyway."""
+    """Make the sampler of one trial."""
+    # Each trial has its own seed, so that a resumed sweep draws what an uninterrupted one would have drawn.
     seed = episode_seed(sweep.seed, number, 0, 1)
     samplers = package.samplers
     made: optuna.samplers.BaseSampler = (
@@ -112,20 +108,25 @@ def _sampler(package: ModuleType, sweep: Sweep, number: int) -> "optuna.samplers
 
 def _suggested(trial: "optuna.Trial", sweep: Sweep) -> dict[str, Value]:
     """Return the settings of a trial. A trial that was started before keeps its settings."""
-    found: dict[str, Value] = {}
+    settings: dict[str, Value] = {}
     for key, part in sweep.space.items():
         if isinstance(part, Choices):
-            found[key] = trial.suggest_categorical(key, part.values)
+            settings[key] = trial.suggest_categorical(key, part.values)
         elif part.whole:
-            found[key] = trial.suggest_int(key, int(part.low), int(part.high), step=int(part.step or 1), log=part.log)
+            settings[key] = trial.suggest_int(
+                key, int(part.low), int(part.high), step=int(part.step or 1), log=part.log
+            )
         else:
-            found[key] = trial.suggest_float(key, part.low, part.high, step=part.step, log=part.log)
-    return found
+            settings[key] = trial.suggest_float(key, part.low, part.high, step=part.step, log=part.log)
+    return settings
 
 
 def _trials(study: "optuna.Study") -> list[Trial]:
-    attributes = [(trial, trial.user_attrs) for trial in study.get_trials(deepcopy=False)]
-    return [Trial(t.number, dict(t.params), notes.get("scores", {}), notes.get("error", "")) for t, notes in attributes]
+    trials = []
+    for trial in study.get_trials(deepcopy=False):
+        notes = trial.user_attrs
+        trials.append(Trial(trial.number, dict(trial.params), notes.get("scores", {}), notes.get("error", "")))
+    return trials
 
 
 @dataclass(slots=True)
@@ -140,11 +141,12 @@ class _Search:
     running: "dict[Future[dict[str, Any]], optuna.Trial]" = field(default_factory=dict)
 
     def run(self) -> None:
-        # As for cells: the threads end as soon as the processes are ended, which leaving their block does.
+        # The threads wait for processes, which the `with` block of `Processes` ends, so nothing waits for the threads.
         executor = ThreadPoolExecutor(max_workers=self.jobs)
         killed = [trial for trial in self.study.get_trials() if not trial.state.is_finished()]
         try:
             while True:
+                # First the trials that a killed command left unfinished, then new ones.
                 while len(self.running) < self.jobs and (killed or len(self.study.get_trials()) < self.trials):
                     trial = self._begin(killed.pop(0) if killed else None)
                     cell = cell_of(self.sweep, trial.number, _suggested(trial, self.sweep))
@@ -162,6 +164,7 @@ class _Search:
         self.study.sampler = _sampler(self.package, self.sweep, number)
         if killed is None:
             return self.study.ask()
+        # Optuna gives a trial made from the id of a running one the values that were suggested to it before.
         again: optuna.Trial = self.package.trial.Trial(self.study, killed._trial_id)
         return again
 
@@ -174,8 +177,8 @@ class _Search:
             low, high = scores["return_ci"]
             best = best_of(_trials(self.study))
             assert best is not None
-            told = f"return {scores['return_mean']:.3f} [{low:.3f}, {high:.3f}]"
-            self._say(trial.number, f"{told}; best: {best.scores['return_mean']:.3f} of trial {best.number}")
+            result = f"return {scores['return_mean']:.3f} [{low:.3f}, {high:.3f}]"
+            self._say(trial.number, f"{result}; best: {best.scores['return_mean']:.3f} of trial {best.number}")
         elif isinstance(error, (CommandFailed, OSError, UserError)):
             self._fail(trial, str(error))
         else:
@@ -184,13 +187,13 @@ class _Search:
     def _fail(self, trial: "optuna.Trial", why: str) -> None:
         trial.set_user_attr("error", why)
         self.study.tell(trial, state=self.package.trial.TrialState.FAIL)
-        last = why.splitlines()[-1].removeprefix("error: ")
+        last = why.splitlines()[-1].removeprefix("error: ")  # the lines before it are the end of the log
         self._say(trial.number, f"FAILED: {last}")
         ended = _trials(self.study)
         if best_of(ended) is None and sum(trial.state == "failed" for trial in ended) >= _GIVE_UP:
             raise UserError(
                 f"the first {_GIVE_UP} trials failed, the last one with: {last}; put that right, remove "
-                f"{self.sweep.out} and begin anew (the whole logs: trials/*/log.txt in it)"
+                f"{self.sweep.out} and start again (the whole logs: trials/*/log.txt in it)"
             )
 
     def _say(self, number: int, line: str) -> None:

@@ -38,7 +38,7 @@ class Range:
     @property
     def whole(self) -> bool:
         """Whether values are whole numbers."""
-        return all(isinstance(number, int) for number in (self.low, self.high, self.step or 1))
+        return isinstance(self.low, int) and isinstance(self.high, int) and isinstance(self.step or 1, int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def read_space(path: Path) -> Space:
     check_config(path)
     content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     assert isinstance(content, dict)
-    found: dict[str, Range | Choices] = {}
+    space: dict[str, Range | Choices] = {}
     for given, values in content.items():
         where = f"{path}, {in_one_line(str(given), 80)}"
         if not (isinstance(given, str) and _OPTION.fullmatch(given)):
@@ -78,16 +78,16 @@ def read_space(path: Path) -> Space:
         option = full_key(given)
         if option in _OWN:
             raise UserError(f"{where}: a sweep sets this itself; search settings of model, data and trainer")
-        if option in found:
+        if option in space:
             raise UserError(f"{where}: {option} is there twice")
-        found[option] = _dimension(values, where)
-    for option in found:
-        inner = [other for other in found if other.startswith(f"{option}.")]
-        if inner:
-            raise UserError(f"{path}: {inner[0]} is a part of {option}; search one of them")
-    if not found:
+        space[option] = _dimension(values, where)
+    for option in space:
+        for other in space:
+            if other.startswith(f"{option}."):
+                raise UserError(f"{path}: {other} is a part of {option}; search one of them")
+    if not space:
         raise UserError(f"{path} holds no option to search")
-    return found
+    return space
 
 
 def _dimension(values: Any, where: str) -> Range | Choices:
@@ -100,9 +100,8 @@ def _dimension(values: Any, where: str) -> Range | Choices:
 
 def _choices(values: Sequence[Any], where: str) -> Choices:
     for value in values:
-        if not isinstance(value, bool | int | float | str | None) or (
-            isinstance(value, float) and not math.isfinite(value)
-        ):
+        is_scalar = isinstance(value, bool | int | float | str | None)
+        if not is_scalar or (isinstance(value, float) and not math.isfinite(value)):
             raise UserError(f"{where}: a choice must be a number, a text, true, false or null, got {value!r}")
     if not values or len(set(values)) < len(values):
         raise UserError(f"{where}: choices must be different values, at least one, got {values!r}")
@@ -120,7 +119,10 @@ def _range(values: Mapping[Any, Any], where: str) -> Range:
     high = values["high"]
     log = values.get("log", False)
     step = values.get("step")
-    for key, number in (("low", low), ("high", high), *([] if step is None else [("step", step)])):
+    for key, number in (("low", low), ("high", high), ("step", step)):
+        if key == "step" and step is None:
+            continue
+        # True is an int, but no number of a range.
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
             raise UserError(f"{where}: {key} must be a finite number, got {number!r}")
     if not isinstance(log, bool):
@@ -129,15 +131,19 @@ def _range(values: Mapping[Any, Any], where: str) -> Range:
         raise UserError(f"{where}: low must be below high, got {low!r} and {high!r}")
     if log and (low <= 0 or step is not None):
         raise UserError(f"{where}: with log, low must be above 0 and there is no step")
+    # Optuna would leave out `high` otherwise. As decimals, because 0.6 + 3 * 0.1 is not 0.9 in binary.
     if step is not None and (step <= 0 or (Decimal(str(high)) - Decimal(str(low))) % Decimal(str(step))):
         raise UserError(f"{where}: step must be above 0 and lead from low to high, got {step!r}")
     return Range(low, high, log, step)
 
 
 def as_words(settings: Mapping[str, Value]) -> list[str]:
-    """Settings as options of ``lmrl fit``."""
-    shown = {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
-    return [f"--{key}={value}" for key, value in shown.items()]
+    """Return settings as options of ``lmrl fit``."""
+    words = []
+    for option, value in settings.items():
+        # JSON writes true, false and null as YAML does. A text needs no quotes on the command line.
+        words.append(f"--{option}={value if isinstance(value, str) else json.dumps(value)}")
+    return words
 
 
 def first_values(space: Space) -> dict[str, Value]:
@@ -150,8 +156,8 @@ def overlay(settings: Mapping[str, Value]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for key, value in settings.items():
         *parents, name = key.split(".")
-        place = nested
+        section = nested
         for parent in parents:
-            place = place.setdefault(parent, {})
-        place[name] = value
+            section = section.setdefault(parent, {})
+        section[name] = value
     return nested

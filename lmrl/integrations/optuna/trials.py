@@ -26,7 +26,7 @@ _SCORES = ("return_mean", "return_ci", "normalized", "success_rate", "episodes")
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is searched, and how a trial is made."""
+    """Settings of a sweep: what is searched, and how a trial is made."""
 
     configs: Sequence[str]
     """Configuration files of ``lmrl fit``, in their order."""
@@ -35,7 +35,7 @@ class Sweep:
     sampler: str = "tpe"
     """One of `SAMPLERS`."""
     seed: int = 0
-    """Of the search, of every training and of the games."""
+    """Seed of the search, of every training and of the games."""
     episodes: int = 256
     """Games of a trial."""
     overrides: Sequence[str] = ()
@@ -44,14 +44,17 @@ class Sweep:
     @property
     def words(self) -> list[str]:
         """The ``fit`` of every trial, but for its folder and the values that it tries."""
-        files = [word for file in self.configs for word in ("--config", file)]
+        files = []
+        for file in self.configs:
+            files += ["--config", file]
         return ["fit", *files, "--seed_everything", str(self.seed), *self.overrides]
 
     @property
     def recipe(self) -> str:
         """A digest of all that the trials depend on."""
         merged = OmegaConf.to_container(configuration(self.words), resolve=False)
-        space = {key: repr(part) for key, part in self.space.items()}
+        # A study on disk is resumed only by a sweep with the same recipe.
+        space = dict(zip(self.space, map(repr, self.space.values()), strict=True))
         return digest(merged, self.words, space, self.sampler, self.seed, self.episodes)
 
 
@@ -69,7 +72,9 @@ class Trial:
     @property
     def state(self) -> str:
         """``done``, ``failed`` or ``unfinished``."""
-        return "done" if self.scores else "failed" if self.error else "unfinished"
+        if self.scores:
+            return "done"
+        return "failed" if self.error else "unfinished"
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:
@@ -87,7 +92,8 @@ def cell_of(sweep: Sweep, number: int, settings: Mapping[str, Value]) -> Cell:
     env = value_at(merged, "data.init_args.env")
     played = ["evaluate", "--policy", folder.as_posix(), "--out", (folder / "selection").as_posix(), "--selection"]
     played += ["--episodes", str(sweep.episodes), "--seed", str(_GAMES + sweep.seed)]
-    played += env_words({str(name): env[name] for name in env}) if env else []
+    # A policy is scored in the environment of its training, which `evaluate` does not read from the run.
+    played += env_words(dict(env)) if env else []
     step = Step("evaluate_selection", tuple(played), digest(fit.recipe, played))
     return Cell("trial", f"{number:04d}", sweep.seed, folder, None, (fit, step), max_steps_of(merged))
 

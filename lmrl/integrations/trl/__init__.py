@@ -15,6 +15,8 @@ __all__ = [
     "opening",
 ]
 
+_TOOLS = "lmrl.integrations.trl.tools"
+
 if TYPE_CHECKING:
     from lmrl.integrations.trl.raw_text import TextRollout
     from lmrl.integrations.trl.tools import (
@@ -28,12 +30,5 @@ if TYPE_CHECKING:
     )
 
 __getattr__, __dir__ = exports(
-    __name__,
-    {
-        "TextRollout": "lmrl.integrations.trl.raw_text",
-        **dict.fromkeys(
-            ("GAME_OVER", "TaskEnvironment", "answer", "environment_factory", "episode_return", "finish", "opening"),
-            "lmrl.integrations.trl.tools",
-        ),
-    },
+    __name__, dict.fromkeys(__all__, _TOOLS) | {"TextRollout": "lmrl.integrations.trl.raw_text"}
 )

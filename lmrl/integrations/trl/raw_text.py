@@ -9,6 +9,7 @@ the whole episode::
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ _UNFIT = {
 
 
 class TextRollout:
-    """What ``GRPOTrainer(rollout_func=...)`` takes: the model plays by saying its moves, as a `LMPolicy` does.
+    """A function for ``GRPOTrainer(rollout_func=...)``: the model plays by writing its moves, as a `LMPolicy` does.
 
     The prompt of a row is the seed of its episode (`lmrl.integrations.hf_datasets.seeds_dataset`), since TRL tells a
     rollout function nothing else; so all generations of a prompt begin alike. The reward function is `episode_return`.
@@ -78,14 +79,20 @@ class TextRollout:
             trainer: a `trl.GRPOTrainer`.
 
         Returns:
-            ``prompt_ids``, ``completion_ids``, ``logprobs`` (0 for observations), ``env_mask`` (1 for what the model
-            said) and ``environments``, which TRL hands on to reward functions: one entry per prompt.
+            ``prompt_ids``, ``completion_ids``, ``logprobs`` (0 for observations), ``env_mask`` (1 for tokens of the
+            model) and ``environments``, which TRL hands on to reward functions: one entry per prompt.
 
         Raises:
             UserError: a prompt is no seed; the trainer has settings that cannot be followed; a first observation and
                 an action do not fit into the model.
         """
-        seeds = [_seed(prompt) for prompt in prompts]
+        seeds = []
+        for prompt in prompts:
+            if not (isinstance(prompt, str) and _SEED.fullmatch(prompt)):
+                raise UserError(
+                    f"a prompt must be the seed of an episode as text (seeds_dataset makes them), got {prompt!r:.80}"
+                )
+            seeds.append(int(prompt))
         if self._trainer is not trainer:
             self._player = _player(trainer, self._rendering, self.max_new_tokens, len(seeds))
             self._trainer = trainer
@@ -97,7 +104,7 @@ class TextRollout:
         # Of the generations of a prompt, the game's seed is the same, and what is sampled is not.
         key = (trainer.args.seed, trainer.state.global_step, trainer.accelerator.process_index, self._calls)
         self._calls += 1
-        _play(playing, self._player, [episode_seed(*key, place) for place in range(len(seeds))])
+        _play(playing, self._player, [episode_seed(*key, slot) for slot in range(len(seeds))])
         return _columns(playing, self._player.encoder)
 
 
@@ -106,25 +113,20 @@ class _Player:
     policy: LMPolicy
     encoder: Encoder
     positions: int
-    """Most tokens of an episode."""
-    room: int
-    """Most of them after the first observation."""
-    action: int
-    """Most of them in one action."""
+    """Most tokens of an episode, by the position embeddings of the model."""
+    max_completion: int
+    """Most tokens after the first observation, by the settings of the trainer."""
+    max_action: int
 
     def can_act(self, episode: Episode) -> bool:
         """Whether there is room for another action."""
         first, *later = _pieces(self.encoder, episode)
-        said = sum(map(len, later)) + self.action
-        return said <= self.room and len(first) + said <= self.positions
+        completion = sum(map(len, later)) + self.max_action
+        return completion <= self.max_completion and len(first) + completion <= self.positions
 
 
 def _player(trainer: Any, rendering: str, action: int, slots: int) -> _Player:
-    """The trainer's model as a player.
-
-    Raises:
-        UserError: the trainer has settings that cannot be followed.
-    """
+    """The trainer's model as a player."""
     args = trainer.args
     for name, why in _UNFIT.items():
         if getattr(args, name, None):
@@ -157,39 +159,29 @@ def _player(trainer: Any, rendering: str, action: int, slots: int) -> _Player:
     return _Player(policy, encoder, model.config.max_position_embeddings, args.max_completion_length, action)
 
 
-def _seed(prompt: Any) -> int:
-    if not (isinstance(prompt, str) and _SEED.fullmatch(prompt)):
-        raise UserError(
-            f"a prompt must be the seed of an episode as text (seeds_dataset makes them), got {prompt!r:.80}"
-        )
-    return int(prompt)
-
-
 def _play(environments: Sequence[TaskEnvironment], player: _Player, seeds: Sequence[int]) -> None:
-    """Play until all are over or have no room left; seeds are those of what is sampled.
-
-    Raises:
-        UserError: a first observation leaves no room for an action.
-    """
-    for episode in (environment.episode for environment in environments):
+    """Play until all are over or have no room left; seeds are those of what is sampled."""
+    for environment in environments:
+        episode = environment.episode
         if not player.can_act(episode):
             raise UserError(
-                f"the first observation of the episode with seed {episode.seed} and an action of {player.action} "
+                f"the first observation of the episode with seed {episode.seed} and an action of {player.max_action} "
                 f"tokens do not fit into the model's {player.positions} positions"
             )
     player.policy.reset()
-    waiting = [*range(len(environments))]
-    while waiting:
-        requests = [_request(environments[place].episode, place, seeds[place]) for place in waiting]
-        take_turns([environments[place] for place in waiting], player.policy.act(requests))
-        going_on = [place for place in waiting if not environments[place].done]
-        waiting = [place for place in going_on if player.can_act(environments[place].episode)]
-
-
-def _request(episode: Episode, slot: int, seed: int) -> Request:
-    # Episodes without a sampled action have no ids at all.
-    ids = episode.action_ids or ((),) * len(episode)
-    return Request(slot, seed, episode.observations, episode.actions, ids)
+    # Slots of the episodes that are not over. All of them act in one batch.
+    slots = list(range(len(environments)))
+    while slots:
+        playing = []
+        requests = []
+        for slot in slots:
+            episode = environments[slot].episode
+            # Episodes without a sampled action have no ids at all.
+            ids = episode.action_ids or ((),) * len(episode)
+            playing.append(environments[slot])
+            requests.append(Request(slot, seeds[slot], episode.observations, episode.actions, ids))
+        take_turns(playing, player.policy.act(requests))
+        slots = [slot for slot in slots if not environments[slot].done and player.can_act(environments[slot].episode)]
 
 
 def _pieces(encoder: Encoder, episode: Episode) -> list[Sequence[int]]:
@@ -200,19 +192,22 @@ def _pieces(encoder: Encoder, episode: Episode) -> list[Sequence[int]]:
 
 
 def _columns(environments: Sequence[TaskEnvironment], encoder: Encoder) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "environments")
-    }
+    columns: dict[str, list[Any]] = defaultdict(list)
     for environment in environments:
         episode = environment.episode
-        first, *later, _ = _pieces(encoder, episode)  # what follows the last action is read by nobody
-        scores = [
-            episode.action_logprobs[place // 2] if place % 2 == 0 else (0.0,) * len(ids)
-            for place, ids in enumerate(later)
-        ]
+        # Nobody answers the observation after the last action, so it is left out.
+        first, *later, _ = _pieces(encoder, episode)
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        mask: list[int] = []  # 1 for tokens that the model sampled
+        for index, ids in enumerate(later):
+            turn, is_observation = divmod(index, 2)
+            tokens += ids
+            logprobs += [0.0] * len(ids) if is_observation else episode.action_logprobs[turn]
+            mask += [1 - is_observation] * len(ids)
         columns["prompt_ids"].append([*first])
-        columns["completion_ids"].append([token for ids in later for token in ids])
-        columns["logprobs"].append([score for its in scores for score in its])
-        columns["env_mask"].append([int(place % 2 == 0) for place, ids in enumerate(later) for _ in ids])
+        columns["completion_ids"].append(tokens)
+        columns["logprobs"].append(logprobs)
+        columns["env_mask"].append(mask)
         columns["environments"].append(environment)
-    return columns
+    return dict(columns)

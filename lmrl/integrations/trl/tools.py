@@ -10,7 +10,7 @@ from lmrl.envs.registry import chat_prompt, task
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError
 from lmrl.policies.chat.policy import transcript
-from lmrl.rollout import GymEnv, Slot, StepResult, step_together
+from lmrl.rollout import Slot, StepResult, step_together
 from lmrl.types import Episode, Reply, Start
 
 __all__ = [
@@ -74,7 +74,7 @@ class TaskEnvironment:
         Returns:
             What the game answers.
         """
-        # TRL tells the model what went wrong and counts it; the game did not hear of it.
+        # TRL shows the error to the model and counts it as a failed call. The game does not take a turn.
         if not isinstance(action, str):
             raise UserError(f"action must be a text, got {action!r}")
         self._play(f"{' '.join(action.split())}\n")
@@ -96,12 +96,9 @@ class TaskEnvironment:
         terminated, truncated = self._end
         return self._slot.episode(self._name, terminated, truncated or not terminated)
 
+    # Private, because TRL makes a tool of every public method.
     def _play(self, action: str) -> None:
-        self._record(Reply(action), self._env.step(action))
-
-    @property
-    def _env(self) -> GymEnv:
-        return self._slot.env
+        self._record(Reply(action), self._slot.env.step(action))
 
     def _record(self, reply: Reply, turn: StepResult) -> None:
         self._end = self._slot.record_step(reply, turn)
@@ -113,7 +110,7 @@ class TaskEnvironment:
 
 
 def environment_factory(name: str, **env: Any) -> Callable[[], TaskEnvironment]:
-    """What ``GRPOTrainer(environment_factory=...)`` takes, alone or as a value of its dictionary.
+    """Return a factory for ``GRPOTrainer(environment_factory=...)``, alone or as a value of its dictionary.
 
     Args:
         name: of a task, of the benchmark or registered, ``openenv:URL`` or ``textarena:NAME``.
@@ -142,6 +139,7 @@ def episode_return(
         log_metric: receives ``success`` and ``unfinished`` (the share of episodes that empty lines ended).
         columns: everything else that TRL hands to reward functions, not used.
     """
+    # Before the empty lines, which end every episode.
     unfinished = [not environment.done for environment in environments]
     for environment in environments:
         finish(environment)
@@ -163,9 +161,10 @@ def take_turns(environments: Sequence[TaskEnvironment], replies: Sequence[Reply]
         environments: of episodes that are not over.
         replies: one for each.
     """
-    moves = [
-        (place, each._env, reply.text) for place, (each, reply) in enumerate(zip(environments, replies, strict=True))
-    ]
+    # Together, so that the partner's model answers all games in one batch.
+    moves = []
+    for index, environment in enumerate(environments):
+        moves.append((index, environment._slot.env, replies[index].text))
     for environment, reply, turn in zip(environments, replies, step_together(moves), strict=True):
         assert turn is not None, "errors are raised"
         environment._record(reply, turn)
@@ -178,10 +177,12 @@ def opening(name: str, observation: str) -> str:
 
 def answer(name: str, observation: str, over: bool) -> str:
     """A later text as a model reads it."""
-    said = _prompt(name).spelling(observation)
-    return "\n".join(filter(None, (said, GAME_OVER))) if over else said
+    text = _prompt(name).spelling(observation)
+    if not over:
+        return text
+    return f"{text}\n{GAME_OVER}" if text else GAME_OVER
 
 
 def _prompt(name: str) -> ChatPrompt:
-    """How texts of a task are spelled; of a task of one's own, as they are."""
+    """Return the spelling of a task's texts; tasks of users without one keep theirs."""
     return chat_prompt(name) if task(name).chat else ChatPrompt(role="a player", rules="")

@@ -138,15 +138,6 @@ def test_an_idle_session_is_closed_and_its_environment_with_it() -> None:
         assert posted(url, f"/state?session={name}")[0] == 404
 
 
-def test_a_player_may_think_longer_than_a_request_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of time on requests of HTTP ends where a connection becomes a session."""
-    monkeypatch.setattr("lmrl.integrations.openenv.command._Connection.seconds", 0.2)
-    with serving("maze_fo") as url, socket_of(url) as connection:
-        first = asked(connection, "reset", seed=0)
-        time.sleep(0.6)
-        assert asked(connection, "reset", seed=0) == first
-
-
 def test_a_connection_that_is_cut_frees_its_place() -> None:
     with serving("maze_fo", Limits(sessions=1)) as url:
         for _ in range(3):
@@ -245,10 +236,9 @@ def test_what_cannot_be_made_is_said_and_frees_its_place() -> None:
 
 def test_a_shared_second_speaker_is_asked_by_one_at_a_time() -> None:
     """Its sessions hold one lock."""
-    from lmrl.integrations.openenv.sessions import Session, shared_turn
+    from lmrl.integrations.openenv.sessions import Session
 
-    turn = shared_turn(True)
-    assert turn is not None and shared_turn(False) is None
+    turn = threading.Lock()
     busy = threading.Event()
     sessions = [Session(partial(lmrl.make, "twenty_questions"), "twenty_questions", turn) for _ in range(2)]
     with turn:
