@@ -163,7 +163,7 @@ class Picture:
     """How episodes of a task are drawn, in the terminal and on pages. One object is for one environment.
 
     The facts of an environment (`facts`) and of each state (`states`) are passed as JSON to ``PICTURES.get(kind)`` of
-    `script`; ``report/templates/pictures.js`` describes its interface.
+    `script`; ``play/templates/pictures.js`` describes its interface.
 
     Args:
         make: makes the environment, with the arguments that it is played with; called only by who needs it. A file may

@@ -20,7 +20,7 @@ from lmrl.play.viewer import view_data, write_view
 from lmrl.report import pages
 from lmrl.types import Episode
 from tests.helpers.browser import in_browser, opened
-from tests.study.test_page import EVIL, Page
+from tests.contrib.study.test_page import EVIL, Page
 
 
 def maze(*actions: str, start: tuple[int, int] = (7, 6), **more: Any) -> Episode:

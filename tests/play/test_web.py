@@ -31,7 +31,7 @@ from lmrl.play.seat import Seat
 from lmrl.types import Policy, Reply, Request
 from tests.helpers.browser import accessibility_faults, contrast, opened
 from tests.helpers.endpoints import Unruly, completion
-from tests.study.test_page import EVIL
+from tests.contrib.study.test_page import EVIL
 
 # -- games ------------------------------------------------------------------------------------------------------------
 

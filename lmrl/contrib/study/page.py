@@ -194,9 +194,9 @@ def _page(study: str, question: str, samples: Sequence[Sample]) -> str:
         "question": question,
         "samples": samples,
         "scale": _SCALE,
-        **scripts("study.js"),
+        **scripts("lmrl.contrib.study", "study.js"),
     }
-    return render_page("study.html.j2", words)
+    return render_page("lmrl.contrib.study", "study.html.j2", words)
 
 
 def _study_id(question: str, samples: Sequence[Sample]) -> str:
