@@ -13,10 +13,10 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from lmrl.envs import registry
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range, counted, terminated_by_exception
-from lmrl.evaluation.evaluate import default_episodes
-from lmrl.evaluation.playing import RayWorkers
-from lmrl.evaluation.results import CHOSEN, record_evaluation, tuned_settings
+from lmrl.evaluation.evaluate import RayWorkers, default_episodes
+from lmrl.evaluation.run_folder import record_evaluation
 from lmrl.evaluation.scores import ALIKE, settings_told
+from lmrl.evaluation.tuning import CHOSEN, tuned_settings
 from lmrl.models.zoo import is_zoo, own_settings
 from lmrl.players import default_folder, is_chat, is_trained, named_policy, played_task
 from lmrl.types import Policy

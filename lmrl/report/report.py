@@ -13,7 +13,7 @@ from lmrl.envs import registry
 from lmrl.errors import UserError, terminated_by_exception
 from lmrl.evaluation.aggregates import aggregates, improvements
 from lmrl.evaluation.records import DATA, FIXES, Record, read_record_curves, read_records
-from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.evaluation.scores import Score, task_scores
 from lmrl.report.order import differences, offline_rl, order
 from lmrl.report.pages import render_html, render_markdown

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from lmrl.errors import UserError
 from lmrl.evaluation.records import write_records
-from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.report.report import write_report
 from lmrl.reproduce.plan import Order, plan
 from lmrl.reproduce.processes import LMRL, Processes

@@ -16,7 +16,7 @@ from lmrl.envs.registry import policy_names
 from lmrl.errors import UserError, unknown
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.records import DATA, seed_folder
-from lmrl.evaluation.result_files import read_json
+from lmrl.evaluation.result_json import read_json
 from lmrl.evaluation.tuning import BETAS, TEMPERATURES
 from lmrl.models.checkpoints import read_checkpoint, weights_of
 from lmrl.utils.configuration import base_of, configs_folder, configuration, max_steps_of, value_at

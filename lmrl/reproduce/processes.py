@@ -12,7 +12,7 @@ from time import monotonic, time
 from typing import Any, NoReturn
 
 from lmrl.errors import without_secrets
-from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.reproduce.plan import Step
 
 __all__ = ["LMRL", "CommandFailed", "Processes"]

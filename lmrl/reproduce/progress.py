@@ -16,7 +16,7 @@ from rich.table import Table
 from lmrl.envs import registry
 from lmrl.evaluation.curves import find_metrics
 from lmrl.evaluation.records import DATA, read_records
-from lmrl.evaluation.result_files import read_json
+from lmrl.evaluation.result_json import read_json
 from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, with_interval
 from lmrl.reproduce.plan import Cell, Standing, is_done
 

@@ -13,7 +13,7 @@ from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.records import DATA
-from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.models.checkpoints import set_aside
 from lmrl.reproduce.plan import Cell, Order, Standing, Step, dataset_of, is_done, is_finished, reached, standing
 from lmrl.reproduce.processes import CommandFailed, Processes

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from lmrl.errors import UserError, in_one_line, unknown
-from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.reproduce.plan import Cell, Order
 from lmrl.reproduce.processes import LMRL, CommandFailed, Processes
 from lmrl.reproduce.schedule import Running, run_cell

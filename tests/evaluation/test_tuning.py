@@ -11,8 +11,7 @@ from lmrl.envs import registry
 from lmrl.envs.task import Task, Tuning
 from lmrl.errors import UserError
 from lmrl.evaluation import tuning
-from lmrl.evaluation.results import TUNED, tuned_settings
-from lmrl.evaluation.tuning import tune
+from lmrl.evaluation.tuning import TUNED, tune, tuned_settings
 from lmrl.modules import MC
 from lmrl.players import named_policy
 from lmrl.tokens.encoding import Window

@@ -18,7 +18,7 @@ from lmrl.cli import main
 from lmrl.envs import registry
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
-from lmrl.evaluation.result_files import read_json
+from lmrl.evaluation.result_json import read_json
 from lmrl.models import zoo
 from lmrl.models.zoo import is_zoo, zoo_policies, zoo_policy
 from lmrl.modules import load_module, load_policy

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from lmrl.data.storage import played_file, read_episodes
 from lmrl.errors import UserError
-from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.report.pages import check_page, render_page, scripts
 from lmrl.types import Episode
 from lmrl.utils.files import replacing
