@@ -23,16 +23,6 @@ from lmrl.evaluation.intervals import (
 )
 from lmrl.evaluation.scores import Score, with_spread
 
-__all__ = [
-    "ENOUGH_SEEDS",
-    "Aggregate",
-    "Improvement",
-    "SeedDifference",
-    "aggregates",
-    "improvements",
-    "seed_difference",
-]
-
 _BASE = "bc"
 
 

@@ -1,5 +1,6 @@
 """How often a partner gives the same answers as the scripted partner of a task."""
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -73,9 +74,8 @@ def partner_agreement(partner: Partner, task_name: str, size: int = 2_000, seed:
         raise UserError(f"size must be at least 2, got {size}")
     env = make(task_name)
     assert isinstance(env, DialogueEnv)
-    # Group of questions, then whether the scripted answer is yes: number of equal answers and of questions.
-    equal: dict[str, dict[bool, int]] = {}
-    asked: dict[str, dict[bool, int]] = {}
+    # Counts by group, whether the scripted answer is yes, and whether the tested partner agrees.
+    counts = Counter[tuple[str, bool, bool]]()
     endless = questions_of_tasks[task_name](seed)
     for first in range(0, size, _BATCH):
         groups = []
@@ -86,14 +86,14 @@ def partner_agreement(partner: Partner, task_name: str, size: int = 2_000, seed:
         scripted_answers = env.partner.reply(requests)
         answers = partner.reply(requests)
         for group, scripted, answer in zip(groups, scripted_answers, answers, strict=True):
-            is_yes = _yes(scripted)
-            equal.setdefault(group, {True: 0, False: 0})[is_yes] += is_yes == _yes(answer)
-            asked.setdefault(group, {True: 0, False: 0})[is_yes] += 1
+            counts[group, _yes(scripted), _yes(scripted) == _yes(answer)] += 1
     found = []
-    for group, counts in asked.items():
-        yes = (equal[group][True], counts[True])
-        no = (equal[group][False], counts[False])
-        found.append(Agreement(group, yes, no))
+    for group in dict.fromkeys(group for group, _, _ in counts):
+        yes = counts[group, True, True]
+        no = counts[group, False, True]
+        of_yes = yes + counts[group, True, False]
+        of_no = no + counts[group, False, False]
+        found.append(Agreement(group, (yes, of_yes), (no, of_no)))
     return found
 
 

@@ -22,25 +22,6 @@ from numpy.typing import NDArray
 
 from lmrl.errors import UserError
 
-__all__ = [
-    "Interval",
-    "Resampled",
-    "Sample",
-    "bootstrap_difference",
-    "bootstrap_mean",
-    "grouped",
-    "improvement",
-    "improvement_interval",
-    "interquartile_mean",
-    "percentiles",
-    "pooled_interquartile_mean",
-    "rests_on_few",
-    "stratified_interval",
-    "student_mean",
-    "welch_difference",
-    "wilson",
-]
-
 FloatArray: TypeAlias = NDArray[np.float64]
 
 _DRAWS_PER_CHUNK = 4_000_000

@@ -36,19 +36,11 @@ class EpisodeTable(NamedTuple):
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> "EpisodeTable":
         """Return the table of some episodes."""
-        # The type is given where it is created, so that a table of no episodes also has whole numbers.
-        table = cls(
-            np.empty(len(episodes), np.float64),
-            np.empty(len(episodes), np.int64),
-            np.empty(len(episodes), np.int64),
-            np.empty(len(episodes), np.int64),
-        )
-        for index, episode in enumerate(episodes):
-            table.returns[index] = episode.total_reward
-            table.lengths[index] = len(episode)
-            table.successes[index] = episode.success
-            table.illegal[index] = episode.illegal
-        return table
+        returns = np.array([episode.total_reward for episode in episodes], np.float64)
+        counts = [(len(episode), episode.success, episode.illegal) for episode in episodes]
+        # `reshape` is for a table of no episodes. The copy makes each column contiguous.
+        columns = np.array(counts, np.int64).reshape(-1, 3).T.copy()
+        return cls(returns, *columns)
 
     def means(self) -> dict[str, float]:
         """``return_mean``, ``success_rate`` and ``length_mean`` over episodes, ``illegal_rate`` over all actions."""

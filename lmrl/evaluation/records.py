@@ -34,19 +34,6 @@ from lmrl.evaluation.tuning import TUNED
 from lmrl.utils.configuration import check_config
 from lmrl.utils.files import locked, parse_json, replacing
 
-__all__ = [
-    "DATA",
-    "FIXES",
-    "Fix",
-    "Record",
-    "read_data",
-    "read_record_curves",
-    "read_records",
-    "seed_folder",
-    "seed_folders",
-    "write_records",
-]
-
 DATA = "data"
 """The name of the dataset among the algorithms; its scores are those of its own returns."""
 

@@ -32,17 +32,6 @@ from lmrl.evaluation.result_json import SCORE_KEYS, read_json, write_json
 from lmrl.types import Episode, Policy
 from lmrl.utils.files import check_may_replace, replacing, replacing_folder
 
-__all__ = [
-    "check_evaluation_folder",
-    "current_evaluations",
-    "notes_on_weights",
-    "read_scores",
-    "read_transcript",
-    "record_evaluation",
-    "transcript",
-    "write_evaluation",
-]
-
 _TABLE = "episodes.csv"
 _TRANSCRIPT = "transcript.txt"
 _PARTIAL = "episodes.partial.parquet"
@@ -212,20 +201,8 @@ def record_evaluation(
     After any exception, Ctrl-C included, the finished episodes are kept in ``episodes.partial.parquet``, in the order
     in which they ended. The message of a `UserError` names that file; for other exceptions a line on stderr does.
 
-    Args:
-        policy: the policy.
-        task: name of the task.
-        directory: where the files go; the report reads ``runs/<task>/<name>/evaluation``.
-        episodes: number of episodes.
-        seed: seed of the evaluation.
-        slots: number of environments that run in parallel.
-        name: name of the policy in tables.
-        greedy: makes the same policy at temperature 0, for the task's probe (`lmrl.envs.task.Probe`).
-        provenance: what the result was made with: decoding settings, checkpoint, dataset.
-        on_episode: called with each episode when it ends.
-        env: arguments of the environment.
-        selection: evaluate to choose settings, see `evaluate`.
-        ray: run the episodes in processes of a Ray cluster, see `evaluate`.
+    The report reads the files from a `directory` of the form ``runs/<task>/<name>/evaluation``. `greedy` makes the same
+    policy at temperature 0, for the task's probe (`lmrl.envs.task.Probe`). All other arguments are those of `evaluate`.
 
     Returns:
         The content of ``scores.json``.
@@ -242,19 +219,8 @@ def record_evaluation(
             on_episode(episode)
 
     try:
-        evaluation = evaluate(
-            policy,
-            task,
-            episodes,
-            seed,
-            slots,
-            note,
-            name=name,
-            provenance=provenance,
-            env=env,
-            selection=selection,
-            ray=ray,
-        )
+        more: dict[str, Any] = {"provenance": provenance, "env": env, "selection": selection, "ray": ray}
+        evaluation = evaluate(policy, task, episodes, seed, slots, note, name=name, **more)
         return write_evaluation(evaluation, directory, _probe(policy, greedy, task, env or {}))
     except BaseException as error:
         metadata = {"task": task, "policy": name or type(policy).__name__, "seed": seed}

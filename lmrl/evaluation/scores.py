@@ -27,17 +27,6 @@ from lmrl.evaluation.intervals import (
 )
 from lmrl.evaluation.records import DATA, Record, read_data, read_records
 
-__all__ = [
-    "ALIKE",
-    "Score",
-    "data_score",
-    "mark_few",
-    "score",
-    "settings_told",
-    "task_scores",
-    "with_spread",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Score:

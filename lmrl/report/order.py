@@ -16,8 +16,6 @@ from lmrl.evaluation.scores import Score
 from lmrl.report.tables import Table, named, play, scored, without_empty
 from lmrl.report.wording import FEW, MINUS, NO_SPREAD, UNKNOWN, label, number, ordered, with_interval
 
-__all__ = ["differences", "offline_rl", "order", "side_by_side"]
-
 _BC = "bc"
 _FILTERED = "filtered_bc"
 _OFFLINE_RL = ("mc", "ilql")

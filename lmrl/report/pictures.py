@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lmrl.envs import registry
@@ -16,19 +15,16 @@ from lmrl.evaluation.aggregates import improvements
 from lmrl.evaluation.curves import Curve, Curves, values_at
 from lmrl.evaluation.records import Record
 from lmrl.evaluation.scores import Score
-from lmrl.report.plots import STYLE, Bar, plot_improvements, plot_lengths, plot_returns_beside_data, plot_scores
+from lmrl.report.plots import (
+    STYLE,
+    Bar,
+    grid_of_panels,
+    plot_improvements,
+    plot_lengths,
+    plot_returns_beside_data,
+    plot_scores,
+)
 from lmrl.report.wording import colour, label, ordered
-
-__all__ = [
-    "draw",
-    "draw_curves",
-    "draw_probes",
-    "draw_scores",
-    "plot_excess",
-    "plot_losses",
-    "plot_probes",
-    "plot_returns",
-]
 
 _STEPS = "optimizer step"
 _EXCESS = "val/bc/excess"
@@ -47,17 +43,6 @@ MINUTES = Along("time/train_seconds", "minutes of training", 1 / 60)
 EPISODES = Along("rollout/episodes", "episodes drawn")
 
 
-def _panels(count: int, most: int, width: float, height: float, more: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a number of panels of that size, in rows of limited length, and its axes."""
-    columns = min(most, count)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(width * columns, height * rows + more), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axis in axes[count:]:
-        axis.set_axis_off()
-    return figure, axes
-
-
 def plot_returns(panels: Mapping[str, Mapping[str, Sequence[Curves]]], path: Path, along: Along | None = None) -> None:
     """Draw a panel per task: the return in interactive evaluation, mean over the seeds and the range of them.
 
@@ -67,8 +52,8 @@ def plot_returns(panels: Mapping[str, Mapping[str, Sequence[Curves]]], path: Pat
         along: the horizontal axis; runs that did not log it are left out. None: optimizer steps.
     """
     with matplotlib.style.context(STYLE):
-        figure, axes = _panels(len(panels), 2, 5.6, 3.0, 0.5)
-        for axis, (task, runs) in zip(axes, panels.items(), strict=False):
+        figure, axes = grid_of_panels(len(panels), 2, 5.6, 3.0, 0.5)
+        for axis, (task, runs) in zip(axes, panels.items(), strict=True):
             drawn = 0
             for name, seeds in runs.items():
                 drawn += _return_curve(axis, name, seeds, along)
@@ -84,8 +69,8 @@ def plot_excess(panels: Mapping[str, Sequence[Curves]], path: Path) -> None:
         path: where the picture goes.
     """
     with matplotlib.style.context(STYLE):
-        figure, axes = _panels(len(panels), 3, 4.2, 2.4, 0.2)
-        for axis, (task, seeds) in zip(axes, panels.items(), strict=False):
+        figure, axes = grid_of_panels(len(panels), 3, 4.2, 2.4, 0.2)
+        for axis, (task, seeds) in zip(axes, panels.items(), strict=True):
             for curves in seeds:  # a line per seed
                 axis.plot(*curves[_EXCESS], color=colour("bc"), marker="o", markersize=3, linewidth=1.4)
             axis.set_title(task)
@@ -105,8 +90,8 @@ def plot_losses(runs: Mapping[str, Curves], path: Path, columns: int = 3) -> Non
         columns: how many charts stand side by side.
     """
     with matplotlib.style.context(STYLE):
-        figure, axes = _panels(len(runs), columns, 4.2, 3.1, 0.2)
-        for axis, (name, curves) in zip(axes, runs.items(), strict=False):
+        figure, axes = grid_of_panels(len(runs), columns, 4.2, 3.1, 0.2)
+        for axis, (name, curves) in zip(axes, runs.items(), strict=True):
             _loss_panel(axis, name, curves)
         figure.savefig(path, dpi=110)
 
@@ -121,23 +106,18 @@ def plot_probes(plot: ProbePlot, probes: Mapping[str, Any], path: Path, title: s
         title: above the whole picture.
     """
     with matplotlib.style.context(STYLE):
-        figure, axes = _panels(len(probes), 2, *plot.size(next(iter(probes.values()))), 0.4 if title else 0.0)
+        figure, axes = grid_of_panels(len(probes), 2, *plot.size(next(iter(probes.values()))), 0.4 if title else 0.0)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color="#111111")
-        for axis, (name, probe) in zip(axes, probes.items(), strict=False):
+        for axis, (name, probe) in zip(axes, probes.items(), strict=True):
             plot.draw(axis, label(name), probe)
         figure.savefig(path)
 
 
 def _return_curve(axis: Axes, name: str, seeds: Sequence[Curves], along: Along | None) -> int:
     """Draw the mean return over the seeds and their range; return the number of lines, 0 or 1."""
-    curves = []
-    along_curves = []
-    for run in seeds:
-        returns = _returns(run)
-        if returns is not None and (along is None or along.column in run):
-            curves.append(returns)
-            along_curves.append(None if along is None else run[along.column])
+    runs = [run for run in seeds if along is None or along.column in run]
+    curves = [curve for curve in map(_returns, runs) if curve is not None]
     # The seeds are compared at the steps that all of them were evaluated at.
     common = sorted(set.intersection(*(set(curve.steps) for curve in curves))) if curves else []
     if not common:
@@ -148,22 +128,13 @@ def _return_curve(axis: Axes, name: str, seeds: Sequence[Curves], along: Along |
         by_seed.append([at_step[step] for step in common])
     positions: Sequence[float] = common
     if along is not None:
-        means = np.mean([values_at(curve, common) for curve in along_curves if curve is not None], axis=0)
-        positions = means * along.scale
+        positions = np.mean([values_at(run[along.column], common) for run in runs], axis=0) * along.scale
     values = np.array(by_seed)
-    axis.plot(
-        positions,
-        values.mean(axis=0),
-        color=colour(name),
-        marker="o",
-        markersize=3,
-        linewidth=1.4,
-        label=label(name),
-    )
+    shade = colour(name)
+    means = values.mean(axis=0)
+    axis.plot(positions, means, color=shade, marker="o", markersize=3, linewidth=1.4, label=label(name))
     if len(curves) > 1:
-        least = values.min(axis=0)
-        most = values.max(axis=0)
-        axis.fill_between(positions, least, most, color=colour(name), alpha=0.18, linewidth=0)
+        axis.fill_between(positions, values.min(axis=0), values.max(axis=0), color=shade, alpha=0.18, linewidth=0)
     return 1
 
 

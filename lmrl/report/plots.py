@@ -17,8 +17,6 @@ from lmrl.evaluation.records import DATA
 from lmrl.evaluation.scores import Score
 from lmrl.report.wording import colour, label, number, ordered, with_interval
 
-__all__ = ["STYLE", "Bar", "plot_improvements", "plot_lengths", "plot_returns_beside_data", "plot_scores"]
-
 STYLE = {
     "font.family": "sans-serif",
     "font.size": 9.5,
@@ -55,6 +53,25 @@ class Bar(NamedTuple):
     """Over training seeds."""
     tuned: float | None = None
     """Score with the settings that were chosen."""
+
+
+def grid_of_panels(count: int, most: int, width: float, height: float, more: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a number of panels, and their axes. Call it with the style `STYLE`.
+
+    Args:
+        count: number of panels.
+        most: number of panels in a row, at most.
+        width: width of a panel.
+        height: height of a panel.
+        more: height of the figure that is not for panels.
+    """
+    columns = min(most, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows + more), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes[count:]:  # the last row may have room for more
+        axis.set_axis_off()
+    return figure, axes[:count]
 
 
 def plot_scores(panels: Mapping[str, Sequence[Bar]], path: Path) -> None:
@@ -146,8 +163,9 @@ def _ours(bar: Bar) -> str:
 
 def plot_improvements(panels: Mapping[str, Sequence[Improvement]], path: Path) -> None:
     """Draw a panel per task: the probability that an episode of a method returns more than one of BC."""
-    figure, axes = _grid(len(panels), 0.3 * max(map(len, panels.values())) + 0.9)
+    height = 0.3 * max(map(len, panels.values())) + 0.9
     with matplotlib.style.context(STYLE):
+        figure, axes = grid_of_panels(len(panels), 2, 5.4, height, 0.7)
         for axis, (task, methods) in zip(axes, panels.items(), strict=True):
             axis.axvline(0.5, color="#AAAAAA", linewidth=1, zorder=0)
             labels = []
@@ -168,8 +186,8 @@ def plot_improvements(panels: Mapping[str, Sequence[Improvement]], path: Path) -
 
 def plot_returns_beside_data(panels: Mapping[str, Mapping[str, Score]], path: Path) -> None:
     """Draw a panel per task: the distribution function of returns, in the data and for each policy."""
-    figure, axes = _grid(len(panels), 2.6)
     with matplotlib.style.context(STYLE):
+        figure, axes = grid_of_panels(len(panels), 2, 5.4, 2.6, 0.7)
         for axis, (task, players) in zip(axes, panels.items(), strict=True):
             for name in ordered(players):
                 _share_curve(axis, players[name])
@@ -202,17 +220,6 @@ def plot_lengths(panels: Mapping[str, Mapping[str, Score]], path: Path) -> None:
         axes[-1][0].set_xlabel("turns per episode: mean, 10 % to 90 %")
         axes[-1][1].set_xlabel("illegal actions, %")
         figure.savefig(path, dpi=120)
-
-
-def _grid(count: int, height: float) -> tuple[Figure, list[Axes]]:
-    columns = min(2, count)
-    rows = -(-count // columns)
-    with matplotlib.style.context(STYLE):
-        figure = Figure(figsize=(5.4 * columns, height * rows + 0.7), layout="constrained")
-        axes = [*figure.subplots(rows, columns, squeeze=False).flat]
-    for axis in axes[count:]:
-        axis.set_axis_off()
-    return figure, axes[:count]
 
 
 def _share_curve(axis: Axes, score: Score) -> None:

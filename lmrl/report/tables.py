@@ -1,6 +1,6 @@
 """Tables and sentences of the report, on each task and over all tasks, without markup."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -29,20 +29,6 @@ from lmrl.report.wording import (
     with_interval,
 )
 from lmrl.utils.configuration import value_at
-
-__all__ = [
-    "Table",
-    "columns",
-    "commands",
-    "follows",
-    "footnotes",
-    "named",
-    "overview",
-    "play",
-    "scored",
-    "task_words",
-    "without_empty",
-]
 
 
 def commands(result: Record) -> str:
@@ -331,12 +317,13 @@ def overview(scores: Mapping[str, Mapping[str, Score]], algorithms: Sequence[str
     # GPT-4, the last of the paper's columns, is shown even where it was not evaluated here.
     with_published = list(dict.fromkeys([*shown, ALGORITHMS[-1]]))
     published = any(registry.task(task).scores.raw for task in scores)
+    scaled = {task: policies for task, policies in scores.items() if registry.task(task).own_scale is not None}
     return {
-        "table": _table(scores, with_published),
+        "table": without_empty(_by_task(scores, with_published, _as_trained_and_tuned, _published_if_any)),
         "table_words": _table_words(list(scores)),
         "others": f"In the tables of the tasks: {', '.join(map(label, others))}." if others else "",
-        "own": _own(scores, shown),
-        "raw": _raw(scores, shown),
+        "own": without_empty(_by_task(scaled, shown, _on_own_scale)),
+        "raw": _by_task(scores, shown, _mean_return, _published_return),
         "raw_words": "Mean undiscounted returns" + (", ours / those of the paper's Table 4." if published else "."),
         "aggregates": _aggregates(aggregates(scores, methods)),
         "constants": _scale_constants(scores),
@@ -359,56 +346,44 @@ def _table_words(tasks: Sequence[str]) -> str:
     return " ".join(words)
 
 
-def _table(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Table:
-    """Return normalised scores: ours as trained, ours with chosen settings / the published one."""
+def _by_task(
+    scores: Mapping[str, Mapping[str, Score]],
+    names: Sequence[str],
+    cell: Callable[[Score], str],
+    published: Callable[[str, Scores], str] | None = None,
+) -> Table:
+    """Return a table with a row for each task and a column for each policy: ours / the published number."""
     rows = []
     for task, policies in scores.items():
-        published = registry.task(task).scores
         cells = [task]
         for name in names:
-            cell = UNKNOWN
+            ours = UNKNOWN
             if name in policies:
-                ours = policies[name]
-                tuned = "" if ours.tuned is None else f", {number(ours.tuned.normalized)}"
-                cell = f"{number(ours.normalized)}{tuned}{_mark_of_fixes(ours)}"
-            if name in published.normalized:
-                cell += f" / {_published_score(name, published)}"
-            cells.append(cell)
-        rows.append(cells)
-    return without_empty(Table(("task", *map(label, names)), rows))
-
-
-def _own(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Table:
-    """Return scores on the tasks' own scales, with chosen settings."""
-    rows = []
-    for task, policies in scores.items():
-        if registry.task(task).own_scale is None:
-            continue
-        cells = [task]
-        for name in names:
-            cell = UNKNOWN
-            if name in policies:
-                cell = number(policies[name].chosen.own) + _mark_of_fixes(policies[name])
-            cells.append(cell)
-        rows.append(cells)
-    return without_empty(Table(("task", *map(label, names)), rows))
-
-
-def _raw(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Table:
-    """Return mean returns: ours / the published one."""
-    rows = []
-    for task, policies in scores.items():
-        printed = registry.task(task).scores.raw
-        cells = [task]
-        for name in names:
-            cell = UNKNOWN
-            if name in policies:
-                cell = number(policies[name].return_mean, 2) + _mark_of_fixes(policies[name])
-            if name in printed:
-                cell += f" / {number(printed[name], 2)}"
-            cells.append(cell)
+                ours = cell(policies[name]) + _mark_of_fixes(policies[name])
+            theirs = "" if published is None else published(name, registry.task(task).scores)
+            cells.append(f"{ours} / {theirs}" if theirs else ours)
         rows.append(cells)
     return Table(("task", *map(label, names)), rows)
+
+
+def _as_trained_and_tuned(ours: Score) -> str:
+    return number(ours.normalized) + ("" if ours.tuned is None else f", {number(ours.tuned.normalized)}")
+
+
+def _on_own_scale(ours: Score) -> str:
+    return number(ours.chosen.own)
+
+
+def _mean_return(ours: Score) -> str:
+    return number(ours.return_mean, 2)
+
+
+def _published_if_any(name: str, published: Scores) -> str:
+    return _published_score(name, published) if name in published.normalized else ""
+
+
+def _published_return(name: str, published: Scores) -> str:
+    return number(published.raw[name], 2) if name in published.raw else ""
 
 
 def _aggregates(found: Sequence[Aggregate]) -> Table:

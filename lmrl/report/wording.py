@@ -2,23 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "BEFORE",
-    "FEW",
-    "MINUS",
-    "NO_SPREAD",
-    "UNKNOWN",
-    "colour",
-    "count",
-    "duration",
-    "is_known",
-    "label",
-    "number",
-    "ordered",
-    "percent",
-    "with_interval",
-]
-
 # Name to label and colour, from the weakest to the best informed policy. Methods of the benchmark have the palette of
 # Okabe and Ito, which is distinct for all common kinds of colour vision; the others have colours between.
 _PLAYERS: dict[str, tuple[str, str]] = {
