@@ -76,11 +76,12 @@ def aggregates(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) 
     for name in names:
         if all(name in scaled for scaled in by_task):
             complete[name] = [scaled[name] for scaled in by_task]
-    found = []
+    rows = []
+    # BC is compared with nothing, and without BC nothing is compared.
     for name, chosen in complete.items():
         bases = [] if name == _BASE else complete.get(_BASE, [])
-        found.append(_aggregate(name, chosen, bases))
-    return found
+        rows.append(_aggregate(name, chosen, bases))
+    return rows
 
 
 def _aggregate(name: str, scores: Sequence[Score], bases: Sequence[Score]) -> Aggregate:
@@ -138,21 +139,22 @@ def improvements(scores: Mapping[str, Score], names: Sequence[str], base: str = 
     pairs of seeds count. Intervals are over episodes: the same training runs in other games. They say nothing about
     other training runs.
     """
-    found = []
+    rows = []
     for name in names:
         if name not in scores or base not in scores or name == base:
             continue
         ours = scores[name].chosen
         theirs = scores[base].chosen
         runs = range(len(ours.returns))
+        # Runs of the same seed share data and initial weights, which makes their difference less noisy.
         if ours.seeds == theirs.seeds:
             pairs = list(zip(runs, runs, strict=True))
         else:
             pairs = list(product(runs, range(len(theirs.returns))))
         probability = improvement(ours.samples, theirs.samples, pairs)
         interval = improvement_interval(ours.samples, theirs.samples, pairs)
-        found.append(Improvement(name, probability, interval))
-    return found
+        rows.append(Improvement(name, probability, interval))
+    return rows
 
 
 class SeedDifference(NamedTuple):
@@ -185,5 +187,6 @@ def seed_difference(ours: Score, base: Score) -> SeedDifference | None:
         differences = [our_scores[seed] - base_scores[seed] for seed in common]
         mean = float(np.mean(differences))
         return SeedDifference(mean, with_spread(student_mean(differences)), len(common))
+    # Welch's interval does not assume that both methods vary equally between seeds.
     mean = float(np.mean(ours.by_seed) - np.mean(base.by_seed))
     return SeedDifference(mean, with_spread(welch_difference(ours.by_seed, base.by_seed)), 0)

@@ -1,4 +1,4 @@
-"""How often a partner gives the same answers as the scripted partner of a task."""
+"""Agreement of a partner with the scripted partner of a task, on questions that are answered by yes or no."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -35,12 +35,12 @@ class Agreement:
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, JSON-like, with a 95 % Wilson interval of the share."""
         same = self.yes[0] + self.no[0]
-        asked = self.yes[1] + self.no[1]
+        questions = self.yes[1] + self.no[1]
         return {
             "group": self.group,
-            "questions": asked,
+            "questions": questions,
             "agreement": self.share,
-            "agreement_ci": list(wilson(same, asked)),
+            "agreement_ci": list(wilson(same, questions)),
             "agreement_on_yes": self.yes[0] / max(1, self.yes[1]),
             "agreement_on_no": self.no[0] / max(1, self.no[1]),
         }
@@ -72,6 +72,7 @@ def partner_agreement(partner: Partner, task_name: str, size: int = 2_000, seed:
         )
     if size < 2:
         raise UserError(f"size must be at least 2, got {size}")
+    # The task's own partner is the scripted one.
     env = make(task_name)
     assert isinstance(env, DialogueEnv)
     # Counts by group, whether the scripted answer is yes, and whether the tested partner agrees.
@@ -83,18 +84,19 @@ def partner_agreement(partner: Partner, task_name: str, size: int = 2_000, seed:
         for group, request in islice(endless, min(_BATCH, size - first)):
             groups.append(group)
             requests.append(request)
+        # In batches, as a language model answers many questions at once much faster.
         scripted_answers = env.partner.reply(requests)
         answers = partner.reply(requests)
         for group, scripted, answer in zip(groups, scripted_answers, answers, strict=True):
             counts[group, _yes(scripted), _yes(scripted) == _yes(answer)] += 1
-    found = []
+    agreements = []
     for group in dict.fromkeys(group for group, _, _ in counts):
         yes = counts[group, True, True]
         no = counts[group, False, True]
         of_yes = yes + counts[group, True, False]
         of_no = no + counts[group, False, False]
-        found.append(Agreement(group, (yes, of_yes), (no, of_no)))
-    return found
+        agreements.append(Agreement(group, (yes, of_yes), (no, of_no)))
+    return agreements
 
 
 def _yes(text: str) -> bool:

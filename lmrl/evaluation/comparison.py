@@ -86,27 +86,29 @@ class Comparison(NamedTuple):
         return "higher" if low > 0 else "lower" if high < 0 else "not told apart"
 
 
-def read_played(place: Path) -> Played:
+def read_played(path: Path) -> Played:
     """Read an evaluation.
 
     Args:
-        place: the folder that `lmrl evaluate` wrote, its ``scores.json``, or a run folder with ``evaluation`` in it.
+        path: the folder that `lmrl evaluate` wrote, its ``scores.json``, or a run folder with ``evaluation`` in it.
 
     Raises:
         UserError: there is no evaluation, or one of its files is missing or broken.
     """
-    folder = place.parent if place.name == _SCORES else place
+    # The three ways to name an evaluation all lead to its folder.
+    folder = path.parent if path.name == _SCORES else path
     if not (folder / _SCORES).is_file() and (folder / "evaluation" / _SCORES).is_file():
         folder = folder / "evaluation"
     scores = read_json(folder / _SCORES)
     if not scores:
         if has_run(folder):
-            there = folder / "evaluation" / _SCORES
-            raise UserError(f"there is no {there}; make it with: lmrl evaluate --policy {folder}")
+            expected = folder / "evaluation" / _SCORES
+            raise UserError(f"there is no {expected}; make it with: lmrl evaluate --policy {folder}")
         raise UserError(f"there is no {folder / _SCORES}; make one with: lmrl evaluate --policy POLICY --out FOLDER")
     missing = ", ".join(key for key in SCORE_KEYS if key not in scores)
     if missing:
         raise UserError(f"{folder / _SCORES}: lacks {missing}")
+    # Both files are written at once, so different numbers mean that one of them was replaced.
     table = read_table(folder / "episodes.csv")
     if len(table.returns) != scores["episodes"]:
         count = len(table.returns)
@@ -156,6 +158,7 @@ def _compare(ours: Played, base: Played) -> Comparison:
     else:
         ours_sample = Sample(our_returns.tolist(), ours.starts)
         base_sample = Sample(base_returns.tolist(), base.starts)
+        # Different games: the two evaluations are independent samples, and each game meets every game of the other.
         interval = stratified_interval([ours_sample, base_sample], _gap)
         chance = improvement([ours_sample], [base_sample], [(0, 0)])
         chances = improvement_interval([ours_sample], [base_sample], [(0, 0)])

@@ -41,11 +41,11 @@ def read_curves(path: Path) -> Curves:
         UserError: a cell is no number; the message names the file, the line and the column.
     """
     curves: Curves = {}
-    for where, row in _rows(path):
-        step = _number(row["step"], f"{where}, column 'step'") if row.get("step") else None
+    for where, cells in _rows(path):
+        step = _number(cells["step"], f"{where}, column 'step'") if cells.get("step") else None
         if step is None:
             continue
-        for name, cell in row.items():
+        for name, cell in cells.items():
             value = _number(cell, f"{where}, column {name!r}") if cell else None
             if name not in ("step", "epoch") and value is not None:
                 curve = curves.setdefault(name, Curve([], []))

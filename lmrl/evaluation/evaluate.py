@@ -90,7 +90,7 @@ class Evaluation:
         task = registry.task(self.task)
         published = task.scores
         # An environment with other settings is another game, which the task's own scale does not measure.
-        own = None if self.provenance.get("env") else task.own_scale
+        own_scale = None if self.provenance.get("env") else task.own_scale
         table = EpisodeTable.of(self.episodes)
         returns = table.returns.tolist()
         means = table.means()
@@ -104,8 +104,8 @@ class Evaluation:
             "return_ci": list(interval),
             "normalized": normalize(means["return_mean"], published),
             "normalized_ci": [normalize(end, published) for end in interval],
-            "own": None if own is None else normalize(means["return_mean"], own),
-            "own_ci": None if own is None else [normalize(end, own) for end in interval],
+            "own": None if own_scale is None else normalize(means["return_mean"], own_scale),
+            "own_ci": None if own_scale is None else [normalize(end, own_scale) for end in interval],
             "success_rate": means["success_rate"],
             "success_ci": list(wilson(int(table.successes.sum()), len(self.episodes))),
             "length_mean": means["length_mean"],
@@ -169,6 +169,7 @@ def evaluate(
             negative seed; with `ray` also a policy that other processes cannot make, `together`, and as
             `lmrl.utils.cluster.Workers`.
     """
+    # A name is resolved here and, for a cluster, once more in each worker.
     if isinstance(policy, str | PathLike):
         path = fspath(policy)
         task = played_task(task, path).name
@@ -298,7 +299,7 @@ def _run_on_workers(
                 "make more pieces",
                 stacklevel=3,
             )
-        for piece in workers.map(pieces):
+        for piece in workers.map(pieces):  # in the order of the pieces
             episodes += piece
             for episode in piece:
                 if on_episode is not None:
@@ -331,6 +332,7 @@ def _versions() -> dict[str, str]:
 def _warnings(returns: list[float], published: Scores) -> list[str]:
     if not published.any_scale:
         return ["the task has no published constants: there is no normalised score, its place has the mean return"]
+    # A mean outside of the published range shows that the task differs from the published one.
     mean = float(np.mean(returns))
     low = published.minimum
     high = published.maximum

@@ -30,7 +30,7 @@ _TEXTS, _NUMBERS, _PAIRS = _LISTS
 
 @dataclass(frozen=True)
 class _Object:
-    """What a JSON object must hold. Keys that are named nowhere may have any value."""
+    """The kinds of values in a JSON object. Keys that are named nowhere may have any value."""
 
     kinds: Mapping[str, "Kind"] = field(default_factory=dict)
     """Key to the kind of its value."""

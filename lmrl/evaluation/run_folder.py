@@ -71,6 +71,7 @@ def check_evaluation_folder(directory: Path | str) -> None:
     """
     directory = Path(directory)
     scores = directory / "scores.json"
+    # Without scores of ours, only a rest of an interrupted evaluation may be replaced.
     has_scores = scores.is_file() and {"task", "episodes", "return_mean"} <= read_json(scores).keys()
     check_may_replace(directory, _EVALUATION if has_scores else (_PARTIAL,), "evaluation")
 
@@ -141,6 +142,7 @@ def notes_on_weights(runs: Path, task: str) -> list[str]:
             unknown.append(run.name)
     if unknown:
         lines.append(f"{task}: scores of {', '.join(unknown)} do not say which weights played")
+    # Weights without scores: trained, or trained again and its evaluation deleted.
     not_evaluated = []
     for run in sorted(runs.joinpath(task).glob("[!.]*")):
         if _weights(run) and not (run / "evaluation" / "scores.json").is_file():
@@ -273,7 +275,7 @@ def _probe(policy: Policy, greedy: Callable[[], Policy] | None, task: str, argum
     probe = registry.probe(task)
     if greedy is None or probe is None:
         return None
-    asked = greedy()
+    greedy_policy = greedy()
     # A training that runs at the same time may have replaced the weights since the policy was loaded.
-    same = getattr(asked, "weights", None) == getattr(policy, "weights", None)
-    return probe.run(asked, task, arguments) if same else None
+    same = getattr(greedy_policy, "weights", None) == getattr(policy, "weights", None)
+    return probe.run(greedy_policy, task, arguments) if same else None

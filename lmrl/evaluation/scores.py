@@ -104,6 +104,7 @@ class Score:
 def score(task: str, name: str, results: Mapping[int, Record]) -> Score:
     """Score a method from its results, by training seed; with `Score.tuned` if all of them were tuned."""
     as_trained = _score(task, name, results)
+    # A mean over seeds of which only some are tuned would mix two kinds of runs.
     tuned = {}
     for seed, record in results.items():
         if record.tuned is not None:
@@ -113,7 +114,7 @@ def score(task: str, name: str, results: Mapping[int, Record]) -> Score:
 
 def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
     published = registry.task(task).scores
-    own = registry.task(task).own_scale
+    own_scale = registry.task(task).own_scale
 
     # Collect the results seed by seed, in one pass over the records.
     returns: list[list[float]] = []
@@ -131,7 +132,7 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
     excesses = []
     for _, run in sorted(results.items()):
         if run.scores.get("own") is None:  # the environment had other settings than those of the own scale
-            own = None
+            own_scale = None
         returns.append(run.episodes.returns.tolist())
         lengths += run.episodes.lengths.tolist()
         won += int(run.episodes.successes.sum())
@@ -147,8 +148,8 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
         excesses.append(None if excess is None else excess.values[-1])
     for values in returns:
         by_seed.append(normalize(mean(values), published))
-        if own is not None:
-            own_by_seed.append(normalize(mean(values), own))
+        if own_scale is not None:
+            own_by_seed.append(normalize(mean(values), own_scale))
 
     fixed = starts.pop() if len(starts) == 1 else 0
     samples = [Sample(values, fixed) for values in returns]
@@ -159,6 +160,9 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
     else:
         over_episodes = stratified_interval(samples, partial(_mean_on, scale=published))
         return_over_episodes = stratified_interval(samples, _mean_of_means)
+    own_over_episodes = None
+    if own_scale is not None:
+        own_over_episodes = stratified_interval(samples, partial(_mean_on, scale=own_scale))
     count = len(lengths)
     return Score(
         task,
@@ -185,7 +189,7 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
         by_seed=tuple(by_seed),
         starts=fixed,
         own=mean(own_by_seed) if own_by_seed else None,
-        own_over_episodes=None if own is None else stratified_interval(samples, partial(_mean_on, scale=own)),
+        own_over_episodes=own_over_episodes,
         own_by_seed=tuple(own_by_seed),
         excess=_mean(excesses),
         settings=tuple(settings) if any(settings) else (),
@@ -223,7 +227,7 @@ def task_scores(place: Path, task: str, records: Mapping[str, Mapping[int, Recor
 
 
 _NOTICEABLE = 0.5
-"""An interval that rests on few games is marked if one game can move the normalised score by so many points."""
+"""An interval that rests on few games is marked if one game can move the normalised score by this many points."""
 
 
 def mark_few(task: str, scores: Mapping[str, Score]) -> dict[str, Score]:
@@ -286,12 +290,12 @@ def data_score(runs: Path, task: str) -> Score | None:
     quantiles = record["returns"]
     published = registry.task(task).scores
     middle = normalize(float(interquartile_mean(quantiles)), published)
-    own = registry.task(task).own_scale
+    own_scale = registry.task(task).own_scale
     own_mean = own_interval = None
-    if own is not None:
+    if own_scale is not None:
         low, high = scores["return_ci"]
-        own_mean = normalize(scores["return_mean"], own)
-        own_interval = Interval(normalize(low, own), normalize(high, own))
+        own_mean = normalize(scores["return_mean"], own_scale)
+        own_interval = Interval(normalize(low, own_scale), normalize(high, own_scale))
     return Score(
         task,
         DATA,

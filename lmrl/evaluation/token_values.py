@@ -82,6 +82,7 @@ def _numbers(module: LanguageModule, batch: TokenBatch, end: int | None) -> tupl
         low, high = module.return_range
         q = low + (high - low) * ratio
     else:
+        # A policy without values: V and Q stay unknown.
         p = logits.masked_fill(invalid, -torch.inf).softmax(-1)
     here = batch.state, batch.token
     if q is None:

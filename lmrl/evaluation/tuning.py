@@ -83,19 +83,20 @@ def tune(
             check_range(interval, **{f"{name} {value}": value})
     task = registry.task(played_task(None, str(run)).name)
     trained = named_policy(str(run), task, env)
-    own = trained.beta if isinstance(trained, ValueGuidedPolicy) else None
+    trained_beta = trained.beta if isinstance(trained, ValueGuidedPolicy) else None
     ways_to_sample: list[dict[str, Any]] = [{"temperature": value} for value in temperatures]
     for top_p in task.tuning.top_ps if top_ps is None else top_ps:
         if top_p < 1:
             ways_to_sample.append({"temperature": 1.0, "top_p": top_p})
     # A run without values has no beta to choose.
-    tried_betas: Sequence[float | None] = (None,) if own is None else betas or sorted({*BETAS, own})
+    tried_betas: Sequence[float | None] = (None,) if trained_beta is None else betas or sorted({*BETAS, trained_beta})
     placed = {} if device is None else {"device": device}
     tried = []
     for sampling, beta in product(ways_to_sample, tried_betas):
         settings = sampling if beta is None else sampling | {"beta": beta}
         player = named_policy(str(run), task, env, **settings | placed)
         scores = evaluate(player, task.name, episodes, seed, slots=slots, env=env, selection=True).scores()
+        # The same seed for each pair, so that all pairs play the same games.
         low, high = scores["return_ci"]
         tried.append(Tried(settings, float(scores["return_mean"]), (float(low), float(high))))
         if on_tried is not None:

@@ -39,6 +39,7 @@ def order(task: str, scores: Mapping[str, Score]) -> Table:
         task: name of the task.
         scores: method to score.
     """
+    # By raw returns: not every task has a scale on which scores are normalised.
     names = sorted(_trained(task, scores), key=lambda name: -scores[name].chosen.return_mean)
     beats = "beats the next, episodes [95 %]"
     heads = ("player", "play", "normalised [95 %, episodes]", beats, f"{MINUS} the next [95 %, seeds]", "runs")

@@ -28,6 +28,7 @@ from lmrl.report.wording import colour, label, ordered
 
 _STEPS = "optimizer step"
 _EXCESS = "val/bc/excess"
+# The palette of Okabe and Ito, distinct for all common kinds of colour vision.
 _TERMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -71,11 +72,12 @@ def plot_excess(panels: Mapping[str, Sequence[Curves]], path: Path) -> None:
     with matplotlib.style.context(STYLE):
         figure, axes = grid_of_panels(len(panels), 3, 4.2, 2.4, 0.2)
         for axis, (task, seeds) in zip(axes, panels.items(), strict=True):
-            for curves in seeds:  # a line per seed
+            for curves in seeds:
                 axis.plot(*curves[_EXCESS], color=colour("bc"), marker="o", markersize=3, linewidth=1.4)
             axis.set_title(task)
             axis.set_xlabel(_STEPS)
             axis.set_ylabel("nats per action")
+            # No clone can be below the entropy of the recorded policy, which is at 0.
             axis.set_ylim(bottom=0)
             axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
         figure.savefig(path)
@@ -122,10 +124,11 @@ def _return_curve(axis: Axes, name: str, seeds: Sequence[Curves], along: Along |
     common = sorted(set.intersection(*(set(curve.steps) for curve in curves))) if curves else []
     if not common:
         return 0
-    by_seed = []  # for each seed its returns at the common steps
+    by_seed = []  # (seeds, common steps)
     for curve in curves:
         at_step = dict(zip(*curve, strict=True))
         by_seed.append([at_step[step] for step in common])
+    # On another axis than steps, a point stands at the mean over the seeds, as its return does.
     positions: Sequence[float] = common
     if along is not None:
         positions = np.mean([values_at(run[along.column], common) for run in runs], axis=0) * along.scale
@@ -157,10 +160,10 @@ def _loss_panel(axis: Axes, name: str, curves: Curves) -> None:
         if column in curves:
             axis.plot(*_smoothed(curves[column]), color="#222222", linewidth=1.6, linestyle=dashes, label=words)
             terms.append(column)
+    # Values that differ by more than a factor of 30 get a logarithmic scale.
     if terms:
-        low = min(min(curves[column].values) for column in terms)
-        high = max(max(curves[column].values) for column in terms)
-        if low > 0 and high > 30 * low:
+        values = np.concatenate([curves[column].values for column in terms])
+        if values.min() > 0 and values.max() > 30 * values.min():
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter("{x:g}")
     _frame(axis, f"{label(name)}: training loss", "loss (mean per action token)", len(terms))
@@ -213,7 +216,7 @@ def _frame(axis: Axes, title: str, unit: str, drawn: int, over: str = _STEPS) ->
 
 
 def draw(
-    found: Mapping[str, Mapping[str, Mapping[int, Record]]],
+    results: Mapping[str, Mapping[str, Mapping[int, Record]]],
     curves: Mapping[str, Mapping[str, Mapping[int, Curves]]],
     scores: Mapping[str, Mapping[str, Score]],
     out: Path,
@@ -221,12 +224,12 @@ def draw(
     """Draw all pictures for which there are data, and return their paths.
 
     Args:
-        found: task to policy to training seed to record.
+        results: task to policy to training seed to record.
         curves: task to policy to training seed to learning curves.
         scores: task to policy to score, the dataset among the policies.
         out: folder for the pictures.
     """
-    return [*_draw_scores(scores, out), *draw_curves(curves, out), *draw_probes(found, out)]
+    return [*_draw_scores(scores, out), *draw_curves(curves, out), *draw_probes(results, out)]
 
 
 def draw_scores(scores: Mapping[str, Mapping[str, Score]], path: Path) -> bool:
@@ -308,23 +311,24 @@ def draw_curves(curves: Mapping[str, Mapping[str, Mapping[int, Curves]]], out: P
         plot_excess(excess, out / "excess.png")
         yield out / "excess.png"
 
+    # The terms of a loss are drawn for one seed, so that the lines of a chart can be told from each other.
     for task, runs in trained.items():
         first_seeds = {algorithm: seeds[0] for algorithm, seeds in runs.items()}
         plot_losses(first_seeds, out / f"losses_{task}.png")
         yield out / f"losses_{task}.png"
 
 
-def draw_probes(found: Mapping[str, Mapping[str, Mapping[int, Record]]], out: Path) -> Iterator[Path]:
+def draw_probes(results: Mapping[str, Mapping[str, Mapping[int, Record]]], out: Path) -> Iterator[Path]:
     """Draw what the probe of each task found, for the first training seed of each policy.
 
     Args:
-        found: task to policy to training seed to record.
+        results: task to policy to training seed to record.
         out: folder for the pictures.
 
     Yields:
         The path of each picture, when it is drawn.
     """
-    for task, policies in found.items():
+    for task, policies in results.items():
         probes = {}
         for name in ordered(policies):
             first = next(iter(policies[name].values()))

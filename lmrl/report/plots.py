@@ -79,6 +79,7 @@ def plot_scores(panels: Mapping[str, Sequence[Bar]], path: Path) -> None:
 
     Thin capped lines are 95 % intervals over episodes, thick grey ones over training seeds.
     """
+    # `grid_of_panels` has rows of equal height; here a row per policy decides the height.
     columns = 1 if len(panels) <= _ONE_COLUMN else 2
     with matplotlib.style.context(STYLE):
         # A row of panels is as high as its longest panel needs, in units of bars.
@@ -115,7 +116,9 @@ def _score_panel(axis: Axes, title: str, bars: Sequence[Bar]) -> None:
     low, high = axis.get_xlim()
     for mark in (0, 50, 100):
         axis.axvline(mark, color="#CCCCCC", linewidth=0.8, zorder=0)
+    labels = []
     for place, bar in enumerate(bars):
+        labels.append(label(bar.name))
         if bar.tuned is not None:
             axis.barh(place, bar.tuned, height=0.62, color=colour(bar.name), alpha=0.35, zorder=1)
         if bar.value is not None:
@@ -129,16 +132,16 @@ def _score_panel(axis: Axes, title: str, bars: Sequence[Bar]) -> None:
             axis.errorbar(bar.value, place, xerr=reach, color="#222222", capsize=2.5, linewidth=1.1, zorder=4)
         if bar.published is not None:
             axis.plot(np.clip(bar.published, low, high), place, "D", ms=5.5, mfc="white", mec="#111111", zorder=5)
-        _beside(axis, place, _ours(bar), number(bar.published))
+        _numbers_beside(axis, place, _ours(bar), number(bar.published))
     axis.set_ylim(len(bars) - 0.4, -1.0)
-    axis.set_yticks(range(len(bars)), [label(bar.name) for bar in bars])
+    axis.set_yticks(range(len(bars)), labels)
     axis.tick_params(axis="y", length=0)
     axis.set_title(title, fontweight="bold")
     # The line above the first bar holds the heads of both columns.
-    _beside(axis, -1.0, "ours [95 %], tuned", "◇ published", shade="#555555")
+    _numbers_beside(axis, -1.0, "ours [95 %], tuned", "◇ published", shade="#555555")
 
 
-def _beside(axis: Axes, place: float, ours: str, published: str, shade: str = "#111111") -> None:
+def _numbers_beside(axis: Axes, place: float, ours: str, published: str, shade: str = "#111111") -> None:
     """Write two columns to the right of the chart, at fixed distances from its edge."""
     for text, points, side in ((ours, 10, "left"), (published, 200, "right")):
         axis.annotate(
@@ -202,7 +205,7 @@ def plot_returns_beside_data(panels: Mapping[str, Mapping[str, Score]], path: Pa
 
 def plot_lengths(panels: Mapping[str, Mapping[str, Score]], path: Path) -> None:
     """Draw a row per policy and task: turns (mean, and from the 10th to the 90th percentile) and illegal actions."""
-    heights = np.array(list(map(len, panels.values()))) + 1.4
+    heights = [len(players) + 1.4 for players in panels.values()]
     with matplotlib.style.context(STYLE):
         figure = Figure(figsize=(9.0, 0.26 * sum(heights) + 0.8), layout="constrained")
         axes = figure.subplots(len(panels), 2, squeeze=False, height_ratios=heights)
@@ -225,6 +228,7 @@ def plot_lengths(panels: Mapping[str, Mapping[str, Score]], path: Path) -> None:
 def _share_curve(axis: Axes, score: Score) -> None:
     values = np.sort(np.concatenate(score.returns))
     shares = np.arange(1, len(values) + 1) / len(values)
+    # The data are the grey background of the policies' lines.
     if score.name == DATA:
         axis.fill_between(values, shares, step="post", color="#DDDDDD", linewidth=0, zorder=0)
     else:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -102,6 +103,7 @@ def _csv(cells: list[dict[str, Any]]) -> str:
         row = {}
         for name, value in cell.items():
             if name in _INTERVALS:
+                # CSV has no lists: an interval takes two columns.
                 low, high = ("", "") if value is None else value
                 row[f"{name}_low"] = low
                 row[f"{name}_high"] = high
@@ -118,7 +120,7 @@ def _csv(cells: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-Found: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Record]]]
+Results: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Record]]]
 """Task to policy to training seed to record."""
 
 _OFFLINE = ("bc", "filtered_bc", "mc", "ilql")
@@ -205,16 +207,17 @@ def write_report(
     """
     runs = Path(runs)
     out = Path(out)
-    found = _found(runs, tasks)
-    scores = {task: task_scores(runs, task, records) for task, records in found.items()}
-    made = _made(runs, found)
+    results = _read_results(runs, tasks)
+    scores = {task: task_scores(runs, task, records) for task, records in results.items()}
+    made = _made(runs, results)
     _check_folder(out)
+    # Everything is written to a temporary folder first, so that a failure leaves an earlier report as it was.
     with (
         locked(out, "report folder", wait=_WAIT),
         terminated_by_exception(),
         TemporaryDirectory(prefix="lmrl-report-") as drawn,
     ):
-        _write(runs, Path(drawn), found, scores, made, algorithms)
+        _write(runs, Path(drawn), results, scores, made, algorithms)
         _move(Path(drawn), out)
     return out / "report.html"
 
@@ -238,7 +241,7 @@ def _move(drawn: Path, out: Path) -> None:
     Meanwhile the table always lists the files of the report: first those of the old and of the new report, at the end
     those of the new one.
     """
-    new = sorted(path.name for path in drawn.iterdir())
+    new = sorted(os.listdir(drawn))
     old = _own_files(out)
     _check_folder(out, new)
     out.mkdir(parents=True, exist_ok=True)
@@ -249,6 +252,7 @@ def _move(drawn: Path, out: Path) -> None:
         if name != _TABLE:
             with replacing(out / name) as file:
                 file.write((drawn / name).read_bytes())
+    # What only the old report had is deleted when nothing refers to it any more.
     for name in old:
         if name not in new:
             (out / name).unlink(missing_ok=True)
@@ -258,22 +262,24 @@ def _move(drawn: Path, out: Path) -> None:
 def _write(
     runs: Path,
     out: Path,
-    found: Found,
+    results: Results,
     scores: Mapping[str, Mapping[str, Score]],
     made: dict[str, Any],
     algorithms: Sequence[str] | None,
 ) -> None:
-    curves = {task: read_record_curves(runs, task) for task in found}
-    pictures = draw(found, curves, scores, out)
+    # Pictures first: the pages contain those that were drawn.
+    curves = {task: read_record_curves(runs, task) for task in results}
+    pictures = draw(results, curves, scores, out)
     write_table(scores, out, made)
     expected = tuple(algorithms or made["algorithms"] or _OFFLINE)
     offline, offline_words = offline_rl(scores)
     over_all = {**overview(scores, expected), "offline_rl": offline, "offline_rl_words": offline_words}
-    # Text of all tables, by which marks that they hold are explained in the notes.
+    # Notes explain only the marks that occur in the text of the tables.
     shown = str(over_all)
     tables = []
     players: list[Score] = []
-    for task, records in found.items():
+    for task, records in results.items():
+        # Transcripts and commands are those of the first seed, scores those of all.
         first_seeds = {name: next(iter(seeds.values())) for name, seeds in records.items()}
         words = task_words(task, first_seeds, scores[task], expected)
         words["order"] = order(task, scores[task])
@@ -282,7 +288,7 @@ def _write(
         shown += str(words["results"])
         players += scores[task].values()
     notes = [*_WORDS["notes"], *footnotes(players, shown)]
-    has_benchmark = any(task.name in found for task in registry.BENCHMARK)
+    has_benchmark = any(task.name in results for task in registry.BENCHMARK)
     title = "LMRL-Gym, reproduced" if has_benchmark else "Results"
     page = {**_WORDS, **made, "title": title, "overview": over_all, "tasks": tables, "notes": notes}
     for name, text in (("md", render_markdown(page, pictures)), ("html", render_html(page, pictures))):
@@ -292,35 +298,39 @@ def _write(
         shutil.copyfile(runs / "reproduce.log", out / "log.txt")
 
 
-def _found(runs: Path, tasks: Sequence[str] | None) -> Found:
+def _read_results(runs: Path, tasks: Sequence[str] | None) -> Results:
     chosen = [registry.task(task).name for task in tasks] if tasks is not None else list(registry.tasks())
-    found = {}
+    results = {}
     for task in chosen:
         records = read_records(runs, task)
         if records:
-            found[task] = records
-    if not found:
+            results[task] = records
+    if not results:
         raise UserError(f"no results of {', '.join(chosen)} in {runs}; make some with: lmrl reproduce {chosen[0]}")
-    return found
+    return results
 
 
-def _made(runs: Path, found: Found) -> dict[str, Any]:
+def _made(runs: Path, results: Results) -> dict[str, Any]:
     """Return commands, versions and seeds, all that occur in any run."""
     versions: dict[str, set[str]] = {}
     seeds = set[int]()
-    for records in found.values():
+    for records in results.values():
         for by_seed in records.values():
             seeds.update(by_seed)
             for record in by_seed.values():
                 for package, version in record.scores.get("provenance", {}).get("versions", {}).items():
                     versions.setdefault(package, set()).add(str(version))
-    tasks = ", ".join(map(label, found))
-    facts = [f"{package} {' and '.join(sorted(seen))}" for package, seen in versions.items()]
+    tasks = ", ".join(map(label, results))
+    facts = []
+    sorted_versions = {}
+    for package, seen in versions.items():
+        sorted_versions[package] = sorted(seen)
+        facts.append(f"{package} {' and '.join(sorted(seen))}")
     facts.append(f"seed {', '.join(map(str, sorted(seeds)))}")
     order = read_json(runs / "reproduce.json")
     return {
         "made_with": f"{tasks}. {', '.join(facts)}.",
         "made_by": order.get("commands", []),
         "algorithms": order.get("algorithms", []),
-        "versions": {package: sorted(seen) for package, seen in versions.items()},
+        "versions": sorted_versions,
     }

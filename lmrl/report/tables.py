@@ -44,6 +44,7 @@ def commands(result: Record) -> str:
         words = f"lmrl evaluate {scores['task']} --policy {scores['policy']} --episodes {scores['episodes']}"
         lines.append(f"  {words} --seed {scores['seed']} --out {result.folder.as_posix()}/evaluation")
     lines.append(f"  seed {scores['seed']}, {counted(scores['episodes'], 'episode')}")
+    # What the evaluation was made with: versions, decoding settings, opponent.
     for name, value in scores.get("provenance", {}).items():
         if isinstance(value, dict):
             value = ", ".join(f"{key} {item}" for key, item in value.items())
@@ -112,6 +113,7 @@ def without_empty(table: Table, *heads: str) -> Table:
         table: any table.
         heads: leave out only columns with these heads; none: any but the first.
     """
+    # (rows, columns); of a table without rows, all columns but the first count as empty.
     cells = np.array(table.rows, dtype=object).reshape(len(table.rows), len(table.heads))
     is_empty = (cells == UNKNOWN).all(axis=0)
     is_empty[0] = False
@@ -165,7 +167,7 @@ def task_words(
 def _tokens(config: Mapping[str, Any]) -> str:
     """Name the tokenizer of a BC run; empty without a configuration, or if the run starts from a model."""
     settings = value_at(OmegaConf.create(dict(config)), "model.init_args")
-    if not settings or settings.get("pretrained"):
+    if not settings or settings.get("pretrained"):  # the model brings its own tokenizer
         return ""
     name = settings.get("tokenizer") or "the default tokenizer"
     task = settings.get("task_tokens")
@@ -205,6 +207,7 @@ def _results(scores: Mapping[str, Score], published: Scores) -> Table:
 
 def _result(ours: Score, published: Scores) -> tuple[str, ...]:
     name = ours.name
+    # Without an interval there is a single seed, or the seeds have equal scores.
     over_seeds = _interval(ours.over_seeds, 1)
     if ours.over_seeds is None and len(ours.seeds) > 1:
         over_seeds = f"[{NO_SPREAD}]"
@@ -313,10 +316,11 @@ def overview(scores: Mapping[str, Mapping[str, Score]], algorithms: Sequence[str
     """
     shown = columns(scores, algorithms)
     others = ordered(set(chain.from_iterable(scores.values())).difference(shown))
-    methods = [name for name in ordered(shown) if name != DATA]
+    methods = ordered(set(shown) - {DATA})
     # GPT-4, the last of the paper's columns, is shown even where it was not evaluated here.
     with_published = list(dict.fromkeys([*shown, ALGORITHMS[-1]]))
     published = any(registry.task(task).scores.raw for task in scores)
+    # Tasks of users need not have a scale of their own.
     scaled = {task: policies for task, policies in scores.items() if registry.task(task).own_scale is not None}
     return {
         "table": without_empty(_by_task(scores, with_published, _as_trained_and_tuned, _published_if_any)),
@@ -386,11 +390,11 @@ def _published_return(name: str, published: Scores) -> str:
     return number(published.raw[name], 2) if name in published.raw else ""
 
 
-def _aggregates(found: Sequence[Aggregate]) -> Table:
+def _aggregates(methods: Sequence[Aggregate]) -> Table:
     iqm = "IQM of scores on our own scale [95 %, episodes]"
     heads = ("player", iqm, "[95 %, seeds]", "beats BC [95 %, seeds]", "tasks")
     rows = []
-    for aggregate in found:
+    for aggregate in methods:
         beats_bc = UNKNOWN
         if aggregate.beats_bc is not None:
             beats_bc = f"{number(aggregate.beats_bc, 2)} {_interval(aggregate.beats_bc_over_seeds, 2)}"

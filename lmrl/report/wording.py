@@ -110,9 +110,9 @@ def duration(seconds: float | None) -> str:
     """Format a duration: ``42 s``, ``5 min 03 s``, ``2 h 05 min``; None becomes a dash."""
     if seconds is None:
         return UNKNOWN
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"

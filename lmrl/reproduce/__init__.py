@@ -96,6 +96,7 @@ def reproduce(
     else:
         write_records(order.runs, records)
         page = write_report(records, report)
+    # The table on the terminal shows this folder of runs, even if the report shows more records.
     out.print(summary(order.runs, order.tasks))
     out.print(f"report: {page}", highlight=False)
     if failed:

@@ -107,7 +107,7 @@ def _after(step: Step, option: str) -> str:
 
 
 class Standing(Enum):
-    """What has to be done about a training."""
+    """The state of a training, by what has to be done about it."""
 
     DONE = "nothing: it is finished"
     RESUME = "resume from last.ckpt"
@@ -308,12 +308,12 @@ class _Training:
         words = ["fit"]
         for file in (f"configs/{self.task}/{algorithm}.yaml", *self.order.preset.overlays(self.task, algorithm)):
             words += ["--config", file]
-        given = configuration([*words, *self.order.overrides])
-        start = base_of(given, self.task)
+        config = configuration([*words, *self.order.overrides])
+        start = base_of(config, self.task)
         base = None if start is None else self.add(start)
         # The user's overrides come last, so that they win.
-        words += ["--seed_everything", str(self.seed), *self._elsewhere(folder, base), *self._data_words(given)]
-        words += [*self._weights(given, base), *_shortened(given, self.order.few_games), *self.order.overrides]
+        words += ["--seed_everything", str(self.seed), *self._elsewhere(folder, base), *self._data_words(config)]
+        words += [*self._weights(config, base), *_shortened(config, self.order.few_games), *self.order.overrides]
         # The recipe changes with the content of the files, with the command, and with that of the run it starts from.
         merged = OmegaConf.to_container(configuration(words), resolve=False)
         fit = Step("fit", tuple(words), digest(merged, words, None if base is None else base.steps[0].recipe))
@@ -345,8 +345,8 @@ class _Training:
             device = ["--device", self.order.preset.device, "--slots", str(_SLOTS_ON_DEVICE)]
 
         def step(policy: Path, out: str, *more: str, of: str = recipe) -> Step:
-            given = (*device, *more)
-            return _evaluation(self.order, self.task, self.seed, policy.as_posix(), folder / out, of, *given)
+            options = (*device, *more)
+            return _evaluation(self.order, self.task, self.seed, policy.as_posix(), folder / out, of, *options)
 
         tried = registry.task(self.task).tuning
         # The tuned evaluation depends on the choice of settings, and that on the training.

@@ -90,7 +90,7 @@ class Processes:
         """Return the exit code and, where it is known, the CPU seconds, which do not depend on other processes."""
         threads = str(self.threads)
         # Torch reads OMP_NUM_THREADS. Logs are files: without colours, and written at once instead of by full buffers.
-        given = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+        variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
         with self._lock:
             if self._closed:
                 raise CommandFailed("not started: interrupted")
@@ -99,7 +99,7 @@ class Processes:
                 stdin=subprocess.PIPE,  # closes when this process ends, which ends the command (`lmrl.__main__`)
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **given},
+                env={**os.environ, **variables},
             )
             self._running.add(process)
         try:

@@ -55,12 +55,12 @@ class Progress:
                 self._learn(cell, read_json(cell.folder / "cell.json"))
         self.say(f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished before{self._rest()}")
 
-    def start(self, cell: Cell, found: Standing | None) -> None:
+    def start(self, cell: Cell, standing: Standing | None) -> None:
         """Report that a cell begins."""
         expected = self._expected(cell)
         about = "" if expected is None else f", about {duration(expected)}"
         self._reported[cell.name] = (monotonic(), _last_step(cell.folder) or 0)
-        self.say(f"{self._labels[cell.name]}: {_what(cell, found)}{about}")
+        self.say(f"{self._labels[cell.name]}: {_what(cell, standing)}{about}")
 
     def tick(self, running: Iterable[Cell]) -> None:
         """Report how far trainings are, each once a minute."""
@@ -130,22 +130,23 @@ def _kinds(cell: Cell) -> list[tuple[str, ...]]:
     return [(cell.task, cell.algorithm), (cell.algorithm,), (kind, "any")]
 
 
-def _what(cell: Cell, found: Standing | None) -> str:
+def _what(cell: Cell, standing: Standing | None) -> str:
     if cell.algorithm == DATA:
         return "recording the dataset, unless it is there"
-    if found is None:
+    if standing is None:
         return "playing"
     steps = "" if cell.max_steps is None else f" {cell.max_steps} steps"
     return {
         Standing.DONE: "playing (trained before)",
         Standing.RESUME: f"training resumes from last.ckpt,{steps} in all",
         Standing.FRESH: f"training{steps}",
-    }[found]
+    }[standing]
 
 
 def _last_step(folder: Path) -> int | None:
     """Return the step of the last line of a ``metrics.csv`` that is being written; None if it cannot be read now."""
     path = find_metrics(folder) if folder.is_dir() else None
+    # The file is being written: any part of it may be missing or cut off.
     try:
         with path.open(newline="") as lines:  # type: ignore[union-attr]
             steps = [row["step"] for row in csv.DictReader(lines)]
