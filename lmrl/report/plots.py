@@ -56,14 +56,9 @@ class Bar(NamedTuple):
 
 
 def grid_of_panels(count: int, most: int, width: float, height: float, more: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a number of panels, and their axes. Call it with the style `STYLE`.
+    """Return a figure with `count` panels, at most `most` in a row, and their axes. Call it with the style `STYLE`.
 
-    Args:
-        count: number of panels.
-        most: number of panels in a row, at most.
-        width: width of a panel.
-        height: height of a panel.
-        more: height of the figure that is not for panels.
+    Sizes are in inches; `more` is the height of the figure that is not for panels.
     """
     columns = min(most, count)
     rows = -(-count // columns)
