@@ -36,8 +36,8 @@ from lmrl.envs.registry import make_policy
 from lmrl.errors import UserError, system_error
 from lmrl.evaluation.evaluate import evaluate
 from lmrl.evaluation.records import read_record_curves, read_records
-from lmrl.evaluation.result_files import write_json
-from lmrl.evaluation.results import write_evaluation
+from lmrl.evaluation.result_json import write_json
+from lmrl.evaluation.run_folder import write_evaluation
 from lmrl.evaluation.scores import data_score, score
 from lmrl.models.export import load_values
 from lmrl.modules import BC, ILQL, load_module

@@ -19,7 +19,7 @@ from lmrl.datamodules import MazeDataModule
 from lmrl.envs.chess.opponents import find_engine
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.evaluation.playing import RayWorkers
+from lmrl.evaluation.evaluate import RayWorkers
 from lmrl.models.export import MANIFEST
 from lmrl.modules import BC
 from lmrl.utils.cluster import Cluster

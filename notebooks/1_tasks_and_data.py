@@ -27,7 +27,7 @@ from lmrl.data.inspection import dataset_stats
 from lmrl.data.storage import read_episodes
 from lmrl.envs.registry import make_policy, policy_names
 from lmrl.evaluation import evaluate
-from lmrl.evaluation.played import transcript
+from lmrl.evaluation.run_folder import transcript
 
 TINY = "LMRL_TINY" in os.environ  # a few episodes, to see that everything works
 EPISODES = 4 if TINY else 60

@@ -17,7 +17,7 @@ from lmrl.contrib.study.page import draw_samples
 from lmrl.contrib.symbolic import GridMaze, q_learning
 from lmrl.data.storage import read_episodes, write_episodes
 from lmrl.envs.registry import chat_prompt, make
-from lmrl.evaluation.played import transcript
+from lmrl.evaluation.run_folder import transcript
 from lmrl.integrations.hf_datasets import conversations_dataset
 from lmrl.policies.chat.policy import best_examples, conversation, introduction
 from lmrl.types import Request

@@ -13,10 +13,10 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from lmrl.envs import registry
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range, counted, terminated_by_exception
-from lmrl.evaluation.evaluate import default_episodes
-from lmrl.evaluation.playing import RayWorkers
-from lmrl.evaluation.results import CHOSEN, record_evaluation, tuned_settings
+from lmrl.evaluation.evaluate import RayWorkers, default_episodes
+from lmrl.evaluation.run_folder import record_evaluation
 from lmrl.evaluation.scores import ALIKE, settings_told
+from lmrl.evaluation.tuning import CHOSEN, tuned_settings
 from lmrl.loading import PolicySpec
 from lmrl.types import LoadedPolicy
 from lmrl.utils.configuration import env_arguments, named_values

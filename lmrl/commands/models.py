@@ -11,9 +11,8 @@ from rich.table import Table
 from lmrl.commands.arguments import partner_argument
 from lmrl.errors import UserError
 from lmrl.evaluation.agreement import partner_agreement
-from lmrl.evaluation.result_files import read_json
-from lmrl.evaluation.results import CHOSEN, TUNED
-from lmrl.evaluation.tuning import TEMPERATURES, Tried, tune
+from lmrl.evaluation.result_json import read_json
+from lmrl.evaluation.tuning import CHOSEN, TEMPERATURES, TUNED, Tried, tune
 from lmrl.models.export import check_replaceable
 from lmrl.modules import load_module
 from lmrl.partners import make_partner

@@ -10,7 +10,7 @@ from typing import Any
 from lmrl.envs import registry
 from lmrl.errors import UserError, without_secrets
 from lmrl.evaluation.records import seed_folders, write_records
-from lmrl.evaluation.results import notes_on_weights
+from lmrl.evaluation.run_folder import notes_on_weights
 from lmrl.report.report import write_report
 from lmrl.reproduce import OFFLINE, ONLINE, Order, reproduce, shortened
 from lmrl.reproduce.plan import preset_of

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from lmrl.envs import registry
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import default_episodes, evaluate
-from lmrl.evaluation.result_files import read_json, write_json
-from lmrl.evaluation.results import TUNED, tuned_settings
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.evaluation.scores import settings_told
+from lmrl.evaluation.tuning import TUNED, tuned_settings
 from lmrl.models.export import read_manifest
 from lmrl.models.zoo import GET_ZOO, ZOO_FILE, ZooPolicy, file_hashes, zoo_policies, zoo_policy
 from lmrl.modules import load_module, load_trained, trained_task

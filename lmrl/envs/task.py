@@ -140,7 +140,7 @@ class Picture:
     """Drawings of a task's episodes, in the terminal and on pages. One object belongs to one environment.
 
     The facts of an environment (`facts`) and of each state (`states`) are passed as JSON to ``PICTURES.get(kind)`` of
-    `script`; ``report/templates/pictures.js`` describes its interface.
+    `script`; ``play/templates/pictures.js`` describes its interface.
 
     Args:
         make: makes the environment with the arguments of the episode; called only if the picture needs it. A file may

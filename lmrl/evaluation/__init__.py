@@ -1,9 +1,9 @@
-"""Playing, summing up and reporting: scores with intervals, next to the published ones."""
+"""Evaluation of policies: episodes, scores with intervals, and comparisons of scores over seeds and tasks."""
 
 from lmrl.evaluation.evaluate import Evaluation, default_episodes, evaluate
 from lmrl.evaluation.intervals import Interval, bootstrap_difference, bootstrap_mean, wilson
 from lmrl.evaluation.records import Record, read_records
-from lmrl.evaluation.results import write_evaluation
+from lmrl.evaluation.run_folder import write_evaluation
 
 __all__ = [
     "Evaluation",

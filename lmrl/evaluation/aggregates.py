@@ -1,6 +1,7 @@
-"""Statements over all tasks, and by task how one player does beside another, over episodes and over training seeds."""
+"""Comparisons of methods: aggregates over all tasks, and differences on one task, over episodes and over seeds."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -22,23 +23,13 @@ from lmrl.evaluation.intervals import (
 )
 from lmrl.evaluation.scores import Score, with_spread
 
-__all__ = [
-    "ENOUGH_SEEDS",
-    "Aggregate",
-    "Improvement",
-    "SeedDifference",
-    "aggregates",
-    "improvements",
-    "seed_difference",
-]
-
 _BASE = "bc"
 
 
 class Aggregate(NamedTuple):
-    """Over all tasks that have a scale of their own: the interquartile mean of the scores on it of tasks and seeds.
+    """The interquartile mean of a method's scores, pooled over all tasks with an own scale and over seeds.
 
-    Every player with the settings that were chosen for it, where that was done.
+    Methods play with the decoding settings that were chosen for them, if any were.
     """
 
     name: str
@@ -48,14 +39,14 @@ class Aggregate(NamedTuple):
     over_seeds: Interval | None
     """The seeds of each task are resampled; None if some task has a single one."""
     beats_bc: float | None
-    """Mean over the tasks of the probability that a seed's score is above one of BC; None for BC itself."""
+    """Mean over tasks of the probability that the score of a seed is above that of a seed of BC; None for BC itself."""
     beats_bc_over_seeds: Interval | None
     before: tuple[str, ...] = ()
-    """Names of the fixes that some of its runs are older than, as in `lmrl.evaluation.scores.Score`."""
+    """Names of the fixes that some of its runs lack, as in `lmrl.evaluation.scores.Score`."""
 
 
 class Improvement(NamedTuple):
-    """How probably a player does better than a base."""
+    """The probability that a method does better than a base."""
 
     name: str
     probability: float
@@ -63,106 +54,139 @@ class Improvement(NamedTuple):
 
 
 def aggregates(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> list[Aggregate]:
-    """One of each player that has played all tasks which have a scale.
+    """Return an aggregate for each method that has played all tasks with an own scale; empty below two such tasks.
 
     Args:
-        scores: task to player to score.
-        names: players to look at.
+        scores: task to method to score.
+        names: methods to look at.
     """
-    tasks = [task for task in scores if registry.task(task).own_scale is not None]
-    chosen = {
-        task: {name: one.chosen for name, one in scores[task].items() if one.chosen.own_by_seed} for task in tasks
-    }
-    whole = [name for name in names if all(name in chosen[task] for task in tasks)]
-    if len(tasks) < 2:
+    # For each task, the scores of the methods that have one on the task's own scale.
+    by_task = []
+    for task, methods in scores.items():
+        if registry.task(task).own_scale is None:
+            continue
+        scaled = {}
+        for name, score in methods.items():
+            if score.chosen.own_by_seed:
+                scaled[name] = score.chosen
+        by_task.append(scaled)
+    if len(by_task) < 2:
         return []
-    bases = [chosen[task][_BASE] for task in tasks] if _BASE in whole else []
-    return [_aggregate(name, [chosen[task][name] for task in tasks], bases if name != _BASE else []) for name in whole]
+    complete: dict[str, list[Score]] = {}
+    for name in names:
+        if all(name in scaled for scaled in by_task):
+            complete[name] = [scaled[name] for scaled in by_task]
+    rows = []
+    # BC is compared with nothing, and without BC nothing is compared.
+    for name, chosen in complete.items():
+        bases = [] if name == _BASE else complete.get(_BASE, [])
+        rows.append(_aggregate(name, chosen, bases))
+    return rows
+
+
+def _aggregate(name: str, scores: Sequence[Score], bases: Sequence[Score]) -> Aggregate:
+    """Aggregate the scores of a method, one for each task, and compare them with those of BC on the same tasks."""
+    by_task = [Sample(score.own_by_seed) for score in scores]
+    bases_by_task = [Sample(base.own_by_seed) for base in bases]
+    # Intervals over seeds need several seeds in every task.
+    several = min(len(sample.values) for sample in by_task) > 1
+    beats_bc = beats_bc_over_seeds = over_seeds = None
+    if several:
+        over_seeds = stratified_interval(by_task, pooled_interquartile_mean)
+    if bases:
+        same_task = [(task, task) for task in range(len(bases))]
+        beats_bc = improvement(by_task, bases_by_task, same_task)
+        if several:
+            beats_bc_over_seeds = improvement_interval(by_task, bases_by_task, same_task)
+    fixes = set[str]()
+    for score in scores:
+        fixes.update(score.before)
+    return Aggregate(
+        name,
+        len(scores),
+        float(interquartile_mean(np.concatenate([sample.values for sample in by_task]))),
+        _over_episodes(scores),
+        over_seeds,
+        beats_bc,
+        beats_bc_over_seeds,
+        tuple(sorted(fixes)),
+    )
+
+
+def _over_episodes(scores: Sequence[Score]) -> Interval:
+    """Return the interval over episodes of the interquartile mean; every run of every task is resampled by itself."""
+    samples = []
+    scales = []
+    for score in scores:
+        scale = registry.task(score.task).own_scale
+        assert scale is not None
+        samples += score.samples
+        scales += [scale] * len(score.samples)
+
+    def statistic(runs: list[Resampled]) -> FloatArray:
+        means = []  # for each run (R,), on the own scale of its task
+        for run, scale in zip(runs, scales, strict=True):
+            means.append([normalize(float(value), scale) for value in run.mean()])
+        return interquartile_mean(np.array(means).T)
+
+    return stratified_interval(samples, statistic)
 
 
 def improvements(scores: Mapping[str, Score], names: Sequence[str], base: str = _BASE) -> list[Improvement]:
-    """The probability that an episode of a player returns more than one of the base with the same training seed.
+    """Return the probability that an episode of a method returns more than one of the base with the same training seed.
 
-    Each plays with the settings that were chosen for it, where that was done.
-    Where the seeds of both differ, all pairs of seeds count. Intervals are over episodes: of these very runs, had they
-    played others. What other runs would have been like they do not say, and cannot where a player has one run.
+    Methods play with the decoding settings that were chosen for them, if any were. If the two have different seeds, all
+    pairs of seeds count. Intervals are over episodes: the same training runs in other games. They say nothing about
+    other training runs.
     """
-    found = []
+    rows = []
     for name in names:
-        if name in scores and base in scores and name != base:
-            ours = scores[name].chosen
-            theirs = scores[base].chosen
-            compared = ours.samples, theirs.samples, _pairs(ours, theirs)
-            found.append(Improvement(name, improvement(*compared), improvement_interval(*compared)))
-    return found
+        if name not in scores or base not in scores or name == base:
+            continue
+        ours = scores[name].chosen
+        theirs = scores[base].chosen
+        runs = range(len(ours.returns))
+        # Runs of the same seed share data and initial weights, which makes their difference less noisy.
+        if ours.seeds == theirs.seeds:
+            pairs = list(zip(runs, runs, strict=True))
+        else:
+            pairs = list(product(runs, range(len(theirs.returns))))
+        probability = improvement(ours.samples, theirs.samples, pairs)
+        interval = improvement_interval(ours.samples, theirs.samples, pairs)
+        rows.append(Improvement(name, probability, interval))
+    return rows
 
 
 class SeedDifference(NamedTuple):
-    """How far one method is above another, with an interval over training seeds."""
+    """The difference between two methods, with an interval over training seeds."""
 
     mean: float
     """Mean difference of the normalised scores."""
     interval: Interval | None
     """Student's interval of paired differences, else Welch's; None if the runs show no spread."""
     pairs: int
-    """Number of training seeds that both have, if the difference is paired by them; 0 if it is not."""
+    """Number of training seeds by which the difference is paired; 0 if it is not paired."""
 
 
 ENOUGH_SEEDS = 3
-"""Paired training seeds from which on a difference is a statement about methods."""
+"""The number of paired training seeds from which on a difference is a statement about methods, not about runs."""
 
 
 def seed_difference(ours: Score, base: Score) -> SeedDifference | None:
-    """Compare two methods over training seeds, each as it was scored; None unless both have two seeds or more.
+    """Compare two methods over training seeds; None unless both have at least two seeds.
 
-    Runs with the same seed start from the same weights and see the same data, so they are compared pair by pair: where
-    both methods have the same seeds, or three or more in common. Else all runs of both count as independent.
+    Runs with the same seed start from the same weights and see the same data. They are compared pair by pair if both
+    methods have the same seeds, or at least three in common. Otherwise all runs count as independent.
     """
-    first = dict(zip(ours.seeds, ours.by_seed, strict=True))
-    second = dict(zip(base.seeds, base.by_seed, strict=True))
-    if min(len(first), len(second)) < 2:
+    our_scores = dict(zip(ours.seeds, ours.by_seed, strict=True))
+    base_scores = dict(zip(base.seeds, base.by_seed, strict=True))
+    if min(len(our_scores), len(base_scores)) < 2:
         return None
-    common = sorted(first.keys() & second.keys())
-    if first.keys() == second.keys() or len(common) >= ENOUGH_SEEDS:
-        differences = [first[seed] - second[seed] for seed in common]
+    common = sorted(our_scores.keys() & base_scores.keys())
+    if our_scores.keys() == base_scores.keys() or len(common) >= ENOUGH_SEEDS:
+        differences = [our_scores[seed] - base_scores[seed] for seed in common]
         mean = float(np.mean(differences))
         return SeedDifference(mean, with_spread(student_mean(differences)), len(common))
+    # Welch's interval does not assume that both methods vary equally between seeds.
     mean = float(np.mean(ours.by_seed) - np.mean(base.by_seed))
     return SeedDifference(mean, with_spread(welch_difference(ours.by_seed, base.by_seed)), 0)
-
-
-def _pairs(ours: Score, base: Score) -> list[tuple[int, int]]:
-    if ours.seeds == base.seeds:
-        return [(run, run) for run in range(len(ours.returns))]
-    return [(a, b) for a in range(len(ours.returns)) for b in range(len(base.returns))]
-
-
-def _aggregate(name: str, scores: Sequence[Score], bases: Sequence[Score]) -> Aggregate:
-    by_task = [Sample(score.own_by_seed) for score in scores]
-    several = min(len(score.own_by_seed) for score in scores) > 1
-    compared = by_task, [Sample(base.own_by_seed) for base in bases], [(task, task) for task in range(len(bases))]
-    return Aggregate(
-        name,
-        len(scores),
-        float(interquartile_mean(np.concatenate([score.own_by_seed for score in scores]))),
-        _over_episodes(scores),
-        stratified_interval(by_task, pooled_interquartile_mean) if several else None,
-        improvement(*compared) if bases else None,
-        improvement_interval(*compared) if bases and several else None,
-        tuple(sorted({fix for score in scores for fix in score.before})),
-    )
-
-
-def _over_episodes(scores: Sequence[Score]) -> Interval:
-    """Every run of every task is a sample, of its episodes."""
-    owners = [registry.task(score.task).own_scale for score in scores for _ in score.returns]
-
-    def statistic(parts: list[Resampled]) -> FloatArray:
-        means = [
-            [normalize(float(value), owner) for value in part.mean()]
-            for part, owner in zip(parts, owners, strict=True)
-            if owner is not None
-        ]
-        return interquartile_mean(np.array(means).T)
-
-    return stratified_interval([sample for score in scores for sample in score.samples], statistic)

@@ -1,5 +1,6 @@
-"""How often a partner answers as the scripted one does."""
+"""Agreement of a partner with the scripted partner of a task, on questions that are answered by yes or no."""
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -17,29 +18,29 @@ _BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Two speakers over questions of one kind."""
+    """Agreement of two partners over the questions of one group."""
 
     group: str
-    """Which questions."""
+    """Name of the group."""
     yes: tuple[int, int]
-    """Of the questions to which the scripted speaker says yes: those to which the other does too, and all."""
+    """Among questions that the scripted partner answers with yes: number of equal answers, and of questions."""
     no: tuple[int, int]
-    """Likewise for no."""
+    """The same for no."""
 
     @property
     def share(self) -> float:
-        """Return the share of all questions."""
+        """Return the share of equal answers among all questions."""
         return (self.yes[0] + self.no[0]) / max(1, self.yes[1] + self.no[1])
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-like, with a 95 % Wilson interval."""
+        """Return the numbers, JSON-like, with a 95 % Wilson interval of the share."""
         same = self.yes[0] + self.no[0]
-        asked = self.yes[1] + self.no[1]
+        questions = self.yes[1] + self.no[1]
         return {
             "group": self.group,
-            "questions": asked,
+            "questions": questions,
             "agreement": self.share,
-            "agreement_ci": list(wilson(same, asked)),
+            "agreement_ci": list(wilson(same, questions)),
             "agreement_on_yes": self.yes[0] / max(1, self.yes[1]),
             "agreement_on_no": self.no[0] / max(1, self.no[1]),
         }
@@ -49,41 +50,55 @@ def partner_agreement(partner: Partner, task_name: str, size: int = 2_000, seed:
     """Ask a partner and the scripted one the same questions.
 
     Args:
-        partner: the speaker to be tested.
+        partner: the partner to be tested.
         task_name: a dialogue task whose answers are yes or no.
-        size: questions in all, the same number of each kind.
-        seed: of the questions.
+        size: number of questions, the same number in each group.
+        seed: seed of the questions.
 
     Returns:
-        One line for each kind of question: worded as in the dataset, and worded otherwise.
+        An entry for each group of questions: worded as in the dataset, and worded differently.
 
     Raises:
         UserError: for another task, or fewer than two questions.
     """
-    asking = {}
+    questions_of_tasks = {}
     for name, task in tasks().items():
-        source = partner_prompts(name).questions if task.partner else None
-        if source:
-            asking[name] = source
-    if task_name not in asking:
+        questions = partner_prompts(name).questions if task.partner else None
+        if questions:
+            questions_of_tasks[name] = questions
+    if task_name not in questions_of_tasks:
         raise UserError(
-            f"agreement can be counted where answers are yes or no ({', '.join(asking)}), got {task_name!r}"
+            f"agreement can be counted where answers are yes or no ({', '.join(questions_of_tasks)}), got {task_name!r}"
         )
     if size < 2:
         raise UserError(f"size must be at least 2, got {size}")
+    # The task's own partner is the scripted one.
     env = make(task_name)
     assert isinstance(env, DialogueEnv)
-    counts: dict[str, dict[bool, list[int]]] = {}
-    questions = islice(asking[task_name](seed), size)
-    while asked := list(islice(questions, _BATCH)):
-        requests = [request for _, request in asked]
-        for (group, _), right, said in zip(asked, env.partner.reply(requests), partner.reply(requests), strict=True):
-            tally = counts.setdefault(group, {True: [0, 0], False: [0, 0]})[_yes(right)]
-            tally[0] += _yes(right) == _yes(said)
-            tally[1] += 1
-    return [Agreement(group, (c[True][0], c[True][1]), (c[False][0], c[False][1])) for group, c in counts.items()]
+    # Counts by group, whether the scripted answer is yes, and whether the tested partner agrees.
+    counts = Counter[tuple[str, bool, bool]]()
+    endless = questions_of_tasks[task_name](seed)
+    for first in range(0, size, _BATCH):
+        groups = []
+        requests = []
+        for group, request in islice(endless, min(_BATCH, size - first)):
+            groups.append(group)
+            requests.append(request)
+        # In batches, as a language model answers many questions at once much faster.
+        scripted_answers = env.partner.reply(requests)
+        answers = partner.reply(requests)
+        for group, scripted, answer in zip(groups, scripted_answers, answers, strict=True):
+            counts[group, _yes(scripted), _yes(scripted) == _yes(answer)] += 1
+    agreements = []
+    for group in dict.fromkeys(group for group, _, _ in counts):
+        yes = counts[group, True, True]
+        no = counts[group, False, True]
+        of_yes = yes + counts[group, True, False]
+        of_no = no + counts[group, False, False]
+        agreements.append(Agreement(group, (yes, of_yes), (no, of_no)))
+    return agreements
 
 
 def _yes(text: str) -> bool:
-    """As the game reads it: what does not begin with yes is no."""
+    """Read an answer as the game does: anything that does not begin with yes counts as no."""
     return text.strip().lower().startswith("yes")

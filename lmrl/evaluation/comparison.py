@@ -1,4 +1,4 @@
-"""Evaluations of one task side by side: means, differences and probabilities of improvement, with 95 % intervals."""
+"""Comparison of evaluations of one task: differences and probabilities of improvement, with 95 % intervals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from lmrl.evaluation.intervals import (
     improvement_interval,
     stratified_interval,
 )
-from lmrl.evaluation.played import EpisodeTable, read_table
-from lmrl.evaluation.result_files import SCORE_KEYS, read_json
+from lmrl.evaluation.metrics import EpisodeTable, read_table
+from lmrl.evaluation.result_json import SCORE_KEYS, read_json
 from lmrl.evaluation.scores import settings_told
 from lmrl.models.checkpoints import has_run
 
@@ -30,13 +30,13 @@ _SCORES = "scores.json"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One evaluation as it lies on disk."""
+    """One evaluation, read from its folder."""
 
     folder: Path
     scores: Mapping[str, Any]
     """Content of ``scores.json``."""
     table: EpisodeTable
-    """A line for each episode, in the order of their starts."""
+    """A row for each episode, in the order of their starts."""
 
     def __repr__(self) -> str:
         """One line, without the episodes."""
@@ -44,7 +44,7 @@ class Played:
 
     @property
     def settings(self) -> str:
-        """``temperature 0.25`` and the like, ``as trained``, or nothing of players that were not trained."""
+        """Return the decoding settings: ``temperature 0.25``, ``as trained``, or nothing for scripted policies."""
         made_with = self.scores.get("provenance", {})
         return settings_told(made_with.get("decoding", {})) or ("as trained" if made_with.get("weights") else "")
 
@@ -55,58 +55,60 @@ class Played:
 
     @property
     def games(self) -> tuple[Any, ...]:
-        """Return the keys that determine start and seed of each episode. Equal keys mean equal games."""
+        """Return what determines the start and the seed of each episode: if it is equal, the games are the same."""
         selection = bool(self.scores.get("provenance", {}).get("selection"))
         return self.scores["seed"], self.starts, selection, len(self.table.returns)
 
     @property
     def starts(self) -> int:
-        """How many starts were taken in turn; 0: seeds decided."""
+        """Return the number of fixed starts, which the episodes took in turn; 0: seeds decided."""
         return int(self.scores.get("starts", 0))
 
 
 class Comparison(NamedTuple):
-    """A player beside a base: intervals are over episodes, of these very players, had they played other games."""
+    """A policy compared with a base. Intervals are over episodes: the same two policies in other games."""
 
     paired: bool
-    """Both played the same games, so that what is compared is game by game."""
+    """Whether both played the same games, so that they are compared game by game."""
     difference: float
     """Mean return minus that of the base."""
     difference_interval: Interval
     improvement: float
-    """The probability that a game returns more than one of the base (paired: than the same one); ties count half."""
+    """The probability that a game returns more than one of the base (paired: than the same game); ties count half."""
     improvement_interval: Interval
     apart: bool
-    """Whether the intervals of the two means have nothing in common."""
+    """Whether the intervals of the two means do not overlap."""
 
     @property
     def reading(self) -> str:
-        """``higher`` or ``lower`` where the interval of the difference is on one side of 0."""
+        """Return ``higher`` or ``lower`` if the interval of the difference is on one side of 0."""
         low, high = self.difference_interval
         return "higher" if low > 0 else "lower" if high < 0 else "not told apart"
 
 
-def read_played(place: Path) -> Played:
-    """The evaluation of that name.
+def read_played(path: Path) -> Played:
+    """Read an evaluation.
 
     Args:
-        place: the folder that `lmrl evaluate` wrote, its ``scores.json``, or a run folder with ``evaluation`` in it.
+        path: the folder that `lmrl evaluate` wrote, its ``scores.json``, or a run folder with ``evaluation`` in it.
 
     Raises:
-        UserError: there is none, or one of its files is missing or broken.
+        UserError: there is no evaluation, or one of its files is missing or broken.
     """
-    folder = place.parent if place.name == _SCORES else place
+    # The three ways to name an evaluation all lead to its folder.
+    folder = path.parent if path.name == _SCORES else path
     if not (folder / _SCORES).is_file() and (folder / "evaluation" / _SCORES).is_file():
         folder = folder / "evaluation"
     scores = read_json(folder / _SCORES)
     if not scores:
         if has_run(folder):
-            there = folder / "evaluation" / _SCORES
-            raise UserError(f"there is no {there}; make it with: lmrl evaluate --policy {folder}")
+            expected = folder / "evaluation" / _SCORES
+            raise UserError(f"there is no {expected}; make it with: lmrl evaluate --policy {folder}")
         raise UserError(f"there is no {folder / _SCORES}; make one with: lmrl evaluate --policy POLICY --out FOLDER")
-    lacking = [key for key in SCORE_KEYS if key not in scores]
-    if lacking:
-        raise UserError(f"{folder / _SCORES}: lacks {', '.join(lacking)}")
+    missing = ", ".join(key for key in SCORE_KEYS if key not in scores)
+    if missing:
+        raise UserError(f"{folder / _SCORES}: lacks {missing}")
+    # Both files are written at once, so different numbers mean that one of them was replaced.
     table = read_table(folder / "episodes.csv")
     if len(table.returns) != scores["episodes"]:
         count = len(table.returns)
@@ -115,13 +117,13 @@ def read_played(place: Path) -> Played:
 
 
 def compare(played: Sequence[Played]) -> list[Comparison]:
-    """Each evaluation but the first next to the first.
+    """Compare each evaluation but the first with the first.
 
-    Where both played the same games (task, seed, starts and number of episodes), differences are those of each game,
-    and their interval is `bootstrap_mean`; else the two are resampled independently.
+    If both played the same games (task, seed, starts and number of episodes), they are compared game by game, with the
+    interval of `bootstrap_mean`. Otherwise the two are resampled independently.
 
     Raises:
-        UserError: fewer than two, or they are of different games: other tasks, or other settings of the environment.
+        UserError: fewer than two evaluations, or they differ in the task or in the settings of the environment.
     """
     if len(played) < 2:
         raise UserError(f"compare needs two evaluations or more, got {len(played)}")
@@ -137,31 +139,37 @@ def compare(played: Sequence[Played]) -> list[Comparison]:
 
 
 def _env(played: Played) -> str:
-    given = played.scores.get("provenance", {}).get("env") or {}
-    return ", ".join(f"{name}={value}" for name, value in sorted(given.items())) or "the task's own"
+    settings = played.scores.get("provenance", {}).get("env") or {}
+    return ", ".join(f"{name}={value}" for name, value in sorted(settings.items())) or "the task's own"
 
 
 def _compare(ours: Played, base: Played) -> Comparison:
+    our_returns = ours.table.returns
+    base_returns = base.table.returns
     paired = ours.games == base.games
-    samples = [Sample(one.table.returns.tolist(), one.starts) for one in (ours, base)]
     if paired:
-        differences = ours.table.returns - base.table.returns
+        # Each game is compared with itself, and games are resampled among those of the same start.
+        differences = our_returns - base_returns
         wins = (np.sign(differences) + 1) / 2
-        strata = [place % base.starts for place in range(len(wins))] if base.starts else None
+        strata = (np.arange(len(wins)) % base.starts).tolist() if base.starts else None
         interval = bootstrap_mean(differences.tolist(), strata=strata)
         chance = float(wins.mean())
         chances = bootstrap_mean(wins.tolist(), strata=strata)
     else:
-        interval = stratified_interval(samples, _gap)
-        both = [samples[0]], [samples[1]], [(0, 0)]
-        chance = improvement(*both)
-        chances = improvement_interval(*both)
-    difference = float(ours.table.returns.mean() - base.table.returns.mean())
-    (low, high), (least, most) = ours.mean_interval, base.mean_interval
-    return Comparison(paired, difference, interval, chance, chances, high < least or low > most)
+        ours_sample = Sample(our_returns.tolist(), ours.starts)
+        base_sample = Sample(base_returns.tolist(), base.starts)
+        # Different games: the two evaluations are independent samples, and each game meets every game of the other.
+        interval = stratified_interval([ours_sample, base_sample], _gap)
+        chance = improvement([ours_sample], [base_sample], [(0, 0)])
+        chances = improvement_interval([ours_sample], [base_sample], [(0, 0)])
+    difference = float(our_returns.mean() - base_returns.mean())
+    our_mean = ours.mean_interval
+    base_mean = base.mean_interval
+    apart = our_mean.high < base_mean.low or our_mean.low > base_mean.high
+    return Comparison(paired, difference, interval, chance, chances, apart)
 
 
-def _gap(parts: list[Resampled]) -> FloatArray:
-    """(R,): mean of the first sample minus that of the second."""
-    first, second = (part.mean() for part in parts)
-    return first - second
+def _gap(samples: list[Resampled]) -> FloatArray:
+    """Return the mean of the first sample minus that of the second, (R,)."""
+    first, second = samples
+    return first.mean() - second.mean()

@@ -1,12 +1,14 @@
-"""Learning curves out of the CSV file that Lightning's logger writes."""
+"""Learning curves, read from the CSV file that Lightning's logger writes."""
 
 import csv
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from math import isfinite
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from lmrl.errors import UserError, in_one_line
 
@@ -14,7 +16,7 @@ __all__ = ["Curve", "Curves", "find_metrics", "read_curves", "values_at"]
 
 
 class Curve(NamedTuple):
-    """One logged quantity: as many steps as values, steps ascending."""
+    """One logged quantity at ascending steps."""
 
     steps: list[int]
     values: list[float]
@@ -25,46 +27,54 @@ Curves: TypeAlias = dict[str, Curve]
 
 
 def find_metrics(folder: Path) -> Path | None:
-    """The newest ``metrics.csv`` of a run: in its folder or below (loggers make ``version_0`` and the like)."""
-    found = sorted(folder.rglob("metrics.csv"), key=lambda path: (path.stat().st_mtime, str(path)))
-    return found[-1] if found else None
+    """Return the newest ``metrics.csv`` of a run: in its folder or below (loggers make ``version_0`` and the like)."""
+    return max(folder.rglob("metrics.csv"), key=lambda path: (path.stat().st_mtime, str(path)), default=None)
 
 
 def read_curves(path: Path) -> Curves:
-    """Every numeric column of a ``metrics.csv`` against its ``step`` column, without the gaps.
+    """Read every column of a ``metrics.csv`` against its ``step`` column, without the gaps.
 
-    Lightning leaves cells empty where a quantity was not logged at that step; such cells, NaN, infinities
-    and a last line that is still being written (without its line end) are passed over.
+    Lightning leaves cells empty where a quantity was not logged at that step. Such cells, NaN, infinities and a last
+    line that is still being written (without its line end) are left out.
 
     Raises:
-        UserError: for a cell that is no number; it names the file, the line and the column.
+        UserError: a cell is no number; the message names the file, the line and the column.
     """
     curves: Curves = {}
-    for where, row in _rows(path):
-        step = _number(row["step"], f"{where}, column 'step'") if row.get("step") else None
+    for where, cells in _rows(path):
+        step = _number(cells["step"], f"{where}, column 'step'") if cells.get("step") else None
         if step is None:
             continue
-        for name, cell in row.items():
+        for name, cell in cells.items():
             value = _number(cell, f"{where}, column {name!r}") if cell else None
             if name not in ("step", "epoch") and value is not None:
                 curve = curves.setdefault(name, Curve([], []))
                 curve.steps.append(int(step))
                 curve.values.append(value)
-    return {name: _sorted(curve) for name, curve in curves.items()}
+    for name, curve in curves.items():
+        # A training that was resumed logs some steps again, after later ones.
+        pairs = sorted(zip(curve.steps, curve.values, strict=True), key=itemgetter(0))
+        steps, values = zip(*pairs, strict=True)
+        curves[name] = Curve(list(steps), list(values))
+    return curves
 
 
 def values_at(curve: Curve, steps: Sequence[int]) -> list[float]:
-    """The curve's last value at or before each step; before its first one 0."""
-    return [([0.0, *curve.values])[bisect_right(curve.steps, step)] for step in steps]
+    """Return the curve's last value at or before each step, and 0 before its first value."""
+    from_zero = np.array([0.0, *curve.values])
+    values: list[float] = from_zero[np.searchsorted(curve.steps, steps, side="right")].tolist()
+    return values
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """The complete lines as column to cell, each with its place."""
+    """Yield the complete lines: file and line number, and column name to cell."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is not UTF-8 text ({error})") from error
-    lines = csv.reader(StringIO(text[: text.rfind("\n") + 1], newline=""))
+    # The logger may be writing the last line right now.
+    complete = text[: text.rfind("\n") + 1]
+    lines = csv.reader(StringIO(complete, newline=""))
     names: list[str] = []
     try:
         for cells in lines:
@@ -81,11 +91,6 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
                 yield where, dict(zip(names, cells, strict=True))
     except csv.Error as error:
         raise UserError(f"{path}, line {lines.line_num}: {in_one_line(error)}") from error
-
-
-def _sorted(curve: Curve) -> Curve:
-    pairs = sorted(zip(curve.steps, curve.values, strict=True), key=lambda pair: pair[0])
-    return Curve([step for step, _ in pairs], [value for _, value in pairs])
 
 
 def _number(cell: str, where: str) -> float | None:

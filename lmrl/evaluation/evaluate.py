@@ -1,8 +1,9 @@
-"""Let a policy play a task and sum up how it did."""
+"""Evaluate a policy on a task: run its episodes, here or on a Ray cluster with the same result, and score them."""
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -12,24 +13,43 @@ from typing import Any
 import numpy as np
 
 from lmrl.envs import registry
+from lmrl.envs.base import DialogueEnv
 from lmrl.envs.scores import Scores, normalize
 from lmrl.errors import UserError, check_range, counted
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
-from lmrl.evaluation.played import EpisodeTable
-from lmrl.evaluation.playing import Player, RayWorkers, play_on_workers
+from lmrl.evaluation.metrics import EpisodeTable
 from lmrl.loading import PolicySpec, TrainedModule, load_policy, module_task, task_of
 from lmrl.partners import environment
-from lmrl.rollout import episode_seed
-from lmrl.types import Described, Episode, LoadedPolicy, Policy, Start, unwrapped
+from lmrl.partners.environment import check_budget
+from lmrl.rollout import MakeEnv, episode_seed, in_order, pieces_of, rollout
+from lmrl.types import Described, Episode, LoadedPolicy, Policy, Resettable, Start, unwrapped
+from lmrl.utils.cluster import Workers
 from lmrl.utils.distributed import map_over_ranks
 
-__all__ = ["Evaluation", "default_episodes", "evaluate"]
+__all__ = ["Evaluation", "RayWorkers", "default_episodes", "evaluate"]
 
 _LEAST = 256
-"""Episodes that are played where nobody says how many, at least."""
+"""The least number of episodes of an evaluation, by default."""
 
 _SELECTION = 2
-"""Last word of the keys of the seeds by which checkpoints are chosen."""
+"""The last number of the seed keys of evaluations that checkpoints are chosen by."""
+
+_PIECE = 4
+"""Episodes per slot between two resets of policies and partners that keep what they have read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RayWorkers:
+    """Processes of a Ray cluster that run episodes."""
+
+    address: str
+    """As of `lmrl.utils.cluster.Cluster`: ``local``, ``auto`` or ``HOST:PORT``."""
+    count: int | None = None
+    """Number of processes; None: as many as the cluster has cores (or GPUs) for."""
+    make_policy: Callable[[], LoadedPolicy] | None = None
+    """Makes the policy in each process, to which it is sent; None: `evaluate` gets the name of a policy."""
+    gpu: bool = False
+    """Whether each process takes a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +58,12 @@ class Evaluation:
 
     task: str
     policy: str
-    """The name by which tables show it."""
+    """Its name in tables."""
     episodes: tuple[Episode, ...]
-    """In the order of their starts, whatever the order in which they ended."""
+    """In the order of their starts."""
     seed: int
     starts: int = 0
-    """How many starts were taken in turn; 0: seeds decided how episodes begin."""
+    """Number of fixed starts, which the episodes took in turn; 0: seeds decided how episodes begin."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """What the result was made with: decoding settings, dataset, opponent, versions. JSON-like."""
 
@@ -54,23 +74,26 @@ class Evaluation:
         return f"<Evaluation of {self.policy} on {self.task}: {played}, seed {self.seed}, {mean}>"
 
     def scores(self) -> dict[str, Any]:
-        """The content of ``scores.json``.
+        """Return the content of ``scores.json``.
 
-        ``return_mean`` is undiscounted; ``return_ci`` is its 95 % percentile bootstrap interval over episodes, each
-        resampled among those of its start where ``starts`` were taken in turn, and ``normalized_ci`` the same interval
-        on the normalised scale. ``own`` is the mean return on the task's own scale (`lmrl.envs.scores.OwnScale`), with
-        ``own_ci``; None of a task that has none, and where arguments have changed the environment. ``success_ci`` is
-        Wilson's, as if starts were drawn too. ``illegal_rate`` is the share of actions that the rules did not know.
-        ``warnings`` names values outside of the task's constants (nothing is clipped) or says that there are none, and
-        fixed starts that were not played equally often.
+        - ``return_mean`` is undiscounted. ``return_ci`` is its 95 % percentile bootstrap interval over episodes; where
+          there are fixed ``starts``, each episode is resampled among those of its start. ``normalized`` and
+          ``normalized_ci`` are the same on the published scale.
+        - ``own`` and ``own_ci`` are on the task's own scale (`lmrl.envs.scores.OwnScale`). They are None for a task
+          without one, and where arguments have changed the environment.
+        - ``success_ci`` is Wilson's interval, as if starts were drawn too.
+        - ``illegal_rate`` is the share of actions that the rules did not accept.
+        - ``warnings`` names values outside of the task's published constants (nothing is clipped), says if there are no
+          constants, and whether fixed starts were not played equally often.
         """
-        row = registry.task(self.task)
-        published = row.scores
-        own = None if self.provenance.get("env") else row.own_scale
+        task = registry.task(self.task)
+        published = task.scores
+        # An environment with other settings is another game, which the task's own scale does not measure.
+        own_scale = None if self.provenance.get("env") else task.own_scale
         table = EpisodeTable.of(self.episodes)
         returns = table.returns.tolist()
         means = table.means()
-        strata = [place % self.starts for place in range(len(returns))] if self.starts else None
+        strata = (np.arange(len(returns)) % self.starts).tolist() if self.starts else None
         interval = bootstrap_mean(returns, strata=strata)
         return {
             "task": self.task,
@@ -80,8 +103,8 @@ class Evaluation:
             "return_ci": list(interval),
             "normalized": normalize(means["return_mean"], published),
             "normalized_ci": [normalize(end, published) for end in interval],
-            "own": None if own is None else normalize(means["return_mean"], own),
-            "own_ci": None if own is None else [normalize(end, own) for end in interval],
+            "own": None if own_scale is None else normalize(means["return_mean"], own_scale),
+            "own_ci": None if own_scale is None else [normalize(end, own_scale) for end in interval],
             "success_rate": means["success_rate"],
             "success_ci": list(wilson(int(table.successes.sum()), len(self.episodes))),
             "length_mean": means["length_mean"],
@@ -117,33 +140,35 @@ def evaluate(
         evaluate("random", "maze_fo", episodes=1000)
 
     Episode ``i`` begins at the task's start ``i`` (cyclically, where the task declares starts) with a seed that
-    follows from `seed` and ``i`` alone, so that the result does not depend on `slots` (log-probabilities may in their
-    last bits). Policies and partners that keep what they have read forget it after a piece, four episodes per
-    slot. Pieces are what workers of a Ray cluster are given, so the result is, byte for byte, that of one process.
+    follows from `seed` and ``i`` alone. The result therefore does not depend on `slots`, except for the last bits of
+    log-probabilities. Policies and partners that keep what they have read are reset after every ``4 * slots`` episodes.
+    Workers of a Ray cluster get pieces of the same size, so their result is, byte for byte, that of one process.
 
     Args:
         policy: a policy, the result of `lmrl.load_policy`, a module in memory, or a name as of
             ``lmrl evaluate --policy``: a run folder, a checkpoint, ``random``, ...
         task: name of a task, one of `lmrl.tasks()`; None: the one that a run, checkpoint or module was trained on.
-        episodes: how many, at least one; None: `default_episodes`.
-        seed: of the whole evaluation.
-        slots: how many environments play side by side.
-        on_episode: called with each episode as it ends (for progress bars).
-        name: how the policy is called in tables; its name or that of its class if left out.
-        provenance: what else belongs to the identity of the result, JSON-like.
+        episodes: number of episodes, at least one; None: `default_episodes`.
+        seed: seed of the evaluation.
+        slots: number of environments that run in parallel.
+        on_episode: called with each episode when it ends (for progress bars).
+        name: name of the policy in tables; None: its name, or that of its class.
+        provenance: further facts for `Evaluation.provenance`, JSON-like.
         env: arguments of the environment, as for `lmrl.make`; ``partner`` may be a name (see `lmrl.partners`).
-        together: share the episodes among the processes that train together; all of them have to call, and all get
-            the whole result, which is that of one process.
-        selection: checkpoints will be chosen by it: it plays starts that the task keeps for that (`Task.selection`) and
-            seeds that no other evaluation has, so that none is chosen by what is reported.
+        together: share the episodes among the processes that train together. All of them have to call, and all get
+            the same result as one process alone.
+        selection: evaluate to choose a checkpoint or settings. It uses the starts that the task keeps for that
+            (`Task.selection`) and seeds that no other evaluation has, so that the choice does not see the reported
+            games.
         allow_other_task: let a run or checkpoint play another task than the one that it was trained on.
-        ray: have processes of a Ray cluster play.
+        ray: run the episodes in processes of a Ray cluster.
 
     Raises:
         UserError: an unknown task or policy, none named, a run of another task, fewer than one episode or slot, or a
             negative seed; with `ray` also a policy that other processes cannot make, `together`, and as
             `lmrl.utils.cluster.Workers`.
     """
+    # A name is resolved here and, for a cluster, once more in each worker.
     if isinstance(policy, str | PathLike):
         spec = PolicySpec.parse(fspath(policy), task)
         record = spec.task
@@ -166,27 +191,119 @@ def evaluate(
     check_range("[1, inf)", episodes=episodes, slots=slots)
     check_range("[0, inf)", seed=seed)
     fixed = record.selection or record.starts if selection else record.starts
-    # Trailing zeros of a key do not count, and the last word of training's rounds is 1.
-    apart = (0, _SELECTION) if selection else ()
-    starts = [Start(episode_seed(seed, i, *apart), _options(fixed, i)) for i in range(episodes)]
+    # Seed keys of selection end in 2 and those of training rounds in 1. Trailing zeros of a key make no difference.
+    key_end = (0, _SELECTION) if selection else ()
+    starts = []
+    for index in range(episodes):
+        options = fixed[index % len(fixed)] if fixed else None
+        starts.append(Start(episode_seed(seed, index, *key_end), options))
     if ray is not None:
         if together:
             raise UserError("ray must be left out where processes that train together share the episodes")
-        played = play_on_workers(ray, loaded.policy, task, env, starts, slots, on_episode)
+        played = _run_on_workers(ray, loaded.policy, task, env, starts, slots, on_episode)
     else:
-        play = Player(loaded.policy, environment(task, env), task, slots, on_episode).play
-        played = map_over_ranks(starts, play) if together else play(starts)
-    player = {"player": loaded.policy.describe()} if isinstance(loaded.policy, Described) else {}
-    weights = loaded.weights
-    made_with = {"versions": _versions(), "env": dict(env or {}), **player, **_opponent(played[0])}
-    made_with |= {} if weights is None else {"weights": weights}
-    made_with |= {"selection": True} if selection else {}
-    whole = {**made_with, **(provenance or {})}
-    return Evaluation(task, name, tuple(played), seed, len(fixed), whole)
+        run = _Runner(loaded.policy, environment(task, env), task, slots, on_episode).run
+        played = map_over_ranks(starts, run) if together else run(starts)
+    made_with: dict[str, Any] = {"versions": _versions(), "env": dict(env or {})}
+    if isinstance(loaded.policy, Described):
+        made_with["player"] = loaded.policy.describe()
+    for speaker in ("opponent", "partner"):  # where the game names them
+        if speaker in played[0].info:
+            made_with[speaker] = played[0].info[speaker]
+    if loaded.weights is not None:
+        made_with["weights"] = loaded.weights
+    if selection:
+        made_with["selection"] = True
+    return Evaluation(task, name, tuple(played), seed, len(fixed), {**made_with, **(provenance or {})})
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """Runs episodes of a policy, in this process or in a worker of a cluster."""
+
+    policy: Policy
+    make_env: MakeEnv
+    task: str
+    slots: int
+    on_episode: Callable[[Episode], None] | None = None
+
+    def run(self, starts: Sequence[Start]) -> list[Episode]:
+        """Return the episodes of all starts, in their order."""
+        if not self._remembers():
+            return self.run_piece(starts)
+        episodes = []
+        for piece in pieces_of(starts, _PIECE * self.slots):
+            episodes += self.run_piece(piece)
+        return episodes
+
+    def run_piece(self, piece: Sequence[Start]) -> list[Episode]:
+        """Return the episodes of a piece, in the order of its starts."""
+        ended = []
+        for order, episode in rollout(self.policy, self.make_env, piece, task=self.task, slots=self.slots):
+            ended.append((order, episode))
+            if self.on_episode is not None:
+                self.on_episode(episode)
+        return in_order(ended)
+
+    def _remembers(self) -> bool:
+        """Whether the policy or the partner keeps something between episodes, so that pieces change the result."""
+        if isinstance(self.policy, Resettable):
+            return True
+        if registry.task(self.task).partner is None:
+            return False
+        with closing(self.make_env()) as env:
+            return isinstance(env, DialogueEnv) and isinstance(env.partner, Resettable)
+
+
+def _worker(
+    make_policy: Callable[[], LoadedPolicy], task: str, env: Mapping[str, Any] | None, slots: int
+) -> Callable[[Sequence[Start]], list[Episode]]:
+    """Return the function with which a process of a cluster runs a piece."""
+    return _Runner(make_policy().policy, environment(task, env), task, slots).run_piece
+
+
+def _run_on_workers(
+    ray: RayWorkers,
+    policy: Policy,
+    task: str,
+    env: Mapping[str, Any] | None,
+    starts: Sequence[Start],
+    slots: int,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> list[Episode]:
+    """Return the episodes of all starts, in their order, run by processes of a Ray cluster.
+
+    Raises:
+        UserError: other processes cannot make the policy; a partner has a budget, which each process would use up by
+            itself; and as `lmrl.utils.cluster.Workers`.
+    """
+    if ray.make_policy is None or isinstance(policy, Described):
+        raise UserError(
+            "ray needs a policy that other processes can make: a run, a checkpoint or a scripted player by its name, "
+            f"got {type(policy).__name__}"
+        )
+    check_budget((env or {}).get("partner"), 2 if ray.count is None else ray.count)
+    make = partial(_worker, ray.make_policy, task, env, slots)
+    episodes = list[Episode]()
+    workers: Workers[Sequence[Start], list[Episode]] = Workers(ray.address, ray.count, make, gpu=ray.gpu)
+    with workers:
+        pieces = pieces_of(starts, _PIECE * slots)
+        if len(pieces) < min(workers.count, len(starts)):
+            warnings.warn(
+                f"{workers.count} workers have {len(pieces)} pieces of {_PIECE * slots} episodes to play: fewer slots "
+                "make more pieces",
+                stacklevel=3,
+            )
+        for piece in workers.map(pieces):  # in the order of the pieces
+            episodes += piece
+            for episode in piece:
+                if on_episode is not None:
+                    on_episode(episode)
+    return episodes
 
 
 def default_episodes(task: str) -> int:
-    """How many episodes an evaluation plays: at least 256, so that the starts of the task come equally often.
+    """Return the default number of episodes: at least 256, and a multiple of the task's fixed starts.
 
     Args:
         task: its name.
@@ -198,39 +315,31 @@ def default_episodes(task: str) -> int:
     return starts * -(-_LEAST // starts)
 
 
-def _opponent(episode: Episode) -> dict[str, Any]:
-    """Return the opponent or partner, if the game names one."""
-    return {name: episode.info[name] for name in ("opponent", "partner") if name in episode.info}
-
-
-def _options(starts: tuple[Mapping[str, Any], ...], episode: int) -> Mapping[str, Any] | None:
-    return starts[episode % len(starts)] if starts else None
-
-
 def _versions() -> dict[str, str]:
-    # Not that of the installation's metadata, which an editable one does not renew.
-    found = {"lmrl": str(sys.modules["lmrl"].__version__)}
+    # The metadata of an editable installation keeps an old version, so the package itself is asked.
+    versions = {"lmrl": str(sys.modules["lmrl"].__version__)}
     for package in ("torch", "transformers"):
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            versions[package] = version(package)
+    return versions
 
 
 def _warnings(returns: list[float], published: Scores) -> list[str]:
     if not published.any_scale:
         return ["the task has no published constants: there is no normalised score, its place has the mean return"]
+    # A mean outside of the published range shows that the task differs from the published one.
     mean = float(np.mean(returns))
     low = published.minimum
     high = published.maximum
-    found = []
+    lines = []
     if mean < low or (high is not None and mean > high):
         to = "" if high is None else f" to {high:g}"
-        found.append(f"the mean return {mean:.2f} lies outside of the constants' range, {low:g}{to}; it is not clipped")
-    # The maximum is a mean over starts, so single episodes may well lie above it; none should be below the minimum.
-    below = sum(value < low for value in returns)
+        lines.append(f"the mean return {mean:.2f} lies outside of the constants' range, {low:g}{to}; it is not clipped")
+    # The maximum is a mean over starts, so single episodes may lie above it; none should be below the minimum.
+    below = np.count_nonzero(np.array(returns) < low)
     if below:
-        found.append(f"{below} of {len(returns)} returns lie below the constants' minimum {low:g}")
-    return found
+        lines.append(f"{below} of {len(returns)} returns lie below the constants' minimum {low:g}")
+    return lines
 
 
 def _uneven(episodes: int, starts: int) -> list[str]:
@@ -238,5 +347,7 @@ def _uneven(episodes: int, starts: int) -> list[str]:
     if starts == 0 or episodes % starts == 0:
         return []
     which = f"only the first {episodes}" if episodes < starts else "some more often than others"
-    told = f"of the {starts} fixed starts the {episodes} episodes play {which}, and the mean is theirs"
-    return [f"{told}; play a multiple of {starts}"]
+    return [
+        f"of the {starts} fixed starts the {episodes} episodes play {which}, and the mean is theirs; play a multiple "
+        f"of {starts}"
+    ]

@@ -1,14 +1,13 @@
 """95 % intervals: means by the bootstrap, rates by Wilson's score, training runs by Student's t.
 
-A resample draws one value fewer than there are. Its mean then varies as that of the values does, where the variance of
-as many draws is too small by 1 in n: nothing for 256 episodes, a third for three seeds, an eleventh for eleven episodes
-from each of 25 starts (McCarthy and Snowden 1985; Rao and Wu 1988).
+A resample draws one value fewer than there are. The variance of its mean is then that of the mean of the values. With n
+draws from n values it would be too small by 1 in n: nothing for 256 episodes, a third for three seeds, an eleventh for
+eleven episodes from each of 25 starts (McCarthy and Snowden 1985; Rao and Wu 1988).
 
-Statistics over several training runs: interquartile means, probabilities of improvement, stratified bootstrap.
-
-Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021. A sample is what
-is resampled by itself: the episodes of one training run, or the training runs of one task. However often a statistic
-looks at a sample, it is resampled once.
+Statistics over several training runs (interquartile means, probabilities of improvement, stratified bootstrap) follow
+Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021. A sample is
+resampled by itself: the episodes of one training run, or the training runs of one task. It is resampled once, however
+often a statistic uses it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,29 +22,10 @@ from numpy.typing import NDArray
 
 from lmrl.errors import UserError
 
-__all__ = [
-    "Interval",
-    "Resampled",
-    "Sample",
-    "bootstrap_difference",
-    "bootstrap_mean",
-    "grouped",
-    "improvement",
-    "improvement_interval",
-    "interquartile_mean",
-    "percentiles",
-    "pooled_interquartile_mean",
-    "rests_on_few",
-    "stratified_interval",
-    "student_mean",
-    "welch_difference",
-    "wilson",
-]
-
 FloatArray: TypeAlias = NDArray[np.float64]
 
 _DRAWS_PER_CHUNK = 4_000_000
-"""Indices drawn at once: 32 MB, however many values and resamples there are."""
+"""Number of indices that are drawn at once: 32 MB."""
 
 
 class Interval(NamedTuple):
@@ -66,33 +46,38 @@ def bootstrap_mean(
 
     Args:
         values: one number per episode.
-        seed: of the resampling; the same values and seed give the same interval.
+        seed: seed of the resampling; the same values and seed give the same interval.
         level: share of resampled means inside the interval, between 0 and 1.
-        resamples: how often the values are drawn again with replacement.
+        resamples: number of resamples.
         strata: the number of each value's stratum, within which it is resampled: the start of its episode, where the
-            starts are fixed. None: all are one.
+            starts are fixed. None: a single stratum.
 
     Raises:
         UserError: no values, or a level outside (0, 1).
     """
     data = np.asarray(values, dtype=np.float64)
     generator = np.random.default_rng(seed)
-    parts = [data] if strata is None or data.size == 0 else [data[places] for places in grouped(strata)]
-    means = [part.size / max(1, data.size) * _resampled_means(part, generator, resamples) for part in parts]
-    return percentiles(np.sum(means, axis=0), level)
+    if strata is None or data.size == 0:
+        return percentiles(_resampled_means(data, generator, resamples), level)
+    # The mean of all values is the mean over the strata, weighted by their sizes.
+    weighted_means = []  # of each stratum, (R,)
+    for indices in grouped(strata):
+        stratum = data[indices]
+        weighted_means.append(stratum.size / data.size * _resampled_means(stratum, generator, resamples))
+    return percentiles(np.sum(weighted_means, axis=0), level)
 
 
 def grouped(strata: Sequence[int]) -> list[NDArray[np.intp]]:
-    """The places of each stratum. Strata of a single value, whose spread is unknown, are pooled."""
+    """Return the indices of the values of each stratum. Strata of a single value, of unknown spread, are pooled."""
     labels, sizes = np.unique(np.asarray(strata), return_inverse=True, return_counts=True)[1:]
-    labels = np.where(sizes[labels] == 1, len(sizes), labels)
+    labels = np.where(sizes[labels] == 1, len(sizes), labels)  # one more label than strata, for those of one value
     return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
 
 def student_mean(values: Sequence[float], level: float = 0.95) -> Interval:
-    """Student's interval of the mean of a few values that are about normal: those of training seeds.
+    """Student's interval of the mean of a few values that are about normal, such as scores of training seeds.
 
-    A bootstrap of three values would end at the lowest and the highest, and cover the mean in three of four cases.
+    A bootstrap of three values would end at the lowest and the highest value and cover the mean in three of four cases.
 
     Raises:
         UserError: fewer than two values, or a level outside (0, 1).
@@ -105,7 +90,7 @@ def student_mean(values: Sequence[float], level: float = 0.95) -> Interval:
 
 
 def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
-    """Welch's interval of ``mean(a) - mean(b)``: Student's, for samples that need not vary alike (Welch 1947).
+    """Welch's interval of ``mean(a) - mean(b)``: Student's, for samples of different variance (Welch 1947).
 
     Args:
         a: one number per training run of the first method.
@@ -121,49 +106,52 @@ def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95
         raise UserError(f"Welch's interval needs two values or more on each side, got {first.size} and {second.size}")
     _checked(level)
     difference = float(first.mean() - second.mean())
-    ours = first.var(ddof=1) / first.size
-    base = second.var(ddof=1) / second.size
-    if ours + base == 0:
+    # Squared standard errors of both means.
+    error_a = first.var(ddof=1) / first.size
+    error_b = second.var(ddof=1) / second.size
+    if error_a + error_b == 0:
         return Interval(difference, difference)
-    freedom = (ours + base) ** 2 / (ours**2 / (first.size - 1) + base**2 / (second.size - 1))
-    reach = _student(level, float(freedom)) * sqrt(ours + base)
+    freedom = (error_a + error_b) ** 2 / (error_a**2 / (first.size - 1) + error_b**2 / (second.size - 1))
+    reach = _student(level, float(freedom)) * sqrt(error_a + error_b)
     return Interval(difference - reach, difference + reach)
 
 
 _FEW = 8
-"""Rare games by which a spread is known; of four the interval of the mean covers .90, of eight .93."""
+"""Number of rare games that it takes to know a spread: with four the interval of a mean covers .90, with eight .93."""
 
 
 def rests_on_few(interval: Interval, games: int, mean: float, extremes: Interval) -> bool:
-    """Whether a 95 % interval of a mean is too narrow to trust: it is as wide as fewer than eight rare games make it.
+    """Whether a 95 % interval of a mean is too narrow to trust: narrower than eight rare games would make it.
 
-    A game that happens once in hundreds and returns far less than all others decides the mean, and a bootstrap that has
-    drawn none or one of them does not know. `k` games at the extreme of all known returns give the mean a standard
-    error of ``sqrt(k) * distance / games``. An interval that is narrower than that of eight does not rule out that
-    such games happen.
+    A game that happens once in hundreds and returns far less than all others decides the mean. If none or one of the
+    games was of that kind, the bootstrap cannot see it. `k` games at the extreme of all known returns give the mean a
+    standard error of ``sqrt(k) * distance / games``. If the interval is narrower than with eight of them, such
+    games may still happen.
 
     Args:
-        interval: of the mean return, over games.
-        games: number of games that the mean is of.
+        interval: interval of the mean return, over games.
+        games: number of games.
         mean: their mean return.
-        extremes: lowest and highest return that such players are known to get.
+        extremes: lowest and highest known return of such policies.
     """
     distance = max(mean - extremes.low, extremes.high - mean)
-    if distance <= 0:  # all games that are known returned the same
+    if distance <= 0:  # all known games returned the same
         return True
+    # From the width of the interval back to the standard error, and from there to the number of games `k`.
     error = (interval.high - interval.low) / (2 * NormalDist().inv_cdf(0.975))
     return (games * error / distance) ** 2 < _FEW
 
 
 @lru_cache(maxsize=256)
 def _student(level: float, freedom: float) -> float:
-    """Half the width of the middle `level` of Student's distribution: its density, summed until there is enough."""
-    # In t = sqrt(freedom) * tan(angle) the density is a power of the cosine, on a finite range.
-    points = 4_001 if freedom < 100 else 200_001  # of many degrees of freedom the density is narrow
+    """Return half the width of the middle `level` of Student's distribution, by integration of its density."""
+    # With t = sqrt(freedom) * tan(angle) the density is a power of the cosine, on a finite range.
+    points = 4_001 if freedom < 100 else 200_001  # the density is narrow for many degrees of freedom
     angle = np.linspace(0.0, pi / 2, points)
-    # By logarithms: gamma itself is too large for a float from 343 degrees of freedom on.
+    # With logarithms, since gamma itself is too large for a float from 343 degrees of freedom on.
     scale = 2 * exp(lgamma((freedom + 1) / 2) - lgamma(freedom / 2)) / sqrt(pi)
     density = scale * np.cos(angle) ** (freedom - 1)
+    # By the trapezoidal rule, the probability that |t| lies below that of each angle.
     inside = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * angle[1])])
     return sqrt(freedom) * float(np.tan(np.interp(level, inside, angle)))
 
@@ -179,11 +167,11 @@ def bootstrap_difference(
     """Percentile bootstrap interval of ``mean(a) - mean(b)``, both resampled independently.
 
     Args:
-        a: one number per episode of the first player.
+        a: one number per episode of the first policy.
         b: one number per episode of the second.
-        seed: of the resampling.
+        seed: seed of the resampling.
         level: share of resampled differences inside the interval.
-        resamples: how many pairs of resampled means.
+        resamples: number of pairs of resampled means.
         scale: applied to each resampled mean before subtracting, for differences of normalised scores,
             which are not linear in the return.
 
@@ -193,9 +181,11 @@ def bootstrap_difference(
     # One generator for both: with a generator each and equal seeds, two equal samples would be
     # resampled alike and their difference would look certain.
     generator = np.random.default_rng(seed)
-    first, second = (_resampled_means(values, generator, resamples) for values in (a, b))
+    first = _resampled_means(a, generator, resamples)
+    second = _resampled_means(b, generator, resamples)
     if scale is not None:
-        first, second = (np.array([scale(float(mean)) for mean in means]) for means in (first, second))
+        first = np.array([scale(float(mean)) for mean in first])
+        second = np.array([scale(float(mean)) for mean in second])
     return percentiles(first - second, level)
 
 
@@ -218,17 +208,21 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
 def _resampled_means(
     values: Sequence[float] | FloatArray, generator: np.random.Generator, resamples: int
 ) -> FloatArray:
+    """Return the means of resamples, (R,)."""
     data = np.asarray(values, dtype=np.float64)
     if data.ndim != 1 or data.size == 0:
         raise UserError(f"an interval needs at least one value in one dimension, got an array of shape {data.shape}")
-    rows = max(1, _DRAWS_PER_CHUNK // data.size)
-    sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
+    chunk = max(1, _DRAWS_PER_CHUNK // data.size)
     drawn = max(1, data.size - 1)
-    return np.concatenate([data[generator.integers(data.size, size=(size, drawn))].mean(axis=1) for size in sizes])
+    means = []
+    for start in range(0, resamples, chunk):
+        indices = generator.integers(data.size, size=(min(chunk, resamples - start), drawn))
+        means.append(data[indices].mean(axis=1))
+    return np.concatenate(means)
 
 
 def percentiles(means: FloatArray, level: float) -> Interval:
-    """The interval that holds the middle `level` of resampled values.
+    """Return the interval that holds the middle `level` of resampled values.
 
     Raises:
         UserError: a level outside (0, 1).
@@ -246,15 +240,15 @@ def _checked(level: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Values that are resampled by themselves."""
+    """Values that are resampled by themselves, such as the returns of a run's episodes."""
 
     values: Sequence[float]
     starts: int = 0
-    """How many starts were taken in turn: value ``i`` is of start ``i % starts``, and stays with those of its start."""
+    """Number of fixed starts: value ``i`` has start ``i % starts`` and is resampled among the values of its start."""
 
     def strata(self) -> list[NDArray[np.intp]]:
-        """The places of the values that are resampled among each other."""
-        return grouped([place % self.starts if self.starts else 0 for place in range(len(self.values))])
+        """Return, for each stratum, the indices of the values that are resampled among each other."""
+        return grouped((np.arange(len(self.values)) % (self.starts or 1)).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +261,15 @@ class Resampled:
     """(R, n): how often each value counts in each resample, once on average."""
 
     def mean(self) -> FloatArray:
-        """(R,) the means of the resamples."""
-        first = self.values[0]  # so that values that are all alike have just this mean
+        """Return the means of the resamples, (R,)."""
+        # Relative to the first value, so that the mean of equal values is exactly that value.
+        first = self.values[0]
         means: FloatArray = first + self.weights @ (self.values - first) / self.values.size
         return means
 
 
 Statistic: TypeAlias = Callable[[list[Resampled]], FloatArray]
-"""From all samples to the (R,) values of the statistic."""
+"""From all samples to the values of the statistic, (R,)."""
 
 
 def interquartile_mean(values: FloatArray | Sequence[float]) -> FloatArray:
@@ -292,13 +287,16 @@ def interquartile_mean(values: FloatArray | Sequence[float]) -> FloatArray:
 
 
 def pooled_interquartile_mean(samples: Sequence[Resampled]) -> FloatArray:
-    """(R,) interquartile means of all values together; a value that counts twice is there twice."""
+    """Return interquartile means of all values together, (R,); a value that counts twice is there twice."""
     values = np.concatenate([sample.values for sample in samples])
+    weights = np.hstack([sample.weights for sample in samples])
     order = np.argsort(values)
     size = values.size
-    cut = values.size // 4
-    upto = np.cumsum(np.hstack([sample.weights for sample in samples])[:, order], axis=1).clip(cut, size - cut)
-    middle = Resampled(values[order], np.diff(upto, axis=1, prepend=float(cut)) * (size / (size - 2 * cut)))
+    cut = size // 4
+    # Lay the sorted values side by side, each as wide as its weight, and keep what lies between both cuts.
+    right_ends = np.cumsum(weights[:, order], axis=1).clip(cut, size - cut)
+    kept = np.diff(right_ends, axis=1, prepend=float(cut))
+    middle = Resampled(values[order], kept * (size / (size - 2 * cut)))
     return middle.mean()
 
 
@@ -308,17 +306,18 @@ def stratified_interval(
     """Percentile bootstrap interval of a statistic; each sample is resampled within itself and its starts.
 
     Args:
-        samples: independent of each other.
-        statistic: see `Statistic`.
-        seed: of the resampling.
+        samples: samples that are independent of each other.
+        statistic: from the resampled samples to its values, (R,).
+        seed: seed of the resampling.
         level: share of the resampled statistics inside the interval.
-        resamples: how often all samples are drawn again.
+        resamples: number of resamples.
 
     Raises:
         UserError: no sample, one without values, or a level outside (0, 1).
     """
     generator = np.random.default_rng(seed)
-    drawn = [_resampled(sample, generator, resamples) for sample in _checked_strata(samples)]
+    _check_samples(samples)
+    drawn = [_resampled(sample, generator, resamples) for sample in samples]
     return percentiles(statistic(drawn), level)
 
 
@@ -328,14 +327,14 @@ def improvement(ours: Sequence[Sample], base: Sequence[Sample], pairs: Sequence[
     For each pair it is the Mann-Whitney statistic over the number of comparisons.
 
     Args:
-        ours: the samples of one player.
+        ours: the samples of one policy.
         base: those of the other.
-        pairs: which of ours is compared with which of the base.
+        pairs: the index of a sample of ours and of one of the base, for each comparison.
 
     Raises:
         UserError: no pair, or a sample without values.
     """
-    _checked_strata([*ours, *base] if pairs else [])
+    _check_samples([*ours, *base] if pairs else [])
     return float(np.mean([_wins(ours[a].values, base[b].values).mean() for a, b in pairs]))
 
 
@@ -352,9 +351,10 @@ def improvement_interval(
     Raises:
         UserError: no pair, a sample without values, or a level outside (0, 1).
     """
-    _checked_strata([*ours, *base] if pairs else [])
+    _check_samples([*ours, *base] if pairs else [])
 
     def statistic(drawn: list[Resampled]) -> FloatArray:
+        # `drawn` holds our samples first, then those of the base.
         chances = [_beats(drawn[a], drawn[len(ours) + b]) for a, b in pairs]
         mean: FloatArray = np.mean(chances, axis=0)
         return mean
@@ -363,33 +363,34 @@ def improvement_interval(
 
 
 def _wins(a: Sequence[float] | FloatArray, b: Sequence[float] | FloatArray) -> FloatArray:
-    """(n, m): 1 where a value of `a` is above one of `b`, 1/2 where they are equal."""
+    """Return 1 where a value of `a` is above one of `b`, 1/2 where they are equal, and else 0, (n, m)."""
     difference = np.asarray(a, np.float64)[:, None] - np.asarray(b, np.float64)[None, :]
     wins: FloatArray = (np.sign(difference) + 1.0) / 2.0
     return wins
 
 
 def _beats(a: Resampled, b: Resampled) -> FloatArray:
-    """(R,): how often a value of `a` is above one of `b`, by resample."""
+    """Return for each resample how often a value of `a` is above one of `b`, (R,)."""
     wins = a.weights @ _wins(a.values, b.values)
     chances: FloatArray = np.einsum("rm,rm->r", wins, b.weights) / (a.values.size * b.values.size)
     return chances
 
 
 def _resampled(sample: Sample, generator: np.random.Generator, resamples: int) -> Resampled:
-    """One draw fewer than there are values in a stratum, each counting that much more (`lmrl.evaluation.intervals`)."""
+    """Resample a sample within its strata, with one draw fewer than there are values (see the top of this module)."""
     data = np.asarray(sample.values, dtype=np.float64)
     weights = np.ones((resamples, data.size))
-    for places in sample.strata():
-        size = len(places)
+    for indices in sample.strata():
+        size = len(indices)
         if size > 1:
+            # Count how often each value was drawn in each resample: one `bincount` over all, a range per resample.
             drawn = generator.integers(size, size=(resamples, size - 1)) + size * np.arange(resamples)[:, None]
             counts = np.bincount(drawn.ravel(), minlength=resamples * size).reshape(resamples, size)
-            weights[:, places] = counts * (size / (size - 1))
+            weights[:, indices] = counts * (size / (size - 1))
     return Resampled(data, weights)
 
 
-def _checked_strata(samples: Sequence[Sample]) -> Sequence[Sample]:
-    if not samples or min(len(sample.values) for sample in samples) == 0:
-        raise UserError(f"every sample needs at least one value, got sizes {[len(s.values) for s in samples]}")
-    return samples
+def _check_samples(samples: Sequence[Sample]) -> None:
+    sizes = [len(sample.values) for sample in samples]
+    if not sizes or min(sizes) == 0:
+        raise UserError(f"every sample needs at least one value, got sizes {sizes}")

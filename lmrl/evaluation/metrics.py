@@ -1,26 +1,105 @@
-"""Scores of episodes and the pace of rollouts, as metrics of `torchmetrics`."""
+"""What is measured of episodes: a table with a row per episode, its CSV file, and metrics of `torchmetrics`."""
 
+import csv
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from lmrl.evaluation.played import EpisodeTable
+from lmrl.errors import UserError
 from lmrl.types import Episode
+from lmrl.utils.files import replacing
 
-__all__ = ["EpisodeScores", "RolloutPace"]
+__all__ = ["EpisodeScores", "EpisodeTable", "RolloutPace", "read_table", "write_table"]
 
-_TYPES = {"returns": torch.float64, "lengths": torch.int64, "successes": torch.int64, "illegal": torch.int64}
+_COLUMNS = ("episode", "return", "length", "success", "illegal")
+
+
+class EpisodeTable(NamedTuple):
+    """Returns, lengths, successes and illegal actions of E episodes, (E,) each."""
+
+    returns: NDArray[np.float64]
+    """Undiscounted."""
+    lengths: NDArray[np.int64]
+    """In actions."""
+    successes: NDArray[np.int64]
+    """0 or 1."""
+    illegal: NDArray[np.int64]
+    """Number of actions that the rules did not accept."""
+
+    @classmethod
+    def of(cls, episodes: Sequence[Episode]) -> "EpisodeTable":
+        """Return the table of some episodes."""
+        returns = np.array([episode.total_reward for episode in episodes], np.float64)
+        counts = [(len(episode), episode.success, episode.illegal) for episode in episodes]
+        # `reshape` is for a table of no episodes. The copy makes each column contiguous.
+        columns = np.array(counts, np.int64).reshape(-1, 3).T.copy()
+        return cls(returns, *columns)
+
+    def means(self) -> dict[str, float]:
+        """``return_mean``, ``success_rate`` and ``length_mean`` over episodes, ``illegal_rate`` over all actions."""
+        return {
+            "return_mean": float(np.mean(self.returns)),
+            "success_rate": int(self.successes.sum()) / len(self.successes),
+            "length_mean": int(self.lengths.sum()) / len(self.lengths),
+            "illegal_rate": int(self.illegal.sum()) / max(1, int(self.lengths.sum())),
+        }
+
+    def spread(self) -> dict[str, float]:
+        """Standard deviation and percentiles over episodes: ``return_std``, ``return_p10``, ``length_p90``..."""
+        numbers: dict[str, float] = {}
+        for name, values in (("return", self.returns), ("length", self.lengths)):
+            numbers[f"{name}_std"] = float(np.std(values))
+            for percent in (0, 10, 50, 90, 100):
+                numbers[f"{name}_p{percent}"] = float(np.percentile(values, percent))
+        return numbers
+
+
+def write_table(table: EpisodeTable, path: Path) -> None:
+    """Write a CSV file with a line for each episode. Numbers are written so that they are read back exactly."""
+    lines = [",".join(_COLUMNS)]
+    # `tolist` gives numbers of Python, whose text has as many digits as it takes.
+    columns = [column.tolist() for column in table]
+    for index, row in enumerate(zip(*columns, strict=True)):
+        lines.append(",".join(map(str, (index, *row))))
+    with replacing(path) as file:
+        file.write(("\n".join(lines) + "\n").encode())
+
+
+def read_table(path: Path) -> EpisodeTable:
+    """Read what `write_table` has written.
+
+    Raises:
+        UserError: there is no such file, or it holds something else.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            head, *rows = csv.reader(file)
+        if tuple(head) != _COLUMNS or not rows:
+            raise ValueError(f"its columns must be {', '.join(_COLUMNS)}, with a line for each episode")
+        _, returns, *counts = zip(*rows, strict=True)  # the first column numbers the episodes
+        columns = [np.array(list(map(int, column)), np.int64) for column in counts]
+        table = EpisodeTable(np.array(list(map(float, returns))), *columns)
+        if not np.isfinite(table.returns).all() or min(column.min() for column in table[1:]) < 0:
+            raise ValueError("returns must be finite, and counts not negative")
+    except FileNotFoundError as error:
+        raise UserError(f"{path.parent} lacks {path.name}: play again with lmrl evaluate") from error
+    except (ValueError, TypeError, OverflowError, csv.Error) as error:
+        raise UserError(f"{path}: is no table of episodes ({error})") from error
+    return table
 
 
 class EpisodeScores(Metric):
     """Means and spread of returns and lengths, rates of success and of illegal actions, over episodes of all ranks.
 
-    The numbers are those of ``scores.json`` (`lmrl.evaluation.Evaluation.scores`). Every rank has to update it, if only
-    with no episodes.
+    The numbers are those of ``scores.json`` (`lmrl.evaluation.Evaluation.scores`). Every rank has to call `update`,
+    even without episodes.
 
     Args:
         **settings: arguments of `torchmetrics.Metric`; ``sync_on_compute=False`` where each rank has all episodes.
@@ -30,7 +109,7 @@ class EpisodeScores(Metric):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for name in _TYPES:
+        for name in EpisodeTable._fields:
             self.add_state(name, [], dist_reduce_fx="cat")
 
     def update(self, episodes: Sequence[Episode]) -> None:
@@ -40,13 +119,16 @@ class EpisodeScores(Metric):
 
     def compute(self) -> dict[str, float]:
         """``return_mean``, ``return_std``, ``return_p50``, ``success_rate``, ``illegal_rate``..."""
-        columns: dict[str, Tensor] = {name: dim_zero_cat(getattr(self, name)) for name in _TYPES}
-        table = EpisodeTable(**{name: column.cpu().numpy() for name, column in columns.items()})
+        columns = []
+        for name in EpisodeTable._fields:
+            column: Tensor = dim_zero_cat(getattr(self, name))
+            columns.append(column.cpu().numpy())
+        table = EpisodeTable(*columns)
         return {**table.means(), **table.spread()}
 
 
 class RolloutPace(Metric):
-    """How often a policy was asked, for how many turns, and how many tokens it said, over all ranks."""
+    """How often a policy was asked, for how many turns, and how many tokens it produced, over all ranks."""
 
     full_state_update = False
     calls: Tensor
@@ -66,4 +148,4 @@ class RolloutPace(Metric):
 
     def compute(self) -> dict[str, int]:
         """``calls``, ``turns`` and ``tokens``."""
-        return {name: int(getattr(self, name)) for name in ("calls", "turns", "tokens")}
+        return {"calls": int(self.calls), "turns": int(self.turns), "tokens": int(self.tokens)}

@@ -1,10 +1,10 @@
-"""Records: one per finished cell of a results table, read from run folders or from a folder of small files.
+"""Records: one per finished cell of a results table, read from run folders or from a folder of records.
 
 A folder of records holds all that a report needs, without weights and texts::
 
     <task>.jsonl             a line per algorithm and training seed: configuration, commands, timing, tuned settings,
-                             scores, the first transcript, and those values of curves that tables show
-    curves/<task>.parquet    the learning curves of the task, without throughput (``perf/...``), which is the machine's
+                             scores, the first transcript, and the values of curves that tables show
+    curves/<task>.parquet    learning curves of the task, without throughput (``perf/...``)
     episodes.parquet         return, length, success and illegal actions of each episode of each evaluation
     reproduce.json           the commands that made the table
 """
@@ -27,27 +27,15 @@ from lmrl.data.storage import parquet_batches
 from lmrl.envs.registry import probe, tasks
 from lmrl.errors import UserError, in_one_line
 from lmrl.evaluation.curves import Curve, Curves, find_metrics, read_curves
-from lmrl.evaluation.played import EpisodeTable, read_table
-from lmrl.evaluation.result_files import check_record, read_json, write_json
-from lmrl.evaluation.results import TUNED, current_evaluations, read_scores, read_transcript
+from lmrl.evaluation.metrics import EpisodeTable, read_table
+from lmrl.evaluation.result_json import check_record, read_json, write_json
+from lmrl.evaluation.run_folder import current_evaluations, read_scores, read_transcript
+from lmrl.evaluation.tuning import TUNED
 from lmrl.utils.configuration import check_config
 from lmrl.utils.files import locked, parse_json, replacing
 
-__all__ = [
-    "DATA",
-    "FIXES",
-    "Fix",
-    "Record",
-    "read_data",
-    "read_record_curves",
-    "read_records",
-    "seed_folder",
-    "seed_folders",
-    "write_records",
-]
-
 DATA = "data"
-"""In place of an algorithm: the dataset and its own returns."""
+"""The name of the dataset among the algorithms; its scores are those of its own returns."""
 
 _NOTED = "reproduce.json"
 _PLAIN = "evaluation"
@@ -86,7 +74,7 @@ Key: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A correction that changes the numbers of some runs: those that earlier versions made are labelled."""
+    """A correction that changes the numbers of some runs. Reports mark runs that were made before it."""
 
     name: str
     version: str
@@ -96,11 +84,11 @@ class Fix:
     words: str
     """What was wrong, for the footnote of a table."""
     optimizer: str | None = None
-    """Runs with this optimizer are concerned; None: whatever the optimizer."""
+    """Only runs with this optimizer are concerned; None: any."""
     architecture: str | None = None
-    """Runs of models of this type are concerned; None: whatever the model."""
+    """Only runs of models of this type are concerned; None: any."""
     algorithm: str | None = None
-    """Runs of this class are concerned; None: of all."""
+    """Only runs of this class are concerned; None: any."""
 
 
 FIXES = (
@@ -122,7 +110,7 @@ FIXES = (
         algorithm="lmrl.modules.ReturnConditionedBC",
     ),
 )
-"""Of each record, `Record.before` names those that it is older than."""
+"""All such corrections; `Record.before` names those that a run lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +139,11 @@ class Record:
     probe: Any = None
     """What the task's probe found (`lmrl.envs.task.Probe`); None without one."""
     transcript: str = ""
-    """The first episode, to read."""
+    """The first episode as text."""
     tuned: "Record | None" = None
     """The same run with tuned decoding settings."""
     before: tuple[str, ...] = ()
-    """Names of the `FIXES` that the run is older than and that change it or the run that it starts from."""
+    """Names of the `FIXES` that would change the run, or the run that it starts from, and that are newer."""
 
     def __repr__(self) -> str:
         """Describe the record in one line, without configuration and episodes."""
@@ -170,8 +158,11 @@ def seed_folder(runs: Path, seed: int) -> Path:
 
 def seed_folders(runs: Path) -> dict[int, Path]:
     """Return the folder of each training seed that has one, and of seed 0."""
-    found = {int(path.name[5:]): path for path in runs.glob("seed_*") if re.fullmatch(r"seed_[1-9]\d*", path.name)}
-    return {0: runs, **dict(sorted(found.items()))}
+    folders = {0: runs}
+    for path in runs.glob("seed_*"):
+        if re.fullmatch(r"seed_[1-9]\d*", path.name):
+            folders[int(path.name[5:])] = path
+    return dict(sorted(folders.items()))
 
 
 def read_records(place: Path, task: str) -> dict[str, dict[int, Record]]:
@@ -191,42 +182,42 @@ def read_records(place: Path, task: str) -> dict[str, dict[int, Record]]:
         UserError: naming the file, if one is broken.
     """
     lines = _lines_of(place, task)
-    episodes = _read_episodes(place, task) if _is_kept(place, task) else {}
+    episodes = _read_episodes(place, task) if _has_records(place, task) else {}
     records: dict[str, dict[int, Record]] = {}
     for line in lines:
         if line["algorithm"] == DATA:
             continue
         record = _record(line, place, episodes)
         records.setdefault(record.algorithm, {})[record.seed] = record
+    # A run can lack a fix because of the run that it starts from, so all records have to be known first.
     for seeds in records.values():
         for seed, record in seeds.items():
-            before = _before(record, records)
+            before = _missing_fixes(record, records)
             tuned = None if record.tuned is None else replace(record.tuned, before=before)
             seeds[seed] = replace(record, before=before, tuned=tuned)
     return records
 
 
-def _before(record: Record, records: Mapping[str, Mapping[int, Record]]) -> tuple[str, ...]:
-    """Return the names of the fixes that the run is older than, or one of the runs that it starts from.
-
-    A run that starts from another one has its model, which its own configuration does not name.
-    """
+def _missing_fixes(record: Record, records: Mapping[str, Mapping[int, Record]]) -> tuple[str, ...]:
+    """Return the names of the fixes that would change the run, or one of the runs that it starts from."""
     chain = [record]
     start = _start(record, records)
     while start is not None and start not in chain:
         chain.append(start)
         start = _start(start, records)
-    model = _model(chain[-1]).get("architecture") or {}
+    # All runs of a chain have the model of the first one, the only one whose configuration names it.
+    model = _arguments(chain[-1]).get("architecture") or {}
     architecture = model.get("model_type")
-    found = []
+    names = []
     for fix in FIXES:
-        if any(_is_older(run, fix) and _is_concerned(run, fix, architecture) for run in chain):
-            found.append(fix.name)
-    return tuple(found)
+        for run in chain:
+            if fix.name not in names and _is_older(run, fix) and _is_concerned(run, fix, architecture):
+                names.append(fix.name)
+    return tuple(names)
 
 
-def _model(record: Record) -> Mapping[str, Any]:
-    """Return the arguments of the algorithm; empty if the record has none, or a form of them that is not known."""
+def _arguments(record: Record) -> Mapping[str, Any]:
+    """Return the arguments of the algorithm; empty if the record has none, or in an unknown form."""
     model = record.config.get("model")
     arguments = model.get("init_args") if isinstance(model, Mapping) else None
     return arguments if isinstance(arguments, Mapping) else {}
@@ -234,9 +225,10 @@ def _model(record: Record) -> Mapping[str, Any]:
 
 def _start(record: Record, records: Mapping[str, Mapping[int, Record]]) -> Record | None:
     """Return the record of the run whose weights a run starts from; None if it is not among the records."""
-    pretrained = _model(record).get("pretrained")
+    pretrained = _arguments(record).get("pretrained")
     if not isinstance(pretrained, str):
         return None
+    # ``runs/<task>/<algorithm>`` or ``runs/seed_1/<task>/<algorithm>``; other names are those of published models.
     folder = Path(pretrained)
     if folder.parent.name != record.task:
         return None
@@ -245,8 +237,10 @@ def _start(record: Record, records: Mapping[str, Mapping[int, Record]]) -> Recor
 
 
 def _is_older(record: Record, fix: Fix) -> bool:
-    versions = [record.cell.get("versions", {}), record.scores.get("provenance", {}).get("versions", {})]
-    known = [_version(str(found["lmrl"])) for found in versions if "lmrl" in found]
+    known = []
+    for versions in (record.cell.get("versions", {}), record.scores.get("provenance", {}).get("versions", {})):
+        if "lmrl" in versions:
+            known.append(_version(str(versions["lmrl"])))
     return bool(known) and min(known) < _version(fix.version)
 
 
@@ -259,12 +253,11 @@ def _is_concerned(record: Record, fix: Fix, architecture: Any) -> bool:
     algorithm = model.get("class_path") if isinstance(model, Mapping) else None
     if algorithm is None:
         return False
-    asked = (
-        (fix.optimizer, _model(record).get("optimizer")),
-        (fix.architecture, architecture),
-        (fix.algorithm, algorithm),
+    return (
+        fix.optimizer in (None, _arguments(record).get("optimizer"))
+        and fix.architecture in (None, architecture)
+        and fix.algorithm in (None, algorithm)
     )
-    return all(wanted is None or wanted == given for wanted, given in asked)
 
 
 def read_record_curves(place: Path, task: str) -> dict[str, dict[int, Curves]]:
@@ -280,35 +273,38 @@ def read_record_curves(place: Path, task: str) -> dict[str, dict[int, Curves]]:
     Raises:
         UserError: naming the file, if one is broken.
     """
-    found: dict[str, dict[int, Curves]] = {}
-    if _is_kept(place, task):
-        for (algorithm, seed), curves in _read_kept_curves(place, task).items():
-            found.setdefault(algorithm, {})[seed] = curves
-        return found
+    by_algorithm: dict[str, dict[int, Curves]] = {}
+    if _has_records(place, task):
+        for (algorithm, seed), curves in _read_curve_file(place, task).items():
+            by_algorithm.setdefault(algorithm, {})[seed] = curves
+        return by_algorithm
     for seed, runs in seed_folders(place).items():
         for run in current_evaluations(runs, task):
             curves = _curves_of_run(run)
             if curves:
-                found.setdefault(run.name, {})[seed] = curves
-    return found
+                by_algorithm.setdefault(run.name, {})[seed] = curves
+    return by_algorithm
 
 
 def read_data(place: Path, task: str) -> dict[str, Any]:
     """Read the record of the task's dataset: its scores and the percentiles of its returns; empty if there is none.
 
     Raises:
-        UserError: naming the file, if it is broken or lacks one of both.
+        UserError: the file is broken or lacks scores or returns; the message names it.
     """
-    if _is_kept(place, task):
+    cell: dict[str, Any] = {}
+    if _has_records(place, task):
         path = _file_of(place, task)
-        cells = [line["cell"] for line in _kept_lines(path) if line["algorithm"] == DATA]
-        cell: dict[str, Any] = cells[0] if cells else {}
+        for line in _read_lines(path):
+            if line["algorithm"] == DATA:
+                cell = line["cell"]
+                break
     else:
         path = place / task / DATA / "cell.json"
         cell = read_json(path)
-    lacking = [name for name in ("scores", "returns") if not cell.get(name)]
-    if cell and lacking:
-        raise UserError(f"{path}: the record of the dataset lacks {', '.join(lacking)}")
+    missing = [name for name in ("scores", "returns") if not cell.get(name)]
+    if cell and missing:
+        raise UserError(f"{path}: the record of the dataset lacks {', '.join(missing)}")
     return cell
 
 
@@ -323,19 +319,19 @@ def write_records(runs: Path, records: Path) -> list[str]:
         ``<task>/<algorithm>`` of each cell that was added, with ``seed N`` for further training seeds.
 
     Raises:
-        UserError: naming the file, if one is broken; or another process writes into the folder.
+        UserError: a file is broken, and the message names it; or another process writes into the folder.
     """
     by_task: dict[str, list[tuple[int, Path]]] = {}
     for seed, folder in seed_folders(runs).items():
-        for path in sorted(folder.glob("*/*/cell.json")):
+        for path in sorted(folder.glob("*/[!.]*/cell.json")):  # hidden folders are half written
             run = path.parent
-            if not run.name.startswith("."):
-                by_task.setdefault(run.parent.name, []).append((seed, run))
+            by_task.setdefault(run.parent.name, []).append((seed, run))
     if not by_task:
         return []
     _check_apart(runs, records)
+    # All files are checked before the first one is written.
     for task in by_task:
-        _check_kept(records, task)
+        _check_records(records, task)
     written = []
     with locked(records, "folder of records", wait=60.0):
         for task, cells in sorted(by_task.items()):
@@ -347,27 +343,29 @@ def write_records(runs: Path, records: Path) -> list[str]:
 
 
 def _check_apart(runs: Path, records: Path) -> None:
-    """Make sure that runs and records do not lie in each other, where the next reader would take one for the other."""
-    one = Path(os.path.realpath(runs))
-    other = Path(os.path.realpath(records))
-    if one.is_relative_to(other) or other.is_relative_to(one):
+    """Make sure that runs and records do not lie in each other, where readers would confuse them."""
+    real_runs = Path(os.path.realpath(runs))
+    real_records = Path(os.path.realpath(records))
+    if real_runs.is_relative_to(real_records) or real_records.is_relative_to(real_runs):
         raise UserError(f"the folder of records, {records}, must lie outside of the folder of runs, {runs}")
 
 
-def _check_kept(records: Path, task: str) -> None:
-    """Make sure that the files to be written are records where they exist: whatever else they hold would be lost."""
-    _kept_lines(_file_of(records, task))
-    _read_kept_curves(records, task)
+def _check_records(records: Path, task: str) -> None:
+    """Make sure that the files to be replaced are records, by reading them."""
+    _read_lines(_file_of(records, task))
+    _read_curve_file(records, task)
     _read_episodes(records, task)
-    made = records / _NOTED
-    if made.is_file() and "commands" not in read_json(made):
-        raise UserError(f"{made} is there, and was not made by lmrl report: choose another folder for the records")
+    commands = records / _NOTED
+    if commands.is_file() and "commands" not in read_json(commands):
+        raise UserError(f"{commands} is there, and was not made by lmrl report: choose another folder for the records")
 
 
 def _add_cells(records: Path, task: str, cells: list[tuple[int, Path]]) -> None:
-    """Write the three files of a task; the one with the scores last, so that it never runs ahead of the others."""
-    lines = {_key(line): line for line in _kept_lines(_file_of(records, task))}
-    curves = _read_kept_curves(records, task)
+    """Add cells to the three files of a task."""
+    lines: dict[Key, dict[str, Any]] = {}
+    for line in _read_lines(_file_of(records, task)):
+        lines[line["algorithm"], line["seed"]] = line
+    curves = _read_curve_file(records, task)
     tables = _read_episodes(records, task)
     for seed, run in cells:
         key = (run.name, seed)
@@ -377,28 +375,30 @@ def _add_cells(records: Path, task: str, cells: list[tuple[int, Path]]) -> None:
             tables.pop((run.name, seed, part), None)
             if (run / part / "scores.json").is_file():
                 tables[run.name, seed, part] = read_table(run / part / "episodes.csv")
+    # The scores come last: after an interruption they never name curves and episodes that were not written.
     _write_if_changed(records / "curves" / f"{task}.parquet", _parquet([_curve_table(curves)]))
     _write_if_changed(records / "episodes.parquet", _parquet(_episode_tables(records, task, tables)))
-    text = "".join(json.dumps(lines[key], ensure_ascii=False) + "\n" for key in sorted(lines))
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for _, line in sorted(lines.items()))
     _write_if_changed(_file_of(records, task), text.encode())
 
 
 def _add_commands(runs: Path, records: Path) -> None:
     """Add the commands of `lmrl reproduce` and the algorithms that they asked for, each once."""
-    made = read_json(runs / _NOTED)
-    if not made:
+    new = read_json(runs / _NOTED)
+    if not new:
         return
-    before = read_json(records / _NOTED)
-    together = {}
+    old = read_json(records / _NOTED)
+    merged = {}
     for name in ("commands", "algorithms"):
-        together[name] = list(dict.fromkeys([*before.get(name, ()), *made.get(name, ())]))
-    write_json(together, records / _NOTED)
+        merged[name] = list(dict.fromkeys([*old.get(name, ()), *new.get(name, ())]))
+    write_json(merged, records / _NOTED)
 
 
-# Lines: what is kept of a cell beside its episodes and curves, as JSON.
+# Lines: the JSON of a cell, without its episodes and curves.
 
 
-def _is_kept(place: Path, task: str) -> bool:
+def _has_records(place: Path, task: str) -> bool:
+    """Whether a folder is one of records, not of runs."""
     return _file_of(place, task).is_file()
 
 
@@ -408,8 +408,8 @@ def _file_of(place: Path, task: str) -> Path:
 
 def _lines_of(place: Path, task: str) -> list[dict[str, Any]]:
     """Return a line per cell, of a folder of records or of a folder of runs."""
-    if _is_kept(place, task):
-        return _kept_lines(_file_of(place, task))
+    if _has_records(place, task):
+        return _read_lines(_file_of(place, task))
     lines = []
     for seed, runs in seed_folders(place).items():
         for run in current_evaluations(runs, task):
@@ -417,7 +417,7 @@ def _lines_of(place: Path, task: str) -> list[dict[str, Any]]:
     return lines
 
 
-def _kept_lines(path: Path) -> list[dict[str, Any]]:
+def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     lines = []
@@ -431,19 +431,21 @@ def _kept_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _key(line: Mapping[str, Any]) -> Key:
-    return line["algorithm"], line["seed"]
-
-
 def _line_of_run(run: Path, task: str, seed: int) -> dict[str, Any]:
     """Collect the small files of a run folder into one JSON object."""
     cell = read_json(run / "cell.json")
     line: dict[str, Any] = {"task": task, "algorithm": run.name, "seed": seed}
     if run.name == DATA:
         return {**line, "cell": cell, "timing": read_json(run / "timing.json")}
+    # The scores of a cell are copies of those in the folders of its evaluations.
     line["cell"] = {name: value for name, value in cell.items() if name not in ("scores", "tuned")}
     line["timing"] = read_json(run / "timing.json")
-    line["config"] = _config_of_run(run)
+    line["config"] = {}
+    config = run / "config.yaml"
+    if config.is_file():
+        check_config(config)
+        # Unresolved, so that no value of the environment gets into the records.
+        line["config"] = OmegaConf.to_container(OmegaConf.load(config), resolve=False)
     line["tuning"] = read_json(run / TUNED)
     line["scores"] = read_scores(run / _PLAIN, task)
     tuned = read_scores(run / _TUNED, task) if (run / _TUNED / "scores.json").is_file() else {}
@@ -454,32 +456,21 @@ def _line_of_run(run: Path, task: str, seed: int) -> dict[str, Any]:
     return line
 
 
-def _config_of_run(run: Path) -> Any:
-    path = run / "config.yaml"
-    if not path.is_file():
-        return {}
-    check_config(path)
-    return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-
-
 def _curves_of_run(run: Path) -> Curves:
     metrics = find_metrics(run)
     return {} if metrics is None else read_curves(metrics)
 
 
 def _curve_values(curves: Curves) -> dict[str, list[list[float]]]:
-    """Keep the points of curves that tables show: ``[step, value]`` by quantity."""
-    found = {}
-    if _EXCESS in curves:
-        found[_EXCESS] = _points(curves[_EXCESS])
-    for name in _LOSSES:
+    """Return the points of curves that tables show, by quantity: ``[step, value]``."""
+    points = {}
+    for name in (_EXCESS, *_LOSSES):
         if name in curves:
-            found[name] = _points(curves[name])[-1:]
-    return found
-
-
-def _points(curve: Curve) -> list[list[float]]:
-    return [[step, value] for step, value in zip(curve.steps, curve.values, strict=True)]
+            points[name] = [[step, value] for step, value in zip(*curves[name], strict=True)]
+    for name in _LOSSES:
+        if name in points:
+            points[name] = points[name][-1:]  # of losses, the tables show the end
+    return points
 
 
 def _record(line: Mapping[str, Any], place: Path, episodes: Mapping[tuple[str, int, str], EpisodeTable]) -> Record:
@@ -487,33 +478,37 @@ def _record(line: Mapping[str, Any], place: Path, episodes: Mapping[tuple[str, i
     task = line["task"]
     algorithm = line["algorithm"]
     seed = line["seed"]
-    kept = _is_kept(place, task)
-    folder = seed_folder(Path("runs") if kept else place, seed) / task / algorithm
+    from_records = _has_records(place, task)
+    folder = seed_folder(Path("runs") if from_records else place, seed) / task / algorithm
 
-    def table(part: str, scores: Mapping[str, Any]) -> EpisodeTable:
-        if not kept:
+    def episodes_of(part: str, scores: Mapping[str, Any]) -> EpisodeTable:
+        if not from_records:
             return read_table(folder / part / "episodes.csv")
-        found = episodes.get((algorithm, seed, part))
-        if found is None or len(found.returns) != scores["episodes"]:
+        table = episodes.get((algorithm, seed, part))
+        if table is None or len(table.returns) != scores["episodes"]:
             name = f"{task}/{algorithm}, seed {seed}, {part}"
             raise UserError(
                 f"{place / 'episodes.parquet'} does not hold the {scores['episodes']} episodes of {name}; "
                 f"write the records again with: lmrl report --runs RUNS --records {place}"
             )
-        return found
+        return table
 
     hook = probe(task) if task in tasks() else None
     probed = line["probe"]
     curve_values = {}
     for name, points in line["curve_values"].items():
-        curve_values[name] = Curve([int(step) for step, _ in points], [float(value) for _, value in points])
+        curve = Curve([], [])
+        for step, value in points:
+            curve.steps.append(int(step))
+            curve.values.append(float(value))
+        curve_values[name] = curve
     record = Record(
         task=task,
         algorithm=algorithm,
         seed=seed,
         folder=folder,
         scores=line["scores"],
-        episodes=table(_PLAIN, line["scores"]),
+        episodes=episodes_of(_PLAIN, line["scores"]),
         timing=line["timing"],
         cell=line["cell"],
         config=line["config"],
@@ -521,20 +516,19 @@ def _record(line: Mapping[str, Any], place: Path, episodes: Mapping[tuple[str, i
         probe=hook.from_json(probed, f"{folder}/{_PLAIN}/probe.json") if hook is not None and probed else None,
         transcript=line["transcript"],
     )
-    scores = line["scores_tuned"]
-    # Tuned scores of other weights belong to an earlier training.
-    if not scores or _weights(scores) != _weights(line["scores"]):
+    tuned = line["scores_tuned"]
+    if not tuned:
         return record
-    return replace(record, tuned=replace(record, scores=scores, episodes=table(_TUNED, scores)))
-
-
-def _weights(scores: Mapping[str, Any]) -> Any:
-    return scores.get("provenance", {}).get("weights")
+    # Tuned scores of other weights belong to an earlier training.
+    weights = record.scores.get("provenance", {}).get("weights")
+    if tuned.get("provenance", {}).get("weights") != weights:
+        return record
+    return replace(record, tuned=replace(record, scores=tuned, episodes=episodes_of(_TUNED, tuned)))
 
 
 # Parquet files: episodes and curves.
 
-_LARGEST = 2**29  # bytes of a table
+_LARGEST = 2**29  # bytes of a table in memory: a small file can claim to hold much more
 
 
 def _read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
@@ -558,6 +552,7 @@ def _groups(table: pa.Table, names: list[str]) -> Iterator[tuple[tuple[Any, ...]
     """Yield each run of rows that agree in these columns, with the values that they agree in."""
     if table.num_rows == 0:
         return
+    # Mark each row that differs from the row before it.
     starts = np.zeros(table.num_rows, dtype=bool)
     starts[0] = True
     for name in names:
@@ -575,25 +570,25 @@ def _read_episodes(records: Path, task: str) -> dict[tuple[str, int, str], Episo
     path = records / "episodes.parquet"
     table = _read_parquet(path, _EPISODES)
     table = table.filter(pc.equal(table["task"], task))
-    found = {}
-    for key, part in _groups(table, ["algorithm", "seed", "part"]):
-        found[key] = EpisodeTable(
-            part["return"].to_numpy(),
-            part["length"].to_numpy().astype(np.int64),
-            part["success"].to_numpy().astype(np.int64),
-            part["illegal"].to_numpy().astype(np.int64),
+    tables = {}
+    for (algorithm, seed, part), rows in _groups(table, ["algorithm", "seed", "part"]):
+        tables[algorithm, seed, part] = EpisodeTable(
+            rows["return"].to_numpy(),
+            rows["length"].to_numpy().astype(np.int64),
+            rows["success"].to_numpy().astype(np.int64),
+            rows["illegal"].to_numpy().astype(np.int64),
         )
-    return found
+    return tables
 
 
 def _episode_tables(
     records: Path, task: str, tables: Mapping[tuple[str, int, str], EpisodeTable]
 ) -> Iterator[pa.Table]:
-    """Yield the episodes of each task in turn: those of `task` from `tables`, the others as they were."""
-    before = _read_parquet(records / "episodes.parquet", _EPISODES)
-    for name in sorted({*before["task"].unique().to_pylist(), task}):
+    """Yield the episodes of each task in turn: those of `task` from `tables`, the others from the present file."""
+    present = _read_parquet(records / "episodes.parquet", _EPISODES)
+    for name in sorted({*present["task"].unique().to_pylist(), task}):
         if name != task:
-            yield before.filter(pc.equal(before["task"], name))
+            yield present.filter(pc.equal(present["task"], name))
             continue
         parts = []
         for (algorithm, seed, part), episodes in sorted(tables.items()):
@@ -603,22 +598,24 @@ def _episode_tables(
         yield pa.concat_tables(parts) if parts else _EPISODES.empty_table()
 
 
-def _read_kept_curves(records: Path, task: str) -> dict[Key, Curves]:
+def _read_curve_file(records: Path, task: str) -> dict[Key, Curves]:
     table = _read_parquet(records / "curves" / f"{task}.parquet", _CURVES)
-    found: dict[Key, Curves] = {}
-    for (quantity, algorithm, seed), part in _groups(table, ["quantity", "algorithm", "seed"]):
-        curve = Curve(part["step"].to_pylist(), part["value"].to_pylist())
-        found.setdefault((algorithm, seed), {})[quantity] = curve
-    return found
+    by_run: dict[Key, Curves] = {}
+    for (quantity, algorithm, seed), rows in _groups(table, ["quantity", "algorithm", "seed"]):
+        curve = Curve(rows["step"].to_pylist(), rows["value"].to_pylist())
+        by_run.setdefault((algorithm, seed), {})[quantity] = curve
+    return by_run
 
 
 def _curve_table(curves: Mapping[Key, Curves]) -> pa.Table:
+    # Sorted by quantity first: runs of one task have similar values, which compress well next to each other.
+    keys = []
+    for (algorithm, seed), quantities in curves.items():
+        for quantity in quantities:
+            if not quantity.startswith("perf/"):
+                keys.append((quantity, algorithm, seed))
     parts = []
-    # Sorted by quantity first: runs of one task have similar values, which compress well side by side.
-    keys = sorted((quantity, *key) for key, quantities in curves.items() for quantity in quantities)
-    for quantity, algorithm, seed in keys:
-        if quantity.startswith("perf/"):
-            continue
+    for quantity, algorithm, seed in sorted(keys):
         curve = curves[algorithm, seed][quantity]
         count = len(curve.steps)
         columns = [[quantity] * count, [algorithm] * count, [seed] * count, curve.steps, curve.values]
@@ -632,7 +629,7 @@ def _parquet(tables: Iterator[pa.Table] | list[pa.Table]) -> bytes:
     writer = None
     for table in tables:
         if writer is None:
-            # Steps grow evenly, and values that follow each other differ in few bytes; all other columns repeat.
+            # Steps grow evenly, successive values differ in few bytes, and all other columns repeat their values.
             encodings = {}
             repeating = []
             for column in table.schema:

@@ -1,6 +1,7 @@
-"""One player on one task over all its training seeds, and aggregates over tasks."""
+"""The score of a method on a task, over all its training seeds."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,21 +27,10 @@ from lmrl.evaluation.intervals import (
 )
 from lmrl.evaluation.records import DATA, Record, read_data, read_records
 
-__all__ = [
-    "ALIKE",
-    "Score",
-    "data_score",
-    "mark_few",
-    "score",
-    "settings_told",
-    "task_scores",
-    "with_spread",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Means over training seeds; both kinds of interval are 95 % and never mixed."""
+    """Means over training seeds. Both kinds of interval, over episodes and over seeds, are 95 % and never mixed."""
 
     task: str
     name: str
@@ -49,29 +39,29 @@ class Score:
     episodes: int
     """Per seed."""
     normalized: float
-    """Mean over the seeds of each one's normalised mean return."""
+    """Mean over seeds of the normalised mean return."""
     over_episodes: Interval
-    """Of `normalized`: the training runs are given, and their starts where they are fixed; episodes are drawn anew."""
+    """Interval of `normalized` for the same training runs, and the same starts where they are fixed, in other games."""
     over_seeds: Interval | None
-    """Of `normalized`, as one of further training seeds (Student's interval); None of a single one, and of equal ones,
-    whose spread is not known."""
+    """Student's interval of `normalized` for further training seeds; None for a single seed, and for seeds with equal
+    scores, whose spread is not known."""
     return_mean: float
     return_over_episodes: Interval
     iqm: float
-    """The interquartile mean of the returns of all seeds and episodes, normalised."""
+    """Interquartile mean of the returns of all seeds and episodes, normalised."""
     iqm_over_episodes: Interval
     success_rate: float
     success_ci: Interval
     length_mean: float
     illegal_rate: float
     last: float | None = None
-    """`normalized` of the last checkpoints; the scores above are those of the best ones by return while training."""
+    """`normalized` of the last checkpoints; all other scores are of the best checkpoints, by return while training."""
     seconds: float | None = None
-    """Wall time of a seed, training and evaluation, on average."""
+    """Mean wall time per seed, of training and evaluation."""
     cpu_seconds: float | None = None
-    """Time of all cores together likewise, where it was measured."""
+    """Mean time of all cores per seed, where it was measured."""
     tokens: float | None = None
-    """Action tokens that a seed learned from, each time anew, on average."""
+    """Mean number of action tokens per seed that were learned from; repetitions count."""
     returns: tuple[tuple[float, ...], ...] = ()
     """By seed and episode."""
     lengths: tuple[int, ...] = ()
@@ -79,67 +69,101 @@ class Score:
     by_seed: tuple[float, ...] = ()
     """Normalised mean return of each seed."""
     starts: int = 0
-    """How many starts the episodes of each seed took in turn; 0: seeds decided how they begin."""
+    """Number of fixed starts, which the episodes of each seed took in turn; 0: seeds decided how they begin."""
     own: float | None = None
-    """`normalized` on the task's own scale (`lmrl.envs.scores.OwnScale`); None of a task without."""
+    """`normalized` on the task's own scale (`lmrl.envs.scores.OwnScale`); None for a task without one."""
     own_over_episodes: Interval | None = None
     own_by_seed: tuple[float, ...] = ()
     excess: float | None = None
-    """Nats per action by which BC's held-out loss ends above the floor (`lmrl.data.floor`), mean of the seeds."""
+    """Nats per action by which BC's held-out loss ends above its floor (`lmrl.data.floor`), mean over seeds."""
     settings: tuple[str, ...] = ()
-    """``temperature 0.25`` and the like of each seed, if any were chosen; empty: as trained."""
+    """Chosen decoding settings of each seed, such as ``temperature 0.25``; empty: as trained."""
     tuned: "Score | None" = None
-    """The same runs with the settings that were chosen for each, on games that no score counts."""
+    """The same runs with the settings that were chosen for each of them on other games."""
     before: tuple[str, ...] = ()
-    """Names of the fixes (`lmrl.evaluation.records.FIXES`) that change some of the runs, which are older."""
+    """Names of the fixes (`lmrl.evaluation.records.FIXES`) that would change some of the runs, which are older."""
     few: bool = False
-    """Whether intervals over episodes are too narrow, as they rest on few games: see `mark_few`."""
+    """Whether intervals over episodes rest on few games and are too narrow: see `mark_few`."""
 
     def __repr__(self) -> str:
         """One line, without the returns of the episodes."""
-        told = f"{len(self.seeds)} seeds of {self.episodes} episodes, mean return {self.return_mean:.2f}"
-        return f"<Score of {self.name} on {self.task}: {told}>"
+        size = f"{len(self.seeds)} seeds of {self.episodes} episodes"
+        return f"<Score of {self.name} on {self.task}: {size}, mean return {self.return_mean:.2f}>"
 
     @property
     def chosen(self) -> "Score":
-        """With the settings that were chosen on other games: `tuned` where there are such, whichever scores higher."""
+        """Return `tuned` if there is one, even if it scores lower, and otherwise this score."""
         return self if self.tuned is None else self.tuned
 
     @property
     def samples(self) -> list[Sample]:
-        """The returns of each seed, for intervals over episodes."""
+        """Return the returns of each seed, for intervals over episodes."""
         return [Sample(values, self.starts) for values in self.returns]
 
 
 def score(task: str, name: str, results: Mapping[int, Record]) -> Score:
-    """Sum up the results of one player, by training seed; with `Score.tuned` if all of them were tuned."""
-    tuned = {seed: result.tuned for seed, result in results.items() if result.tuned is not None}
-    whole = _score(task, name, results)
-    return whole if len(tuned) < len(results) else replace(whole, tuned=_score(task, name, tuned))
+    """Score a method from its results, by training seed; with `Score.tuned` if all of them were tuned."""
+    as_trained = _score(task, name, results)
+    # A mean over seeds of which only some are tuned would mix two kinds of runs.
+    tuned = {}
+    for seed, record in results.items():
+        if record.tuned is not None:
+            tuned[seed] = record.tuned
+    return as_trained if len(tuned) < len(results) else replace(as_trained, tuned=_score(task, name, tuned))
 
 
 def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
-    row = registry.task(task)
-    runs = [results[seed] for seed in sorted(results)]
-    published = row.scores
-    own = row.own_scale
-    if any(run.scores.get("own") is None for run in runs):  # played with other settings of the environment
-        own = None
-    played = [run.episodes for run in runs]
-    returns: list[list[float]] = [table.returns.tolist() for table in played]
-    count = sum(map(len, returns))
-    by_seed = [normalize(mean(values), published) for values in returns]
-    starts = {int(run.scores.get("starts", 0)) for run in runs}
+    published = registry.task(task).scores
+    own_scale = registry.task(task).own_scale
+
+    # Collect the results seed by seed, in one pass over the records.
+    returns: list[list[float]] = []
+    lengths: list[int] = []
+    by_seed: list[float] = []
+    own_by_seed: list[float] = []
+    starts = set[int]()
+    settings = []
+    fixes = set[str]()
+    won = illegal = 0
+    last = []
+    seconds = []
+    cpu_seconds = []
+    tokens = []
+    excesses = []
+    for _, run in sorted(results.items()):
+        if run.scores.get("own") is None:  # the environment had other settings than those of the own scale
+            own_scale = None
+        returns.append(run.episodes.returns.tolist())
+        lengths += run.episodes.lengths.tolist()
+        won += int(run.episodes.successes.sum())
+        illegal += int(run.episodes.illegal.sum())
+        starts.add(int(run.scores.get("starts", 0)))
+        settings.append(settings_told(run.scores.get("provenance", {}).get("decoding", {})))
+        fixes.update(run.before)
+        last.append(run.cell.get("last", {}).get("normalized"))
+        seconds.append(_seconds(run, "seconds"))
+        cpu_seconds.append(_seconds(run, "cpu_seconds"))
+        tokens.append(run.cell.get("tokens", {}).get("trained"))
+        excess = run.curve_values.get("val/bc/excess")
+        excesses.append(None if excess is None else excess.values[-1])
+    for values in returns:
+        by_seed.append(normalize(mean(values), published))
+        if own_scale is not None:
+            own_by_seed.append(normalize(mean(values), own_scale))
+
     fixed = starts.pop() if len(starts) == 1 else 0
     samples = [Sample(values, fixed) for values in returns]
-    actions = sum(int(table.lengths.sum()) for table in played)
-    won = sum(int(table.successes.sum()) for table in played)
-    over_episodes = stratified_interval(samples, partial(_mean_on, scale=published))
-    return_over_episodes = stratified_interval(samples, _mean_of_means)
-    if len(runs) == 1:  # what its scores.json says, as the terminal and the model card do
-        over_episodes = Interval(*runs[0].scores["normalized_ci"])
-        return_over_episodes = Interval(*runs[0].scores["return_ci"])
-    settings = tuple(_settings(run) for run in runs)
+    if len(results) == 1:  # the intervals of scores.json, which the terminal and the model card show as well
+        (run,) = results.values()
+        over_episodes = Interval(*run.scores["normalized_ci"])
+        return_over_episodes = Interval(*run.scores["return_ci"])
+    else:
+        over_episodes = stratified_interval(samples, partial(_mean_on, scale=published))
+        return_over_episodes = stratified_interval(samples, _mean_of_means)
+    own_over_episodes = None
+    if own_scale is not None:
+        own_over_episodes = stratified_interval(samples, partial(_mean_on, scale=own_scale))
+    count = len(lengths)
     return Score(
         task,
         name,
@@ -151,47 +175,51 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
         return_mean=mean(map(mean, returns)),
         return_over_episodes=return_over_episodes,
         iqm=normalize(float(interquartile_mean(np.concatenate(returns))), published),
-        iqm_over_episodes=stratified_interval(samples, lambda parts: _normalized_iqm(parts, published)),
+        iqm_over_episodes=stratified_interval(samples, partial(_normalized_iqm, published=published)),
         success_rate=won / count,
         success_ci=wilson(won, count),
-        length_mean=actions / count,
-        illegal_rate=sum(int(table.illegal.sum()) for table in played) / max(1, actions),
-        last=_mean([run.cell.get("last", {}).get("normalized") for run in runs]),
-        seconds=_mean([_seconds(run, "seconds") for run in runs]),
-        cpu_seconds=_mean([_seconds(run, "cpu_seconds") for run in runs]),
-        tokens=_mean([run.cell.get("tokens", {}).get("trained") for run in runs]),
+        length_mean=sum(lengths) / count,
+        illegal_rate=illegal / max(1, sum(lengths)),
+        last=_mean(last),
+        seconds=_mean(seconds),
+        cpu_seconds=_mean(cpu_seconds),
+        tokens=_mean(tokens),
         returns=tuple(map(tuple, returns)),
-        lengths=tuple(length for table in played for length in table.lengths.tolist()),
+        lengths=tuple(lengths),
         by_seed=tuple(by_seed),
         starts=fixed,
-        own=None if own is None else mean(normalize(mean(values), own) for values in returns),
-        own_over_episodes=None if own is None else stratified_interval(samples, partial(_mean_on, scale=own)),
-        own_by_seed=() if own is None else tuple(normalize(mean(values), own) for values in returns),
-        excess=_mean([_excess(run) for run in runs]),
-        settings=settings if any(settings) else (),
-        before=tuple(sorted({name for run in runs for name in run.before})),
+        own=mean(own_by_seed) if own_by_seed else None,
+        own_over_episodes=own_over_episodes,
+        own_by_seed=tuple(own_by_seed),
+        excess=_mean(excesses),
+        settings=tuple(settings) if any(settings) else (),
+        before=tuple(sorted(fixes)),
     )
 
 
 def with_spread(interval: Interval) -> Interval | None:
-    """Return the interval over training runs, or None if it has no width: equal runs say nothing about their spread."""
-    tolerance = 1e-9 * max(1.0, abs(interval.low), abs(interval.high))  # of sums in another order
+    """Return an interval over training runs, or None if it has no width: equal runs say nothing about their spread."""
+    # Equal scores can differ in their last bits when they were summed up in another order.
+    tolerance = 1e-9 * max(1.0, abs(interval.low), abs(interval.high))
     return interval if interval.high - interval.low > tolerance else None
 
 
 def task_scores(place: Path, task: str, records: Mapping[str, Mapping[int, Record]] | None = None) -> dict[str, Score]:
-    """Return the score of every player of a task, by name; `DATA` is that of the dataset.
+    """Return the score of every method of a task, by name; that of the dataset is called `DATA`.
 
     Args:
         place: folder of runs or of records, as of `lmrl.evaluation.records.read_records`.
         task: name of the task.
-        records: its records, if they were read already.
+        records: the records of the task, if they were read before; None: read them.
 
     Raises:
         UserError: naming the file, if one is broken.
     """
-    found = read_records(place, task) if records is None else records
-    scores = {name: score(task, name, results) for name, results in found.items()}
+    if records is None:
+        records = read_records(place, task)
+    scores = {}
+    for name, results in records.items():
+        scores[name] = score(task, name, results)
     data = data_score(place, task)
     if data is not None:
         scores[DATA] = data
@@ -199,7 +227,7 @@ def task_scores(place: Path, task: str, records: Mapping[str, Mapping[int, Recor
 
 
 _NOTICEABLE = 0.5
-"""Points of a normalised score that one game moves, from which on an interval that rests on few games is marked."""
+"""An interval that rests on few games is marked if one game can move the normalised score by this many points."""
 
 
 def mark_few(task: str, scores: Mapping[str, Score]) -> dict[str, Score]:
@@ -207,33 +235,44 @@ def mark_few(task: str, scores: Mapping[str, Score]) -> dict[str, Score]:
 
     That is where `rests_on_few` says so and a single game moves the normalised score by half a point or more. The
     lowest and highest return that a trained policy can get are taken from the games of all trained policies of the
-    task: what one of them does, another may do in games that it has not played. Scripted players are not compared.
+    task: a return that one policy gets may also happen to another one in games that it has not played. Scripted
+    policies are not compared.
 
     Args:
         task: name of the task.
-        scores: its players.
+        scores: method to score.
     """
     scripted = {DATA, *registry.policy_names(task)}
-    trained = [one for name, one in scores.items() if name not in scripted and one.returns]
-    ways = [way for one in trained for way in (one, one.tuned) if way is not None]
-    if not ways:
-        return dict(scores)
-    low = min(min(returns) for way in ways for returns in way.returns)
-    high = max(max(returns) for way in ways for returns in way.returns)
-    published = registry.task(task).scores
+    trained = []
+    low = math.inf
+    high = -math.inf
+    for name, score in scores.items():
+        if name in scripted or not score.returns:
+            continue
+        trained.append(name)
+        for way in (score, score.tuned):
+            if way is not None:
+                low = min(low, *map(min, way.returns))
+                high = max(high, *map(max, way.returns))
 
-    def marked(one: Score) -> Score:
-        games = sum(map(len, one.returns))
-        few = rests_on_few(one.return_over_episodes, games, one.return_mean, Interval(low, high))
-        moved = [one.return_mean + (extreme - one.return_mean) / games for extreme in (low, high)]
-        largest_move = max(abs(normalize(mean, published) - one.normalized) for mean in moved)
-        few = few and largest_move >= _NOTICEABLE
-        return replace(one, few=few, tuned=None if one.tuned is None else marked(one.tuned))
+    marked = dict(scores)
+    for name in trained:
+        as_trained = _with_few(scores[name], low, high)
+        tuned = None if as_trained.tuned is None else _with_few(as_trained.tuned, low, high)
+        marked[name] = replace(as_trained, tuned=tuned)
+    return marked
 
-    found = dict(scores)
-    for one in trained:
-        found[one.name] = marked(one)
-    return found
+
+def _with_few(score: Score, low: float, high: float) -> Score:
+    """Set `Score.few`, given the lowest and the highest return of any trained policy."""
+    published = registry.task(score.task).scores
+    games = sum(map(len, score.returns))
+    largest_move = 0.0
+    for extreme in (low, high):
+        moved_mean = score.return_mean + (extreme - score.return_mean) / games
+        largest_move = max(largest_move, abs(normalize(moved_mean, published) - score.normalized))
+    few = rests_on_few(score.return_over_episodes, games, score.return_mean, Interval(low, high))
+    return replace(score, few=few and largest_move >= _NOTICEABLE)
 
 
 def data_score(runs: Path, task: str) -> Score | None:
@@ -247,18 +286,23 @@ def data_score(runs: Path, task: str) -> Score | None:
     if not record:
         return None
     scores = record["scores"]
+    # The record keeps percentiles of the returns, not all of them: datasets have up to a million episodes.
     quantiles = record["returns"]
-    interval = Interval(*scores["normalized_ci"])
     published = registry.task(task).scores
     middle = normalize(float(interquartile_mean(quantiles)), published)
-    own = registry.task(task).own_scale
+    own_scale = registry.task(task).own_scale
+    own_mean = own_interval = None
+    if own_scale is not None:
+        low, high = scores["return_ci"]
+        own_mean = normalize(scores["return_mean"], own_scale)
+        own_interval = Interval(normalize(low, own_scale), normalize(high, own_scale))
     return Score(
         task,
         DATA,
         seeds=(),
         episodes=scores["episodes"],
         normalized=scores["normalized"],
-        over_episodes=interval,
+        over_episodes=Interval(*scores["normalized_ci"]),
         over_seeds=None,
         return_mean=scores["return_mean"],
         return_over_episodes=Interval(*scores["return_ci"]),
@@ -269,8 +313,8 @@ def data_score(runs: Path, task: str) -> Score | None:
         length_mean=scores["length_mean"],
         illegal_rate=scores["illegal_rate"],
         returns=(tuple(quantiles),),
-        own=None if own is None else normalize(scores["return_mean"], own),
-        own_over_episodes=None if own is None else Interval(*(normalize(end, own) for end in scores["return_ci"])),
+        own=own_mean,
+        own_over_episodes=own_interval,
     )
 
 
@@ -278,49 +322,53 @@ def _normalized(raw: FloatArray, scale: Scores | OwnScale) -> FloatArray:
     return np.array([normalize(float(value), scale) for value in raw])
 
 
-def _mean_of_means(parts: list[Resampled]) -> FloatArray:
-    means: FloatArray = np.mean([part.mean() for part in parts], axis=0)
+# Statistics for `stratified_interval`: from the resampled returns of each run to R values.
+
+
+def _mean_of_means(runs: list[Resampled]) -> FloatArray:
+    means: FloatArray = np.mean([run.mean() for run in runs], axis=0)
     return means
 
 
-def _mean_on(parts: Sequence[Resampled], scale: Scores | OwnScale) -> FloatArray:
-    """(R,): the mean of the runs' mean returns, each on a scale."""
-    means: FloatArray = np.mean([_normalized(part.mean(), scale) for part in parts], axis=0)
+def _mean_on(runs: list[Resampled], scale: Scores | OwnScale) -> FloatArray:
+    """Return the mean of the runs' mean returns, each on a scale."""
+    means: FloatArray = np.mean([_normalized(run.mean(), scale) for run in runs], axis=0)
     return means
 
 
-def _normalized_iqm(parts: list[Resampled], published: Scores) -> FloatArray:
-    return _normalized(pooled_interquartile_mean(parts), published)
+def _normalized_iqm(runs: list[Resampled], published: Scores) -> FloatArray:
+    return _normalized(pooled_interquartile_mean(runs), published)
 
 
 def _seconds(run: Record, kind: str) -> float | None:
-    """Training and evaluation together, if every step that has ended was measured so."""
-    found = [step.get(kind) for step in run.timing.values() if isinstance(step, dict) and "seconds" in step]
-    measured = [value for value in found if value is not None]
-    return sum(measured) if measured and len(measured) == len(found) else None
-
-
-def _excess(run: Record) -> float | None:
-    curve = run.curve_values.get("val/bc/excess")
-    return None if curve is None else curve.values[-1]
-
-
-def _settings(run: Record) -> str:
-    return settings_told(run.scores.get("provenance", {}).get("decoding", {}))
+    """Return the time of training and evaluation together; None unless every finished step was measured."""
+    total: float | None = None
+    for step in run.timing.values():
+        if not isinstance(step, dict) or "seconds" not in step:
+            continue  # a step without `seconds` was killed
+        if step.get(kind) is None:
+            return None
+        total = step[kind] if total is None else total + step[kind]
+    return total
 
 
 ALIKE = ("allow_pickle", "device", "compile")
-"""Decoding settings with which the same is played."""
+"""Decoding settings that make no difference to the games."""
 
 
 def settings_told(settings: Mapping[str, Any]) -> str:
-    """``temperature 0.25, beta 4``: the decoding settings that were chosen; empty if none were."""
-    told = []
+    """Return decoding settings as words, ``temperature 0.25, beta 4``; empty if none were chosen."""
+    words = []
     for name, value in settings.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name not in ALIKE and value is not False:
-            told.append(name if value is True else f"{name} {value:g}" if number else f"{name} {value}")
-    return in_one_line(", ".join(told))
+        if name in ALIKE or value is False:
+            continue
+        if value is True:
+            words.append(name)
+        elif isinstance(value, int | float):
+            words.append(f"{name} {value:g}")
+        else:
+            words.append(f"{name} {value}")
+    return in_one_line(", ".join(words))
 
 
 def _mean(values: list[float | None]) -> float | None:

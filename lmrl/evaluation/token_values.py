@@ -1,5 +1,6 @@
-"""The probability of every token of an action under a trained model, with V and Q if the model has values."""
+"""The probability of every action token under a trained model, with V and Q if the model has values."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -21,23 +22,23 @@ __all__ = ["TokenValue", "token_values"]
 
 
 class TokenValue(NamedTuple):
-    """One token, as it was said."""
+    """One token of an action."""
 
     text: str
     probability: float
-    """Of this token under the policy that plays, at temperature 1: with values, weighed by ``exp(beta * Q)``."""
+    """Probability of the token under the policy at temperature 1; with values, weighted by ``exp(beta * Q)``."""
     v: float | None
-    """Of the state before it; for MC and Q-SFT, which have no V, the expected Q under that policy. None without
-    values."""
+    """Value of the state before the token. For MC and Q-SFT, which have no V, it is the expected Q under that policy.
+    None without values."""
     q: float | None
     """The lowest Q of the token."""
 
 
 def token_values(module: LanguageModule, episodes: Iterable[Episode]) -> Iterator[list[list[TokenValue]]]:
-    """For each episode and each of its actions the tokens, read in the contexts in which the policy would say them.
+    """Yield for each episode the tokens of each action, read in the same context in which the policy would act.
 
     Raises:
-        UserError: if the module does not know what it reads, or an action has no tokens.
+        UserError: the module does not record how it reads episodes, or an action has no tokens.
     """
     window = module.context_window()
     encoder = encoder_for(module.tokenizer, window)
@@ -45,18 +46,22 @@ def token_values(module: LanguageModule, episodes: Iterable[Episode]) -> Iterato
         batch = collate(list(segments(module.as_read(episode), encoder, window)))
         with torch.inference_mode():
             numbers = _numbers(module, move_data_to_device(batch, module.device), encoder.end)
-        said = iter(zip(*(column.tolist() for column in numbers), strict=True))
-        yield [[_value(encoder, token, next(said)) for token in ids] for ids in action_ids(episode, encoder)]
+        # The batch holds the action tokens of the episode one after the other, as `action_ids` does.
+        rows = iter(torch.stack(numbers, dim=1).tolist())
+        actions = []
+        for ids in action_ids(episode, encoder):
+            actions.append([_value(encoder, token, next(rows)) for token in ids])
+        yield actions
 
 
-def _value(encoder: Encoder, token: int, numbers: tuple[float, float, float]) -> TokenValue:
-    probability, v, q = numbers
-    known = q == q  # not a number: no values
+def _value(encoder: Encoder, token: int, row: list[float]) -> TokenValue:
+    probability, v, q = row
+    known = not math.isnan(q)  # NaN marks a module without values
     return TokenValue(encoder.decode((token,)), probability, v if known else None, q if known else None)
 
 
 def _numbers(module: LanguageModule, batch: TokenBatch, end: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Probability, V and Q, ``(N,)`` each; the last two not a number for a module without values."""
+    """Return probability, V and Q of the N action tokens, (N,) each; V and Q are NaN for a module without values."""
     logits = logit_table(module.model, hidden_states(trunk_of(module.model), batch)).float()
     invalid = invalid_ids(module.tokenizer, logits.shape[-1], logits.device, end)
     q: Tensor | None = None
@@ -69,17 +74,21 @@ def _numbers(module: LanguageModule, batch: TokenBatch, end: int | None) -> tupl
         v = None if v_head is None else v_head(hidden).squeeze(-1).float()
     elif isinstance(module, QSFT):
         other = logit_table(module.q_model, hidden_states(trunk_of(module.q_model), batch)).float()
-        known, base = (scores.masked_fill(invalid, -torch.inf) for scores in (other, logits))
-        ratio = probability_ratio(known, base, module.support)
+        q_logits = other.masked_fill(invalid, -torch.inf)
+        base_logits = logits.masked_fill(invalid, -torch.inf)
+        # The ratio of both probabilities estimates Q on a scale from 0 to 1; `return_range` maps it to returns.
+        ratio = probability_ratio(q_logits, base_logits, module.support)
         p = _guided(logits, ratio, module.beta, invalid)
         low, high = module.return_range
         q = low + (high - low) * ratio
     else:
+        # A policy without values: V and Q stay unknown.
         p = logits.masked_fill(invalid, -torch.inf).softmax(-1)
     here = batch.state, batch.token
     if q is None:
         return p[here], torch.full_like(p[here], torch.nan), torch.full_like(p[here], torch.nan)
-    v = (p * q).sum(-1) if v is None else v
+    if v is None:
+        v = (p * q).sum(-1)
     return p[here], v[batch.state], q[here]
 
 

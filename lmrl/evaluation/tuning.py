@@ -1,4 +1,4 @@
-"""How a trained policy plays best: temperature, top-p and beta of values, chosen by games that no score counts."""
+"""Choice of decoding settings for a trained policy: temperature, top-p and beta, by games that no score counts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -7,20 +7,23 @@ from typing import Any, NamedTuple
 
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import evaluate
-from lmrl.evaluation.result_files import read_json, write_json
-from lmrl.evaluation.results import TUNED
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.loading import PolicySpec
 from lmrl.policies.value_guided import ValueGuidedPolicy
 from lmrl.utils.files import check_may_replace
 
-__all__ = ["BETAS", "TEMPERATURES", "Tried", "tune"]
+__all__ = ["BETAS", "CHOSEN", "TEMPERATURES", "TUNED", "Tried", "tune", "tuned_settings"]
 
+CHOSEN = ("temperature", "top_p", "beta")
+"""Decoding settings that `tune` chooses."""
+TUNED = "tuned.json"
+"""The file in a run's folder that holds its best decoding settings."""
 TEMPERATURES = (1.0, 0.5, 0.25)
 BETAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class Tried(NamedTuple):
-    """A setting and how it played."""
+    """A combination of settings, and the mean return with it."""
 
     settings: dict[str, float]
     return_mean: float
@@ -39,24 +42,24 @@ def tune(
     device: str | None = None,
     slots: int = 32,
 ) -> list[Tried]:
-    """Play a run with every pair of settings and leave the best, by mean return, in its folder.
+    """Evaluate a run with every pair of settings and write the best pair, by mean return, into its folder.
 
-    A pair is a way to sample, a temperature or a top-p at temperature 1, and a beta where the run has values. All play
-    the same games: starts that the task keeps for choosing (`lmrl.envs.task.Task.selection`), and seeds that no other
-    evaluation has. The best of many is optimistic about itself, so its score is for `lmrl evaluate`.
+    A pair is a way to sample, a temperature or a top-p at temperature 1, and a beta where the run has values. All pairs
+    play the same games: starts that the task keeps for choosing (`lmrl.envs.task.Task.selection`), and seeds that no
+    other evaluation has. The return of the best of many pairs is biased upwards, so score it with `lmrl evaluate`.
 
     Args:
         run: a run folder.
-        temperatures: to try.
+        temperatures: temperatures to try.
         top_ps: nucleus sampling to try at temperature 1; None: those of `lmrl.envs.task.Task.tuning`.
             1 cuts nothing off and is not tried.
-        betas: to try, of a run with values; None: `BETAS`, and the one that it was trained with.
+        betas: betas to try, if the run has values; None: `BETAS`, and the beta of its training.
         episodes: games for each pair.
-        seed: of the games.
+        seed: seed of the games.
         env: arguments of the environment.
-        on_tried: called with each as it is done.
+        on_tried: called with each pair when it is done.
         device: where the policy computes; None: on the CPU.
-        slots: games side by side.
+        slots: number of games that run in parallel.
 
     Returns:
         All pairs, the best first; among equals the one that was tried first.
@@ -70,27 +73,53 @@ def tune(
         raise UserError("temperatures and betas need at least one value each")
     is_own = "settings" in read_json(run / TUNED)
     check_may_replace(run, (TUNED,) if is_own else (), "choice of settings", written=(TUNED,))
-    check_range("[0, inf)", **{f"temperature {value}": value for value in temperatures})
-    check_range("[0, inf)", **{f"beta {value}": value for value in betas or ()})
-    check_range("(0, 1]", **{f"top_p {value}": value for value in top_ps or ()})
+    for name, values, interval in (
+        ("temperature", temperatures, "[0, inf)"),
+        ("beta", betas or (), "[0, inf)"),
+        ("top_p", top_ps or (), "(0, 1]"),
+    ):
+        for value in values:
+            check_range(interval, **{f"{name} {value}": value})
     spec = PolicySpec.parse(str(run))
     task = spec.task
     trained = spec.load(env).policy
-    own = trained.beta if isinstance(trained, ValueGuidedPolicy) else None
-    sampling: list[dict[str, Any]] = [{"temperature": value} for value in temperatures]
-    cut = task.tuning.top_ps if top_ps is None else top_ps
-    sampling += [{"temperature": 1.0, "top_p": value} for value in cut if value < 1]
-    on_device: dict[str, Any] = {} if device is None else {"device": device}
-    found = []
-    for sampled, beta in product(sampling, (None,) if own is None else betas or sorted({*BETAS, own})):
-        settings = sampled if beta is None else sampled | {"beta": beta}
-        loaded = spec.load(env, **settings, **on_device)
+    trained_beta = trained.beta if isinstance(trained, ValueGuidedPolicy) else None
+    ways_to_sample: list[dict[str, Any]] = [{"temperature": value} for value in temperatures]
+    for top_p in task.tuning.top_ps if top_ps is None else top_ps:
+        if top_p < 1:
+            ways_to_sample.append({"temperature": 1.0, "top_p": top_p})
+    # A run without values has no beta to choose.
+    tried_betas: Sequence[float | None] = (None,) if trained_beta is None else betas or sorted({*BETAS, trained_beta})
+    placed: dict[str, Any] = {} if device is None else {"device": device}
+    tried = []
+    for sampling, beta in product(ways_to_sample, tried_betas):
+        settings = sampling if beta is None else sampling | {"beta": beta}
+        loaded = spec.load(env, **settings, **placed)
         scores = evaluate(loaded, task.name, episodes, seed, slots=slots, env=env, selection=True).scores()
+        # The same seed for each pair, so that all pairs play the same games.
         low, high = scores["return_ci"]
-        found.append(Tried(settings, float(scores["return_mean"]), (float(low), float(high))))
+        tried.append(Tried(settings, float(scores["return_mean"]), (float(low), float(high))))
         if on_tried is not None:
-            on_tried(found[-1])
-    found.sort(key=lambda tried: -tried.return_mean)
-    record = {"settings": found[0].settings, "episodes": episodes, "seed": seed, "tried": [t._asdict() for t in found]}
+            on_tried(tried[-1])
+    tried.sort(key=lambda pair: -pair.return_mean)  # a stable sort: the first of equals stays first
+    all_pairs = [pair._asdict() for pair in tried]
+    record = {"settings": tried[0].settings, "episodes": episodes, "seed": seed, "tried": all_pairs}
     write_json(record, run / TUNED)
-    return found
+    return tried
+
+
+def tuned_settings(run: Path) -> dict[str, float]:
+    """Return the best settings of a run, which `tune` has written.
+
+    Raises:
+        UserError: it was not tuned, or the file holds something else.
+    """
+    settings = read_json(run / TUNED).get("settings")
+    if not isinstance(settings, dict) or not settings or not set(settings) <= set(CHOSEN):
+        raise UserError(f"{run} has no {TUNED}; make it with: lmrl tune {run}")
+    numbers = {}
+    for name, value in settings.items():
+        if not isinstance(value, int | float):
+            raise UserError(f"{run / TUNED}: settings must be numbers, got {settings}")
+        numbers[name] = float(value)
+    return numbers

@@ -155,8 +155,8 @@ def _answering(token: str, work: Callable[[Any], dict[str, Any]]) -> Callable[[R
 
 
 def _page() -> Callable[[Request], Response]:
-    parts = page_parts(registry.pictures(registry.tasks()), *_SCRIPTS)
-    page = render_page("web.html.j2", {"tasks": [*registry.tasks()], **parts})
+    parts = page_parts("lmrl.play", registry.pictures(registry.tasks()), *_SCRIPTS)
+    page = render_page("lmrl.play", "web.html.j2", {"tasks": [*registry.tasks()], **parts})
     headers = {"Content-Security-Policy": _POLICY.format(parts["script_hashes"])}
     return lambda request: HTMLResponse(page, headers=headers)
 

@@ -145,10 +145,10 @@ def write_view(
         "title": source.name if run is None else f"{source.name}, {run}",
         "ranges": _RANGES,
         "data": embedded(data),
-        **page_parts(registry.pictures(data["tasks"]), *_SCRIPTS),
+        **page_parts("lmrl.play", registry.pictures(data["tasks"]), *_SCRIPTS),
     }
     with replacing(out) as file:
-        file.write(render_page("view.html.j2", words).encode())
+        file.write(render_page("lmrl.play", "view.html.j2", words).encode())
     return len(data["episodes"]["return"])
 
 

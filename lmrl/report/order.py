@@ -1,5 +1,6 @@
-"""Tables of which method does better: all trained players in order, differences from BC, offline RL and filtered BC."""
+"""Tables that compare methods: a ranking, differences from BC, and offline RL against filtered BC."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -15,42 +16,41 @@ from lmrl.evaluation.scores import Score
 from lmrl.report.tables import Table, named, play, scored, without_empty
 from lmrl.report.wording import FEW, MINUS, NO_SPREAD, UNKNOWN, label, number, ordered, with_interval
 
-__all__ = ["differences", "offline_rl", "order", "side_by_side"]
-
 _BC = "bc"
 _FILTERED = "filtered_bc"
 _OFFLINE_RL = ("mc", "ilql")
 _PROMPTED = "gpt4"
-_ROUNDING = 1e-9  # of means; a difference has to be larger
+_ROUNDING = 1e-9  # error of means by rounding; a difference has to be larger
 
 
-def _learned(task: str, scores: Mapping[str, Score]) -> list[str]:
-    """Names of the players that were trained."""
+def _trained(task: str, scores: Mapping[str, Score]) -> list[str]:
+    """Return the names of the policies that were trained."""
     others = {DATA, _PROMPTED, *registry.policy_names(task)}
     return [name for name in ordered(scores) if name not in others]
 
 
 def order(task: str, scores: Mapping[str, Score]) -> Table:
-    """Rank all trained players, the best first, with the settings that were chosen, and compare each with the next.
+    """Rank all trained methods, the best first, with their chosen settings, and compare each with the next.
 
-    Over episodes: how probably an episode returns more than one of the next player. Over seeds: by how many points a
-    training run scores above one of the next player, where both have several.
+    Over episodes: the probability that an episode returns more than one of the next method. Over seeds: by how many
+    points a training run scores above one of the next method, where both have several runs.
 
     Args:
         task: name of the task.
-        scores: player to score.
+        scores: method to score.
     """
-    names = sorted(_learned(task, scores), key=lambda name: -scores[name].chosen.return_mean)
+    # By raw returns: not every task has a scale on which scores are normalised.
+    names = sorted(_trained(task, scores), key=lambda name: -scores[name].chosen.return_mean)
     beats = "beats the next, episodes [95 %]"
     heads = ("player", "play", "normalised [95 %, episodes]", beats, f"{MINUS} the next [95 %, seeds]", "runs")
     rows = []
-    for name, following in zip_longest(names, names[1:]):
-        one = scores[name].chosen
+    for name, next_name in zip_longest(names, names[1:]):
+        score = scores[name].chosen
         over_episodes = over_seeds = UNKNOWN
-        if following is not None:
-            over_episodes = _beats(scores, name, following)
-            over_seeds = _over_seeds(seed_difference(one, scores[following].chosen))
-        rows.append((named(one), play(one), scored(one), over_episodes, over_seeds, str(len(one.seeds))))
+        if next_name is not None:
+            over_episodes = _beats(scores, name, next_name)
+            over_seeds = _over_seeds(seed_difference(score, scores[next_name].chosen))
+        rows.append((named(score), play(score), scored(score), over_episodes, over_seeds, str(len(score.seeds))))
     return Table(heads, rows)
 
 
@@ -71,16 +71,23 @@ def offline_rl(scores: Mapping[str, Mapping[str, Score]]) -> tuple[Table, str]:
     """Compare MC and ILQL with filtered BC, task by task, and count the tasks in which each is higher over seeds.
 
     Args:
-        scores: task to player to score.
+        scores: task to method to score.
+
+    Returns:
+        The table, and the counts in a sentence.
     """
     table = side_by_side(scores, _OFFLINE_RL, _FILTERED, head="offline RL")
     counts = []
     for name in _OFFLINE_RL:
-        readings = [row[-1] for row in table.rows if row[1].split(" ")[0] == label(name)]
-        told = [reading for reading in readings if not reading.startswith(_THESE_RUNS)]
+        readings = Counter[str]()
+        for _, method, *_, reading in table.rows:
+            if method.split(" ")[0] == label(name):  # a mark may follow the label
+                readings[reading] += 1
+        # Only readings over seeds are statements about methods.
+        over_seeds = readings["higher"] + readings["lower"] + readings[_UNCLEAR]
         if readings:
-            higher = sum(reading == "higher" for reading in told)
-            counts.append(f"{label(name)} is higher in {higher} of the {len(told)} tasks with such seeds")
+            higher = readings["higher"]
+            counts.append(f"{label(name)} is higher in {higher} of the {over_seeds} tasks with such seeds")
     words = f"Over training seeds, three or more of both: {', '.join(counts)}."
     return table, words if counts else ""
 
@@ -88,54 +95,65 @@ def offline_rl(scores: Mapping[str, Mapping[str, Score]]) -> tuple[Table, str]:
 def side_by_side(
     scores: Mapping[str, Mapping[str, Score]], names: Sequence[str], base: str, head: str = "method"
 ) -> Table:
-    """Compare some methods with another one, task by task, each with the settings that were chosen for it.
+    """Compare some methods with a base, task by task, each with the settings that were chosen for it.
 
     Args:
-        scores: task to player to score.
-        names: methods that are compared, a row each.
-        base: what they are compared with; tasks without it are left out.
-        head: of the column with the method's name.
+        scores: task to method to score.
+        names: methods to compare, a row each.
+        base: the method that they are compared with; tasks without it are left out.
+        head: head of the column with the method's name.
     """
     beats = "beats it, episodes [95 %]"
     heads = (head, f"{MINUS} {label(base)}, normalised [95 %, episodes]", beats, "normalised [95 %, seeds]")
     rows = []
-    for task, players in scores.items():
+    for task, methods in scores.items():
         for name in names:
-            if name not in players or base not in players:
+            if name not in methods or base not in methods:
                 continue
-            ours = players[name].chosen
-            theirs = players[base].chosen
+            ours = methods[name].chosen
+            theirs = methods[base].chosen
             points, raw = _intervals(ours, theirs, registry.task(task).scores)
             over_seeds = seed_difference(ours, theirs)
-            shown = with_interval(ours.normalized - theirs.normalized, points) + _few(ours, theirs)
-            runs = f"{len(ours.seeds)}, {len(theirs.seeds)}"
-            compared = shown, _beats(players, name, base), _over_seeds(over_seeds)
-            rows.append((task, named(ours), *compared, runs, _reading(raw, over_seeds)))
+            rows.append(
+                (
+                    task,
+                    named(ours),
+                    with_interval(ours.normalized - theirs.normalized, points) + _few(ours, theirs),
+                    _beats(methods, name, base),
+                    _over_seeds(over_seeds),
+                    f"{len(ours.seeds)}, {len(theirs.seeds)}",
+                    _reading(raw, over_seeds),
+                )
+            )
     return Table(("task", *heads, "runs", "reading"), rows, note_last=True)
 
 
 def differences(task: str, scores: Mapping[str, Score]) -> Table:
-    """Show what each method adds to BC, both with the settings that were chosen; empty without BC.
+    """Show the difference between each method and BC, both with their chosen settings; empty without BC.
 
     Args:
         task: name of the task.
-        scores: player to score.
+        scores: method to score.
     """
     published = registry.task(task).scores
     printed = published.normalized
-    compared = [name for name in _learned(task, scores) if name != _BC] if _BC in scores else []
     rows = []
-    for name in compared:
+    for name in _trained(task, scores):
+        if name == _BC or _BC not in scores:
+            continue
         ours = scores[name].chosen
         base = scores[_BC].chosen
         points, raw = _intervals(ours, base, published)
         over_seeds = seed_difference(ours, base)
+        published_difference = None
+        if name in printed and _BC in printed:
+            published_difference = printed[name] - printed[_BC]
         rows.append(
             (
                 f"{label(name)} {MINUS} BC",
                 with_interval(ours.normalized - base.normalized, points) + _few(ours, base),
                 _over_seeds(over_seeds),
-                number(printed[name] - printed[_BC] if {name, _BC} <= printed.keys() else None),
+                number(published_difference),
                 with_interval(ours.return_mean - base.return_mean, raw, 2),
                 _reading(raw, over_seeds),
             )
@@ -150,32 +168,32 @@ def _few(ours: Score, base: Score) -> str:
 
 
 def _intervals(ours: Score, base: Score, published: Scores) -> tuple[Interval, Interval]:
-    """Return the intervals of the difference of both means: normalised, and in returns."""
-    both = [*ours.samples, *base.samples]
+    """Return two intervals of the difference between the means: of normalised scores, and of returns."""
+    both = [*ours.samples, *base.samples]  # `_gap` tells them apart by their number
     count = len(ours.returns)
     points = stratified_interval(both, partial(_gap, count=count, published=published))
     return points, stratified_interval(both, partial(_gap, count=count))
 
 
-_THESE_RUNS = "of these runs: "
+_UNCLEAR = "not told apart"
 
 
 def _reading(over_episodes: Interval, over_seeds: SeedDifference | None) -> str:
-    """Say which is higher: over training seeds, if both have enough of the same ones, else of these very runs."""
+    """Return which is higher: over training seeds if there are enough pairs of them, and otherwise for these runs."""
     if over_seeds is None or over_seeds.pairs < ENOUGH_SEEDS:
-        return _THESE_RUNS + _side(over_episodes)
-    return _side(over_seeds.interval) if over_seeds.interval is not None else "not told apart"
+        return f"of these runs: {_side(over_episodes)}"
+    return _UNCLEAR if over_seeds.interval is None else _side(over_seeds.interval)
 
 
 def _side(difference: Interval) -> str:
     if difference.low > _ROUNDING:
         return "higher"
-    return "lower" if difference.high < -_ROUNDING else "not told apart"
+    return "lower" if difference.high < -_ROUNDING else _UNCLEAR
 
 
-def _gap(parts: list[Resampled], count: int, published: Scores | None = None) -> FloatArray:
-    """(R,): mean of the first `count` samples minus that of the others."""
-    means = np.array([part.mean() for part in parts])
+def _gap(runs: list[Resampled], count: int, published: Scores | None = None) -> FloatArray:
+    """Return the mean of the first `count` runs minus that of the others, (R,)."""
+    means = np.array([run.mean() for run in runs])  # (runs, R)
     if published is not None:
         means = np.vectorize(partial(normalize, scores=published))(means)
     gap: FloatArray = means[:count].mean(axis=0) - means[count:].mean(axis=0)

@@ -36,24 +36,31 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# Only what would be read as markup: an underscore inside a word and a bracket that no link follows are plain text.
+# Only what Markdown reads as markup: an underscore inside a word and a bracket without a link are plain text.
 _MARKDOWN = re.compile(r"([\\`*|~$]|\](?=[(\[:])|(?<!\w)_|_(?!\w))")
 
-
-# In a script element of data only "<" could end anything; the others are for those who paste it elsewhere.
 _HEAD = 2_000  # bytes of a page in which its generator is noted
-_ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&"}
+# Inside a script element only "<" can end the data. The others are escaped for people who copy the data elsewhere.
+_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 def render_html(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
     """One HTML page: all text escaped, pictures inside as base64, no script, nothing loaded from elsewhere."""
-    images = {path.name: base64.b64encode(path.read_bytes()).decode("ascii") for path in pictures}
-    return render_page("report.html.j2", {**words, "images": images})
+    images = {}
+    for path in pictures:
+        images[path.name] = base64.b64encode(path.read_bytes()).decode("ascii")
+    return render_page("lmrl.report", "report.html.j2", {**words, "images": images})
 
 
-def render_page(template: str, words: Mapping[str, Any]) -> str:
-    """One HTML page from a template of this package: all text escaped, control characters replaced."""
-    return printable(_environment(autoescape=True).get_template(template).render(words))
+def render_page(package: str, template: str, words: Mapping[str, Any]) -> str:
+    """One HTML page: all text escaped, control characters replaced.
+
+    Args:
+        package: the package whose folder ``templates`` holds the template.
+        template: its file name.
+        words: what the template shows.
+    """
+    return printable(_environment(package, autoescape=True).get_template(template).render(words))
 
 
 def check_page(path: Path, generator: str) -> None:
@@ -73,57 +80,74 @@ def check_page(path: Path, generator: str) -> None:
 
 def render_markdown(words: Mapping[str, Any], pictures: Iterable[Path]) -> str:
     """The same report as Markdown; pictures are named and expected next to it."""
-    environment = _environment(autoescape=False)
+    environment = _environment("lmrl.report", autoescape=False)
     environment.filters |= {"md": _escaped, "code": _code}
     page = environment.get_template("report.md.j2").render(words, images={path.name for path in pictures})
+    # Tables and pictures that are left out leave runs of empty lines behind.
     return re.sub(r"\n{3,}", "\n\n", printable(page)).strip() + "\n"
 
 
-def _environment(autoescape: bool) -> Environment:
-    loader = PackageLoader("lmrl.report", "templates")
+def _environment(package: str, autoescape: bool) -> Environment:
+    loader = PackageLoader(package, "templates")
     return Environment(loader=loader, autoescape=autoescape, undefined=StrictUndefined)
 
 
-def scripts(*names: str, before: Sequence[str] = ()) -> dict[str, Any]:
-    """Scripts of this package, and the hashes by which a page allows them and no other: words for a template.
+def scripts(package: str, *names: str, before: Sequence[str] = ()) -> dict[str, Any]:
+    """Scripts for a template, and the hashes by which a page allows them and no others.
 
-    Each is an element of its own, so that one which a browser cannot read takes no other with it.
+    Each script gets an element of its own, so that one which a browser cannot read does not stop the others.
 
     Args:
-        names: of the scripts.
+        package: the package whose folder ``templates`` holds the scripts.
+        names: file names of the scripts.
         before: texts of other scripts, which come first.
+
+    Returns:
+        ``scripts`` and ``script_hashes`` for the template.
     """
-    folder = files("lmrl.report").joinpath("templates")
-    found = [*before, *(folder.joinpath(name).read_text(encoding="utf-8") for name in names)]
-    texts = [printable(text) for text in found]  # as the whole page will be: hashes are of what the browser reads
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts]
-    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return {"scripts": [Markup(text) for text in texts], "script_hashes": Markup(hashes)}
+    texts = list(before)
+    for name in names:
+        texts.append(_text_of(f"{package}:templates/{name}"))
+    elements = []
+    hashes = []
+    for text in texts:
+        # `render_page` makes the whole page printable, and the browser hashes what it reads there.
+        shown = printable(text)
+        digest = hashlib.sha256(shown.encode()).digest()
+        elements.append(Markup(shown))
+        hashes.append(f"'sha256-{base64.b64encode(digest).decode('ascii')}'")
+    return {"scripts": elements, "script_hashes": Markup(" ".join(hashes))}
 
 
-def page_parts(pictures: Sequence[type[Picture]], *names: str) -> dict[str, Any]:
+def page_parts(package: str, pictures: Sequence[type[Picture]], *names: str) -> dict[str, Any]:
     """Return the scripts, and with ``picture_style`` also the style sheets of pictures, for a page that shows episodes.
 
-    A picture whose files cannot be read is reported and left out: the page shows episodes of its task without one.
+    If the files of a picture cannot be read, a warning is logged and the page shows episodes of that task without it.
+
+    Args:
+        package: the package whose folder ``templates`` holds ``pictures.js`` and the scripts.
+        pictures: kinds of pictures that the page may show.
+        names: file names of the page's own scripts.
     """
-    own = _text_of("lmrl.report:templates/pictures.js")
-    before = [own]
+    before = [_text_of(f"{package}:templates/pictures.js")]
     styles = []
     for picture in pictures:
         try:
-            texts = _text_of(picture.script), _text_of(picture.style) if picture.style else ""
-        except (OSError, ImportError, UnicodeDecodeError) as error:  # of a package that was installed without it
-            told = in_one_line(f"{type(error).__name__}: {error}")
-            _log.warning("pages show no picture of %r (%s): %s", picture.kind, picture.script, told)
+            script = _text_of(picture.script)
+            style = _text_of(picture.style) if picture.style else ""
+        except (OSError, ImportError, UnicodeDecodeError) as error:  # a plugin may be installed without these files
+            reason = in_one_line(f"{type(error).__name__}: {error}")
+            _log.warning("pages show no picture of %r (%s): %s", picture.kind, picture.script, reason)
             continue
-        before.append(texts[0])
-        styles.append(texts[1])
-    return {**scripts(*names, before=before), "picture_style": Markup("\n".join(filter(None, styles)))}
+        before.append(script)
+        if style:
+            styles.append(style)
+    return {**scripts(package, *names, before=before), "picture_style": Markup("\n".join(styles))}
 
 
-def _text_of(place: str) -> str:
+def _text_of(file: str) -> str:
     """Return the text of a file of a package, ``package:file``."""
-    package, _, name = place.partition(":")
+    package, _, name = file.partition(":")
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
@@ -133,7 +157,7 @@ def embedded(data: object) -> Markup:
 
 
 def _escaped(text: object) -> str:
-    """Text as Markdown that shows exactly it, on one line."""
+    """Text on one line, escaped so that Markdown shows it unchanged."""
     line = " ".join(str(text).split())
     return _MARKDOWN.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
 
@@ -148,23 +172,26 @@ _LONGEST = 20_000
 
 
 def episode_facts(episode: Episode) -> dict[str, Any]:
-    """The numbers of an episode; ``ending`` is 0 for solved, 1 for ended by the rules, 2 for cut short."""
+    """Return, turns, illegal actions, seed and rewards of an episode, and how it ended.
+
+    ``ending`` is 0 if it was solved, 1 if the rules ended it, 2 if it was cut short.
+    """
     return {
         "return": rounded(episode.total_reward, 4),
         "turns": len(episode),
         "illegal": episode.illegal,
         "ending": 0 if episode.success else 1 if episode.terminated else 2,
-        "seed": str(episode.seed),  # beyond what a number of JavaScript holds
+        "seed": str(episode.seed),  # a text, because JavaScript numbers are exact only up to 2**53
         "rewards": [rounded(reward, 4) for reward in episode.rewards],
     }
 
 
 def said(episode: Episode) -> list[str]:
-    """All texts in the order in which they were said, an observation first and last."""
-    found = [episode.observations[0]]
+    """Return observations and actions in turn, an observation first and last."""
+    texts = [episode.observations[0]]
     for action, observation in zip(episode.actions, episode.observations[1:], strict=True):
-        found += (action, observation)
-    return found
+        texts += (action, observation)
+    return texts
 
 
 def shown_text(text: str) -> str:
@@ -173,10 +200,10 @@ def shown_text(text: str) -> str:
 
 
 def cut(text: str) -> str:
-    """The text; of a very long one its beginning, and how long it is."""
+    """Return the text, or the beginning of a very long one with its length."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)} characters)"
 
 
 def rounded(value: float | None, digits: int) -> float | None:
-    """As JSON has it: no number where there is none."""
+    """Round a number for JSON, which has no NaN and no infinity: they become None."""
     return round(value, digits) if value is not None and isfinite(value) else None

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lmrl.envs import registry
@@ -16,27 +15,25 @@ from lmrl.evaluation.aggregates import improvements
 from lmrl.evaluation.curves import Curve, Curves, values_at
 from lmrl.evaluation.records import Record
 from lmrl.evaluation.scores import Score
-from lmrl.report.plots import STYLE, Bar, plot_improvements, plot_lengths, plot_returns_beside_data, plot_scores
+from lmrl.report.plots import (
+    STYLE,
+    Bar,
+    grid_of_panels,
+    plot_improvements,
+    plot_lengths,
+    plot_returns_beside_data,
+    plot_scores,
+)
 from lmrl.report.wording import colour, label, ordered
-
-__all__ = [
-    "draw",
-    "draw_curves",
-    "draw_probes",
-    "draw_scores",
-    "plot_excess",
-    "plot_losses",
-    "plot_probes",
-    "plot_returns",
-]
 
 _STEPS = "optimizer step"
 _EXCESS = "val/bc/excess"
+# The palette of Okabe and Ito, distinct for all common kinds of colour vision.
 _TERMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 class Along(NamedTuple):
-    """The horizontal axis of a learning curve: a logged quantity, in its last value before each evaluation."""
+    """The horizontal axis of a learning curve: a logged quantity, with its last value before each evaluation."""
 
     column: str
     unit: str
@@ -47,29 +44,20 @@ MINUTES = Along("time/train_seconds", "minutes of training", 1 / 60)
 EPISODES = Along("rollout/episodes", "episodes drawn")
 
 
-def _panels(count: int, most: int, width: float, height: float, more: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a number of panels of that size, in rows of limited length, and its axes."""
-    columns = min(most, count)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(width * columns, height * rows + more), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axis in axes[count:]:
-        axis.set_axis_off()
-    return figure, axes
-
-
 def plot_returns(panels: Mapping[str, Mapping[str, Sequence[Curves]]], path: Path, along: Along | None = None) -> None:
     """Draw a panel per task: the return in interactive evaluation, mean over the seeds and the range of them.
 
     Args:
         panels: task to algorithm to the curves of each seed.
         path: where the picture goes.
-        along: what it is drawn over; runs that did not log it are left out. None: optimizer steps.
+        along: the horizontal axis; runs that did not log it are left out. None: optimizer steps.
     """
     with matplotlib.style.context(STYLE):
-        figure, axes = _panels(len(panels), 2, 5.6, 3.0, 0.5)
-        for axis, (task, runs) in zip(axes, panels.items(), strict=False):
-            drawn = sum(_return_curve(axis, name, seeds, along) for name, seeds in runs.items())
+        figure, axes = grid_of_panels(len(panels), 2, 5.6, 3.0, 0.5)
+        for axis, (task, runs) in zip(axes, panels.items(), strict=True):
+            drawn = 0
+            for name, seeds in runs.items():
+                drawn += _return_curve(axis, name, seeds, along)
             _frame(axis, task, "mean return per episode", drawn, _STEPS if along is None else along.unit)
         figure.savefig(path)
 
@@ -82,13 +70,14 @@ def plot_excess(panels: Mapping[str, Sequence[Curves]], path: Path) -> None:
         path: where the picture goes.
     """
     with matplotlib.style.context(STYLE):
-        figure, axes = _panels(len(panels), 3, 4.2, 2.4, 0.2)
-        for axis, (task, seeds) in zip(axes, panels.items(), strict=False):
+        figure, axes = grid_of_panels(len(panels), 3, 4.2, 2.4, 0.2)
+        for axis, (task, seeds) in zip(axes, panels.items(), strict=True):
             for curves in seeds:
                 axis.plot(*curves[_EXCESS], color=colour("bc"), marker="o", markersize=3, linewidth=1.4)
             axis.set_title(task)
             axis.set_xlabel(_STEPS)
             axis.set_ylabel("nats per action")
+            # No clone can be below the entropy of the recorded policy, which is at 0.
             axis.set_ylim(bottom=0)
             axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
         figure.savefig(path)
@@ -103,8 +92,8 @@ def plot_losses(runs: Mapping[str, Curves], path: Path, columns: int = 3) -> Non
         columns: how many charts stand side by side.
     """
     with matplotlib.style.context(STYLE):
-        figure, axes = _panels(len(runs), columns, 4.2, 3.1, 0.2)
-        for axis, (name, curves) in zip(axes, runs.items(), strict=False):
+        figure, axes = grid_of_panels(len(runs), columns, 4.2, 3.1, 0.2)
+        for axis, (name, curves) in zip(axes, runs.items(), strict=True):
             _loss_panel(axis, name, curves)
         figure.savefig(path, dpi=110)
 
@@ -119,39 +108,51 @@ def plot_probes(plot: ProbePlot, probes: Mapping[str, Any], path: Path, title: s
         title: above the whole picture.
     """
     with matplotlib.style.context(STYLE):
-        figure, axes = _panels(len(probes), 2, *plot.size(next(iter(probes.values()))), 0.4 if title else 0.0)
+        figure, axes = grid_of_panels(len(probes), 2, *plot.size(next(iter(probes.values()))), 0.4 if title else 0.0)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color="#111111")
-        for axis, (name, probe) in zip(axes, probes.items(), strict=False):
+        for axis, (name, probe) in zip(axes, probes.items(), strict=True):
             plot.draw(axis, label(name), probe)
         figure.savefig(path)
 
 
 def _return_curve(axis: Axes, name: str, seeds: Sequence[Curves], along: Along | None) -> int:
-    found = [curves for curves in seeds if along is None or along.column in curves]
-    curves = [curve for curve in map(_returns, found) if curve is not None]
+    """Draw the mean return over the seeds and their range; return the number of lines, 0 or 1."""
+    runs = [run for run in seeds if along is None or along.column in run]
+    curves = [curve for curve in map(_returns, runs) if curve is not None]
+    # The seeds are compared at the steps that all of them were evaluated at.
     common = sorted(set.intersection(*(set(curve.steps) for curve in curves))) if curves else []
     if not common:
         return 0
-    steps: Sequence[float] = common
+    by_seed = []  # (seeds, common steps)
+    for curve in curves:
+        at_step = dict(zip(*curve, strict=True))
+        by_seed.append([at_step[step] for step in common])
+    # On another axis than steps, a point stands at the mean over the seeds, as its return does.
+    positions: Sequence[float] = common
     if along is not None:
-        steps = np.mean([values_at(run[along.column], common) for run in found], axis=0) * along.scale
-    values = np.array([[dict(zip(*curve, strict=True))[step] for step in common] for curve in curves])
+        positions = np.mean([values_at(run[along.column], common) for run in runs], axis=0) * along.scale
+    values = np.array(by_seed)
+    shade = colour(name)
     means = values.mean(axis=0)
-    axis.plot(steps, means, color=colour(name), marker="o", markersize=3, linewidth=1.4, label=label(name))
+    axis.plot(positions, means, color=shade, marker="o", markersize=3, linewidth=1.4, label=label(name))
     if len(curves) > 1:
-        axis.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour(name), alpha=0.18, linewidth=0)
+        axis.fill_between(positions, values.min(axis=0), values.max(axis=0), color=shade, alpha=0.18, linewidth=0)
     return 1
 
 
 def _returns(curves: Curves) -> Curve | None:
-    found = [curve for name, curve in curves.items() if name.startswith("eval/") and name.endswith("/return_mean")]
-    return found[0] if found else None
+    """Return the curve of the first evaluation that was logged."""
+    for name, curve in curves.items():
+        if name.startswith("eval/") and name.endswith("/return_mean"):
+            return curve
+    return None
 
 
 def _loss_panel(axis: Axes, name: str, curves: Curves) -> None:
-    terms = sorted(column for column in curves if _is_term(column))
+    terms = sorted(filter(_is_term, curves))
     for shade, column in zip(_TERMS, terms, strict=False):
+        # The raw curve is a faint background of the smoothed one.
         axis.plot(*curves[column], color=shade, linewidth=0.6, alpha=0.3)
         axis.plot(*_smoothed(curves[column]), color=shade, linewidth=1.2, label=column.rsplit("/", 1)[-1])
     total = "sum" if terms else "loss"
@@ -159,27 +160,30 @@ def _loss_panel(axis: Axes, name: str, curves: Curves) -> None:
         if column in curves:
             axis.plot(*_smoothed(curves[column]), color="#222222", linewidth=1.6, linestyle=dashes, label=words)
             terms.append(column)
-    values = [value for column in terms for value in curves[column].values]
-    if values and min(values) > 0 and max(values) > 30 * min(values):
-        axis.set_yscale("log")
-        axis.yaxis.set_major_formatter("{x:g}")
+    # Values that differ by more than a factor of 30 get a logarithmic scale.
+    if terms:
+        values = np.concatenate([curves[column].values for column in terms])
+        if values.min() > 0 and values.max() > 30 * values.min():
+            axis.set_yscale("log")
+            axis.yaxis.set_major_formatter("{x:g}")
     _frame(axis, f"{label(name)}: training loss", "loss (mean per action token)", len(terms))
 
 
 def _is_term(column: str) -> bool:
-    """``ilql/q_loss``, not ``val/ilql/q_loss`` and not ``train/loss``."""
+    """Whether a column is a term of a training loss: ``ilql/q_loss``, not ``val/ilql/q_loss`` or ``train/loss``."""
     return column.count("/") == 1 and column.endswith("_loss") and not column.startswith("val/")
 
 
 def _smoothed(curve: Curve, parts: int = 40) -> Curve:
-    """A running mean over a fortieth of the curve; its ends lean inwards, nothing is padded."""
+    """Return a running mean over a fortieth of the curve. At its ends the window is smaller; nothing is padded."""
     half = len(curve.values) // (2 * parts)
     if half == 0:
         return curve
+    # The sum over a window is the difference of two cumulative sums.
     sums = np.concatenate([[0.0], np.cumsum(curve.values)])
-    places = np.arange(len(curve.values))
-    first = np.maximum(places - half, 0)
-    last = np.minimum(places + half + 1, len(places))
+    indices = np.arange(len(curve.values))
+    first = np.maximum(indices - half, 0)
+    last = np.minimum(indices + half + 1, len(indices))
     return Curve(curve.steps, ((sums[last] - sums[first]) / (last - first)).tolist())
 
 
@@ -193,9 +197,16 @@ def _frame(axis: Axes, title: str, unit: str, drawn: int, over: str = _STEPS) ->
         axis.set_yticks([])
         axis.text(0.5, 0.5, "nothing logged", transform=axis.transAxes, ha="center", color="#888888")
         return
-    handles = [line for line in axis.get_lines() if not str(line.get_label()).startswith("_")]
+    # Thicker lines than those of the chart, without markers. Labels that begin with "_" are matplotlib's own.
+    keys = []
+    for line in axis.get_lines():
+        name = str(line.get_label())
+        if not name.startswith("_"):
+            keys.append(
+                Line2D([], [], color=line.get_color(), linestyle=line.get_linestyle(), linewidth=2.5, label=name)
+            )
     axis.legend(
-        handles=[_key(line) for line in handles],
+        handles=keys,
         loc="upper center",
         bbox_to_anchor=(0.5, -0.22),
         ncol=min(4 if drawn <= 4 else 3, drawn),
@@ -204,46 +215,57 @@ def _frame(axis: Axes, title: str, unit: str, drawn: int, over: str = _STEPS) ->
     )
 
 
-def _key(line: Line2D) -> Line2D:
-    return Line2D([], [], color=line.get_color(), linestyle=line.get_linestyle(), linewidth=2.5, label=line.get_label())
-
-
 def draw(
-    found: Mapping[str, Mapping[str, Mapping[int, Record]]],
+    results: Mapping[str, Mapping[str, Mapping[int, Record]]],
     curves: Mapping[str, Mapping[str, Mapping[int, Curves]]],
     scores: Mapping[str, Mapping[str, Score]],
     out: Path,
 ) -> list[Path]:
-    """Draw what there is something to draw of.
+    """Draw all pictures for which there are data, and return their paths.
 
     Args:
-        found: task to player to training seed to record.
-        curves: task to player to training seed to learning curves.
-        scores: task to player to score, the data among the players.
+        results: task to policy to training seed to record.
+        curves: task to policy to training seed to learning curves.
+        scores: task to policy to score, the dataset among the policies.
         out: folder for the pictures.
     """
-    return [*_of_scores(scores, out), *draw_curves(curves, out), *draw_probes(found, out)]
+    return [*_draw_scores(scores, out), *draw_curves(curves, out), *draw_probes(results, out)]
 
 
 def draw_scores(scores: Mapping[str, Mapping[str, Score]], path: Path) -> bool:
     """Draw the normalised scores of all tasks that have a scale; return whether there is one.
 
     Args:
-        scores: task to player to score.
+        scores: task to policy to score.
         path: where the picture goes.
     """
-    scaled = {task: _bars(task, players) for task, players in scores.items() if registry.task(task).scores.any_scale}
-    if scaled:
-        plot_scores(scaled, path)
-    return bool(scaled)
+    panels = {}
+    for task, policies in scores.items():
+        published = registry.task(task).scores
+        if published.any_scale:
+            bars = []
+            for name in ordered(policies):
+                ours = policies[name]
+                tuned = None if ours.tuned is None else ours.tuned.normalized
+                printed = published.normalized.get(name)
+                bars.append(Bar(name, ours.normalized, ours.over_episodes, printed, ours.over_seeds, tuned))
+            panels[task] = bars
+    if panels:
+        plot_scores(panels, path)
+    return bool(panels)
 
 
-def _of_scores(scores: Mapping[str, Mapping[str, Score]], out: Path) -> Iterator[Path]:
+def _draw_scores(scores: Mapping[str, Mapping[str, Score]], out: Path) -> Iterator[Path]:
     if draw_scores(scores, out / "scores.png"):
         yield out / "scores.png"
-    better = {task: improvements(players, ordered(_played(players))) for task, players in scores.items()}
-    if any(better.values()):
-        plot_improvements({task: of for task, of in better.items() if of}, out / "improvement.png")
+    panels = {}
+    for task, policies in scores.items():
+        trained_here = [name for name in ordered(policies) if policies[name].by_seed]
+        above_bc = improvements(policies, trained_here)
+        if above_bc:
+            panels[task] = above_bc
+    if panels:
+        plot_improvements(panels, out / "improvement.png")
         yield out / "improvement.png"
     plot_returns_beside_data(scores, out / "returns.png")
     yield out / "returns.png"
@@ -255,72 +277,65 @@ def draw_curves(curves: Mapping[str, Mapping[str, Mapping[int, Curves]]], out: P
     """Draw returns over steps, minutes and episodes, the excess of BC, and the loss terms of each task.
 
     Args:
-        curves: task to player to training seed to learning curves.
+        curves: task to policy to training seed to learning curves.
         out: folder for the pictures.
 
     Yields:
         The path of each picture, when it is drawn.
     """
     trained: dict[str, dict[str, list[Curves]]] = {}
-    for task, players in curves.items():
-        for name in ordered(players):
-            trained.setdefault(task, {})[name] = list(players[name].values())
+    for task, policies in curves.items():
+        for name in ordered(policies):
+            trained.setdefault(task, {})[name] = list(policies[name].values())
     if trained:
         plot_returns(trained, out / "learning_curves.png")
         yield out / "learning_curves.png"
+
+    # Not all runs have logged minutes and episodes; tasks without such a run get no panel.
     for along, name in ((MINUTES, "minutes.png"), (EPISODES, "samples.png")):
-        logged = {
-            task: {name: seeds for name, seeds in runs.items() if any(along.column in curves for curves in seeds)}
-            for task, runs in trained.items()
-        }
-        if any(logged.values()):
-            plot_returns({task: runs for task, runs in logged.items() if runs}, out / name, along)
+        logged: dict[str, dict[str, list[Curves]]] = {}
+        for task, runs in trained.items():
+            for algorithm, seeds in runs.items():
+                if any(along.column in run for run in seeds):
+                    logged.setdefault(task, {})[algorithm] = seeds
+        if logged:
+            plot_returns(logged, out / name, along)
             yield out / name
-    cloned = {task: runs["bc"] for task, runs in trained.items() if "bc" in runs}
-    above = {task: [of for of in seeds if _EXCESS in of] for task, seeds in cloned.items()}
-    if any(above.values()):
-        plot_excess({task: seeds for task, seeds in above.items() if seeds}, out / "excess.png")
-        yield out / "excess.png"
+
+    excess: dict[str, list[Curves]] = {}
     for task, runs in trained.items():
-        plot_losses({name: seeds[0] for name, seeds in runs.items()}, out / f"losses_{task}.png")
+        for run in runs.get("bc", ()):
+            if _EXCESS in run:
+                excess.setdefault(task, []).append(run)
+    if excess:
+        plot_excess(excess, out / "excess.png")
+        yield out / "excess.png"
+
+    # The terms of a loss are drawn for one seed, so that the lines of a chart can be told from each other.
+    for task, runs in trained.items():
+        first_seeds = {algorithm: seeds[0] for algorithm, seeds in runs.items()}
+        plot_losses(first_seeds, out / f"losses_{task}.png")
         yield out / f"losses_{task}.png"
 
 
-def draw_probes(found: Mapping[str, Mapping[str, Mapping[int, Record]]], out: Path) -> Iterator[Path]:
-    """Draw what the probe of each task found, of the first training seed of each player.
+def draw_probes(results: Mapping[str, Mapping[str, Mapping[int, Record]]], out: Path) -> Iterator[Path]:
+    """Draw what the probe of each task found, for the first training seed of each policy.
 
     Args:
-        found: task to player to training seed to record.
+        results: task to policy to training seed to record.
         out: folder for the pictures.
 
     Yields:
         The path of each picture, when it is drawn.
     """
-    for task, players in found.items():
-        first = {name: next(iter(players[name].values())).probe for name in ordered(players)}
-        probes = {name: probe for name, probe in first.items() if probe is not None}
+    for task, policies in results.items():
+        probes = {}
+        for name in ordered(policies):
+            first = next(iter(policies[name].values()))
+            if first.probe is not None:
+                probes[name] = first.probe
         plot = registry.probe_plot(task)
         if probes and plot is not None:
             path = out / plot.file_name(task)
             plot_probes(plot, probes, path, task)
             yield path
-
-
-def _bars(task: str, players: Mapping[str, Score]) -> list[Bar]:
-    published = registry.task(task).scores.normalized
-    return [
-        Bar(
-            name,
-            ours.normalized,
-            ours.over_episodes,
-            published.get(name),
-            ours.over_seeds,
-            None if ours.tuned is None else ours.tuned.normalized,
-        )
-        for name in ordered(players)
-        for ours in [players[name]]
-    ]
-
-
-def _played(players: Mapping[str, Score]) -> list[str]:
-    return [name for name, score in players.items() if score.by_seed]

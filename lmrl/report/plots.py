@@ -1,6 +1,7 @@
 """Charts of scores, probabilities of improvement, returns and lengths, and the look that all pictures share."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +16,6 @@ from lmrl.evaluation.intervals import Interval
 from lmrl.evaluation.records import DATA
 from lmrl.evaluation.scores import Score
 from lmrl.report.wording import colour, label, number, ordered, with_interval
-
-__all__ = ["STYLE", "Bar", "plot_improvements", "plot_lengths", "plot_returns_beside_data", "plot_scores"]
 
 STYLE = {
     "font.family": "sans-serif",
@@ -36,24 +35,38 @@ STYLE = {
     "savefig.dpi": 160,
 }
 _ONE_COLUMN = 3
-"""So many panels stand below each other; more stand in two columns."""
+"""Up to this number, panels stand below each other; more panels stand in two columns."""
 _FARTHEST = (-40.0, 125.0)
-"""Bars beyond are cut in the picture, never in the numbers beside it."""
+"""Bars beyond these points are cut in the picture, but not in the numbers next to it."""
 
 
 class Bar(NamedTuple):
-    """One player's line in the chart of scores."""
+    """A policy's line in the chart of scores."""
 
     name: str
     value: float | None
-    """Normalised score, or None where we have none."""
+    """Normalised score; None if it was not evaluated."""
     interval: Interval | None = None
     """Over episodes."""
     published: float | None = None
     seeds: Interval | None = None
     """Over training seeds."""
     tuned: float | None = None
-    """With the settings that were chosen."""
+    """Score with the settings that were chosen."""
+
+
+def grid_of_panels(count: int, most: int, width: float, height: float, more: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with `count` panels, at most `most` in a row, and their axes. Call it with the style `STYLE`.
+
+    Sizes are in inches; `more` is the height of the figure that is not for panels.
+    """
+    columns = min(most, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows + more), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes[count:]:  # the last row may have room for more
+        axis.set_axis_off()
+    return figure, axes[:count]
 
 
 def plot_scores(panels: Mapping[str, Sequence[Bar]], path: Path) -> None:
@@ -61,30 +74,36 @@ def plot_scores(panels: Mapping[str, Sequence[Bar]], path: Path) -> None:
 
     Thin capped lines are 95 % intervals over episodes, thick grey ones over training seeds.
     """
+    # `grid_of_panels` has rows of equal height; here a row per policy decides the height.
     columns = 1 if len(panels) <= _ONE_COLUMN else 2
     with matplotlib.style.context(STYLE):
-        rows = -(-len(panels) // columns)
-        most = [max(len(bars) for bars in [*panels.values()][row * columns :][:columns]) + 1.6 for row in range(rows)]
-        figure = Figure(figsize=(8.6 * columns, 0.36 * sum(most) + 1.0), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False, height_ratios=most, sharex=True)
-        low, high = _range([bar for bars in panels.values() for bar in bars])
+        # A row of panels is as high as its longest panel needs, in units of bars.
+        sizes = list(map(len, panels.values()))
+        heights = [max(sizes[first : first + columns]) + 1.6 for first in range(0, len(sizes), columns)]
+        figure = Figure(figsize=(8.6 * columns, 0.36 * sum(heights) + 1.0), layout="constrained")
+        axes = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights, sharex=True)
+        low, high = _range(list(chain.from_iterable(panels.values())))
         for axis, (title, bars) in zip(axes.flat, panels.items(), strict=False):
             axis.set_xlim(low, high)
             _score_panel(axis, title, bars)
         for axis in axes.flat[len(panels) :]:
             axis.set_axis_off()
         for axis in axes.flat[max(0, len(panels) - columns) : len(panels)]:
-            axis.tick_params(axis="x", labelbottom=True)  # also where nothing stands below in the last row
+            # `sharex` labels the last row only; a panel may also be the last one of its column.
+            axis.tick_params(axis="x", labelbottom=True)
         figure.supxlabel("normalised score, points (0, 50, 100: published minimum, average, maximum)", size=9.5)
         figure.savefig(path)
 
 
 def _range(bars: Sequence[Bar]) -> tuple[float, float]:
-    shown = (end for bar in bars for end in (bar.value, bar.published, bar.tuned, *(bar.interval or ())))
-    ends = [end for end in shown if end is not None]
-    ends += [end for bar in bars if bar.seeds is not None for end in bar.seeds]
-    low = min([0.0, *ends])
-    high = max([100.0, *ends])
+    """Return the ends of the horizontal axis: all that is shown, within limits, and at least 0 to 100."""
+    low = 0.0
+    high = 100.0
+    for bar in bars:
+        for end in (bar.value, bar.published, bar.tuned, *(bar.interval or ()), *(bar.seeds or ())):
+            if end is not None:
+                low = min(low, end)
+                high = max(high, end)
     return max(_FARTHEST[0], low - 2), min(_FARTHEST[1], high + 3)
 
 
@@ -92,7 +111,9 @@ def _score_panel(axis: Axes, title: str, bars: Sequence[Bar]) -> None:
     low, high = axis.get_xlim()
     for mark in (0, 50, 100):
         axis.axvline(mark, color="#CCCCCC", linewidth=0.8, zorder=0)
+    labels = []
     for place, bar in enumerate(bars):
+        labels.append(label(bar.name))
         if bar.tuned is not None:
             axis.barh(place, bar.tuned, height=0.62, color=colour(bar.name), alpha=0.35, zorder=1)
         if bar.value is not None:
@@ -106,15 +127,16 @@ def _score_panel(axis: Axes, title: str, bars: Sequence[Bar]) -> None:
             axis.errorbar(bar.value, place, xerr=reach, color="#222222", capsize=2.5, linewidth=1.1, zorder=4)
         if bar.published is not None:
             axis.plot(np.clip(bar.published, low, high), place, "D", ms=5.5, mfc="white", mec="#111111", zorder=5)
-        _beside(axis, place, _ours(bar), number(bar.published))
+        _numbers_beside(axis, place, _ours(bar), number(bar.published))
     axis.set_ylim(len(bars) - 0.4, -1.0)
-    axis.set_yticks(range(len(bars)), [label(bar.name) for bar in bars])
+    axis.set_yticks(range(len(bars)), labels)
     axis.tick_params(axis="y", length=0)
     axis.set_title(title, fontweight="bold")
-    _beside(axis, -1.0, "ours [95 %], tuned", "◇ published", shade="#555555")
+    # The line above the first bar holds the heads of both columns.
+    _numbers_beside(axis, -1.0, "ours [95 %], tuned", "◇ published", shade="#555555")
 
 
-def _beside(axis: Axes, place: float, ours: str, published: str, shade: str = "#111111") -> None:
+def _numbers_beside(axis: Axes, place: float, ours: str, published: str, shade: str = "#111111") -> None:
     """Write two columns to the right of the chart, at fixed distances from its edge."""
     for text, points, side in ((ours, 10, "left"), (published, 200, "right")):
         axis.annotate(
@@ -138,18 +160,22 @@ def _ours(bar: Bar) -> str:
 
 
 def plot_improvements(panels: Mapping[str, Sequence[Improvement]], path: Path) -> None:
-    """Draw a panel per task: how probably an episode of a player returns more than one of BC."""
-    figure, axes = _grid(len(panels), 0.3 * max(map(len, panels.values())) + 0.9)
+    """Draw a panel per task: the probability that an episode of a method returns more than one of BC."""
+    height = 0.3 * max(map(len, panels.values())) + 0.9
     with matplotlib.style.context(STYLE):
-        for axis, (task, found) in zip(axes, panels.items(), strict=True):
+        figure, axes = grid_of_panels(len(panels), 2, 5.4, height, 0.7)
+        for axis, (task, methods) in zip(axes, panels.items(), strict=True):
             axis.axvline(0.5, color="#AAAAAA", linewidth=1, zorder=0)
-            for place, one in enumerate(found):
-                axis.plot(one.interval, [place] * 2, color=colour(one.name), linewidth=5, alpha=0.45, zorder=2)
-                axis.plot(one.probability, place, "o", color=colour(one.name), ms=6, mec="white", zorder=3)
-                axis.text(1.03, place, number(one.probability, 2), va="center", fontsize=8.5, color="#333333")
+            labels = []
+            for place, method in enumerate(methods):
+                shade = colour(method.name)
+                axis.plot(method.interval, [place] * 2, color=shade, linewidth=5, alpha=0.45, zorder=2)
+                axis.plot(method.probability, place, "o", color=shade, ms=6, mec="white", zorder=3)
+                axis.text(1.03, place, number(method.probability, 2), va="center", fontsize=8.5, color="#333333")
+                labels.append(label(method.name))
             axis.set_xlim(0, 1)
-            axis.set_ylim(len(found) - 0.4, -0.6)
-            axis.set_yticks(range(len(found)), [label(one.name) for one in found])
+            axis.set_ylim(len(methods) - 0.4, -0.6)
+            axis.set_yticks(range(len(methods)), labels)
             axis.tick_params(axis="y", length=0)
             axis.set_title(task, fontweight="bold")
         figure.supxlabel("probability that an episode returns more than one of BC (ties count half)", size=9.5)
@@ -157,9 +183,9 @@ def plot_improvements(panels: Mapping[str, Sequence[Improvement]], path: Path) -
 
 
 def plot_returns_beside_data(panels: Mapping[str, Mapping[str, Score]], path: Path) -> None:
-    """Draw a panel per task: which share of the episodes returns at most so much, in the data and of each player."""
-    figure, axes = _grid(len(panels), 2.6)
+    """Draw a panel per task: the distribution function of returns, in the data and for each policy."""
     with matplotlib.style.context(STYLE):
+        figure, axes = grid_of_panels(len(panels), 2, 5.4, 2.6, 0.7)
         for axis, (task, players) in zip(axes, panels.items(), strict=True):
             for name in ordered(players):
                 _share_curve(axis, players[name])
@@ -168,44 +194,36 @@ def plot_returns_beside_data(panels: Mapping[str, Mapping[str, Score]], path: Pa
             axis.set_xlabel("return at most")
             axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
             axis.set_title(task, fontweight="bold")
-        _legend(figure, {name for players in panels.values() for name in players})
+        _legend(figure, set(chain.from_iterable(panels.values())))
         figure.savefig(path)
 
 
 def plot_lengths(panels: Mapping[str, Mapping[str, Score]], path: Path) -> None:
-    """Draw a row per player and task: turns (mean, and from the 10th to the 90th percentile) and illegal actions."""
+    """Draw a row per policy and task: turns (mean, and from the 10th to the 90th percentile) and illegal actions."""
     heights = [len(players) + 1.4 for players in panels.values()]
     with matplotlib.style.context(STYLE):
         figure = Figure(figsize=(9.0, 0.26 * sum(heights) + 0.8), layout="constrained")
         axes = figure.subplots(len(panels), 2, squeeze=False, height_ratios=heights)
         for (turns, illegal), (task, players) in zip(axes, panels.items(), strict=True):
-            names = ordered(players)
-            _turns(turns, [players[name] for name in names])
-            _illegal(illegal, [players[name] for name in names])
+            scores = [players[name] for name in ordered(players)]
+            _turns(turns, scores)
+            _illegal(illegal, scores)
             turns.set_title(task, fontweight="bold")
+            # Only the left panel names the policies.
+            turns.set_yticks(range(len(scores)), list(map(label, ordered(players))))
+            illegal.set_yticks(range(len(scores)), [])
             for axis in (turns, illegal):
-                axis.set_ylim(len(names) - 0.4, -0.6)
-                axis.set_yticks(range(len(names)), [label(name) for name in names] if axis is turns else [])
+                axis.set_ylim(len(scores) - 0.4, -0.6)
                 axis.tick_params(axis="y", length=0)
         axes[-1][0].set_xlabel("turns per episode: mean, 10 % to 90 %")
         axes[-1][1].set_xlabel("illegal actions, %")
         figure.savefig(path, dpi=120)
 
 
-def _grid(count: int, height: float) -> tuple[Figure, list[Axes]]:
-    columns = min(2, count)
-    rows = -(-count // columns)
-    with matplotlib.style.context(STYLE):
-        figure = Figure(figsize=(5.4 * columns, height * rows + 0.7), layout="constrained")
-        axes = [*figure.subplots(rows, columns, squeeze=False).flat]
-    for axis in axes[count:]:
-        axis.set_axis_off()
-    return figure, axes[:count]
-
-
 def _share_curve(axis: Axes, score: Score) -> None:
     values = np.sort(np.concatenate(score.returns))
     shares = np.arange(1, len(values) + 1) / len(values)
+    # The data are the grey background of the policies' lines.
     if score.name == DATA:
         axis.fill_between(values, shares, step="post", color="#DDDDDD", linewidth=0, zorder=0)
     else:
@@ -225,6 +243,7 @@ def _turns(axis: Axes, scores: Sequence[Score]) -> None:
 def _illegal(axis: Axes, scores: Sequence[Score]) -> None:
     shares = [100 * score.illegal_rate for score in scores]
     axis.barh(range(len(scores)), shares, height=0.62, color=[colour(score.name) for score in scores])
+    # At least 1 %, so that a share of nearly nothing does not look like much; the rest is room for the numbers.
     axis.set_xlim(0, max(1.0, 1.18 * max(shares)))
     for place, share in enumerate(shares):
         axis.annotate(
@@ -239,14 +258,10 @@ def _illegal(axis: Axes, scores: Sequence[Score]) -> None:
 
 
 def _legend(figure: Figure, names: set[str]) -> None:
-    lines = [
-        Line2D(
-            [],
-            [],
-            color="#DDDDDD" if name == DATA else colour(name),
-            linewidth=6 if name == DATA else 2,
-            label=label(name),
-        )
-        for name in ordered(names)
-    ]
+    lines = []
+    for name in ordered(names):
+        if name == DATA:  # an area in the panels
+            lines.append(Line2D([], [], color="#DDDDDD", linewidth=6, label=label(name)))
+        else:
+            lines.append(Line2D([], [], color=colour(name), linewidth=2, label=label(name)))
     figure.legend(handles=lines, loc="outside lower center", ncol=min(5, len(lines)))

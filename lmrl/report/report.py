@@ -1,9 +1,10 @@
-"""The report: everything that was evaluated, next to the published numbers, as Markdown, HTML, tables and pictures."""
+"""The report: all evaluations next to the published numbers, as Markdown, HTML, tables and pictures."""
 
 import csv
 import io
+import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,7 @@ from lmrl.envs import registry
 from lmrl.errors import UserError, terminated_by_exception
 from lmrl.evaluation.aggregates import aggregates, improvements
 from lmrl.evaluation.records import DATA, FIXES, Record, read_record_curves, read_records
-from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.evaluation.scores import Score, task_scores
 from lmrl.report.order import differences, offline_rl, order
 from lmrl.report.pages import render_html, render_markdown
@@ -24,7 +25,7 @@ from lmrl.utils.files import check_may_replace, locked, replacing
 
 __all__ = ["write_report", "write_table"]
 
-_WHOLE = (
+_NUMBERS = (
     "task name episodes normalized own return_mean iqm success_rate length_mean illegal_rate excess last "
     "seconds cpu_seconds tokens"
 ).split()
@@ -32,41 +33,49 @@ _INTERVALS = "over_episodes over_seeds own_over_episodes return_over_episodes iq
 
 
 def write_table(scores: Mapping[str, Mapping[str, Score]], out: Path, made: Mapping[str, Any]) -> None:
-    """Write both files.
+    """Write ``table.json`` and ``table.csv``.
 
     Args:
-        scores: task to player to score.
+        scores: task to policy to score.
         out: folder.
         made: commands, versions and the algorithms that were asked for.
     """
-    rows = [
-        _row(one)
-        for players in scores.values()
-        for name in ordered(players)
-        for one in (players[name], players[name].tuned)
-        if one is not None
-    ]
-    players = [name for name in columns(scores, made["algorithms"]) if name != DATA]
+    cells = []
+    constants = {}
+    over_bc = []
+    for task, policies in scores.items():
+        constants[task] = _constants(task)
+        trained = []
+        for name in ordered(policies):
+            score = policies[name]
+            cells.append(_cell(score))
+            if score.tuned is not None:
+                cells.append(_cell(score.tuned))
+            if score.by_seed:
+                trained.append(name)
+        for improvement in improvements(policies, trained):
+            over_bc.append({"task": task, **improvement._asdict()})
+    names = [name for name in columns(scores, made["algorithms"]) if name != DATA]
     record = {
         **made,
-        "constants": {task: _constants(task) for task in scores},
-        "fixes": [asdict(fix) for fix in FIXES],
-        "cells": rows,
-        "aggregates": [one._asdict() for one in aggregates(scores, players)],
-        "improvements_over_bc": [
-            {"task": task, **one._asdict()} for task, of in scores.items() for one in improvements(of, _trained(of))
-        ],
+        "constants": constants,
+        "fixes": list(map(asdict, FIXES)),
+        "cells": cells,
+        "aggregates": [aggregate._asdict() for aggregate in aggregates(scores, names)],
+        "improvements_over_bc": over_bc,
     }
     write_json(record, out / "table.json")
     with replacing(out / "table.csv") as file:
-        file.write(_csv(rows).encode())
+        file.write(_csv(cells).encode())
 
 
-def _row(score: Score) -> dict[str, Any]:
+def _cell(score: Score) -> dict[str, Any]:
     published = registry.task(score.task).scores
+    cell = {}
+    for name in (*_NUMBERS, *_INTERVALS):
+        cell[name] = getattr(score, name)
     return {
-        **{name: getattr(score, name) for name in _WHOLE},
-        **{name: getattr(score, name) for name in _INTERVALS},
+        **cell,
         "play": play(score),
         "seeds": list(score.seeds),
         "before": list(score.before),
@@ -86,34 +95,33 @@ def _constants(task: str) -> dict[str, Any]:
     return {**published, "own": None if own is None else asdict(own)}
 
 
-def _trained(players: Mapping[str, Score]) -> list[str]:
-    return [name for name in ordered(players) if players[name].by_seed]
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
+def _csv(cells: list[dict[str, Any]]) -> str:
+    """Return the cells as CSV: an interval in two columns, a list as one text."""
+    rows = []
+    columns: dict[str, None] = {}  # an ordered set
+    for cell in cells:
+        row = {}
+        for name, value in cell.items():
+            if name in _INTERVALS:
+                # CSV has no lists: an interval takes two columns.
+                low, high = ("", "") if value is None else value
+                row[f"{name}_low"] = low
+                row[f"{name}_high"] = high
+            elif isinstance(value, list):
+                row[name] = " ".join(map(str, value))
+            else:
+                row[name] = value
+        rows.append(row)
+        columns |= dict.fromkeys(row)
     text = io.StringIO()
-    flat = [dict(_flat(row)) for row in rows]
-    writer = csv.DictWriter(
-        text, list(dict.fromkeys(name for row in flat for name in row)), restval="", lineterminator="\n"
-    )
+    writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(flat)
+    writer.writerows(rows)
     return text.getvalue()
 
 
-def _flat(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in row.items():
-        if name in _INTERVALS:
-            low, high = ("", "") if value is None else value
-            yield from ((f"{name}_low", low), (f"{name}_high", high))
-        elif isinstance(value, list):
-            yield name, " ".join(map(str, value))
-        else:
-            yield name, value
-
-
-Found: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Record]]]
-"""Task to player to training seed to record."""
+Results: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Record]]]
+"""Task to policy to training seed to record."""
 
 _OFFLINE = ("bc", "filtered_bc", "mc", "ilql")
 _WORDS: dict[str, Any] = {
@@ -172,7 +180,7 @@ _WORDS: dict[str, Any] = {
 _TABLE = "table.json"
 _ALWAYS = ("table.csv", "report.md", "report.html")
 _WAIT = 60.0
-"""Seconds for another process that writes a report into the same folder."""
+"""Seconds to wait for another process that writes a report into the same folder."""
 
 
 def write_report(
@@ -181,34 +189,35 @@ def write_report(
     tasks: Sequence[str] | None = None,
     algorithms: Sequence[str] | None = None,
 ) -> Path:
-    """Write ``report.md``, ``report.html``, ``table.csv``, ``table.json``, pictures, and ``log.txt`` of the making.
+    """Write ``report.md``, ``report.html``, ``table.csv``, ``table.json``, pictures, and the log of the runs.
 
     Args:
         runs: folder of runs or of records, as of `lmrl.evaluation.records.read_records`.
-        out: folder for the report; files of an earlier one are replaced, all others stay.
-        tasks: which tasks; all that have results if left out.
-        algorithms: which ones to expect: the report says of each whether it is missing. Those of the last
-            reproduction, or BC, filtered BC, MC and ILQL, if left out.
+        out: folder for the report; files of an earlier report are replaced, all others stay.
+        tasks: names of tasks; None: all that have results.
+        algorithms: names of algorithms that the report names as missing if they are. None: those of the last
+            reproduction, or BC, filtered BC, MC and ILQL.
 
     Returns:
         The path of ``report.html``, which needs no other file.
 
     Raises:
         UserError: an unknown task, no results at all, a broken result file, a folder into which another process has
-            been writing for a minute, or one that has files of the report's names that no report has made.
+            been writing for a minute, or a folder in which files of other origin have the names of the report's files.
     """
     runs = Path(runs)
     out = Path(out)
-    found = _found(runs, tasks)
-    scores = {task: task_scores(runs, task, players) for task, players in found.items()}
-    made = _made(runs, found)
+    results = _read_results(runs, tasks)
+    scores = {task: task_scores(runs, task, records) for task, records in results.items()}
+    made = _made(runs, results)
     _check_folder(out)
+    # Everything is written to a temporary folder first, so that a failure leaves an earlier report as it was.
     with (
         locked(out, "report folder", wait=_WAIT),
         terminated_by_exception(),
         TemporaryDirectory(prefix="lmrl-report-") as drawn,
     ):
-        _write(runs, Path(drawn), found, scores, made, algorithms)
+        _write(runs, Path(drawn), results, scores, made, algorithms)
         _move(Path(drawn), out)
     return out / "report.html"
 
@@ -218,6 +227,7 @@ def _own_files(out: Path) -> list[str]:
     names = read_json(out / _TABLE).get("files", [])
     if not isinstance(names, list):
         return []
+    # The file may have been edited: a path in it must not make the next report delete other files.
     return [name for name in names if isinstance(name, str) and Path(name).name == name]
 
 
@@ -226,22 +236,23 @@ def _check_folder(out: Path, written: Collection[str] = (_TABLE, *_ALWAYS)) -> N
 
 
 def _move(drawn: Path, out: Path) -> None:
-    """Move a finished report to where it belongs, so that a page there never names a picture that is missing.
+    """Move a finished report into its folder, so that no page there ever names a missing picture.
 
-    The table notes at every moment which files are of a report: first those of the old and the new one, at the end
-    those of the new one alone.
+    Meanwhile the table always lists the files of the report: first those of the old and of the new report, at the end
+    those of the new one.
     """
-    new = sorted(path.name for path in drawn.iterdir())
+    new = sorted(os.listdir(drawn))
     old = _own_files(out)
     _check_folder(out, new)
     out.mkdir(parents=True, exist_ok=True)
     table = read_json(drawn / _TABLE)
     write_json({**table, "files": sorted({*old, *new})}, out / _TABLE)
-    # Pictures before the pages that show them.
+    # Pictures come before the pages that show them.
     for name in sorted(new, key=lambda name: name in _ALWAYS):
         if name != _TABLE:
             with replacing(out / name) as file:
                 file.write((drawn / name).read_bytes())
+    # What only the old report had is deleted when nothing refers to it any more.
     for name in old:
         if name not in new:
             (out / name).unlink(missing_ok=True)
@@ -251,68 +262,75 @@ def _move(drawn: Path, out: Path) -> None:
 def _write(
     runs: Path,
     out: Path,
-    found: Found,
+    results: Results,
     scores: Mapping[str, Mapping[str, Score]],
     made: dict[str, Any],
     algorithms: Sequence[str] | None,
 ) -> None:
-    curves = {task: read_record_curves(runs, task) for task in found}
-    pictures = draw(found, curves, scores, out)
+    # Pictures first: the pages contain those that were drawn.
+    curves = {task: read_record_curves(runs, task) for task in results}
+    pictures = draw(results, curves, scores, out)
     write_table(scores, out, made)
     expected = tuple(algorithms or made["algorithms"] or _OFFLINE)
     offline, offline_words = offline_rl(scores)
     over_all = {**overview(scores, expected), "offline_rl": offline, "offline_rl_words": offline_words}
-    tables = _tasks(found, scores, expected)
-    shown = str(over_all) + str([words["results"] for words in tables])
-    notes = [*_WORDS["notes"], *footnotes([one for players in scores.values() for one in players.values()], shown)]
-    title = "LMRL-Gym, reproduced" if found.keys() & {row.name for row in registry.BENCHMARK} else "Results"
-    words = {**_WORDS, **made, "title": title, "overview": over_all, "tasks": tables, "notes": notes}
-    for name, text in (("md", render_markdown(words, pictures)), ("html", render_html(words, pictures))):
+    # Notes explain only the marks that occur in the text of the tables.
+    shown = str(over_all)
+    tables = []
+    players: list[Score] = []
+    for task, records in results.items():
+        # Transcripts and commands are those of the first seed, scores those of all.
+        first_seeds = {name: next(iter(seeds.values())) for name, seeds in records.items()}
+        words = task_words(task, first_seeds, scores[task], expected)
+        words["order"] = order(task, scores[task])
+        words["differences"] = differences(task, scores[task])
+        tables.append(words)
+        shown += str(words["results"])
+        players += scores[task].values()
+    notes = [*_WORDS["notes"], *footnotes(players, shown)]
+    has_benchmark = any(task.name in results for task in registry.BENCHMARK)
+    title = "LMRL-Gym, reproduced" if has_benchmark else "Results"
+    page = {**_WORDS, **made, "title": title, "overview": over_all, "tasks": tables, "notes": notes}
+    for name, text in (("md", render_markdown(page, pictures)), ("html", render_html(page, pictures))):
         with replacing(out / f"report.{name}") as file:
             file.write(text.encode())
     if (runs / "reproduce.log").is_file():
         shutil.copyfile(runs / "reproduce.log", out / "log.txt")
 
 
-def _found(runs: Path, tasks: Sequence[str] | None) -> Found:
+def _read_results(runs: Path, tasks: Sequence[str] | None) -> Results:
     chosen = [registry.task(task).name for task in tasks] if tasks is not None else list(registry.tasks())
-    found = {}
+    results = {}
     for task in chosen:
-        players = read_records(runs, task)
-        if players:
-            found[task] = players
-    if not found:
+        records = read_records(runs, task)
+        if records:
+            results[task] = records
+    if not results:
         raise UserError(f"no results of {', '.join(chosen)} in {runs}; make some with: lmrl reproduce {chosen[0]}")
-    return found
+    return results
 
 
-def _tasks(found: Found, scores: Mapping[str, Mapping[str, Score]], expected: Sequence[str]) -> list[dict[str, Any]]:
-    firsts = {task: {name: next(iter(of.values())) for name, of in players.items()} for task, players in found.items()}
-    return [
-        {
-            **task_words(task, firsts[task], scores[task], expected),
-            "order": order(task, scores[task]),
-            "differences": differences(task, scores[task]),
-        }
-        for task in found
-    ]
-
-
-def _made(runs: Path, found: Found) -> dict[str, Any]:
-    """Commands, versions and seeds; where runs differ, all that occur are named."""
-    results = [result for players in found.values() for by_seed in players.values() for result in by_seed.values()]
+def _made(runs: Path, results: Results) -> dict[str, Any]:
+    """Return commands, versions and seeds, all that occur in any run."""
     versions: dict[str, set[str]] = {}
-    for result in results:
-        for package, version in result.scores.get("provenance", {}).get("versions", {}).items():
-            versions.setdefault(package, set()).add(str(version))
-    made = [f"{package} {' and '.join(sorted(seen))}" for package, seen in versions.items()]
-    seeds = sorted({seed for players in found.values() for by_seed in players.values() for seed in by_seed})
+    seeds = set[int]()
+    for records in results.values():
+        for by_seed in records.values():
+            seeds.update(by_seed)
+            for record in by_seed.values():
+                for package, version in record.scores.get("provenance", {}).get("versions", {}).items():
+                    versions.setdefault(package, set()).add(str(version))
+    tasks = ", ".join(map(label, results))
+    facts = []
+    sorted_versions = {}
+    for package, seen in versions.items():
+        sorted_versions[package] = sorted(seen)
+        facts.append(f"{package} {' and '.join(sorted(seen))}")
+    facts.append(f"seed {', '.join(map(str, sorted(seeds)))}")
     order = read_json(runs / "reproduce.json")
     return {
-        "made_with": f"{', '.join(map(label, found))}. "
-        + ", ".join([*made, f"seed {', '.join(map(str, seeds))}"])
-        + ".",
+        "made_with": f"{tasks}. {', '.join(facts)}.",
         "made_by": order.get("commands", []),
         "algorithms": order.get("algorithms", []),
-        "versions": {package: sorted(seen) for package, seen in versions.items()},
+        "versions": sorted_versions,
     }

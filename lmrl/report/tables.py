@@ -1,8 +1,10 @@
-"""Tables and sentences of the report, about one task and about all, without markup."""
+"""Tables and sentences of the report, on each task and over all tasks, without markup."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
 from omegaconf import OmegaConf
 
 from lmrl.envs import registry
@@ -28,48 +30,40 @@ from lmrl.report.wording import (
 )
 from lmrl.utils.configuration import value_at
 
-__all__ = [
-    "Table",
-    "columns",
-    "commands",
-    "follows",
-    "footnotes",
-    "named",
-    "overview",
-    "play",
-    "scored",
-    "task_words",
-    "without_empty",
-]
-
 
 def commands(result: Record) -> str:
-    """The commands that make this result again, with seed and wall time of each."""
+    """Return the commands that make a result again, with seed and wall time of each."""
     scores = result.scores
     lines = [label(result.algorithm)]
-    steps: dict[str, Any] = {name: step for name, step in result.timing.items() if isinstance(step, dict)}
-    for name, step in steps.items():
-        lines.append(f"  {step.get('command', name)}    # {duration(step.get('seconds'))}")
-    if "evaluate" not in steps:
-        made = f"lmrl evaluate {scores['task']} --policy {scores['policy']} --episodes {scores['episodes']}"
-        lines.append(f"  {made} --seed {scores['seed']} --out {result.folder.as_posix()}/evaluation")
+    has_evaluation = False
+    for name, step in result.timing.items():
+        if isinstance(step, dict):
+            lines.append(f"  {step.get('command', name)}    # {duration(step.get('seconds'))}")
+            has_evaluation = has_evaluation or name == "evaluate"
+    if not has_evaluation:  # evaluations outside of a table are not timed
+        words = f"lmrl evaluate {scores['task']} --policy {scores['policy']} --episodes {scores['episodes']}"
+        lines.append(f"  {words} --seed {scores['seed']} --out {result.folder.as_posix()}/evaluation")
     lines.append(f"  seed {scores['seed']}, {counted(scores['episodes'], 'episode')}")
-    made_with = scores.get("provenance", {})
-    lines += [f"  {name}: {_flat(value)}" for name, value in made_with.items() if value]
+    # What the evaluation was made with: versions, decoding settings, opponent.
+    for name, value in scores.get("provenance", {}).items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {item}" for key, item in value.items())
+        if value:
+            lines.append(f"  {name}: {value}")
     return "\n".join(lines)
 
 
-def named(ours: Score) -> str:
-    """The player's label, marked if some of its runs are older than a fix that changes their numbers."""
-    return label(ours.name) + _older(ours)
+def named(ours: Score | Aggregate) -> str:
+    """Return the label of a policy, marked if some of its runs are older than a fix that changes their numbers."""
+    return label(ours.name) + _mark_of_fixes(ours)
 
 
-def _older(ours: Score | Aggregate) -> str:
+def _mark_of_fixes(ours: Score | Aggregate) -> str:
     return f" {BEFORE}" if ours.before else ""
 
 
 def scored(ours: Score) -> str:
-    """The normalised score with its interval over episodes, which is marked if it rests on too few games."""
+    """Return the normalised score with its interval over episodes, marked if that rests on too few games."""
     return with_interval(ours.normalized, ours.over_episodes) + (f" {FEW}" if ours.few else "")
 
 
@@ -77,10 +71,13 @@ def footnotes(scores: Iterable[Score], shown: str) -> list[str]:
     """Explain the marks of a table.
 
     Args:
-        scores: the players of the table.
+        scores: the policies of the table.
         shown: the table as text; only marks that it holds are explained.
     """
-    names = {name for one in scores if label(one.name) in shown for name in one.before}
+    names = set[str]()
+    for score in scores:
+        if label(score.name) in shown:
+            names.update(score.before)
     notes = []
     if BEFORE in shown:
         fixes = [f"{fix.words} (before {fix.version}, {fix.date})" for fix in FIXES if fix.name in names]
@@ -96,10 +93,6 @@ def footnotes(scores: Iterable[Score], shown: str) -> list[str]:
     return notes
 
 
-def _flat(value: Any) -> str:
-    return ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, dict) else str(value)
-
-
 _FOLLOWS = 0.5
 """Points by which a printed normalised score may differ from what its raw score gives; rounding explains less."""
 
@@ -110,45 +103,55 @@ class Table(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     note_last: bool = False
-    """The last column holds sentences, not numbers."""
+    """Whether the last column holds sentences, not numbers."""
 
 
 def without_empty(table: Table, *heads: str) -> Table:
-    """The table without columns of dashes; without rows if nothing is left next to the first column.
+    """Leave out columns of dashes, and all rows if nothing is left next to the first column.
 
     Args:
-        table: any.
-        heads: only columns with such a head are left out; without any, all but the first may be.
+        table: any table.
+        heads: leave out only columns with these heads; none: any but the first.
     """
-    kept = [
-        place
-        for place, head in enumerate(table.heads)
-        if place == 0 or (heads and head not in heads) or any(row[place] != UNKNOWN for row in table.rows)
-    ]
-    rows = [[row[place] for place in kept] for row in table.rows]
-    return table._replace(heads=[table.heads[place] for place in kept], rows=rows if len(kept) > 1 else [])
+    # (rows, columns); of a table without rows, all columns but the first count as empty.
+    cells = np.array(table.rows, dtype=object).reshape(len(table.rows), len(table.heads))
+    is_empty = (cells == UNKNOWN).all(axis=0)
+    is_empty[0] = False
+    if heads:
+        is_empty &= np.isin(table.heads, heads)
+    kept = ~is_empty
+    rows = cells[:, kept].tolist() if kept.sum() > 1 else []
+    return table._replace(heads=np.array(table.heads, dtype=object)[kept].tolist(), rows=rows)
 
 
 def task_words(
     task: str, results: Mapping[str, Record], scores: Mapping[str, Score], expected: Sequence[str]
 ) -> dict[str, Any]:
-    """All that the report's templates show of one task.
+    """Return all that the report's templates show of one task.
 
     Args:
         task: its name.
         results: finished evaluations of the first seed, by name.
-        scores: over all seeds, by name.
+        scores: scores over all seeds, by name.
         expected: algorithms that ought to be among them.
     """
     record = registry.task(task)
-    names = ordered(results)
     published = record.scores
     plot = registry.probe_plot(task)
+    warnings = []
+    shown_commands = []
+    transcripts = []
+    for name in ordered(results):
+        result = results[name]
+        for warning in result.scores.get("warnings", ()):
+            warnings.append(f"{label(name)}: {warning}")
+        shown_commands.append(commands(result))
+        transcripts.append((label(name), result.transcript))
     missing = [name for name in expected if name not in results]
     return {
         "title": f"{task}: {record.description}",
         "results": _results(scores, published),
-        "warnings": [f"{label(name)}: {words}" for name in names for words in results[name].scores.get("warnings", ())],
+        "warnings": warnings,
         "missing": _missing(task, missing) if missing else "",
         "probe_picture": "" if plot is None else plot.file_name(task),
         "probe_caption": "" if plot is None else plot.caption,
@@ -156,17 +159,15 @@ def task_words(
         "published": _published(published),
         "constants": _constants(published),
         "tokens": _tokens(results["bc"].config) if "bc" in results else "",
-        "commands": [commands(results[name]) for name in names],
-        "transcripts": [(label(name), results[name].transcript) for name in names],
+        "commands": shown_commands,
+        "transcripts": transcripts,
     }
 
 
 def _tokens(config: Mapping[str, Any]) -> str:
-    """Name the tokens that a BC run reads and says; empty without a configuration, or if it starts from a model."""
+    """Name the tokenizer of a BC run; empty without a configuration, or if the run starts from a model."""
     settings = value_at(OmegaConf.create(dict(config)), "model.init_args")
-    if not settings:
-        return ""
-    if settings.get("pretrained"):
+    if not settings or settings.get("pretrained"):  # the model brings its own tokenizer
         return ""
     name = settings.get("tokenizer") or "the default tokenizer"
     task = settings.get("task_tokens")
@@ -175,6 +176,13 @@ def _tokens(config: Mapping[str, Any]) -> str:
 
 
 def _results(scores: Mapping[str, Score], published: Scores) -> Table:
+    """Return a row per policy, as trained, and where it was tuned another row."""
+    rows = []
+    for name in ordered(scores):
+        score = scores[name]
+        rows.append(_result(score, published))
+        if score.tuned is not None:
+            rows.append(_result(score.tuned, published))
     heads = (
         "player",
         "play",
@@ -194,21 +202,21 @@ def _results(scores: Mapping[str, Score], published: Scores) -> Table:
         "core time",
         "wall time",
     )
-    both = ((scores[name], scores[name].tuned) for name in ordered(scores))
-    whole = Table(heads, [_result(one, published) for pair in both for one in pair if one is not None])
-    return without_empty(whole, "published", "own scale [95 %]")
+    return without_empty(Table(heads, rows), "published", "own scale [95 %]")
 
 
 def _result(ours: Score, published: Scores) -> tuple[str, ...]:
     name = ours.name
-    low_high = ours.over_seeds
-    unknown = f"[{NO_SPREAD}]" if len(ours.seeds) > 1 else UNKNOWN
+    # Without an interval there is a single seed, or the seeds have equal scores.
+    over_seeds = _interval(ours.over_seeds, 1)
+    if ours.over_seeds is None and len(ours.seeds) > 1:
+        over_seeds = f"[{NO_SPREAD}]"
     return (
         named(ours),
         play(ours),
         scored(ours),
-        unknown if low_high is None else _interval(low_high, 1),
-        number(published.normalized.get(name)) + ("" if follows(name, published) else " †"),
+        over_seeds,
+        _published_score(name, published),
         UNKNOWN if ours.own is None else with_interval(ours.own, ours.own_over_episodes or ()),
         number(ours.last),
         with_interval(ours.return_mean, ours.return_over_episodes, 2),
@@ -225,9 +233,9 @@ def _result(ours: Score, published: Scores) -> tuple[str, ...]:
 
 
 def play(ours: Score) -> str:
-    """With which settings: as trained (at temperature 1, with the configuration's beta), or those that were chosen.
+    """Return the decoding settings: as trained (temperature 1, the configuration's beta), or those that were chosen.
 
-    Nothing of data and scripted players, which have none.
+    Empty for the dataset and scripted policies, which have none.
     """
     if ours.settings:
         return "; ".join(dict.fromkeys(words or "as trained" for words in ours.settings))
@@ -241,17 +249,17 @@ def _missing(task: str, names: Sequence[str]) -> str:
 
 def _published(published: Scores) -> Table:
     heads = ("algorithm", "raw", "normalised, printed", "normalised, from raw", "remark")
-    rows = [
-        (
-            label(name),
-            number(raw, 2),
-            number(published.normalized.get(name)),
-            number(normalize(raw, published)),
-            "" if follows(name, published) else "† does not follow from the paper's own constants",
-        )
-        for name, raw in published.raw.items()
-    ]
+    rows = []
+    for name, raw in published.raw.items():
+        printed = number(published.normalized.get(name))
+        remark = "" if follows(name, published) else "† does not follow from the paper's own constants"
+        rows.append((label(name), number(raw, 2), printed, number(normalize(raw, published)), remark))
     return Table(heads, rows, note_last=True)
+
+
+def _published_score(name: str, published: Scores) -> str:
+    """Return the printed normalised score of a method, marked if it does not follow from its raw score."""
+    return number(published.normalized.get(name)) + ("" if follows(name, published) else " †")
 
 
 def follows(name: str, published: Scores) -> bool:
@@ -274,47 +282,54 @@ def _constants(published: Scores) -> str:
     return f"{scale} {source} {published.note}".strip()
 
 
+# Columns of the benchmark's table; the last three are what others are compared with.
 _COLUMNS = ("bc", "filtered_bc", "mc", "ilql", "ppo", "online_filtered_bc", "ilql_to_ppo", DATA, "random", "optimal")
-"""Players of the benchmark's table, those that others are compared with at the end."""
 _MOST = 14
-"""Players that tables over all tasks have room for."""
+"""The number of policies that tables over all tasks have room for."""
 
 
 def columns(scores: Mapping[str, Mapping[str, Score]], algorithms: Sequence[str] = ()) -> list[str]:
-    """Players that have a column of their own in tables over all tasks: those of the benchmark first, then the others.
+    """Return the policies that have a column in tables over all tasks: those of the benchmark first, then the others.
 
-    All that have played. Where these are more than 14, of the others only those that were asked for, and those that
-    this package does not know by name.
+    If more than 14 policies have been evaluated, the others are only those that were asked for, and those that have no
+    label in this package.
 
     Args:
-        scores: task to player to score.
-        algorithms: what was asked for.
+        scores: task to policy to score.
+        algorithms: policies that were asked for.
     """
-    played = {name for players in scores.values() for name in players}
-    others = [name for name in ordered(played) if name not in _COLUMNS]
-    if len(played) > _MOST:
-        others = [name for name in others if name in algorithms or not is_known(name)]
-    return [*(name for name in _COLUMNS if name in played), *others]
+    evaluated = set(chain.from_iterable(scores.values()))
+    benchmark = [name for name in _COLUMNS if name in evaluated]
+    others = []
+    for name in ordered(evaluated.difference(_COLUMNS)):
+        if len(evaluated) <= _MOST or name in algorithms or not is_known(name):
+            others.append(name)
+    return benchmark + others
 
 
 def overview(scores: Mapping[str, Mapping[str, Score]], algorithms: Sequence[str] = ()) -> dict[str, Any]:
-    """Everything that the report says over all tasks.
+    """Return all that the report says over all tasks.
 
     Args:
-        scores: task to player to score.
-        algorithms: what was asked for, as of `columns`.
+        scores: task to policy to score.
+        algorithms: policies that were asked for, as of `columns`.
     """
-    present = columns(scores, algorithms)
-    others = ordered({name for players in scores.values() for name in players} - {*present})
+    shown = columns(scores, algorithms)
+    others = ordered(set(chain.from_iterable(scores.values())).difference(shown))
+    methods = ordered(set(shown) - {DATA})
+    # GPT-4, the last of the paper's columns, is shown even where it was not evaluated here.
+    with_published = list(dict.fromkeys([*shown, ALGORITHMS[-1]]))
     published = any(registry.task(task).scores.raw for task in scores)
+    # Tasks of users need not have a scale of their own.
+    scaled = {task: policies for task, policies in scores.items() if registry.task(task).own_scale is not None}
     return {
-        "table": _table(scores, [*present, *(name for name in ALGORITHMS[-1:] if name not in present)]),
+        "table": without_empty(_by_task(scores, with_published, _as_trained_and_tuned, _published_if_any)),
         "table_words": _table_words(list(scores)),
         "others": f"In the tables of the tasks: {', '.join(map(label, others))}." if others else "",
-        "own": _own(scores, present),
-        "raw": _raw(scores, present),
+        "own": without_empty(_by_task(scaled, shown, _on_own_scale)),
+        "raw": _by_task(scores, shown, _mean_return, _published_return),
         "raw_words": "Mean undiscounted returns" + (", ours / those of the paper's Table 4." if published else "."),
-        "aggregates": _aggregates(aggregates(scores, [name for name in ordered(present) if name != DATA])),
+        "aggregates": _aggregates(aggregates(scores, methods)),
         "constants": _scale_constants(scores),
         "errors": _errors(list(scores)),
     }
@@ -335,70 +350,63 @@ def _table_words(tasks: Sequence[str]) -> str:
     return " ".join(words)
 
 
-def _table(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Table:
-    rows = [(task, *(_cell(task, name, players.get(name)) for name in names)) for task, players in scores.items()]
-    return without_empty(Table(("task", *map(label, names)), rows))
-
-
-def _own(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Table:
-    rows = [
-        (
-            task,
-            *(
-                number(players[name].chosen.own) + _older(players[name]) if name in players else UNKNOWN
-                for name in names
-            ),
-        )
-        for task, players in scores.items()
-        if registry.task(task).own_scale is not None
-    ]
-    return without_empty(Table(("task", *map(label, names)), rows))
-
-
-def _cell(task: str, name: str, ours: Score | None) -> str:
-    """``16.4, 65.2 / 79.9``: ours as trained and tuned, and the published one, if there are such."""
-    published = registry.task(task).scores
-    own = UNKNOWN if ours is None else number(ours.normalized)
-    if ours is not None and ours.tuned is not None:
-        own += f", {number(ours.tuned.normalized)}"
-    if ours is not None:
-        own += _older(ours)
-    if name not in published.normalized:
-        return own
-    return f"{own} / {number(published.normalized[name])}" + ("" if follows(name, published) else " †")
-
-
-def _raw(scores: Mapping[str, Mapping[str, Score]], names: Sequence[str]) -> Table:
+def _by_task(
+    scores: Mapping[str, Mapping[str, Score]],
+    names: Sequence[str],
+    cell: Callable[[Score], str],
+    published: Callable[[str, Scores], str] | None = None,
+) -> Table:
+    """Return a table with a row for each task and a column for each policy: ours / the published number."""
     rows = []
-    for task, players in scores.items():
-        printed = registry.task(task).scores.raw
-        cells = [
-            number(players[name].return_mean, 2) + _older(players[name]) if name in players else UNKNOWN
-            for name in names
-        ]
-        shown = [
-            f"{cell} / {number(printed[name], 2)}" if name in printed else cell
-            for name, cell in zip(names, cells, strict=True)
-        ]
-        rows.append((task, *shown))
+    for task, policies in scores.items():
+        cells = [task]
+        for name in names:
+            ours = UNKNOWN
+            if name in policies:
+                ours = cell(policies[name]) + _mark_of_fixes(policies[name])
+            theirs = "" if published is None else published(name, registry.task(task).scores)
+            cells.append(f"{ours} / {theirs}" if theirs else ours)
+        rows.append(cells)
     return Table(("task", *map(label, names)), rows)
 
 
-def _aggregates(found: Sequence[Aggregate]) -> Table:
+def _as_trained_and_tuned(ours: Score) -> str:
+    return number(ours.normalized) + ("" if ours.tuned is None else f", {number(ours.tuned.normalized)}")
+
+
+def _on_own_scale(ours: Score) -> str:
+    return number(ours.chosen.own)
+
+
+def _mean_return(ours: Score) -> str:
+    return number(ours.return_mean, 2)
+
+
+def _published_if_any(name: str, published: Scores) -> str:
+    return _published_score(name, published) if name in published.normalized else ""
+
+
+def _published_return(name: str, published: Scores) -> str:
+    return number(published.raw[name], 2) if name in published.raw else ""
+
+
+def _aggregates(methods: Sequence[Aggregate]) -> Table:
     iqm = "IQM of scores on our own scale [95 %, episodes]"
     heads = ("player", iqm, "[95 %, seeds]", "beats BC [95 %, seeds]", "tasks")
-    rows = [
-        (
-            label(one.name) + _older(one),
-            with_interval(one.iqm, one.over_episodes),
-            _interval(one.over_seeds, 1),
-            f"{number(one.beats_bc, 2)} {_interval(one.beats_bc_over_seeds, 2)}"
-            if one.beats_bc is not None
-            else UNKNOWN,
-            str(one.tasks),
+    rows = []
+    for aggregate in methods:
+        beats_bc = UNKNOWN
+        if aggregate.beats_bc is not None:
+            beats_bc = f"{number(aggregate.beats_bc, 2)} {_interval(aggregate.beats_bc_over_seeds, 2)}"
+        rows.append(
+            (
+                named(aggregate),
+                with_interval(aggregate.iqm, aggregate.over_episodes),
+                _interval(aggregate.over_seeds, 1),
+                beats_bc,
+                str(aggregate.tasks),
+            )
         )
-        for one in found
-    ]
     return Table(heads, rows)
 
 
@@ -409,27 +417,32 @@ def _interval(interval: Interval | None, decimals: int) -> str:
 
 
 def _scale_constants(scores: Mapping[str, Mapping[str, Score]]) -> Table:
-    """Next to our own means; empty if no task has constants."""
+    """Compare the published constants with our mean returns; empty if no task has constants."""
     heads = ("task", "published minimum (0)", "average (50)", "maximum (100)", "our data", "our optimal player")
     rows = []
-    for task, players in scores.items():
+    any_constants = False
+    for task, policies in scores.items():
         scale = registry.task(task).scores
-        ours = [players[name].return_mean if name in players else None for name in (DATA, "optimal")]
-        minimum = None if scale.average is None else scale.minimum
-        shown = (minimum, scale.average, scale.maximum, *ours)
-        rows.append((task, *(number(value, 2) for value in shown)))
-    known = any(registry.task(task).scores.average is not None for task in scores)
-    return without_empty(Table(heads, rows if known else []))
+        any_constants = any_constants or scale.average is not None
+        constants = [None if scale.average is None else scale.minimum, scale.average, scale.maximum]
+        cells = [task]
+        for constant in constants:
+            cells.append(number(constant, 2))
+        for name in (DATA, "optimal"):
+            cells.append(number(policies[name].return_mean, 2) if name in policies else UNKNOWN)
+        rows.append(cells)
+    return without_empty(Table(heads, rows if any_constants else []))
 
 
 def _errors(tasks: Sequence[str]) -> Table:
-    """Cells of the published table that do not follow from its own raw scores and constants."""
+    """List the scores of the published table that do not follow from its own raw scores and constants."""
     rows = []
     for task in tasks:
         published = registry.task(task).scores
         for name in ALGORITHMS:
             if not follows(name, published):
                 raw = published.raw[name]
-                shown = (number(raw, 2), number(published.normalized[name]), number(normalize(raw, published)))
-                rows.append((task, label(name), *shown))
+                printed = published.normalized[name]
+                from_raw = number(normalize(raw, published))
+                rows.append((task, label(name), number(raw, 2), number(printed), from_raw))
     return Table(("task", "algorithm", "raw", "printed", "from raw and constants"), rows)

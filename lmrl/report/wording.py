@@ -1,25 +1,9 @@
-"""Names, order and colours of players, and numbers as people read them, the same in every table and picture."""
+"""Labels, order and colours of policies, and formats of numbers, the same in every table and picture."""
 
 from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "BEFORE",
-    "FEW",
-    "MINUS",
-    "NO_SPREAD",
-    "UNKNOWN",
-    "colour",
-    "count",
-    "duration",
-    "is_known",
-    "label",
-    "number",
-    "ordered",
-    "percent",
-    "with_interval",
-]
-
-# Okabe and Ito's palette, distinct for all common kinds of colour vision, for the benchmark's own; the others between.
+# Name to label and colour, from the weakest to the best informed policy. Methods of the benchmark have the palette of
+# Okabe and Ito, which is distinct for all common kinds of colour vision; the others have colours between.
 _PLAYERS: dict[str, tuple[str, str]] = {
     "wrong": ("wrong", "#ECECEC"),
     "repeated": ("repeated", "#DDDDDD"),
@@ -60,47 +44,49 @@ _UNKNOWN = "#8A5A44"
 
 
 def label(name: str) -> str:
-    """The name as people write it: ``filtered_bc`` is ``filtered BC``; an unknown one stays as it is."""
+    """Return the label of a policy: ``filtered BC`` for ``filtered_bc``; an unknown name stays as it is."""
     return _PLAYERS.get(name, (name, _UNKNOWN))[0]
 
 
 def is_known(name: str) -> bool:
-    """Whether this package has a label for a player; one of somebody's own has none."""
+    """Whether this package has a label for a policy; policies of users have none."""
     return name in _PLAYERS
 
 
 def colour(name: str) -> str:
-    """The colour of a player, as ``#RRGGBB``."""
+    """Return the colour of a policy, as ``#RRGGBB``."""
     return _PLAYERS.get(name, (name, _UNKNOWN))[1]
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """From the plainest to the best informed player; unknown ones by name before ``optimal``."""
-    rank = {name: place for place, name in enumerate(_PLAYERS)}
-    return sorted(set(names), key=lambda name: (rank.get(name, rank["optimal"] - 0.5), name))
+    """Sort from the weakest to the best informed policy; unknown names come before ``optimal``, by name."""
+    known = list(_PLAYERS)
+    unknown_rank = known.index("optimal") - 0.5
+    return sorted(set(names), key=lambda name: (known.index(name) if name in known else unknown_rank, name))
 
 
 MINUS = "\N{MINUS SIGN}"
 UNKNOWN = "\N{EN DASH}"
 
 BEFORE = "\N{DOUBLE DAGGER}"
-"""Marks a player some of whose runs are older than a fix that changes their numbers."""
+"""Marks a policy with runs that are older than a fix that changes their numbers."""
 FEW = "\N{SECTION SIGN}"
 """Marks an interval over episodes that rests on too few games."""
 NO_SPREAD = "no spread"
-"""In place of an interval over training runs that scored alike."""
+"""Replaces the interval over training runs with equal scores."""
 
 
 def number(value: float | None, decimals: int = 1) -> str:
-    """A number with a real minus sign, which zero has not; a dash for what is not known."""
+    """Format a number with a typographic minus sign; None becomes a dash."""
     if value is None:
         return UNKNOWN
     rounded = f"{value:.{decimals}f}"
+    # A value that is rounded to zero has no sign.
     return rounded.replace("-", MINUS if float(rounded) else "")
 
 
 def count(value: float | None) -> str:
-    """``980``, ``12.3 k``, ``5.00 M``; a dash for what was not counted."""
+    """Format a count: ``980``, ``12.3 k``, ``5.00 M``; None becomes a dash."""
     if value is None:
         return UNKNOWN
     for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
@@ -110,23 +96,23 @@ def count(value: float | None) -> str:
 
 
 def percent(value: float, decimals: int = 1) -> str:
-    """``24.6 %`` of 0.246."""
+    """Format a share: 0.246 becomes ``24.6 %``."""
     return f"{number(100 * value, decimals)} %"
 
 
 def with_interval(value: float, interval: Sequence[float], decimals: int = 1, scale: float = 1.0) -> str:
-    """``97.3 [96.8, 97.9]``."""
+    """Format a value with its interval: ``97.3 [96.8, 97.9]``."""
     low, high = interval
     return f"{number(scale * value, decimals)} [{number(scale * low, decimals)}, {number(scale * high, decimals)}]"
 
 
 def duration(seconds: float | None) -> str:
-    """``42 s``, ``5 min 03 s``, ``2 h 05 min``; a dash if it was not measured."""
+    """Format a duration: ``42 s``, ``5 min 03 s``, ``2 h 05 min``; None becomes a dash."""
     if seconds is None:
         return UNKNOWN
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"

@@ -1,4 +1,4 @@
-"""The whole table: data, training, evaluation and report for tasks x algorithms x seeds, resumable."""
+"""Reproduction of a results table: data, training, evaluation and report for tasks x algorithms x seeds, resumable."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from rich.console import Console
 
 from lmrl.errors import UserError
 from lmrl.evaluation.records import write_records
-from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.report.report import write_report
 from lmrl.reproduce.plan import Order, plan
 from lmrl.reproduce.processes import LMRL, Processes
@@ -27,11 +27,11 @@ ONLINE = ("ppo", "online_filtered_bc", "ilql_to_ppo")
 _NOTED = "reproduce.json"
 _SMOKE_EPISODES = 5
 _SMOKE_DATA = 120
-"""Recorded episodes, of which some are solved in every task."""
+"""Number of recorded episodes, enough that some are solved in every task."""
 
 
 def shortened(order: Order) -> Order:
-    """The same with a few steps, games and recorded episodes of everything: enough to see every part work."""
+    """Return the same order with few steps, games and recorded episodes: enough to see every part work."""
     episodes = _SMOKE_EPISODES if order.episodes is None else order.episodes
     return replace(order, episodes=episodes, few_games=_SMOKE_EPISODES, data_size=_SMOKE_DATA)
 
@@ -48,27 +48,27 @@ def reproduce(
     command: str = "",
     records: Path | None = None,
 ) -> Path:
-    """Make the datasets, train, let everyone play, and write the report.
+    """Record the datasets, train, evaluate, and write the report.
 
-    What was finished before from the same configuration, seed and number of episodes is not run again, and a training
-    that was killed resumes from its last checkpoint. Any other run in the folder of a cell is moved out of the
-    way, as ``lmrl fit --overwrite`` does. A cell that fails is reported with its log and skipped, with those that start
-    from it; the rest goes on.
+    Steps that were finished before with the same configuration, seed and number of episodes are not run again. A
+    training that was killed resumes from its last checkpoint. Any other run in the folder of a cell is moved out of the
+    way, as ``lmrl fit --overwrite`` does. A cell that fails is reported with its log and skipped, together with the
+    cells that start from it; all other cells are run.
 
     Args:
-        order: what the table is to hold.
+        order: the specification of the table.
         report: folder for the report.
-        jobs: how many cells run side by side, each with its share of the cores; None: 1, or with `slurm` or `ray` any
-            number.
+        jobs: number of cells that run in parallel, each with its share of the cores; None: 1, or with `slurm` or `ray`
+            any number.
         slurm: run cells as SLURM jobs, with these options (`lmrl.reproduce.slurm.OPTIONS`). Cells that are ready
-            together are one array. If this process ends, the jobs go on, and the next one picks them up.
+            together form one array. Jobs outlive this process; the next one waits for them.
         ray: run cells as tasks of a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.utils.cluster.Cluster`).
-            If this process ends, they end too, and the next one resumes from their checkpoints.
+            Tasks end with this process; the next one resumes from their checkpoints.
         launcher: the command in front of ``fit``, ``evaluate`` and ``data generate``; None: ``lmrl``.
-        console: where progress is shown; standard output if left out.
-        command: what made the table, for the report.
-        records: folder of records to which finished cells are added (`lmrl.evaluation.records.write_records`); the
-            report is then of all that are there.
+        console: where progress is shown; None: standard output.
+        command: the command that makes the table, for the report.
+        records: folder of records to which finished cells are added (`lmrl.evaluation.records.write_records`). The
+            report then shows all records of that folder.
 
     Returns:
         The path of ``report.html``.
@@ -96,6 +96,7 @@ def reproduce(
     else:
         write_records(order.runs, records)
         page = write_report(records, report)
+    # The table on the terminal shows this folder of runs, even if the report shows more records.
     out.print(summary(order.runs, order.tasks))
     out.print(f"report: {page}", highlight=False)
     if failed:
@@ -111,9 +112,10 @@ def _check(order: Order, jobs: int) -> None:
 
 
 def _note(order: Order, command: str) -> None:
-    """Leave what a report of these runs has to know, in ``reproduce.json``."""
+    """Write the command and its algorithms into ``reproduce.json``, from where reports take them."""
     path = order.runs / _NOTED
     is_own = "commands" in read_json(path)
     check_may_replace(order.runs, (_NOTED,) if is_own else (), "reproduction", written=(_NOTED,))
-    before = [line for line in read_json(path).get("commands", []) if line != command]
-    write_json({"commands": [*before, command], "algorithms": [*order.algorithms]}, path)
+    # A command that is run again moves to the end.
+    commands = [line for line in read_json(path).get("commands", []) if line != command]
+    write_json({"commands": [*commands, command], "algorithms": list(order.algorithms)}, path)

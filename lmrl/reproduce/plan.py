@@ -1,4 +1,4 @@
-"""The plan of a table of results: cells in order of their starting points, and the progress of each."""
+"""The plan of a results table: its cells, each after the one it starts from, and what of them is done."""
 
 import hashlib
 import json
@@ -16,98 +16,82 @@ from lmrl.envs.registry import policy_names
 from lmrl.errors import UserError, unknown
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.records import DATA, seed_folder
-from lmrl.evaluation.result_files import read_json
+from lmrl.evaluation.result_json import read_json
 from lmrl.evaluation.tuning import BETAS, TEMPERATURES
 from lmrl.models.checkpoints import read_checkpoint, weights_of
 from lmrl.utils.configuration import base_of, configs_folder, configuration, max_steps_of, value_at
 
-__all__ = [
-    "PLAYERS",
-    "PRESETS",
-    "SCRATCH",
-    "Cell",
-    "Order",
-    "Preset",
-    "Reached",
-    "Standing",
-    "Step",
-    "check_weights",
-    "dataset_of",
-    "digest",
-    "env_words",
-    "is_done",
-    "is_finished",
-    "plan",
-    "preset_of",
-    "reached",
-    "standing",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command and a digest of all that its outcome depends on."""
+    """A command, and a digest of all that its outcome depends on."""
 
     name: str
     """``generate``, ``fit``, ``evaluate``, ``evaluate_last``, ``tune`` or ``evaluate_tuned``; names its record in
     ``timing.json``."""
     words: tuple[str, ...]
-    """After ``lmrl``."""
+    """The arguments of ``lmrl``."""
     recipe: str
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One folder of the table: a dataset, a scripted player, or a training and what it plays."""
+    """One folder of the table: a dataset, a scripted policy, or a training and its evaluations."""
 
     task: str
     algorithm: str
     seed: int
     folder: Path
     after: str | None
-    """Name of the cell that has to be there before: the dataset, or whose weights it starts from."""
+    """Name of the cell that has to be finished before: the dataset, or the run whose weights it starts from."""
     steps: tuple[Step, ...]
     max_steps: int | None = None
     """Length of the training."""
 
     @property
     def name(self) -> str:
-        """``maze_fo/ilql``, with other seeds than 0 ``maze_fo/ilql seed 1``."""
+        """Return ``maze_fo/ilql``, or ``maze_fo/ilql seed 1`` for other seeds than 0."""
         return f"{self.task}/{self.algorithm}" + (f" seed {self.seed}" if self.seed else "")
 
     @property
     def fit(self) -> Step | None:
-        """The training, if there is one."""
-        return next((step for step in self.steps if step.name == "fit"), None)
+        """Return the training, if there is one."""
+        for step in self.steps:
+            if step.name == "fit":
+                return step
+        return None
 
     @property
     def recipe(self) -> str:
-        """A digest of all steps."""
-        return digest(*(step.recipe for step in self.steps))
+        """Return a digest of all steps."""
+        return digest(*[step.recipe for step in self.steps])
 
 
 def digest(*parts: Any) -> str:
-    """Sixteen letters that change with any part."""
+    """Return sixteen hexadecimal digits that change with any part."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def is_done(cell: Cell, step: Step) -> bool:
-    """Whether a step was finished before, from the very same recipe."""
-    if step.name.startswith("evaluate") and not _is_played(cell, step):
+    """Whether a step was finished before, with the same recipe."""
+    if step.name.startswith("evaluate") and not _has_scores(cell, step):
         return False
     record = read_json(cell.folder / "timing.json").get(step.name, {})
     return isinstance(record, dict) and record.get("recipe") == step.recipe and "seconds" in record
 
 
 def is_finished(cell: Cell) -> bool:
-    """Whether the whole cell was."""
-    return read_json(cell.folder / "cell.json").get("recipe") == cell.recipe and all(
-        _is_played(cell, step) for step in cell.steps if step.name == "evaluate"
-    )
+    """Whether a cell was finished before, with the same recipes, and its evaluation is of its present weights."""
+    if read_json(cell.folder / "cell.json").get("recipe") != cell.recipe:
+        return False
+    for step in cell.steps:
+        if step.name == "evaluate" and not _has_scores(cell, step):
+            return False
+    return True
 
 
-def _is_played(cell: Cell, step: Step) -> bool:
-    """Whether the scores of an evaluation are there, and of the weights that the run has now."""
+def _has_scores(cell: Cell, step: Step) -> bool:
+    """Whether an evaluation has scores, and they are of the weights that the run has now."""
     scores = read_json(Path(_after(step, "--out")) / "scores.json")
     if cell.fit is None or not scores:
         return bool(scores)
@@ -123,27 +107,27 @@ def _after(step: Step, option: str) -> str:
 
 
 class Standing(Enum):
-    """What is to be done about a training."""
+    """The state of a training, by what has to be done about it."""
 
     DONE = "nothing: it is finished"
-    RESUME = "go on from last.ckpt"
+    RESUME = "resume from last.ckpt"
     FRESH = "train from the beginning"
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The facts that a checkpoint records about itself."""
+    """How far a training was when a checkpoint was saved."""
 
     step: int
     """Optimizer steps."""
     tokens: int | None
-    """Action tokens learned from, each time anew; None if it was not counted."""
+    """Action tokens that were learned from, counted with repetitions; None if they were not counted."""
     weights: str | None
-    """Hash of the weights; None if it does not say."""
+    """Hash of the weights; None if the checkpoint holds none."""
 
 
 def reached(checkpoint: Path) -> Reached | None:
-    """How far a checkpoint is; None if there is none that can be read."""
+    """Read how far a training was at a checkpoint; None if the checkpoint is missing or cannot be read."""
     try:
         content = read_checkpoint(checkpoint) if checkpoint.is_file() else None
     except UserError:
@@ -156,39 +140,41 @@ def reached(checkpoint: Path) -> Reached | None:
 
 
 def standing(cell: Cell, fit: Step) -> Standing:
-    """What is to be done: a run of the same recipe goes on, any other that is in the folder does not count.
+    """Return what has to be done about a training. A run of the same recipe is resumed, any other run is ignored.
 
-    One that was killed after its last step goes on too: `lmrl fit` then only writes what is missing next to it.
+    A training that was killed after its last step is resumed, too: `lmrl fit` then only writes the missing files.
     """
     if is_done(cell, fit):
         return Standing.DONE
-    ours = read_json(cell.folder / "timing.json").get("fit", {}).get("recipe") == fit.recipe
-    return Standing.RESUME if ours and reached(cell.folder / "last.ckpt") is not None else Standing.FRESH
+    same_recipe = read_json(cell.folder / "timing.json").get("fit", {}).get("recipe") == fit.recipe
+    return Standing.RESUME if same_recipe and reached(cell.folder / "last.ckpt") is not None else Standing.FRESH
 
 
 SCRATCH = "scratch"
-"""In place of weights: random ones of the same size."""
+"""The name for random weights instead of published ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A size of models and the place where its runs are kept."""
+    """A size of models, and the folder for its runs."""
 
     runs: Path
     """Default folder of runs."""
     scale: str | None = None
-    """An overlay for every cell; the paper's settings of its task and algorithm come with it."""
+    """A configuration file over that of each cell; the paper's settings of its task and algorithm follow."""
     weights: str | None = None
-    """What a cell begins with that starts from no other; None: what its configuration says."""
+    """Weights for cells that start from no other cell; None: those of their configuration."""
     device: str | None = None
     """Where trained policies are evaluated; None: on the CPU."""
 
     def overlays(self, task: str, algorithm: str) -> list[str]:
-        """Configuration files over ``configs/<task>/<algorithm>.yaml``, in their order."""
+        """Return the configuration files over ``configs/<task>/<algorithm>.yaml``, in their order."""
         if self.scale is None:
             return []
         paper = Path("paper", task, f"{algorithm}.yaml")
-        return [self.scale, *([f"configs/{paper.as_posix()}"] if (configs_folder() / paper).is_file() else [])]
+        if not (configs_folder() / paper).is_file():  # the paper has only some of the algorithms
+            return [self.scale]
+        return [self.scale, f"configs/{paper.as_posix()}"]
 
 
 PRESETS = {
@@ -198,10 +184,10 @@ PRESETS = {
 
 
 def preset_of(name: str) -> Preset:
-    """The preset of that name.
+    """Return a preset by its name.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such preset.
     """
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
@@ -209,50 +195,50 @@ def preset_of(name: str) -> Preset:
 
 
 def check_weights(preset: Preset, weights: str | None) -> None:
-    """Weights are for presets whose models have published ones.
+    """Make sure that weights are only given with a preset whose models have published weights.
 
     Raises:
-        UserError: they were given for another.
+        UserError: they were given with another preset.
     """
     if weights is not None and preset.weights is None:
         raise UserError(f"weights go with the preset gpu, got {weights!r}; the others train small models from scratch")
 
 
 PLAYERS = ("random", "behaviour", "optimal")
-"""Scripted players of the table, where a task has them."""
+"""Scripted policies of the table, where a task has them."""
 _FEW_STEPS = 60
 _SLOTS_ON_DEVICE = 256
-"""Games side by side where a trained policy does not play on the CPU: a GPU reads many tokens as fast as few."""
+"""Games in parallel if a trained policy runs on a GPU, which reads many tokens as fast as few."""
 _ROUNDS = "lmrl.callbacks.RolloutCollection"
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The specification of a table: its cells, and the way in which they are made."""
+    """The specification of a table: which cells it has, and how they are made."""
 
     tasks: Sequence[str]
     algorithms: Sequence[str]
     """Names of configuration files in ``configs/<task>/``."""
     runs: Path
     seeds: Sequence[int] = (0,)
-    """Of training (weights, order of batches, rounds) and evaluation; dataset and split are always the default ones."""
+    """Seeds of training (weights, order of batches, rounds) and evaluation; those of dataset and split are fixed."""
     episodes: int | None = None
-    """Of each evaluation; None: `lmrl.evaluation.default_episodes`."""
+    """Episodes of each evaluation; None: `lmrl.evaluation.default_episodes`."""
     overrides: Sequence[str] = ()
-    """Further words for every ``fit``."""
+    """Further arguments of every ``fit``."""
     env: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the environments, in the data, in training and in evaluation."""
+    """Arguments of the environments, for data, training and evaluation."""
     preset: Preset = PRESETS["cpu"]
     weights: str | None = None
-    """What cells begin with that start from no other, in place of the preset's; ``scratch``: from nothing."""
+    """Weights for cells that start from no other cell; None: those of the preset; ``scratch``: random ones."""
     few_games: int | None = None
-    """Trainings take a few steps, and play so many games per round and none beside; None leaves them as they are."""
+    """Number of games per round for a trial run, in which trainings take few steps and play no other games."""
     data_size: int | None = None
     """Episodes in the datasets; None: as many as the task has."""
 
 
 def plan(order: Order) -> list[Cell]:
-    """All cells, the first seed's first; an algorithm that another starts from is added if it is missing.
+    """Return all cells, those of the first seed first. An algorithm that another one starts from is added if missing.
 
     Raises:
         UserError: an unknown task, an algorithm without a configuration file, weights for a preset without.
@@ -262,16 +248,21 @@ def plan(order: Order) -> list[Cell]:
     tasks = [registry.task(task).name for task in order.tasks]
     for seed in order.seeds:
         for task in tasks:
+            # The dataset and the scripted policies do not depend on the training seed.
             if seed == order.seeds[0]:
-                for cell in (_data(order, task), *_players(order, task, seed)):
-                    cells[cell.name] = cell
+                data = _data(order, task)
+                cells[data.name] = data
+                for name in PLAYERS:
+                    if name in policy_names(task):
+                        player = _player(order, task, seed, name)
+                        cells[player.name] = player
             for algorithm in order.algorithms:
                 _Training(order, task, seed, cells).add(algorithm)
     return list(cells.values())
 
 
 def dataset_of(order: Order, task: str) -> Path:
-    """The dataset that the configuration files train on."""
+    """Return the dataset that the configuration files train on."""
     return dataset_path(task, order.data_size or registry.task(task).dataset_size, 0, order.env)
 
 
@@ -280,11 +271,6 @@ def _data(order: Order, task: str) -> Cell:
     words = ["data", "generate", task, "--size", str(size), *env_words(order.env)]
     recipe = digest(words, dataset_of(order, task).name)
     return Cell(task, DATA, 0, order.runs / task / DATA, None, (Step("generate", tuple(words), recipe),))
-
-
-def _players(order: Order, task: str, seed: int) -> list[Cell]:
-    known = policy_names(task)
-    return [_player(order, task, seed, name) for name in PLAYERS if name in known]
 
 
 def _player(order: Order, task: str, seed: int, name: str) -> Cell:
@@ -300,13 +286,13 @@ def _evaluation(order: Order, task: str, seed: int, policy: str, out: Path, base
 
 
 def env_words(env: Mapping[str, Any]) -> list[str]:
-    """Arguments of an environment as words of a command."""
-    return ["--env", *(f"{name}={value}" for name, value in env.items())] if env else []
+    """Return arguments of an environment as words of a command."""
+    return ["--env", *[f"{name}={value}" for name, value in env.items()]] if env else []
 
 
 @dataclass(frozen=True, slots=True)
 class _Training:
-    """Makes the cells of one task and seed that are trained."""
+    """Makes the trained cells of a task and seed."""
 
     order: Order
     task: str
@@ -314,18 +300,21 @@ class _Training:
     cells: dict[str, Cell]
 
     def add(self, algorithm: str) -> Cell:
-        """The cell of an algorithm, after that of what it starts from."""
+        """Return the cell of an algorithm. The cell that it starts from is added before it."""
         folder = seed_folder(self.order.runs, self.seed) / self.task / algorithm
         name = Cell(self.task, algorithm, self.seed, folder, None, ()).name
         if name in self.cells:
             return self.cells[name]
-        files = [f"configs/{self.task}/{algorithm}.yaml", *self.order.preset.overlays(self.task, algorithm)]
-        words = ["fit", *(word for file in files for word in ("--config", file))]
-        given = configuration([*words, *self.order.overrides])
-        start = base_of(given, self.task)
+        words = ["fit"]
+        for file in (f"configs/{self.task}/{algorithm}.yaml", *self.order.preset.overlays(self.task, algorithm)):
+            words += ["--config", file]
+        config = configuration([*words, *self.order.overrides])
+        start = base_of(config, self.task)
         base = None if start is None else self.add(start)
-        words += ["--seed_everything", str(self.seed), *self._elsewhere(folder, base), *self._data_words(given)]
-        words += [*self._weights(given, base), *_shortened(given, self.order.few_games), *self.order.overrides]
+        # The user's overrides come last, so that they win.
+        words += ["--seed_everything", str(self.seed), *self._elsewhere(folder, base), *self._data_words(config)]
+        words += [*self._weights(config, base), *_shortened(config, self.order.few_games), *self.order.overrides]
+        # The recipe changes with the content of the files, with the command, and with that of the run it starts from.
         merged = OmegaConf.to_container(configuration(words), resolve=False)
         fit = Step("fit", tuple(words), digest(merged, words, None if base is None else base.steps[0].recipe))
         after = f"{self.task}/{DATA}" if base is None else base.name
@@ -335,7 +324,7 @@ class _Training:
         return cell
 
     def _elsewhere(self, folder: Path, base: Cell | None) -> list[str]:
-        """Overrides for runs that are not kept where the configuration files put them."""
+        """Return overrides for runs that are kept in another folder than that of the configuration files."""
         if folder.parent.parent == Path("runs"):
             return []
         words = [f"--trainer.default_root_dir={folder.as_posix()}"]
@@ -356,10 +345,11 @@ class _Training:
             device = ["--device", self.order.preset.device, "--slots", str(_SLOTS_ON_DEVICE)]
 
         def step(policy: Path, out: str, *more: str, of: str = recipe) -> Step:
-            given = (*device, *more)
-            return _evaluation(self.order, self.task, self.seed, policy.as_posix(), folder / out, of, *given)
+            options = (*device, *more)
+            return _evaluation(self.order, self.task, self.seed, policy.as_posix(), folder / out, of, *options)
 
         tried = registry.task(self.task).tuning
+        # The tuned evaluation depends on the choice of settings, and that on the training.
         games = min(tried.episodes, self.order.episodes or tried.episodes)
         words = ["tune", folder.as_posix(), "--episodes", str(games), *env_words(self.order.env), *device]
         if tried.top_ps:
@@ -370,19 +360,21 @@ class _Training:
 
 
 def _shortened(config: Any, few_games: int | None) -> list[str]:
-    """Overrides for a training of a few steps and games: it saves itself, plays rounds, and learns from all of them."""
+    """Return overrides for a training of few steps and games that saves itself, plays rounds and learns from them."""
     if few_games is None:
         return []
     kept: list[dict[str, Any]] = [{"class_path": "lmrl.callbacks.KeepLast"}]
     words = []
     steps = _FEW_STEPS
-    rounds = [entry for entry in value_at(config, "trainer.callbacks") or () if entry.class_path == _ROUNDS]
-    if rounds:
-        group = int(value_at(rounds[0], "init_args.group_size") or 1)  # a round is made up of whole groups
+    for callback in value_at(config, "trainer.callbacks") or ():
+        if callback.class_path != _ROUNDS:
+            continue
+        group = int(value_at(callback, "init_args.group_size") or 1)  # a round consists of whole groups
         grouped = {"episodes": few_games} if group == 1 else {"episodes": 2 * group, "group_size": group}
         kept.append({"class_path": _ROUNDS, "init_args": grouped})
         steps = _FEW_STEPS // 10
-        # A handful of games of a policy that has hardly learned is won by nobody.
+        # A policy that has hardly learned wins none of a few games, so all games have to count.
         if value_at(config, "model.init_args.success"):
             words.append("--model.init_args.success=false")
+        break
     return [f"--trainer.max_steps={steps}", f"--trainer.callbacks={json.dumps(kept)}", *words]

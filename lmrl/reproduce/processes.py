@@ -1,4 +1,4 @@
-"""Running the commands of cells and trials: output to a log, seconds noted, none left behind at the end."""
+"""Processes that run the commands of cells and trials, with a log and the time of each."""
 
 import os
 import shlex
@@ -12,13 +12,13 @@ from time import monotonic, time
 from typing import Any, NoReturn
 
 from lmrl.errors import without_secrets
-from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.reproduce.plan import Step
 
 __all__ = ["LMRL", "CommandFailed", "Processes"]
 
 LMRL = (sys.executable, "-m", "lmrl", "--tied")
-"""The command in front of the words of a step."""
+"""The command in front of the arguments of a step."""
 
 
 class CommandFailed(Exception):
@@ -26,12 +26,12 @@ class CommandFailed(Exception):
 
 
 class Processes:
-    """Runs steps, from several threads if need be; at the end of the ``with`` block it ends what still runs.
+    """Runs steps; several threads may use it. At the end of the ``with`` block it terminates what still runs.
 
     Args:
-        jobs: how many commands run side by side; each gets the same number of threads, at least one.
-        launcher: words before those of a step.
-        threads: of each command; None: its share of the cores.
+        jobs: number of commands that run in parallel; each gets the same number of threads, at least one.
+        launcher: the command in front of the arguments of a step.
+        threads: number of threads of each command; None: its share of the cores.
     """
 
     def __init__(self, jobs: int, launcher: Sequence[str] = LMRL, threads: int | None = None) -> None:
@@ -43,7 +43,7 @@ class Processes:
         self._before: Any = None
 
     def __enter__(self) -> "Processes":
-        # Python would die of a SIGTERM without leaving the block, and the trainings would go on alone.
+        # Without a handler SIGTERM would end this process at once, and the trainings would run on alone.
         if current_thread() is main_thread():
             self._before = signal.signal(signal.SIGTERM, _interrupted)
         return self
@@ -57,12 +57,12 @@ class Processes:
                 process.terminate()
 
     def run(self, step: Step, folder: Path, *more: str) -> None:
-        """Run a step, its output appended to ``log.txt``, and note command, recipe and seconds in ``timing.json``.
+        """Run a step, append its output to ``log.txt``, and note command, recipe and seconds in ``timing.json``.
 
         Args:
-            step: what to run.
-            folder: of the cell.
-            more: further words, which are no part of the recipe.
+            step: the step.
+            folder: folder of the cell.
+            more: further arguments, which are no part of the recipe.
 
         Raises:
             CommandFailed: with the last lines of its output.
@@ -72,12 +72,13 @@ class Processes:
         started = monotonic()
         spent = _seconds_before(folder, step)
         record = {"command": command, "threads": self.threads, "recipe": step.recipe, "before": spent}
-        # Noted before it begins: without `seconds` it was killed, and the recipe says what it was.
+        # Noted before it begins. If it is killed, `seconds` is missing, and the recipe tells whether to resume it.
         _note(folder, step, {**record, "began": time()})
         with (folder / "log.txt").open("ab") as log:
             log.write(f"$ {command}\n".encode())
             log.flush()
-            begin, (code, cpu) = log.tell(), self._call((*step.words, *more), log.fileno())
+            begin = log.tell()
+            code, cpu = self._call((*step.words, *more), log.fileno())
         if code != 0:
             raise CommandFailed(f"{command}\nended with exit code {code}:\n{_tail(folder / 'log.txt', begin)}")
         took = {"seconds": round(spent + monotonic() - started, 1)}
@@ -86,19 +87,19 @@ class Processes:
         _note(folder, step, {**record, **took})
 
     def _call(self, words: Sequence[str], output: int) -> tuple[int, float | None]:
-        """Exit code and, where it is known, CPU seconds: wall time depends on what else the machine does."""
+        """Return the exit code and, where it is known, the CPU seconds, which do not depend on other processes."""
         threads = str(self.threads)
-        # OMP_NUM_THREADS is what torch goes by; logs are files, so no colours and no waiting for a full buffer.
-        given = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+        # Torch reads OMP_NUM_THREADS. Logs are files: without colours, and written at once instead of by full buffers.
+        variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
         with self._lock:
             if self._closed:
                 raise CommandFailed("not started: interrupted")
             process = subprocess.Popen(
                 [*self._launcher, *words],
-                stdin=subprocess.PIPE,  # it closes when this process ends: see `lmrl.__main__`
+                stdin=subprocess.PIPE,  # closes when this process ends, which ends the command (`lmrl.__main__`)
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **given},
+                env={**os.environ, **variables},
             )
             self._running.add(process)
         try:
@@ -115,7 +116,7 @@ def _wait(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
         return process.wait(), None
     try:
         _, status, used = os.wait4(process.pid, 0)
-    except ChildProcessError:  # `terminate` has found it ended
+    except ChildProcessError:  # `terminate` has collected its exit code already
         return process.wait(), None
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, used.ru_utime + used.ru_stime
@@ -148,6 +149,10 @@ def _tail(path: Path, begin: int, lines: int = 15) -> str:
     with path.open("rb") as log:
         log.seek(max(begin, path.stat().st_size - 20_000))
         text = log.read().decode(errors="replace")
-    # A progress bar rewrites its line with carriage returns; only what it showed last counts.
-    shown = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
-    return "\n".join([line for line in shown if line.strip()][-lines:])
+    shown = []
+    for line in text.split("\n"):
+        # A progress bar rewrites its line with carriage returns; only what it showed last counts.
+        last = line.rstrip("\r").rpartition("\r")[2]
+        if last.strip():
+            shown.append(last)
+    return "\n".join(shown[-lines:])

@@ -1,4 +1,4 @@
-"""Cells as tasks of a Ray cluster: those that are ready, each where cores are free."""
+"""Cells as tasks of a Ray cluster, which runs each where cores are free."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from lmrl.utils.cluster import Cluster
 __all__ = ["RayCells"]
 
 _RETRIES = 3
-"""A cell whose process or machine dies is begun again so often; its training goes on from the last checkpoint."""
+"""How often a cell is started again if its process or machine dies; its training resumes from the last checkpoint."""
 
 
 def _run(folder: str, cell: Cell, order: Order, launcher: Sequence[str] | None, threads: int) -> dict[str, Any] | str:
@@ -32,17 +32,17 @@ def _run(folder: str, cell: Cell, order: Order, launcher: Sequence[str] | None, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Task:
-    """A task of Ray as `lmrl.reproduce.schedule.run_cells` looks at it."""
+    """A task of Ray, with the interface of `lmrl.reproduce.schedule.Running`."""
 
     cluster: Cluster
     reference: Any
 
     def exception(self) -> BaseException | None:
         try:
-            told = self.cluster.get(self.reference)
+            result = self.cluster.get(self.reference)
         except self.cluster.Died as error:
             return CommandFailed(f"its process ended without a result: {in_one_line(error)}")
-        return CommandFailed(told) if isinstance(told, str) else None
+        return CommandFailed(result) if isinstance(result, str) else None  # see `_run`
 
     def result(self) -> dict[str, Any]:
         record: dict[str, Any] = self.cluster.get(self.reference)
@@ -50,16 +50,16 @@ class _Task:
 
 
 class RayCells:
-    """Runs cells as tasks: what is ready at a time is handed to Ray, which begins it where there are cores for it.
+    """Runs cells as tasks of Ray, which starts each of them when it has cores for it.
 
-    A cell takes as many cores as a worker computes with threads (`lmrl.utils.cluster.worker_threads`), and in the
-    preset for GPUs one of those. If this process ends, the tasks end too; the next one resumes from their checkpoints.
+    A cell takes as many cores as a worker has threads (`lmrl.utils.cluster.worker_threads`), and in the preset for GPUs
+    one GPU. Tasks end with this process; the next one resumes from their checkpoints.
 
     Args:
-        order: what the cells were planned from.
+        order: the order that the cells were planned from.
         address: as of `lmrl.utils.cluster.Cluster`.
-        jobs: how many cells run at once; None: as many as there are cores for.
-        launcher: the command in front of the words of a step; None: that of the machine.
+        jobs: number of cells that run at once; None: as many as there are cores for.
+        launcher: the command in front of the arguments of a step; None: that of the machine.
 
     Raises:
         UserError: as `lmrl.utils.cluster.Cluster`.
@@ -72,25 +72,28 @@ class RayCells:
         self._cluster = Cluster(address)
         gpu = order.preset.device is not None
         self._task = self._cluster.remote(_run, gpu=gpu, max_retries=_RETRIES)
-        self._begun: list[Any] = []
+        self._references: list[Any] = []
 
     def free(self, running: int) -> int | None:
         return None if self._jobs is None else self._jobs - running
 
     def start(self, cells: Sequence[Cell]) -> list[Running]:
-        where = os.getcwd()
-        more = (self._order, self._launcher, self._cluster.threads)
-        begun = [self._task.remote(where, cell, *more) for cell in cells]
-        self._begun += begun
-        return [_Task(self._cluster, reference) for reference in begun]
+        started: list[Running] = []
+        for cell in cells:
+            # Paths are relative to the folder of the command, also on other machines.
+            folder = os.getcwd()
+            reference = self._task.remote(folder, cell, self._order, self._launcher, self._cluster.threads)
+            self._references.append(reference)
+            started.append(_Task(self._cluster, reference))
+        return started
 
     def ended(self, running: Sequence[Running]) -> list[Running]:
-        by_reference = {one.reference: one for one in running if isinstance(one, _Task)}
-        done = self._cluster.wait([*by_reference], seconds=1.0)
-        return [by_reference[reference] for reference in done]
+        tasks = {task.reference: task for task in running if isinstance(task, _Task)}
+        done = self._cluster.wait(list(tasks), seconds=1.0)
+        return [tasks[reference] for reference in done]
 
     def close(self) -> None:
-        """End what still runs, and leave the cluster."""
-        for reference in self._begun:
+        """Cancel what still runs, and leave the cluster."""
+        for reference in self._references:
             self._cluster.cancel(reference)
         self._cluster.close()

@@ -1,6 +1,6 @@
-"""Running the cells of a plan: several processes side by side, each cell after the one it starts from."""
+"""Execution of a plan: several cells at once, each after the one that it starts from."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,125 +13,124 @@ from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.records import DATA
-from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.models.checkpoints import set_aside
 from lmrl.reproduce.plan import Cell, Order, Standing, Step, dataset_of, is_done, is_finished, reached, standing
 from lmrl.reproduce.processes import CommandFailed, Processes
 from lmrl.reproduce.progress import Progress
 from lmrl.utils.files import locked
 
-__all__ = [
-    "Runner",
-    "Running",
-    "Threads",
-    "finish",
-    "run_cell",
-    "run_cells",
-    "train",
-]
-
 _QUANTILES = 101
 
 
 def finish(cell: Cell, order: Order) -> dict[str, Any]:
-    """Write and return the record: scores, checkpoints, seconds and tokens of each part, commands, versions."""
+    """Write and return the record of a cell: commands, times, scores, steps, tokens and versions."""
     timing = read_json(cell.folder / "timing.json")
-    steps: Mapping[str, Any] = {step.name: timing[step.name] for step in cell.steps if step.name in timing}
-    # A dataset may have been finished by a process that was killed before it noted how long that took.
-    seconds, of_cpu = (
-        {name: record[kind] for name, record in steps.items() if kind in record} for kind in ("seconds", "cpu_seconds")
-    )
+    commands = []
+    seconds = {}
+    cpu_seconds = {}
+    for step in cell.steps:
+        if step.name not in timing:
+            continue
+        timed = timing[step.name]
+        commands.append(timed["command"])
+        # A process that was killed may have finished the step without noting how long it took.
+        if "seconds" in timed:
+            seconds[step.name] = timed["seconds"]
+        if "cpu_seconds" in timed:
+            cpu_seconds[step.name] = timed["cpu_seconds"]
     record = {
         "task": cell.task,
         "algorithm": cell.algorithm,
         "seed": cell.seed,
         "recipe": cell.recipe,
-        "commands": [record["command"] for record in steps.values()],
+        "commands": commands,
         "seconds": {**seconds, "total": round(sum(seconds.values()), 1)},
-        "cpu_seconds": {**of_cpu, "total": round(sum(of_cpu.values()), 1)},
-        **(_of_data(cell, order) if cell.algorithm == DATA else _of_play(cell)),
+        "cpu_seconds": {**cpu_seconds, "total": round(sum(cpu_seconds.values()), 1)},
+        **(_results_of_data(cell, order) if cell.algorithm == DATA else _results_of_run(cell)),
     }
     write_json(record, cell.folder / "cell.json")
     return record
 
 
-def _of_play(cell: Cell) -> dict[str, Any]:
-    best = cell.folder / "evaluation"
-    last = cell.folder / "evaluation_last"
-    scores = read_json(best / "scores.json")
-    found: dict[str, Any] = {"scores": scores, "versions": scores.get("provenance", {}).get("versions", {})}
-    tokens: dict[str, Any] = {"played": _said(best)}
+def _results_of_run(cell: Cell) -> dict[str, Any]:
+    """Return scores, versions, steps and tokens of a scripted policy or a training."""
+    best_folder = cell.folder / "evaluation"
+    last_folder = cell.folder / "evaluation_last"
+    tuned_folder = cell.folder / "evaluation_tuned"
+    scores = read_json(best_folder / "scores.json")
+    results: dict[str, Any] = {"scores": scores, "versions": scores.get("provenance", {}).get("versions", {})}
+    tokens: dict[str, Any] = {"played": _sampled_tokens(best_folder)}
     if cell.fit is not None:
-        ends = {name: reached(cell.folder / f"{name}.ckpt") for name in ("best", "last")}
-        of_last = read_json(last / "scores.json")
-        weights = None if ends["last"] is None else ends["last"].weights
-        if weights is not None and of_last.get("provenance", {}).get("weights") != weights:
-            of_last = {}  # played before the training went on
-        found["last"] = of_last or scores
-        found["tuned"] = read_json(cell.folder / "evaluation_tuned" / "scores.json")
-        tokens["played_tuned"] = _said(cell.folder / "evaluation_tuned")
-        found["steps"] = {name: end.step for name, end in ends.items() if end is not None}
-        tokens |= {"trained": ends["last"].tokens if ends["last"] else None, "played_last": _said(last)}
-    return {**found, "tokens": tokens}
+        best = reached(cell.folder / "best.ckpt")
+        last = reached(cell.folder / "last.ckpt")
+        last_scores = read_json(last_folder / "scores.json")
+        if last is not None and last.weights is not None:
+            if last_scores.get("provenance", {}).get("weights") != last.weights:
+                last_scores = {}  # evaluated before the training was resumed
+        # Without an evaluation of its own, the last checkpoint is the best one.
+        results["last"] = last_scores or scores
+        results["tuned"] = read_json(tuned_folder / "scores.json")
+        results["steps"] = {}
+        if best is not None:
+            results["steps"]["best"] = best.step
+        if last is not None:
+            results["steps"]["last"] = last.step
+        tokens["played_tuned"] = _sampled_tokens(tuned_folder)
+        tokens["trained"] = None if last is None else last.tokens
+        tokens["played_last"] = _sampled_tokens(last_folder)
+    return {**results, "tokens": tokens}
 
 
-def _said(evaluation: Path) -> int:
-    """Tokens that were sampled while playing; 0 for players that say texts."""
+def _sampled_tokens(evaluation: Path) -> int:
+    """Return the number of tokens that an evaluation sampled; 0 for policies that produce texts."""
     path = evaluation / "episodes.parquet"
-    if not path.is_file():
-        return 0
-    return sum(len(ids) for episode in read_episodes(path) for ids in episode.action_ids)
+    total = 0
+    for episode in read_episodes(path) if path.is_file() else ():
+        total += sum(map(len, episode.action_ids))
+    return total
 
 
-def _of_data(cell: Cell, order: Order) -> dict[str, Any]:
+def _results_of_data(cell: Cell, order: Order) -> dict[str, Any]:
+    """Return the scores of a dataset and the percentiles of its returns."""
     path = dataset_of(order, cell.task)
     episodes = tuple(read_dataset(path, cell.task))
     scores = Evaluation(cell.task, DATA, episodes, 0).scores()
-    return {"file": path.name, "scores": scores, "returns": _quantiles(episode.total_reward for episode in episodes)}
-
-
-def _quantiles(values: Iterable[float]) -> list[float]:
-    """From the lowest to the highest, each per cent."""
-    found: list[float] = np.quantile(np.fromiter(values, float), np.linspace(0, 1, _QUANTILES)).tolist()
-    return found
+    returns = np.array([episode.total_reward for episode in episodes], float)
+    percentiles = np.quantile(returns, np.linspace(0, 1, _QUANTILES)).tolist()
+    return {"file": path.name, "scores": scores, "returns": percentiles}
 
 
 class Running(Protocol):
     """A cell that was started and may have ended."""
 
     def exception(self) -> BaseException | None:
-        """Why it failed; None if it did not. Asked when it has ended."""
-        ...
+        """Return why an ended cell failed; None if it did not."""
 
     def result(self) -> dict[str, Any]:
-        """The record of a cell that ended well."""
-        ...
+        """Return the record of an ended cell that did not fail."""
 
 
 class Runner(Protocol):
-    """Where cells are run."""
+    """Runs cells: in threads of this process, as SLURM jobs, or as tasks of Ray."""
 
     def free(self, running: int) -> int | None:
-        """How many more can be started; None: any number."""
-        ...
+        """Return how many more cells can be started; None: any number."""
 
     def start(self, cells: Sequence[Cell]) -> list[Running]:
         """Start cells, which do not depend on each other."""
-        ...
 
     def ended(self, running: Sequence[Running]) -> list[Running]:
-        """Those that have ended, once there is one, or after about a second."""
-        ...
+        """Return the cells that have ended, as soon as there is one, or after about a second."""
 
     def close(self) -> None:
-        """Nothing more is started."""
-        ...
+        """End what would not outlive this process."""
 
 
 class Threads:
-    """Cells on this machine, a number of them at once. Close it inside the ``with`` block of the processes.
+    """Runs a number of cells at once on this machine. Close it inside the ``with`` block of the processes.
 
-    Its threads then end as soon as those are ended.
+    Its threads then end as soon as the processes are terminated.
 
     Args:
         order: what the table is to hold.
@@ -154,16 +153,17 @@ class Threads:
         return [self._executor.submit(run_cell, cell, self._order, self._processes, self._say) for cell in cells]
 
     def ended(self, running: Sequence[Running]) -> list[Running]:
-        return [*wait([one for one in running if isinstance(one, Future)], 1.0, FIRST_COMPLETED).done]
+        futures = [future for future in running if isinstance(future, Future)]
+        return list(wait(futures, 1.0, FIRST_COMPLETED).done)
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def run_cells(cells: Sequence[Cell], runner: Runner, progress: Progress) -> dict[str, str]:
-    """Run every cell that is not finished; a failed one stops nothing but those that come after it.
+    """Run every cell that is not finished. If a cell fails, only the cells that come after it are not run.
 
-    A dataset that another process records is waited for: commands for several seeds of a task can begin together.
+    If another process is recording a dataset, this one waits: commands for several seeds of a task can start together.
 
     Args:
         cells: in an order in which each comes after the one it starts from.
@@ -171,21 +171,26 @@ def run_cells(cells: Sequence[Cell], runner: Runner, progress: Progress) -> dict
         progress: receives each event.
 
     Returns:
-        Why cells failed, by their name; empty if none did.
+        Name of each failed cell to the reason; empty if none failed.
 
     Raises:
-        UserError: another process trains, or plays for, one of the cells; nothing was begun.
+        UserError: another process works on one of the cells; none was started.
     """
     with ExitStack() as held:
         locks: dict[str, ExitStack] = {}
-        # Datasets last, so that nobody waits only to be refused, and sorted, so that no two wait for each other.
+        # Datasets come last, so that no process waits for one and is refused afterwards. The locks are taken in sorted
+        # order, so that no two processes wait for each other.
         unfinished = [cell for cell in cells if not is_finished(cell)]
         for cell in sorted(unfinished, key=lambda cell: (cell.algorithm == DATA, cell.name)):
             locks[cell.name] = held.enter_context(ExitStack())
             _lock(cell, locks[cell.name], progress)
-        waiting = [cell for cell in cells if not is_finished(cell)]  # another process may just have ended
-        for name in locks.keys() - {cell.name for cell in waiting}:
-            locks.pop(name).close()
+        # Another process may have finished some cells in the meantime.
+        waiting = []
+        for cell in cells:
+            if not is_finished(cell):
+                waiting.append(cell)
+            elif cell.name in locks:
+                locks.pop(cell.name).close()
         progress.begin(cells, waiting)
         return _Run(runner, progress, waiting, locks).run()
 
@@ -226,10 +231,12 @@ class _Run:
         return self.failed
 
     def _ready(self) -> list[Cell]:
-        """Cells to start now; those that never can are noted in `failed`."""
-        for cell in [cell for cell in self.waiting if cell.after in self.failed]:
-            self.waiting.remove(cell)
-            self._fail(cell, f"not started, because it comes after {cell.after}")
+        """Return the cells to start now. Cells that can never be started are noted in `failed`."""
+        # In the order of the plan, one pass also reaches the cells that come after a cell which fails here.
+        for cell in list(self.waiting):
+            if cell.after in self.failed:
+                self.waiting.remove(cell)
+                self._fail(cell, f"not started, because it comes after {cell.after}")
         unfinished = {cell.name for cell in (*self.waiting, *self.running.values())}
         free = self.runner.free(len(self.running))
         return [cell for cell in self.waiting if cell.after not in unfinished][:free]
@@ -250,12 +257,12 @@ class _Run:
 
 
 def run_cell(cell: Cell, order: Order, processes: Processes, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """Do what is not done yet of a cell, and return its record.
+    """Run the steps of a cell that are not done yet, and return its record.
 
     Args:
         cell: a cell of the plan.
-        order: what the table is to hold.
-        processes: run its steps.
+        order: the specification of the table.
+        processes: runs the steps.
         say: as of `train`.
 
     Raises:
@@ -270,39 +277,37 @@ def run_cell(cell: Cell, order: Order, processes: Processes, say: Callable[[str]
 
 
 def train(cell: Cell, processes: Processes, say: Callable[[str], None] = print) -> None:
-    """Run the training of a cell from where it stands; other runs in its folder are moved out of the way.
+    """Start or resume the training of a cell. Other runs in its folder are moved out of the way.
 
     Args:
         cell: a cell with a training.
-        processes: run it.
+        processes: runs the training.
         say: receives the names of folders that were moved, and their new places.
 
     Raises:
         CommandFailed: with the last lines of its output.
     """
     assert cell.fit is not None
-    found = standing(cell, cell.fit)
-    if found is Standing.RESUME:
+    to_do = standing(cell, cell.fit)
+    if to_do is Standing.RESUME:
         processes.run(cell.fit, cell.folder, "--ckpt_path", (cell.folder / "last.ckpt").as_posix())
-    elif found is Standing.FRESH:
-        with locked(cell.folder, "run folder"):  # in which somebody may be training
-            begun = _recipe(cell.folder) == cell.fit.recipe
-            moved = set_aside(cell.folder)
-            if moved:  # as `lmrl fit --overwrite` does
-                why = "was broken off before its first checkpoint" if begun else "was made with other settings"
+    elif to_do is Standing.FRESH:
+        with locked(cell.folder, "run folder"):  # `lmrl fit` may be training there
+            recipe = read_json(cell.folder / "timing.json").get("fit", {}).get("recipe")
+            moved = set_aside(cell.folder)  # as `lmrl fit --overwrite` does
+            if moved:
+                same = recipe == cell.fit.recipe
+                why = "was broken off before its first checkpoint" if same else "was made with other settings"
                 say(f"{cell.folder.as_posix()} {why}: moved to {moved.as_posix()}")
         processes.run(cell.fit, cell.folder)
 
 
-def _recipe(folder: Path) -> Any:
-    return read_json(folder / "timing.json").get("fit", {}).get("recipe")
-
-
 def _is_needless(cell: Cell, step: Step, order: Order) -> bool:
-    """Whether the dataset is there already, or best and last checkpoint are one."""
+    """Whether a step has nothing to do: the dataset exists, or the best checkpoint is also the last one."""
     if step.name == "generate":
         return dataset_of(order, cell.task).is_file()
     if step.name != "evaluate_last":
         return False
-    best, last = (reached(cell.folder / f"{name}.ckpt") for name in ("best", "last"))
+    best = reached(cell.folder / "best.ckpt")
+    last = reached(cell.folder / "last.ckpt")
     return best is None or last is None or best.step == last.step

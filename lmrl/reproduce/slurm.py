@@ -1,4 +1,4 @@
-"""Cells as SLURM jobs, by submitit: arrays of those that are ready, picked up again by the command that goes on."""
+"""Cells as SLURM jobs, by submitit: an array of all that are ready. A later command waits for the same jobs."""
 
 import logging
 import shutil
@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from lmrl.errors import UserError, in_one_line, unknown
-from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.reproduce.plan import Cell, Order
 from lmrl.reproduce.processes import LMRL, CommandFailed, Processes
 from lmrl.reproduce.schedule import Running, run_cell
@@ -26,36 +26,42 @@ OPTIONS = {
     "qos": "slurm_qos",
     "constraint": "slurm_constraint",
 }
-"""What can be asked for, and submitit's names: minutes, cores, GB and GPUs of a cell in whole numbers, then texts."""
+"""Our options and submitit's names: minutes, cores, GB and GPUs of a cell as whole numbers, the others as texts."""
 _WHOLE = ("time", "cpus", "mem", "gpus")
 _REQUEUED = 100
-"""A cell may reach the end of its time so often; each time it goes on from its last checkpoint."""
+"""How often a cell may reach the end of its time; each time it resumes from its last checkpoint."""
 _JOBS = "jobs.json"
 _POLL = 1.0
 
 
 def slurm_parameters(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of ``--slurm`` as submitit takes them.
+    """Return options of ``--slurm`` with submitit's names.
 
     Raises:
-        UserError: an unknown one, ``time`` is missing, or a value of another kind.
+        UserError: an option is unknown or has a value of another kind, or ``time`` is missing.
     """
+    parameters: dict[str, Any] = {}
     for name, value in options.items():
         if name not in OPTIONS:
             raise unknown("option of slurm", name, OPTIONS)
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        if name in _WHOLE and not whole:
-            unit = " of minutes" if name == "time" else " of GB" if name == "mem" else ""
-            raise UserError(f"slurm: {name} must be a whole number{unit} from 1, got {value!r}")
-        if name not in _WHOLE and (isinstance(value, bool) or not isinstance(value, str | int) or not str(value)):
-            raise UserError(f"slurm: {name} must be a text, got {value!r}")
+        is_integer = isinstance(value, int) and not isinstance(value, bool)  # in Python, True is an int
+        if name in _WHOLE:
+            if not is_integer or value < 1:
+                unit = " of minutes" if name == "time" else " of GB" if name == "mem" else ""
+                raise UserError(f"slurm: {name} must be a whole number{unit} from 1, got {value!r}")
+            parameters[OPTIONS[name]] = value
+        else:
+            # YAML reads the name of a partition or account as a number if it consists of digits.
+            if not is_integer and not (isinstance(value, str) and value):
+                raise UserError(f"slurm: {name} must be a text, got {value!r}")
+            parameters[OPTIONS[name]] = str(value)
     if "time" not in options:
         raise UserError("slurm needs the minutes that a cell may take at a time: --slurm time=240")
-    return {OPTIONS[name]: value if name in _WHOLE else str(value) for name, value in options.items()}
+    return parameters
 
 
 class _CellJob:
-    """The job of a cell. A job that reaches its time limit is queued again and resumes like a new command."""
+    """The job of a cell, which submitit pickles. At its time limit it is queued again and resumes."""
 
     def __call__(self, cell: Cell, order: Order, launcher: Sequence[str]) -> dict[str, Any] | str:
         with Processes(1, launcher) as processes:
@@ -65,21 +71,22 @@ class _CellJob:
                 return str(error)
 
     def checkpoint(self, *given: Any) -> Any:
+        # Called by submitit shortly before the time limit.
         return import_module("submitit").helpers.DelayedSubmission(self, *given)
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job of submitit as `lmrl.reproduce.schedule.run_cells` looks at it."""
+    """A job of submitit, with the interface of `lmrl.reproduce.schedule.Running`."""
 
     job: Any
 
     def exception(self) -> BaseException | None:
         error: BaseException | None = self.job.exception()
-        if error is not None:  # the job itself did not get to its end: killed, out of memory, out of time
+        if error is not None:  # the job was killed, or ran out of memory or time
             return CommandFailed(f"job {self.job.job_id} ended without a result: {str(error).strip()}")
-        told = self.job.result()
-        return CommandFailed(told) if isinstance(told, str) else None
+        result = self.job.result()
+        return CommandFailed(result) if isinstance(result, str) else None  # see `_CellJob`
 
     def result(self) -> dict[str, Any]:
         record: dict[str, Any] = self.job.result()
@@ -87,21 +94,21 @@ class _Job:
 
 
 class SlurmJobs:
-    """Runs cells as jobs: what is ready at a time becomes one array.
+    """Runs cells as jobs; cells that are ready at the same time form one array.
 
-    The numbers of jobs are kept in ``slurm/jobs.json`` of the folder of runs, next to submitit's files. A resumed
+    The numbers of jobs are kept in ``slurm/jobs.json`` of the folder of runs, next to submitit's files. A later
     command waits for the jobs that are still queued or running instead of starting their cells again.
 
     Args:
-        order: what the cells were planned from.
+        order: the order that the cells were planned from.
         options: as of `slurm_parameters`.
-        jobs: how many cells of an array run at once; None: as many as SLURM lets.
+        jobs: number of cells of an array that run at once; None: as many as SLURM allows.
         say: receives the numbers of jobs.
-        launcher: the command in front of the words of a step.
-        cluster: of submitit: ``slurm``, or ``local`` and ``debug`` for tests.
+        launcher: the command in front of the arguments of a step.
+        cluster: submitit's kind of cluster: ``slurm``, or ``local`` and ``debug`` for tests.
 
     Raises:
-        UserError: as `slurm_parameters`; there is no SLURM here.
+        UserError: as `slurm_parameters`; this machine has no SLURM.
     """
 
     def __init__(
@@ -113,7 +120,7 @@ class SlurmJobs:
         launcher: Sequence[str] = LMRL,
         cluster: str = "slurm",
     ) -> None:
-        given = slurm_parameters(options)
+        parameters = slurm_parameters(options)
         submitit = import_module("submitit")
         logging.getLogger("submitit").setLevel(logging.ERROR)
         missing = [name for name in ("sbatch", "srun", "sacct") if shutil.which(name) is None]
@@ -122,8 +129,8 @@ class SlurmJobs:
         self._folder = order.runs.absolute() / "slurm"
         self._executor = submitit.AutoExecutor(self._folder, cluster, slurm_max_num_timeout=_REQUEUED)
         if jobs is not None:
-            given["slurm_array_parallelism"] = jobs
-        self._executor.update_parameters(name="lmrl", **given)
+            parameters["slurm_array_parallelism"] = jobs
+        self._executor.update_parameters(name="lmrl", **parameters)
         self._order = order
         self._launcher = tuple(launcher)
         self._say = say
@@ -131,50 +138,58 @@ class SlurmJobs:
         self._cluster = cluster
 
     def free(self, running: int) -> int | None:
-        """No limit: SLURM queues what is too much."""
+        """Return no limit: SLURM queues what it cannot run yet."""
         return None
 
     def start(self, cells: Sequence[Cell]) -> list[Running]:
-        """Submit cells, but for those whose jobs were submitted before and have not ended.
+        """Submit cells, except those whose jobs were submitted before and have not ended.
 
         Raises:
-            UserError: SLURM refuses, or a job works on a cell by another recipe.
+            UserError: SLURM refuses, or a job works on a cell with another recipe.
         """
-        found = {}
+        jobs = {}
+        new_cells = []
         for cell in cells:
             job = self._submitted(cell)
-            if job is not None:
-                found[cell.name] = job
-        fresh = [cell for cell in cells if cell.name not in found]
-        if fresh:
-            found |= dict(zip((cell.name for cell in fresh), self._submit(fresh), strict=True))
-        return [_Job(found[cell.name]) for cell in cells]
+            if job is None:
+                new_cells.append(cell)
+            else:
+                jobs[cell.name] = job
+        if new_cells:
+            for cell, job in zip(new_cells, self._submit(new_cells), strict=True):
+                jobs[cell.name] = job
+        return [_Job(jobs[cell.name]) for cell in cells]
 
     def ended(self, running: Sequence[Running]) -> list[Running]:
-        """Those that have ended, after about a second."""
+        """Return the cells that have ended, after about a second if none has."""
         done = [job for job in running if isinstance(job, _Job) and job.job.done()]
         if not done:
             time.sleep(_POLL)
-        return [*done]
+        return list(done)
 
     def close(self) -> None:
-        """Jobs go on by themselves."""
+        """Do nothing: jobs outlive this process."""
 
     def _submit(self, cells: Sequence[Cell]) -> list[Any]:
-        same = len(cells)
+        """Submit an array of jobs, and note their numbers for later commands."""
+        orders = [self._order] * len(cells)
+        launchers = [self._launcher] * len(cells)
         try:
-            jobs: list[Any] = self._executor.map_array(_CellJob(), cells, [self._order] * same, [self._launcher] * same)
-        except Exception as error:  # submitit hands on what sbatch said as several kinds
+            jobs: list[Any] = self._executor.map_array(_CellJob(), cells, orders, launchers)
+        except Exception as error:  # submitit raises errors of sbatch as exceptions of several kinds
             raise UserError(f"SLURM does not take the job: {in_one_line(error)}") from error
         path = self._folder / _JOBS
-        noted = {cell.name: {"job": job.job_id, "recipe": cell.recipe} for cell, job in zip(cells, jobs, strict=True)}
-        write_json({**read_json(path), **noted}, path)
-        told = [f"{name} is job {note['job']}" for name, note in noted.items()]
-        self._say(f"submitted: {', '.join(told)}")
+        notes = read_json(path)
+        lines = []
+        for cell, job in zip(cells, jobs, strict=True):
+            notes[cell.name] = {"job": job.job_id, "recipe": cell.recipe}
+            lines.append(f"{cell.name} is job {job.job_id}")
+        write_json(notes, path)
+        self._say(f"submitted: {', '.join(lines)}")
         return jobs
 
     def _submitted(self, cell: Cell) -> Any:
-        """The job of an earlier command that is queued or runs; None if there is none."""
+        """Return the job of an earlier command that is still queued or running; None if there is none."""
         note = read_json(self._folder / _JOBS).get(cell.name)
         if self._cluster != "slurm" or not isinstance(note, dict) or not str(note.get("job", "")).strip():
             return None

@@ -11,7 +11,7 @@ import pytest
 
 from lmrl.cli import main
 from lmrl.data import generate
-from lmrl.evaluation.result_files import write_json
+from lmrl.evaluation.result_json import write_json
 
 THESIS = "three years of work\n"
 CONFIG = "configs/maze_fo/bc.yaml"

@@ -16,13 +16,11 @@ from lmrl.data.storage import read_episodes
 from lmrl.envs.registry import make_policy, task
 from lmrl.envs.scores import normalize
 from lmrl.errors import UserError
-from lmrl.evaluation.evaluate import Evaluation, evaluate
+from lmrl.evaluation.evaluate import Evaluation, RayWorkers, evaluate
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
-from lmrl.evaluation.played import transcript
-from lmrl.evaluation.playing import RayWorkers
 from lmrl.evaluation.records import read_record_curves, read_records
-from lmrl.evaluation.result_files import SCORE_KEYS
-from lmrl.evaluation.results import notes_on_weights, record_evaluation, write_evaluation
+from lmrl.evaluation.result_json import SCORE_KEYS
+from lmrl.evaluation.run_folder import notes_on_weights, record_evaluation, transcript, write_evaluation
 from lmrl.types import Episode, Reply, Request
 
 KEYS = (
@@ -333,7 +331,7 @@ def test_a_disk_that_is_full_of_other_files_loses_no_episode(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "scores.json")
 
-    monkeypatch.setattr("lmrl.evaluation.results.write_json", full)
+    monkeypatch.setattr("lmrl.evaluation.run_folder.write_json", full)
     with pytest.raises(OSError, match="No space left"):
         record_evaluation(player(_up), "maze_fo", tmp_path / "e", episodes=3, env={"max_steps": 1})
     assert os.listdir(tmp_path / "e") == ["episodes.partial.parquet"]

@@ -10,7 +10,7 @@ import pytest
 
 from lmrl.errors import UserError
 from lmrl.evaluation.records import read_data, read_record_curves, read_records, write_records
-from lmrl.evaluation.result_files import write_json
+from lmrl.evaluation.result_json import write_json
 from lmrl.report.report import write_report
 
 METRICS = "step,train/loss,val/loss,val/bc/excess,perf/tokens_per_s\n5,1.5,,,90\n9,,1.75,0.5,\n19,1.25,1.625,0.25,91\n"
@@ -145,7 +145,7 @@ def test_a_folder_without_finished_cells_adds_nothing(runs: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda line: line.pop("scores"), r"maze_fo\.jsonl, line 1: .* lacks scores"),
+        (lambda line: line.pop("scores"), r"maze_fo\.jsonl, line 1: lacks scores"),
         (lambda line: line.update(seed="0"), r"maze_fo\.jsonl, line 1: 'seed' must be a whole number from 0, got '0'"),
         (lambda line: line.update(task="wordle"), "a record of task 'wordle' lies in the file of 'maze_fo'"),
         (lambda line: line["scores"].update(return_mean="high"), "return_mean must be a finite number, got 'high'"),

@@ -12,8 +12,8 @@ from lmrl.evaluation.aggregates import aggregates, improvements, seed_difference
 from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.intervals import student_mean, welch_difference
 from lmrl.evaluation.records import read_records, seed_folder, seed_folders
-from lmrl.evaluation.result_files import write_json
-from lmrl.evaluation.results import write_evaluation
+from lmrl.evaluation.result_json import write_json
+from lmrl.evaluation.run_folder import write_evaluation
 from lmrl.evaluation.scores import Score, data_score, mark_few, score
 from lmrl.report.report import write_report
 from lmrl.report.wording import MINUS, with_interval

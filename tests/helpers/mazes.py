@@ -9,8 +9,8 @@ import lmrl
 from lmrl.envs.maze.layouts import LAYOUTS, MOVES
 from lmrl.envs.maze.probe import probe_maze
 from lmrl.evaluation.evaluate import evaluate
-from lmrl.evaluation.result_files import write_json
-from lmrl.evaluation.results import write_evaluation
+from lmrl.evaluation.result_json import write_json
+from lmrl.evaluation.run_folder import write_evaluation
 from lmrl.types import Reply, Request
 
 MAZE = LAYOUTS["double_t_maze"]

@@ -17,7 +17,7 @@ import lmrl
 from lmrl.cli import main
 from lmrl.envs import registry
 from lmrl.errors import UserError
-from lmrl.evaluation.result_files import read_json
+from lmrl.evaluation.result_json import read_json
 from lmrl.loading import PolicySpec, load_policy
 from lmrl.models import zoo
 from lmrl.models.zoo import is_zoo, zoo_policies, zoo_policy

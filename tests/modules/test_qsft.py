@@ -22,8 +22,8 @@ from lmrl.envs.maze.players import best_moves
 from lmrl.envs.registry import make
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.evaluation.results import TUNED
 from lmrl.evaluation.token_values import token_values
+from lmrl.evaluation.tuning import TUNED
 from lmrl.losses import probability_ratio
 from lmrl.modules import BC, ILQL, QSFT, load_module
 from lmrl.modules.ratios import unspoken_ids

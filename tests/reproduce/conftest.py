@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lmrl.data import generate
 from lmrl.envs.registry import make_policy
-from lmrl.evaluation.results import record_evaluation
+from lmrl.evaluation.run_folder import record_evaluation
 from lmrl.reproduce import Order
 from lmrl.reproduce.plan import Cell, plan
 from lmrl.reproduce.processes import Processes

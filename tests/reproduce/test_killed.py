@@ -39,7 +39,7 @@ def test_a_killed_table_goes_on_without_repeating_a_cell(tmp_path: Path, monkeyp
     again = subprocess.run(COMMAND, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
     assert f"5 cells, {len(finished)} of them finished before" in again.stdout
-    assert f"training goes on from last.ckpt, {STEPS} steps in all" in again.stdout
+    assert f"training resumes from last.ckpt, {STEPS} steps in all" in again.stdout
     assert finished == {path: path.stat().st_mtime_ns for path in finished}
     whole = torch.load(run / "last.ckpt", weights_only=True)
     assert whole["global_step"] == STEPS

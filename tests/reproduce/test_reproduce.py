@@ -103,7 +103,7 @@ def test_killed_in_mid_cell_and_started_again(
     before = {path: path.stat().st_mtime_ns for path in place.glob("runs/maze_fo/*/cell.json")}
     assert {path.parent.name for path in before} == {"data", "random", "behaviour", "optimal", "bc"}
     shown = reproduced(order("mc"))
-    assert "6 cells, 5 of them finished before" in shown and "training goes on from last.ckpt, 70 steps" in shown
+    assert "6 cells, 5 of them finished before" in shown and "training resumes from last.ckpt, 70 steps" in shown
     assert trained() == ["bc", "mc", "mc-again"]
     assert before == {path: path.stat().st_mtime_ns for path in before}
     assert json.loads((place / "runs/maze_fo/mc/timing.json").read_text())["fit"]["before"] > 0

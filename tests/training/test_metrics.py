@@ -14,8 +14,7 @@ from torchmetrics.text import Perplexity
 from lmrl.callbacks import KeepLast
 from lmrl.datamodules import MazeDataModule
 from lmrl.evaluation.evaluate import Evaluation
-from lmrl.evaluation.metrics import EpisodeScores, RolloutPace
-from lmrl.evaluation.played import EpisodeTable
+from lmrl.evaluation.metrics import EpisodeScores, EpisodeTable, RolloutPace
 from lmrl.modules import BC, PPO, LanguageModule
 from lmrl.training.reporting import FarthestRatio, TokenMeans, TokenPerplexity
 from lmrl.types import Episode

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lmrl.data.storage import played_file, read_episodes
 from lmrl.errors import UserError
-from lmrl.evaluation.result_files import read_json, write_json
+from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.report.pages import check_page, render_page, scripts
 from lmrl.types import Episode
 from lmrl.utils.files import replacing
@@ -178,9 +178,10 @@ def write_study(
         }
     settings = {"seed": seed, "turns": turns, "question": question}
     write_json({"study": study, **settings, "conditions": about, "samples": samples_by_id}, key)
-    words = {"study": study, "question": question, "samples": drawn, "scale": _SCALE, **scripts("study.js")}
+    package = "lmrl.contrib.study"
+    words = {"study": study, "question": question, "samples": drawn, "scale": _SCALE, **scripts(package, "study.js")}
     with replacing(out) as file:
-        file.write(render_page("study.html.j2", words).encode())
+        file.write(render_page(package, "study.html.j2", words).encode())
     return key
 
 

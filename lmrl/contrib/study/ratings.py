@@ -19,7 +19,7 @@ from rich.table import Table
 
 from lmrl.errors import UserError
 from lmrl.evaluation.intervals import Interval
-from lmrl.evaluation.result_files import read_json
+from lmrl.evaluation.result_json import read_json
 from lmrl.report.wording import number, with_interval
 
 __all__ = [

@@ -24,8 +24,8 @@ from lmrl.data.storage import read_dataset
 from lmrl.envs.maze.layouts import find_layout
 from lmrl.envs.registry import task
 from lmrl.errors import UserError, unknown
-from lmrl.evaluation.result_files import read_json, write_json
-from lmrl.evaluation.results import check_evaluation_folder, record_evaluation
+from lmrl.evaluation.result_json import read_json, write_json
+from lmrl.evaluation.run_folder import check_evaluation_folder, record_evaluation
 from lmrl.report.wording import duration, label, number
 from lmrl.utils.files import check_may_replace, replacing_folder
 

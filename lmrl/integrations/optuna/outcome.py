@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from rich.markup import escape
 from rich.table import Table
 
-from lmrl.evaluation.result_files import write_json
+from lmrl.evaluation.result_json import write_json
 from lmrl.integrations.optuna.space import Range, Space, Value, overlay
 from lmrl.integrations.optuna.trials import Sweep, Trial, best_of
 from lmrl.report.plots import STYLE

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lmrl.evaluation.result_files import read_json
+from lmrl.evaluation.result_json import read_json
 from lmrl.integrations.optuna.space import Space, Value, as_words
 from lmrl.reproduce.plan import Cell, Step, digest, env_words, is_done
 from lmrl.reproduce.processes import Processes

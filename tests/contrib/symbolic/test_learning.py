@@ -27,7 +27,7 @@ from lmrl.envs.registry import make_policy, task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.records import read_record_curves, read_records
-from lmrl.evaluation.result_files import read_json
+from lmrl.evaluation.result_json import read_json
 from lmrl.loading import load_policy
 from lmrl.modules import load_module
 

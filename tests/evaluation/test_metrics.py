@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from lmrl.errors import UserError
-from lmrl.evaluation.played import EpisodeTable, read_table, transcript, write_table
+from lmrl.evaluation.metrics import EpisodeTable, read_table, write_table
+from lmrl.evaluation.run_folder import transcript
 from lmrl.types import Episode
 
 WON = Episode(

@@ -1,0 +1,291 @@
+"""The files that an evaluation writes into the folder of a run, and which of them are of the weights it has now.
+
+A run lives in ``runs/<task>/<name>``::
+
+    evaluation/episodes.parquet    all episodes
+    evaluation/scores.json         the scores; all files of the folder are from one evaluation
+    evaluation/episodes.csv        return, length, success and illegal actions of each episode
+    evaluation/transcript.txt      the first episode as text
+    evaluation/probe.json          tasks with a probe: what the policy does and expects in states of interest
+    metrics.csv                    learning curves (here or in a folder below)
+    evaluation_last/               evaluation of the last checkpoint, where it is not the best
+    evaluation_tuned/              evaluation with the settings of tuned.json
+    tuned.json                     the best decoding settings that `lmrl tune` found
+    timing.json                    commands, seeds and wall times
+    cell.json                      cells of a table: a summary, written when the cell is finished
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lmrl.data.records import table_of
+from lmrl.data.storage import write_episodes
+from lmrl.envs import registry
+from lmrl.envs.registry import probe
+from lmrl.errors import UserError, counted
+from lmrl.evaluation.evaluate import Evaluation, RayWorkers, evaluate
+from lmrl.evaluation.metrics import EpisodeTable, write_table
+from lmrl.evaluation.result_json import SCORE_KEYS, read_json, write_json
+from lmrl.types import Episode, LoadedPolicy, Policy, unwrapped
+from lmrl.utils.files import check_may_replace, replacing, replacing_folder
+
+_TABLE = "episodes.csv"
+_TRANSCRIPT = "transcript.txt"
+_PARTIAL = "episodes.partial.parquet"
+_EVALUATION = ("episodes.parquet", "scores.json", "probe.json", "episodes.html", _PARTIAL, _TABLE, _TRANSCRIPT)
+"""Files of an evaluation; `lmrl view` adds ``episodes.html``."""
+
+
+def write_evaluation(evaluation: Evaluation, directory: Path | str, probed: Any = None) -> dict[str, Any]:
+    """Write the files of an evaluation, with ``probe.json`` if something was probed, and return the scores.
+
+    The new folder replaces that of an earlier evaluation when it is complete. After a failure the earlier one is still
+    there, unchanged.
+
+    Raises:
+        UserError: as `check_evaluation_folder`.
+    """
+    check_evaluation_folder(directory)
+    scores = evaluation.scores()
+    hook = probe(evaluation.task)
+    metadata = {"task": evaluation.task, "policy": evaluation.policy, "seed": evaluation.seed}
+    with replacing_folder(directory) as new:
+        write_episodes(new / "episodes.parquet", evaluation.episodes, metadata)
+        write_table(EpisodeTable.of(evaluation.episodes), new / _TABLE)
+        with replacing(new / _TRANSCRIPT) as file:
+            file.write(f"{transcript(evaluation.episodes[0])}\n".encode())
+        if probed is not None and hook is not None:
+            write_json(hook.to_json(probed), new / "probe.json")
+        write_json(scores, new / "scores.json")
+    return scores
+
+
+def check_evaluation_folder(directory: Path | str) -> None:
+    """Make sure that an evaluation replaces nothing but an earlier evaluation.
+
+    Raises:
+        UserError: the folder holds something else; the message names it.
+    """
+    directory = Path(directory)
+    scores = directory / "scores.json"
+    # Without scores of ours, only a rest of an interrupted evaluation may be replaced.
+    has_scores = scores.is_file() and {"task", "episodes", "return_mean"} <= read_json(scores).keys()
+    check_may_replace(directory, _EVALUATION if has_scores else (_PARTIAL,), "evaluation")
+
+
+def current_evaluations(runs: Path, task: str) -> list[Path]:
+    """Return the run folders of a task that hold an evaluation of the weights that they have now, sorted by name."""
+    return [run for run in _evaluated(runs, task) if not _is_outdated(run)]
+
+
+def read_scores(evaluation: Path, task: str) -> dict[str, Any]:
+    """Read ``scores.json`` of an evaluation folder.
+
+    Raises:
+        UserError: naming the file, if it is broken, lacks a key, or is of another task.
+    """
+    path = evaluation / "scores.json"
+    scores = read_json(path)
+    missing = ", ".join(key for key in SCORE_KEYS if key not in scores)
+    if missing:
+        raise UserError(f"{path}: lacks {missing}")
+    if scores["task"] != task:
+        raise UserError(f"{path}: scores of task {scores['task']!r} lie in the folder of {task!r}")
+    return scores
+
+
+def read_transcript(evaluation: Path) -> str:
+    """Read the first episode of an evaluation folder as text; empty if it was not kept."""
+    path = evaluation / _TRANSCRIPT
+    if not path.is_file():
+        return ""
+    return path.read_text(encoding="utf-8", errors="replace").rstrip("\n")
+
+
+def transcript(episode: Episode, turns: int = 12) -> str:
+    """Return an episode as a dialogue: ``>`` before actions, their rewards in brackets; long episodes are cut."""
+    lines = _marked("", episode.observations[0])
+    for turn in range(min(turns, len(episode))):
+        lines += _marked("> ", episode.actions[turn], f"   [{_number(episode.rewards[turn])}]")
+        lines += _marked("", episode.observations[turn + 1])
+    if len(episode) > turns:
+        lines.append(f"... and {counted(len(episode) - turns, 'more turn')}")
+    ending = "solved" if episode.success else "ended by the rules" if episode.terminated else "cut short"
+    length = counted(len(episode), "turn")
+    lines.append(f"({ending}; return {_number(episode.total_reward)}, {length}, {episode.illegal} illegal)")
+    return "\n".join(lines)
+
+
+def _marked(mark: str, text: str, end: str = "") -> list[str]:
+    """Return the lines of a text, cut to 600 characters, with a mark before each and `end` after the last."""
+    shown = text if len(text) <= 600 else f"{text[:600]} ... ({len(text)} characters)"
+    lines = [f"{mark}{line}" for line in shown.splitlines() or [""]]
+    lines[-1] += end
+    return lines
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def notes_on_weights(runs: Path, task: str) -> list[str]:
+    """Describe evaluations of weights that are gone, evaluations that name no weights, and runs without evaluation."""
+    lines = []
+    unknown = []
+    for run in _evaluated(runs, task):
+        if _is_outdated(run):
+            lines.append(f"{run / 'evaluation'} is of weights that the run no longer has: left out; play again")
+        elif _weights(run) and _evaluated_weights(run) is None:
+            unknown.append(run.name)
+    if unknown:
+        lines.append(f"{task}: scores of {', '.join(unknown)} do not say which weights played")
+    # Weights without scores: trained, or trained again and its evaluation deleted.
+    not_evaluated = []
+    for run in sorted(runs.joinpath(task).glob("[!.]*")):
+        if _weights(run) and not (run / "evaluation" / "scores.json").is_file():
+            not_evaluated.append(run)
+    if not_evaluated:
+        names = ", ".join(run.name for run in not_evaluated)
+        lines.append(f"{task}: trained and not evaluated: {names}; lmrl evaluate --policy {not_evaluated[0]}")
+    return lines
+
+
+def _evaluated(runs: Path, task: str) -> list[Path]:
+    """Return the run folders of a task with an evaluation, sorted; hidden ones are half written."""
+    scores = sorted(runs.joinpath(task).glob("[!.]*/evaluation/scores.json"))
+    return [path.parent.parent for path in scores]
+
+
+def _weights(run: Path) -> set[str]:
+    """Return the hashes of the weights that a run has; none if there are no weights or they name no hash."""
+    hashes = set()
+    for checkpoint in ("best", "last"):
+        made_with = read_json(run / checkpoint / "lmrl.json").get("made_with")
+        if isinstance(made_with, dict) and "weights" in made_with:
+            hashes.add(str(made_with["weights"]))
+    return hashes
+
+
+def _evaluated_weights(run: Path) -> str | None:
+    """Return the hash of the weights that were evaluated; None if the scores name none."""
+    weights = read_json(run / "evaluation" / "scores.json").get("provenance", {}).get("weights")
+    return None if weights is None else str(weights)
+
+
+def _is_outdated(run: Path) -> bool:
+    """Whether the evaluation is of weights that the run has lost, for example by further training."""
+    evaluated = _evaluated_weights(run)
+    weights = _weights(run)
+    return bool(evaluated and weights) and evaluated not in weights
+
+
+def record_evaluation(
+    policy: Policy | LoadedPolicy,
+    task: str,
+    directory: Path | str,
+    *,
+    episodes: int,
+    seed: int = 0,
+    slots: int = 32,
+    name: str | None = None,
+    greedy: Callable[[], Policy | LoadedPolicy] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
+    env: Mapping[str, Any] | None = None,
+    selection: bool = False,
+    ray: RayWorkers | None = None,
+) -> dict[str, Any]:
+    """Evaluate a policy and write the files of the evaluation; ``probe.json`` if the task has a probe.
+
+    After any exception, Ctrl-C included, the finished episodes are kept in ``episodes.partial.parquet``, in the order
+    in which they ended. The message of a `UserError` names that file; for other exceptions a line on stderr does.
+
+    The report reads the files from a `directory` of the form ``runs/<task>/<name>/evaluation``. `greedy` makes the same
+    policy at temperature 0, for the task's probe (`lmrl.envs.task.Probe`). All other arguments are those of `evaluate`.
+
+    Returns:
+        The content of ``scores.json``.
+
+    Raises:
+        UserError: the folder holds something else than an evaluation; and as `evaluate`.
+    """
+    check_evaluation_folder(directory)
+    finished: list[Episode] = []
+
+    def note(episode: Episode) -> None:
+        finished.append(episode)
+        if on_episode is not None:
+            on_episode(episode)
+
+    try:
+        more: dict[str, Any] = {"provenance": provenance, "env": env, "selection": selection, "ray": ray}
+        evaluation = evaluate(policy, task, episodes, seed, slots, note, name=name, **more)
+        return write_evaluation(evaluation, directory, _probe(policy, greedy, task, env or {}))
+    except BaseException as error:
+        metadata = {"task": task, "policy": name or type(unwrapped(policy)).__name__, "seed": seed}
+        kept = _keep(finished, Path(directory) / _PARTIAL, metadata)
+        if not kept:
+            raise
+        if isinstance(error, UserError):
+            raise UserError(f"{error}; {kept}") from error
+        print(f"note: {kept}", file=sys.stderr)
+        raise
+
+
+def _keep(finished: Sequence[Episode], partial: Path, metadata: Mapping[str, Any]) -> str:
+    """Write the episodes that were finished before a failure.
+
+    An episode may itself be the cause of the failure. If the ``info`` of an episode cannot be written, the episode is
+    kept with its number of illegal actions and its success alone.
+
+    Returns:
+        A sentence that says how many were kept; empty if none.
+    """
+    writable = []
+    for episode in finished:
+        reduced = replace(episode, info={"illegal": episode.illegal, "success": episode.success})
+        if _is_writable(episode):
+            writable.append(episode)
+        elif _is_writable(reduced):
+            writable.append(reduced)
+    if not writable:
+        return ""
+    try:
+        write_episodes(partial, writable, metadata)
+    except OSError:  # the disk may be full; the user needs to know the first failure, not this one
+        return ""
+    if len(writable) < len(finished):
+        return f"{len(writable)} of the {len(finished)} episodes that were finished are in {partial}"
+    return f"the {len(writable)} episodes that were finished are in {partial}"
+
+
+def _is_writable(episode: Episode) -> bool:
+    try:
+        table_of([episode])
+    except Exception:  # JSON, Unicode and Arrow raise many kinds
+        return False
+    return True
+
+
+def _probe(
+    policy: Policy | LoadedPolicy,
+    greedy: Callable[[], Policy | LoadedPolicy] | None,
+    task: str,
+    arguments: Mapping[str, Any],
+) -> Any:
+    """Return the result of the task's probe; None if it has none, or if the policy cannot be probed."""
+    probe = registry.probe(task)
+    if greedy is None or probe is None:
+        return None
+    greedy_policy = greedy()
+    # A training that runs at the same time may have replaced the weights since the policy was loaded.
+    if _weights_of(greedy_policy) != _weights_of(policy):
+        return None
+    return probe.run(unwrapped(greedy_policy), task, arguments)
+
+
+def _weights_of(policy: Policy | LoadedPolicy) -> str | None:
+    return policy.weights if isinstance(policy, LoadedPolicy) else None
