@@ -210,7 +210,7 @@ def test_a_run_learns_and_its_folder_holds_what_it_learned(
     torch.testing.assert_close(logits(exported, ids), learned, atol=1e-5, rtol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_adapters_are_trained_saved_and_merged(
     reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dialogues: Path, scratch: Path
 ) -> None:

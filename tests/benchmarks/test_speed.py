@@ -132,7 +132,7 @@ def trained_() -> dict[str, Row]:
     return {row.name.removeprefix("tiny, float32, "): row for row in training.run(TINY)}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_is_measured_beside_a_plain_loop(trained: dict[str, Row]) -> None:
     for name in SIDES:
         speed, mfu = trained[f"training, {name}"], trained[f"training, {name}, MFU"]

@@ -130,7 +130,7 @@ def test_inputs_stay(command: str, place: Path, capsys: pytest.CaptureFixture[st
     check_refused(command, place, capsys)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_a_command_has_made_may_be_replaced(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each command twice into the same target, beside files that are not its own where it leaves those alone."""
     (place / "page").mkdir()

@@ -357,7 +357,7 @@ def repeated(path: Path, text: str, turns: int, rows: int) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_small_file_does_not_become_a_large_one(tmp_path: Path) -> None:
     good = tmp_path / "good.parquet"
     write_episodes(good, [PLAIN] * 600)

@@ -155,8 +155,14 @@ def test_other_files_than_the_published_ones_are_refused(damage: str, here: Path
     assert zoo_policy(NAME).settings == {"temperature": 0.5}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SHIPPED)
+#: The others play every night.
+REPLAYED = ("zoo:maze_fo/ilql", "zoo:wordle/ppo")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in REPLAYED else pytest.mark.nightly) for name in SHIPPED],
+)
 def test_it_plays_as_published(name: str) -> None:
     """Other seeds, fewer games, of each start equally many: the intervals have to overlap."""
     starts = max(1, len(registry.task(zoo_policy(name).task).starts))
@@ -169,7 +175,7 @@ def test_the_zoo_is_small() -> None:
     assert len(SHIPPED) == len(list(folder.glob("*/*/zoo.json"))) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_wheel_of_the_zoo_holds_all_its_policies(tmp_path: Path) -> None:
     if find_spec("hatchling") is None:
         pytest.skip("the wheel is built by hatchling: pip install hatchling")

@@ -150,7 +150,7 @@ class Stopped(Callback):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    "stops", [(1, 3, 7), pytest.param(range(1, 14), marks=pytest.mark.slow)], ids=["some batches", "all batches"]
+    "stops", [(1, 3, 7), pytest.param(range(1, 14), marks=pytest.mark.nightly)], ids=["some batches", "all batches"]
 )
 def test_a_run_that_is_stopped_in_an_accumulation_window_goes_on_bit_by_bit(
     stops: Sequence[int], how: signal.Signals, bc_run: str, data_path: Path, tmp_path: Path

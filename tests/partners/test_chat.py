@@ -212,7 +212,7 @@ def test_partners_that_cannot_be(partner: dict[str, Any], message: str) -> None:
     assert "sk-secret" not in str(error.value) and "pw" not in str(error.value)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_server(tmp_path: Path) -> None:
     """One test, for each process that runs a part of it would start a server of its own."""
     if MISSING:

@@ -241,9 +241,22 @@ IN_VIEW = """() => {
 FOLLOW = "words => { delete document.body.dataset.turns; location.hash = words; }"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("task", [row.name for row in registry.BENCHMARK])
+#: A map, a board and a dialogue; every night all tasks play in both widths.
+IN_EACH_CHANGE = (("maze_fo", 390), ("chess", 1280), ("twenty_questions", 390))
+
+
+def _mark_of(task: str, width: int) -> pytest.MarkDecorator:
+    return pytest.mark.slow if (task, width) in IN_EACH_CHANGE else pytest.mark.nightly
+
+
+@pytest.mark.parametrize(
+    ("task", "width"),
+    [
+        pytest.param(task.name, width, marks=_mark_of(task.name, width))
+        for task in registry.BENCHMARK
+        for width in (390, 1280)
+    ],
+)
 def test_every_task_in_the_page_to_its_end_and_from_its_link(task: str, width: int) -> None:
     moves, window = scripted_moves(task, 3), {"viewport": {"width": width, "height": 844}}
     game = Game(Order(task, seed=3))

@@ -210,7 +210,7 @@ return log;
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ten_thousand_episodes_open_and_are_filtered_and_sorted(tmp_path: Path) -> None:
     some = list(read_episodes(generate("maze_fo", 500, 0, tmp_path / "maze.parquet", progress=False)))
     write_episodes(tmp_path / "many.parquet", some * 20)

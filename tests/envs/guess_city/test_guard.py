@@ -71,7 +71,7 @@ def requests(question: str, number: int) -> Iterator[PartnerRequest]:
         yield PartnerRequest("guess_city", {"city": city.name}, (f"{question}\n",), (), seed)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("candor", [0.0, 1.0])
 def test_no_leak_for_any_fact_and_city_in_fifty_phrasings(candor: float) -> None:
     resident = ScriptedResident(candor=candor)

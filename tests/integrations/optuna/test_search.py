@@ -95,7 +95,7 @@ def tried(found: list[Trial]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_going_on_tries_what_an_uninterrupted_sweep_tries(sampler: str, place: Path, run: Run) -> None:
     whole = run("whole", trials=13, sampler=sampler)  # beyond the ten that TPE draws at random
     assert len({trial.settings["model.init_args.lr"] for trial in whole}) == 13
@@ -167,7 +167,7 @@ def test_a_folder_holds_one_sweep_and_one_command_at_a_time(place: Path, run: Ru
         run()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_trial_is_run_again_with_its_settings(place: Path, run: Run) -> None:
     (place / "wait").touch()
     code = "import sys; from pathlib import Path; from lmrl.integrations.optuna.space import *; "
@@ -190,7 +190,7 @@ def test_a_killed_trial_is_run_again_with_its_settings(place: Path, run: Run) ->
     assert tried(found) == tried(run("whole", trials=2))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_sweep_ends_with_a_config_that_fit_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,27 +1,45 @@
-"""Tables of results in README and docs follow from committed records: ``python -m tests.test_numbers`` makes them."""
+"""Write the parts of README and docs that follow from records, commands and functions.
 
+Pages mark these parts by comments such as ``<!-- results of maze_fo -->``. ``python tools/build_docs.py`` writes all of
+them, and ``--check`` only names the pages that would change.
+"""
+
+import argparse
+import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
+import numpy as np
 
+from lmrl.cli import main as lmrl
+from lmrl.contrib.study.page import draw_samples
+from lmrl.contrib.symbolic import GridMaze, q_learning
+from lmrl.data.storage import read_episodes, write_episodes
 from lmrl.envs import registry
+from lmrl.evaluation.played import transcript
 from lmrl.evaluation.records import read_records
 from lmrl.evaluation.scores import Score, score, task_scores
+from lmrl.integrations.hf_datasets import conversations_dataset
+from lmrl.policies.chat.policy import best_examples, conversation, introduction
 from lmrl.report.order import offline_rl, order, side_by_side
 from lmrl.report.tables import Table, footnotes, named, overview, play, scored
 from lmrl.report.wording import BEFORE, UNKNOWN, count, duration, label, number, ordered, percent, with_interval
 from lmrl.reproduce import OFFLINE, ONLINE
-from tests.helpers.pages import PAGES, ROOT, rewrite
+from lmrl.types import Request
 
-pytestmark = pytest.mark.slow  # they compute every interval anew
-
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RECORDS = ROOT / "results" / "cpu"
 BENCHMARKS = ROOT / "benchmarks" / "results"
+GAMES = ROOT / "docs" / "games"
 ZOO = ROOT / "zoo" / "lmrl_zoo" / "policies"
 EXPECTED = re.compile(r"(<!-- expected of (\w+): ([\w ]+) -->\n).*?(<!-- end of expected -->)", re.DOTALL)
 OURS = re.compile(r"(<!-- ours of (\w+) -->\n)(.*?)(<!-- end of ours -->)", re.DOTALL)
@@ -31,6 +49,7 @@ ILLEGAL = re.compile(r"(<!-- illegal moves of (\w+) -->\n).*?(<!-- end of illega
 QUICKSTART = re.compile(r"(<!-- quickstart of (\w+) -->\n).*?(<!-- end of quickstart -->)", re.DOTALL)
 FIRST = re.compile(r"(<!-- first game -->\n).*?(<!-- end of first game -->)", re.DOTALL)
 ORDER = re.compile(r"(<!-- order of (\w+) -->\n).*?(<!-- end of order -->)", re.DOTALL)
+SHOWN = re.compile(r"(<!-- shown: (.+?) -->\n).*?(<!-- end of what is shown -->)", re.DOTALL)
 BESIDE = {"archer": "filtered_bc", "gigpo": "grpo", "turn_ppo": "ppo"}
 """Methods that a page holds beside another one, task by task."""
 BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
@@ -38,6 +57,7 @@ BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)",
 
 @cache
 def scores_of(task: str) -> dict[str, Score]:
+    """Scores of all policies of a task by name."""
     return task_scores(RECORDS, task)
 
 
@@ -48,6 +68,7 @@ def with_notes(table: str, tasks: Iterable[str]) -> str:
 
 
 def grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     lines = [heads, [":--", *["--:"] * (len(heads) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -135,6 +156,7 @@ def of_order(task: str) -> str:
 
 
 def of_table(table: Table) -> str:
+    """A table of the report in Markdown."""
     return grid(table.heads, table.rows)
 
 
@@ -263,6 +285,7 @@ def of_slots() -> str:
 
 
 def share_of(rows: Mapping[str, Any], name: str) -> str:
+    """A share of the peak, followed by what was asked for."""
     row = rows[f"{name}, share of the peak"]
     return f"{row['shown']} ({row['asked']})" if row["asked"] else str(row["shown"])
 
@@ -291,6 +314,71 @@ def expected(task: str, names: Sequence[str]) -> str:
     return with_notes("\n".join(lines), [task])
 
 
+def asked() -> str:
+    """What a chat model reads at the first turn of the fully observed maze."""
+    prompt = registry.chat_prompt("maze_fo")
+    examples = best_examples(list(read_episodes(GAMES / "maze_fo.jsonl")), prompt)
+    text, _ = registry.make("maze_fo").reset(seed=0)
+    request = Request(slot=0, seed=0, observations=(text,))
+    messages = conversation(prompt, introduction(prompt, prompt.appendix({}), examples, "json"), request, "json")
+    return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
+
+
+def played() -> str:
+    """A game of Wordle as `transcript` prints it."""
+    return transcript(min(read_episodes(GAMES / "wordle.jsonl"), key=len))
+
+
+def rated() -> str:
+    """Six turns as the people who rate read them."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "games.jsonl"
+        write_episodes(path, list(read_episodes(GAMES / "twenty_questions.jsonl"))[-3:], {})
+        sample, *_ = draw_samples({"games": path}, 3, turns=6)
+    return "\n".join(f"{line.speaker}: {line.text}" for line in sample.lines)
+
+
+def values() -> str:
+    """The highest Q of each cell, as a table has learned it, and the goal."""
+    env = GridMaze()
+    q = q_learning(env)
+    best = {cell: f"{np.max(row):.1f}" for cell, row in zip(env.grid.cells, q, strict=True)}
+    best[env.grid.layout.goal] = "G"
+    rows, cols = len(env.grid.layout.rows), len(env.grid.layout.rows[0])
+    lines = ("".join(f"{best.get((row, col), '#'):>5}" for col in range(cols)) for row in range(rows))
+    return "\n".join(lines)
+
+
+def called() -> str:
+    """Beginning and end of a game of the maze as TRL's tool has it: the rules, calls and answers."""
+    shortest = min(read_episodes(GAMES / "maze_fo.jsonl"), key=len)
+    *messages, last = conversations_dataset([shortest])[0]["messages"]
+    assert (last["role"], last["content"]) == ("assistant", "")
+    told = [f"[{message['role']}]\n{_content(message)}" for message in messages]
+    return "\n\n".join([*told[:6], "...", *told[-2:]])
+
+
+def _content(message: dict[str, Any]) -> str:
+    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or ()]
+    return "\n".join([*([message["content"]] if message["content"] else []), *calls])
+
+
+FUNCTIONS: dict[str, Callable[[], str]] = {
+    function.__name__: function for function in (asked, called, played, rated, values)
+}
+
+
+def said(what: str) -> str:
+    """What a command of ours prints, or a function above returns."""
+    if what in FUNCTIONS:
+        return FUNCTIONS[what]()
+    program, *words = shlex.split(what)
+    assert program == "lmrl"
+    with redirect_stdout(io.StringIO()) as out:
+        assert lmrl(words) == 0
+    return out.getvalue()
+
+
 WHOLE = {
     "all": of_all_with_starts,
     "algorithms": of_algorithms,
@@ -316,27 +404,31 @@ def renewed(text: str) -> str:
     text = ILLEGAL.sub(lambda block: f"{block[1]}\n{of_illegal_moves(block[2])}\n\n{block[3]}", text)
     text = QUICKSTART.sub(lambda block: f"{block[1]}\n{of_quickstart(block[2])}\n\n{block[3]}", text)
     text = ORDER.sub(lambda block: f"{block[1]}\n{of_order(block[2])}\n\n{block[3]}", text)
+    text = SHOWN.sub(lambda block: f"{block[1]}\n```text\n{said(block[2]).rstrip()}\n```\n\n{block[3]}", text)
     return BLOCK.sub(made, text)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- end of " in page.read_text(encoding="utf-8")])
-def test_tables_are_those_of_the_records(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert renewed(text) == text, "python -m tests.test_numbers"
+def main(words: Sequence[str] | None = None) -> int:
+    """Write the pages that change, or with ``--check`` only name them; 1 if there are any to write.
 
-
-def test_a_paper_has_the_scores_of_the_algorithms_that_it_names() -> None:
-    table = "| algorithm | ours |\n|---|---|\n| BC, Dr. GRPO | 0 |\n| PPO |  |"
-    lines = with_ours(table, "maze_fo").splitlines()
-    scores = {name: chosen(one) for name, one in scores_of("maze_fo").items()}
-    assert lines[2:] == [f"| BC, Dr. GRPO | {scores['bc']}, {UNKNOWN} |", f"| PPO | {scores['ppo']} |"]
-
-
-def test_there_are_such_tables() -> None:
-    shown = {task for page in PAGES for _, task, _ in BLOCK.findall(page.read_text(encoding="utf-8"))}
-    made = {path.stem for path in RECORDS.glob("*.jsonl")}
-    assert made and {"all", *made} <= shown
+    Args:
+        words: arguments of the command line; those of the process by default.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 if a page would change")
+    check = parser.parse_args(words).check
+    stale = False
+    for path in PAGES:
+        before = path.read_text(encoding="utf-8")
+        after = renewed(before)
+        if after == before:
+            continue
+        stale = True
+        print(f"{path.relative_to(ROOT)} {'is stale: run python tools/build_docs.py' if check else 'written'}")
+        if not check:
+            path.write_text(after, encoding="utf-8")
+    return int(check and stale)
 
 
 if __name__ == "__main__":
-    rewrite(renewed)
+    sys.exit(main())
