@@ -4,9 +4,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from lmrl.commands import serve
 from lmrl.envs import TextEnv
 from lmrl.integrations.openenv import Limits, make_app
+from lmrl.integrations.openenv import command as serve
 
 
 def serving(

@@ -23,6 +23,7 @@ from lmrl.models import zoo
 from lmrl.models.zoo import is_zoo, zoo_policies, zoo_policy
 from lmrl.modules import load_module, load_policy
 from lmrl.players import default_folder, named_policy
+from tests.helpers.cases import cases
 
 SHIPPED = zoo_policies()
 NAME = "zoo:maze_fo/bc"
@@ -33,7 +34,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory, bc_run: str) -> Path:
     """A zoo of one policy, made by the command."""
     folder = tmp_path_factory.mktemp("zoo")
     Path(bc_run, "tuned.json").write_text('{"settings": {"temperature": 0.5}}', encoding="utf-8")
-    assert main(["zoo", "add", bc_run, "--to", str(folder), "--episodes", "25"]) == 0
+    assert main(["zoo", "add", bc_run, "--to", str(folder), "--episodes", "5"]) == 0
     return folder
 
 
@@ -74,9 +75,9 @@ def test_the_weights_are_those_of_the_run_in_half_precision(here: Path, bc_run: 
 
 def test_scores_are_of_what_the_files_hold(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     published = zoo_policy(NAME).scores
-    again = lmrl.evaluate(NAME, episodes=25, seed=0).scores()
-    assert again["return_mean"] == published["return_mean"] and published["episodes"] == 25
-    assert main(["zoo", "evaluate", NAME, "--episodes", "25"]) == 0
+    again = lmrl.evaluate(NAME, episodes=5, seed=0).scores()
+    assert again["return_mean"] == published["return_mean"] and published["episodes"] == 5
+    assert main(["zoo", "evaluate", NAME, "--episodes", "5"]) == 0
     assert "the intervals overlap" in capsys.readouterr().out
     assert main(["zoo", "list"]) == 0 and main(["zoo", "info", NAME]) == 0
     assert "zoo:maze_fo/bc" in capsys.readouterr().out
@@ -103,7 +104,7 @@ def test_the_list_fits_80_columns(
 def test_a_policy_that_plays_otherwise_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = {**zoo_policy(NAME).scores, "return_ci": [5.0, 6.0]}
     monkeypatch.setattr("lmrl.commands.zoo.zoo_policy", lambda name: zoo.ZooPolicy("maze_fo/bc", here, {}, far))
-    assert main(["zoo", "evaluate", NAME, "--episodes", "25"]) == 1
+    assert main(["zoo", "evaluate", NAME, "--episodes", "5"]) == 1
 
 
 def test_commands_that_take_a_path_take_a_name_or_refuse_it_and_leave_nothing(
@@ -191,7 +192,7 @@ def test_the_wheel_of_the_zoo_holds_all_its_policies(tmp_path: Path) -> None:
     assert {f"lmrl_zoo/policies/{name.removeprefix('zoo:')}/zoo.json" for name in SHIPPED} <= held
 
 
-@pytest.mark.parametrize(
+@cases(
     "scores",
     [
         {"normalized_ci": None},

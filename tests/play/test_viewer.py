@@ -19,8 +19,8 @@ from lmrl.evaluation.token_values import TokenValue
 from lmrl.play.viewer import view_data, write_view
 from lmrl.report import pages
 from lmrl.types import Episode
+from tests.contrib.study.test_page import EVIL, Page
 from tests.helpers.browser import in_browser, opened
-from tests.study.test_page import EVIL, Page
 
 
 def maze(*actions: str, start: tuple[int, int] = (7, 6), **more: Any) -> Episode:

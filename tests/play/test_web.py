@@ -29,9 +29,9 @@ from lmrl.play.app import make_app
 from lmrl.play.game import Game, Offer, Order
 from lmrl.play.seat import Seat
 from lmrl.types import Policy, Reply, Request
+from tests.contrib.study.test_page import EVIL
 from tests.helpers.browser import accessibility_faults, contrast, opened
 from tests.helpers.endpoints import Unruly, completion
-from tests.study.test_page import EVIL
 
 # -- games ------------------------------------------------------------------------------------------------------------
 

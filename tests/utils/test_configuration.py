@@ -12,12 +12,13 @@ import yaml
 from lmrl.cli import main
 from lmrl.errors import UserError
 from lmrl.utils.configuration import check_config, configuration, defaults_file, value_at
+from tests.helpers.cases import cases
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
 MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "message"),
     [
         (BOMB, r"its aliases \(\*name\) stand for more than 100,000 values"),

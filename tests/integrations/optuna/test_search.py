@@ -124,6 +124,7 @@ def test_trials_are_scored_by_games_of_their_own_and_the_best_is_an_overlay(plac
     assert (place / "sweep/sweep.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_is_told_and_the_others_go_on(place: Path, run: Run) -> None:
     (place / "break").write_text("64")
     found = run(trials=6, sampler="random")
@@ -133,6 +134,7 @@ def test_a_trial_that_fails_is_told_and_the_others_go_on(place: Path, run: Run) 
     assert len(run(trials=6, sampler="random")) == len(trained(place)) == 6  # not again
 
 
+@pytest.mark.slow
 def test_where_the_first_trials_all_fail_it_ends(place: Path, run: Run) -> None:
     (place / "break").write_text("32")
     with pytest.raises(UserError, match=r"the first 3 trials failed, the last one with: out of luck; put that right"):
@@ -140,6 +142,7 @@ def test_where_the_first_trials_all_fail_it_ends(place: Path, run: Run) -> None:
     assert len(trained(place)) == 3
 
 
+@pytest.mark.slow
 def test_trials_side_by_side_are_all_there(place: Path, run: Run) -> None:
     found = run("side", trials=6, jobs=3, sampler="random")
     assert [trial.number for trial in found] == list(range(6)) and all(trial.scores for trial in found)

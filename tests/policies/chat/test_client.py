@@ -17,6 +17,7 @@ import pytest
 from lmrl.errors import BudgetError, UserError
 from lmrl.policies.chat.client import ChatCache, ChatClient, ChatError, Messages
 from lmrl.policies.chat.limits import ChatLimits
+from tests.helpers.cases import cases
 from tests.helpers.endpoints import Unruly, completion, hang, late, reply, trickle
 
 pytest.importorskip("openai", reason="needs openai: pip install 'lmrl[chat]'")
@@ -448,7 +449,7 @@ def test_descriptions_hold_what_matters_and_no_secret() -> None:
     assert json.loads(json.dumps(asking.describe())) == told
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "message"),
     [
         ({"model": ""}, "model must be"),
