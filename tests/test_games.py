@@ -10,11 +10,12 @@ from lmrl.data.storage import read_episodes, read_metadata
 from lmrl.envs import registry
 from lmrl.play.viewer import write_view
 from tests.helpers.browser import in_browser
+from tests.helpers.cases import cases
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize("task", registry.tasks())
+@cases("task", registry.tasks())
 def test_games_replay(task: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = DOCS / "games" / f"{task}.jsonl"
     assert main(["data", "verify", str(path)]) == 0, "python docs/games/make.py"

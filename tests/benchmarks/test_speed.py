@@ -165,6 +165,7 @@ def test_a_row_is_there_before_the_next_side_is_measured(monkeypatch: pytest.Mon
     assert [next(rows).name.rpartition(", ")[2] for _ in range(3)][1:] == ["plain loop", "MFU"]
 
 
+@pytest.mark.nightly
 def test_mfu_is_required_work_by_time_and_peak(trained: dict[str, Row]) -> None:
     tokens, its = TINY.rows * TINY.length, data(0, 16, TINY)
     best = next(row.value for name, row in trained.items() if name.startswith("peak"))

@@ -12,6 +12,7 @@ import pytest
 from lmrl.cli import main
 from lmrl.data import generate
 from lmrl.evaluation.result_files import write_json
+from tests.helpers.cases import cases
 
 THESIS = "three years of work\n"
 CONFIG = "configs/maze_fo/bc.yaml"
@@ -113,7 +114,7 @@ def check_refused(command: str, place: Path, capsys: pytest.CaptureFixture[str])
     assert contents(place) == before
 
 
-@pytest.mark.parametrize(("command", "foreign"), FOREIGN)
+@cases(("command", "foreign"), FOREIGN)
 def test_foreign_files_stay(command: str, foreign: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if "sweep" in command:
         pytest.importorskip("optuna")
@@ -122,10 +123,14 @@ def test_foreign_files_stay(command: str, foreign: str, place: Path, capsys: pyt
     for name in foreign.split():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text('{"thesis": 3}' if name.endswith("json") else THESIS)
-    check_refused(command, place, capsys)
+    try:
+        check_refused(command, place, capsys)
+    finally:
+        for name in foreign.split():
+            (place / name).unlink()
 
 
-@pytest.mark.parametrize("command", INPUTS)
+@cases("command", INPUTS)
 def test_inputs_stay(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check_refused(command, place, capsys)
 

@@ -158,12 +158,14 @@ def test_a_folder_without_finished_cells_adds_nothing(runs: Path, tmp_path: Path
 )
 def test_a_broken_line_is_named(records: Path, damage: Callable[[dict[str, Any]], Any], words: str) -> None:
     path = records / "maze_fo.jsonl"
-    first, *others = path.read_text().splitlines()
+    good = path.read_text()
+    first, *others = good.splitlines()
     line = json.loads(first)
     damage(line)
     path.write_text("\n".join([json.dumps(line), *others]))
     with pytest.raises(UserError, match=words):
         read_records(records, "maze_fo")
+    path.write_text(good)
 
 
 def test_a_broken_parquet_file_is_named(records: Path) -> None:

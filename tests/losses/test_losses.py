@@ -1,4 +1,4 @@
-"""Each loss against a plain double loop or numbers worked by hand (T1, T4, T8, T17, T20)."""
+"""Each loss against a plain double loop or numbers worked by hand."""
 
 import math
 

@@ -212,7 +212,7 @@ def test_odd_scores_are_refused_in_one_line(
     capsys: pytest.CaptureFixture[str],
     scores: dict[str, object],
 ) -> None:
-    shutil.copytree(here, tmp_path / "zoo")
+    shutil.copytree(here, tmp_path / "zoo", dirs_exist_ok=True)
     monkeypatch.setattr("lmrl.models.zoo.zoo_folder", lambda: tmp_path / "zoo")
     zoo._read.cache_clear()
     file = tmp_path / "zoo/maze_fo/bc/zoo.json"

@@ -1,4 +1,4 @@
-"""From blind play to the best there is: BC, ILQL and PPO in a corridor where every value is known (T24).
+"""From blind play to the best there is: BC, ILQL and PPO in a corridor where every value is known.
 
 The whole way of each algorithm is walked with small transformers, through the parts that a run of the command line is
 made of. The data are all walks of three steps, so that who imitates them walks blindly.

@@ -142,10 +142,7 @@ def test_merging_keeps_the_logits_and_the_original(architecture: dict[str, Any])
 
 GPT2_LAYERS = {"head": "lm_head", "embedding": "wte", "layer": "c_attn"}
 LLAMA_LAYERS = {"head": "lm_head", "embedding": "embed_tokens", "layer": "q_proj"}
-PLACES = [
-    ("head",), ("embedding",), ("layer",), ("head", "embedding"), ("head", "layer"), ("embedding", "layer"),
-    ("head", "embedding", "layer"),
-]  # fmt: skip
+PLACES = [("head",), ("embedding",), ("layer",), ("head", "embedding", "layer")]
 
 
 @pytest.mark.parametrize("places", PLACES, ids="+".join)

@@ -31,6 +31,7 @@ from lmrl.play.seat import Seat
 from lmrl.types import Policy, Reply, Request
 from tests.contrib.study.test_page import EVIL
 from tests.helpers.browser import accessibility_faults, contrast, opened
+from tests.helpers.cases import cases
 from tests.helpers.endpoints import Unruly, completion
 
 # -- games ------------------------------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ def test_an_environment_that_fails_is_brought_back_to_where_it_was() -> None:
         seat.move(None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("order", "message"),
     [
         (Order("nothing"), "unknown task 'nothing'"),
@@ -367,7 +368,7 @@ def test_the_games_of_all_sessions_have_a_limit(monkeypatch: pytest.MonkeyPatch)
         assert left == [200, 400, 400, 200]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("headers", "answered"),
     [
         ({"host": "localhost:9000"}, True),  # as a forwarded port has it

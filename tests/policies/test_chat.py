@@ -285,7 +285,7 @@ def test_half_a_character_is_no_obstacle_to_writing_what_was_played(here: Path) 
         assert episode.actions == ("up \ufffd\n",) * 3
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "message"),
     [
         ("--policy chat:x --chat max_token=3", "unknown setting of chat players 'max_token'; known: api_key, base_url"),

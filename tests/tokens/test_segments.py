@@ -1,4 +1,4 @@
-"""Where action tokens, states and rewards are (T22), and which contexts are read."""
+"""Where action tokens, states and rewards are, and which contexts are read."""
 
 import pytest
 

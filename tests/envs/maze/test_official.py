@@ -66,8 +66,8 @@ def imported(folder: Path, task: str, records: list[Any]) -> list[Episode]:
     return episodes
 
 
-@cases(("task", "records"), [("maze_fo", FO), ("maze_po", PO)])
-@cases("form", ["lines", "list", "pretty list", "blank lines"])
+@pytest.mark.parametrize(("task", "records"), [("maze_fo", FO), ("maze_po", PO)])
+@pytest.mark.parametrize("form", ["lines", "list", "pretty list", "blank lines"])
 def test_all_containers_give_the_same_episodes(tmp_path: Path, task: str, records: list[Any], form: str) -> None:
     text = {
         "lines": lines(records),
