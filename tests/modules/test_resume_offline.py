@@ -187,6 +187,7 @@ def together(bc_run: str, data_path: Path, root: Path, steps: int) -> None:
     learn(BC, bc_run, {"path": str(data_path)}, root, steps, world=2)
 
 
+@pytest.mark.slow
 def test_so_do_two_processes(bc_run: str, data_path: Path, tmp_path: Path) -> None:
     on_ranks(together, bc_run, data_path, tmp_path / "whole", STEPS)
     for stop in (BATCHES + 1, 2 * BATCHES, STEPS):

@@ -18,7 +18,8 @@ from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.models.tokenizer import BUNDLED, load_tokenizer
-from lmrl.modules import BC, ILQL, MC, FilteredBC, LanguageModule, load_module, load_policy
+from lmrl.loading import load_policy
+from lmrl.modules import BC, ILQL, MC, FilteredBC, LanguageModule, load_module
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
 

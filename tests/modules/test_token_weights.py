@@ -224,7 +224,10 @@ def value(kind: type[MC | ILQL], path: str, root: Path, accumulate: int, devices
     return [head(hidden)[action].item() for head in module.q_heads]
 
 
-CUTS = pytest.mark.parametrize(("accumulate", "devices"), [(1, 1), pytest.param(4, 1, marks=pytest.mark.slow), (1, 2)])
+CUTS = pytest.mark.parametrize(
+    ("accumulate", "devices"),
+    [(1, 1), pytest.param(4, 1, marks=pytest.mark.slow), pytest.param(1, 2, marks=pytest.mark.slow)],
+)
 
 
 @CUTS

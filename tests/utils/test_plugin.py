@@ -123,6 +123,7 @@ def test_the_web_page_offers_it(site: Path, tmp_path: Path) -> None:
     assert 'PICTURES.set("corridor"' in page and ">corridor<" in page and told == ""
 
 
+@pytest.mark.slow
 def test_a_picture_without_its_script_is_told_and_costs_no_other_task_its_page(site: Path, tmp_path: Path) -> None:
     bare = tmp_path / "site"
     shutil.copytree(site, bare)
