@@ -41,18 +41,10 @@ RECORDS = ROOT / "results" / "cpu"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 GAMES = ROOT / "docs" / "games"
 ZOO = ROOT / "zoo" / "lmrl_zoo" / "policies"
-EXPECTED = re.compile(r"(<!-- expected of (\w+): ([\w ]+) -->\n).*?(<!-- end of expected -->)", re.DOTALL)
-OURS = re.compile(r"(<!-- ours of (\w+) -->\n)(.*?)(<!-- end of ours -->)", re.DOTALL)
-PEERS = re.compile(r"(<!-- peers of (\w+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
-ANCHORS = re.compile(r"(<!-- anchors -->\n).*?(<!-- end of anchors -->)", re.DOTALL)
-ILLEGAL = re.compile(r"(<!-- illegal moves of (\w+) -->\n).*?(<!-- end of illegal moves -->)", re.DOTALL)
-QUICKSTART = re.compile(r"(<!-- quickstart of (\w+) -->\n).*?(<!-- end of quickstart -->)", re.DOTALL)
-FIRST = re.compile(r"(<!-- first game -->\n).*?(<!-- end of first game -->)", re.DOTALL)
-ORDER = re.compile(r"(<!-- order of (\w+) -->\n).*?(<!-- end of order -->)", re.DOTALL)
-SHOWN = re.compile(r"(<!-- shown: (.+?) -->\n).*?(<!-- end of what is shown -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (?!end of )([^>]+?) -->\n)(.*?)(<!-- end of [\w ]+ -->)", re.DOTALL)
+"""A generated part of a page: its mark, what the mark says, the text, and the mark at the end."""
 BESIDE = {"archer": "filtered_bc", "gigpo": "grpo", "turn_ppo": "ppo"}
-"""Methods that a page holds beside another one, task by task."""
-BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+"""Algorithms that a page compares with another one, task by task."""
 
 
 @cache
@@ -88,19 +80,22 @@ def of_task(task: str) -> str:
         "time",
         "tokens learned",
     ]
-    rows, players = [], scores_of(task)
+    scores = scores_of(task)
     published = registry.task(task).scores.normalized
-    for name in ordered(players):
-        for one in (players[name], players[name].tuned):
-            if one is not None:
-                rows.append(
-                    [
-                        *(named(one), play(one), scored(one)),
-                        *(number(published.get(name)), number(one.own), percent(one.success_rate)),
-                        *(percent(one.illegal_rate), number(one.excess, 3), str(len(one.seeds) or UNKNOWN)),
-                        *((duration(one.cpu_seconds or one.seconds), count(one.tokens)) if one.tokens else ("", "")),
-                    ]
-                )
+    rows = []
+    for name in ordered(scores):
+        for result in (scores[name], scores[name].tuned):
+            if result is None:
+                continue
+            row = [named(result), play(result), scored(result), number(published.get(name)), number(result.own)]
+            row += [percent(result.success_rate), percent(result.illegal_rate), number(result.excess, 3)]
+            row.append(str(len(result.seeds) or UNKNOWN))
+            # Scripted policies learn nothing and take no time to train.
+            if result.tokens:
+                row += [duration(result.cpu_seconds or result.seconds), count(result.tokens)]
+            else:
+                row += ["", ""]
+            rows.append(row)
     return with_notes(grid(heads, rows), [task])
 
 
@@ -135,12 +130,16 @@ def starts(found: Mapping[str, Mapping[str, Score]]) -> str:
 
 def of_quickstart(task: str) -> str:
     """What ``make quickstart`` ends with: the offline algorithms of the first training seed, as trained."""
-    runs, published, rows = read_records(RECORDS, task), registry.task(task).scores, []
+    records = read_records(RECORDS, task)
+    published = registry.task(task).scores
+    rows = []
     for name in OFFLINE:
-        one = score(task, name, {0: runs[name][0]})
-        normalized = with_interval(one.normalized, one.over_episodes), number(published.normalized[name])
-        returns = with_interval(one.return_mean, one.return_over_episodes, 2), number(published.raw[name], 2)
-        rows.append([label(name), *normalized, *returns, percent(one.success_rate, 0)])
+        result = score(task, name, {0: records[name][0]})
+        row = [label(name)]
+        row += [with_interval(result.normalized, result.over_episodes), number(published.normalized[name])]
+        row += [with_interval(result.return_mean, result.return_over_episodes, 2), number(published.raw[name], 2)]
+        row.append(percent(result.success_rate, 0))
+        rows.append(row)
     return grid([task, "normalised [95 %]", "published", "return [95 %]", "published", "success"], rows)
 
 
@@ -191,20 +190,19 @@ def of_floor() -> str:
 
 def of_zoo() -> str:
     """A row per policy of the repository, with the settings that it was scored with."""
-    found = [(file.parent, json.loads(file.read_text(encoding="utf-8"))) for file in ZOO.glob("*/*/zoo.json")]
-    by_task = {task: {at.name: (at, told) for at, told in found if at.parent.name == task} for task in registry.tasks()}
     rows = []
-    for task, policies in by_task.items():
-        for at, told in (policies[name] for name in ordered(policies)):
-            scores, size = told["scores"], sum(file.stat().st_size for file in at.iterdir())
-            settings = ", ".join(f"{name} {value:g}" for name, value in told["settings"].items())
-            rows.append(
-                [
-                    *(f"`zoo:{task}/{at.name}`", with_interval(scores["normalized"], scores["normalized_ci"])),
-                    *(percent(scores["success_rate"]), str(scores["episodes"]), settings or "as trained"),
-                    f"{size / 1e6:.1f}",
-                ]
-            )
+    for task in registry.tasks():
+        names = [file.parent.name for file in ZOO.glob(f"{task}/*/zoo.json")]
+        for name in ordered(names):
+            folder = ZOO / task / name
+            entry = json.loads((folder / "zoo.json").read_text(encoding="utf-8"))
+            scores = entry["scores"]
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            settings = ", ".join(f"{key} {value:g}" for key, value in entry["settings"].items())
+            row = [f"`zoo:{task}/{name}`", with_interval(scores["normalized"], scores["normalized_ci"])]
+            row += [percent(scores["success_rate"]), str(scores["episodes"]), settings or "as trained"]
+            row.append(f"{size / 1e6:.1f}")
+            rows.append(row)
     return grid(["policy", "normalised [95 %]", "won", "episodes", "settings", "MB"], rows)
 
 
@@ -265,8 +263,8 @@ def of_costs() -> str:
                 cell = by_seed[0].cell
                 took[name] = (cell.get("cpu_seconds") or cell["seconds"])["total"]
         longest = max(took, key=lambda name: took[name])
-        told = f"{len(took)} of {len((*OFFLINE, *ONLINE))}", duration(sum(took.values()))
-        rows.append([task, *told, f"{label(longest)}, {duration(took[longest])}"])
+        trainings = f"{len(took)} of {len((*OFFLINE, *ONLINE))}"
+        rows.append([task, trainings, duration(sum(took.values())), f"{label(longest)}, {duration(took[longest])}"])
     return grid(["task", "trainings", "together", "the longest"], rows)
 
 
@@ -302,15 +300,15 @@ def of_first_game() -> str:
 
 def expected(task: str, names: Sequence[str]) -> str:
     """What the commands above it end with and how long they take, a line per algorithm."""
-    found, lines = scores_of(task), []
+    lines = []
     for name in names:
-        one = found[name]
-        told = f"- `{name}`: normalised {scored(one)} as trained"
-        if one.tuned is not None:
-            told += f", {number(one.tuned.normalized)} with temperature and beta chosen"
-        runs = "one run" if len(one.seeds) == 1 else f"{len(one.seeds)} training seeds"
-        measured = "of one core" if one.cpu_seconds else "by the clock"
-        lines.append(f"{told}; {duration(one.cpu_seconds or one.seconds)} {measured} with evaluation, {runs}")
+        result = scores_of(task)[name]
+        line = f"- `{name}`: normalised {scored(result)} as trained"
+        if result.tuned is not None:
+            line += f", {number(result.tuned.normalized)} with temperature and beta chosen"
+        runs = "one run" if len(result.seeds) == 1 else f"{len(result.seeds)} training seeds"
+        measured = "of one core" if result.cpu_seconds else "by the clock"
+        lines.append(f"{line}; {duration(result.cpu_seconds or result.seconds)} {measured} with evaluation, {runs}")
     return with_notes("\n".join(lines), [task])
 
 
@@ -354,8 +352,8 @@ def called() -> str:
     shortest = min(read_episodes(GAMES / "maze_fo.jsonl"), key=len)
     *messages, last = conversations_dataset([shortest])[0]["messages"]
     assert (last["role"], last["content"]) == ("assistant", "")
-    told = [f"[{message['role']}]\n{_content(message)}" for message in messages]
-    return "\n\n".join([*told[:6], "...", *told[-2:]])
+    parts = [f"[{message['role']}]\n{_content(message)}" for message in messages]
+    return "\n\n".join([*parts[:6], "...", *parts[-2:]])
 
 
 def _content(message: dict[str, Any]) -> str:
@@ -368,8 +366,8 @@ FUNCTIONS: dict[str, Callable[[], str]] = {
 }
 
 
-def said(what: str) -> str:
-    """What a command of ours prints, or a function above returns."""
+def shown(what: str) -> str:
+    """Return what a command of ours prints, or a function above returns."""
     if what in FUNCTIONS:
         return FUNCTIONS[what]()
     program, *words = shlex.split(what)
@@ -379,7 +377,7 @@ def said(what: str) -> str:
     return out.getvalue()
 
 
-WHOLE = {
+RESULTS = {
     "all": of_all_with_starts,
     "algorithms": of_algorithms,
     "costs": of_costs,
@@ -387,25 +385,50 @@ WHOLE = {
     "slots": of_slots,
     "zoo": of_zoo,
 }
+"""Tables over several tasks, by the word after ``results of``."""
 
 
-def renewed(text: str) -> str:
-    """A page with its tables as the records have them."""
+def generated(mark: str, before: str) -> str | None:
+    """The text that belongs below a mark, or None for a comment that is no mark.
 
-    def made(found: re.Match[str]) -> str:
-        table = WHOLE[found[2]]() if found[2] in WHOLE else of_task(found[2])
-        return f"{found[1]}\n{table}\n\n{found[3]}"
+    Args:
+        mark: the words of the comment, such as ``results of maze_fo``.
+        before: the text that the page has there.
+    """
+    kind, _, name = mark.partition(" of ")
+    if kind == "results":
+        return RESULTS[name]() if name in RESULTS else of_task(name)
+    if kind == "ours":
+        return with_ours(before, name)
+    if kind == "peers":
+        return of_peers(name)
+    if kind == "expected":
+        task, _, names = name.partition(": ")
+        return expected(task, names.split())
+    if kind == "illegal moves":
+        return of_illegal_moves(name)
+    if kind == "quickstart":
+        return of_quickstart(name)
+    if kind == "order":
+        return of_order(name)
+    if mark == "first game":
+        return of_first_game()
+    if mark == "anchors":
+        return of_anchors()
+    if mark.startswith("shown: "):
+        return f"```text\n{shown(mark.removeprefix('shown: ')).rstrip()}\n```"
+    return None
 
-    text = OURS.sub(lambda block: f"{block[1]}\n{with_ours(block[3], block[2])}\n\n{block[4]}", text)
-    text = PEERS.sub(lambda block: f"{block[1]}\n{of_peers(block[2])}\n\n{block[3]}", text)
-    text = EXPECTED.sub(lambda block: f"{block[1]}\n{expected(block[2], block[3].split())}\n\n{block[4]}", text)
-    text = FIRST.sub(lambda block: f"{block[1]}\n{of_first_game()}\n\n{block[2]}", text)
-    text = ANCHORS.sub(lambda block: f"{block[1]}\n{of_anchors()}\n\n{block[2]}", text)
-    text = ILLEGAL.sub(lambda block: f"{block[1]}\n{of_illegal_moves(block[2])}\n\n{block[3]}", text)
-    text = QUICKSTART.sub(lambda block: f"{block[1]}\n{of_quickstart(block[2])}\n\n{block[3]}", text)
-    text = ORDER.sub(lambda block: f"{block[1]}\n{of_order(block[2])}\n\n{block[3]}", text)
-    text = SHOWN.sub(lambda block: f"{block[1]}\n```text\n{said(block[2]).rstrip()}\n```\n\n{block[3]}", text)
-    return BLOCK.sub(made, text)
+
+def renewed(page: str) -> str:
+    """Return a page with its generated parts as they are today."""
+
+    def renew(block: re.Match[str]) -> str:
+        start, mark, before, end = block.groups()
+        text = generated(mark, before)
+        return block[0] if text is None else f"{start}\n{text}\n\n{end}"
+
+    return BLOCK.sub(renew, page)
 
 
 def main(words: Sequence[str] | None = None) -> int:
