@@ -33,8 +33,7 @@ from lmrl.envs.registry import make
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.curves import find_metrics, read_curves
 from lmrl.evaluation.token_values import token_values
-from lmrl import load_policy
-from lmrl.modules import load_module
+from lmrl.modules import load_module, load_policy
 from lmrl.report.pictures import plot_probes
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Start

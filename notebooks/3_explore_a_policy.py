@@ -29,8 +29,7 @@ from lmrl.envs.maze.probe import probe_maze
 from lmrl.envs.maze.probe_plot import PROBE_PLOT
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.token_values import token_values
-from lmrl import load_policy
-from lmrl.modules import load_module
+from lmrl.modules import load_module, load_policy
 from lmrl.report.pictures import plot_probes
 
 EPISODES = 2 if TINY else 45

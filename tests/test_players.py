@@ -13,8 +13,7 @@ from lmrl.cli import main
 from lmrl.data.storage import write_episodes
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
-from lmrl.loading import load_policy
-from lmrl.modules import BC, trained_task
+from lmrl.modules import BC, load_policy, trained_task
 from lmrl.players import default_folder
 from lmrl.tokens.encoding import Window
 from tests.helpers.cases import cases

@@ -18,8 +18,7 @@ from lmrl.decoding.engine import Engine
 from lmrl.envs.registry import make_policy
 from lmrl.errors import UserError
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.loading import load_policy
-from lmrl.modules import BC, MC
+from lmrl.modules import BC, MC, load_policy
 from lmrl.tokens.encoding import Window
 from lmrl.types import Episode
 from tests.helpers.corridor import STARTS, corridor_task

@@ -146,8 +146,7 @@ def make(good: Path) -> None:
 def loads(kind: str, folder: Path) -> None:
     """Read a file as commands do, and play a turn with what is in it."""
     from lmrl.models.export import load_values
-    from lmrl.loading import load_policy
-    from lmrl.modules import BC
+    from lmrl.modules import BC, load_policy
     from lmrl.types import Request
 
     path = {"checkpoint": "one.ckpt"}.get(kind, kind)

@@ -21,8 +21,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.result_files import read_json
 from lmrl.models import zoo
 from lmrl.models.zoo import is_zoo, zoo_policies, zoo_policy
-from lmrl.loading import load_policy
-from lmrl.modules import load_module
+from lmrl.modules import load_module, load_policy
 from lmrl.players import default_folder, named_policy
 from tests.helpers.cases import cases
 

@@ -20,7 +20,6 @@ from lmrl.evaluation import evaluate
 from lmrl.models import lora
 from lmrl.models.lm import build_lm
 from lmrl.models.lora import add_lora, has_lora, merged
-from lmrl.loading import load_policy
 from lmrl.modules import (
     BC,
     GRPO,
@@ -32,6 +31,7 @@ from lmrl.modules import (
     LanguageModule,
     OnlineFilteredBC,
     load_module,
+    load_policy,
 )
 from lmrl.policies import ValueGuidedLogitsProcessor
 from lmrl.tokens.encoding import Window

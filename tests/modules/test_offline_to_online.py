@@ -14,8 +14,7 @@ from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.losses import token_scores
-from lmrl.loading import load_policy
-from lmrl.modules import BC, ILQL, MC, GuidedPPO, LanguageModule, load_module
+from lmrl.modules import BC, ILQL, MC, GuidedPPO, LanguageModule, load_module, load_policy
 from tests.helpers.online import ENV, TINY, fit, rounds, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")

@@ -18,8 +18,7 @@ from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.models.tokenizer import BUNDLED, load_tokenizer
-from lmrl.loading import load_policy
-from lmrl.modules import BC, ILQL, MC, FilteredBC, LanguageModule, load_module
+from lmrl.modules import BC, ILQL, MC, FilteredBC, LanguageModule, load_module, load_policy
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
 

@@ -15,8 +15,7 @@ from lmrl.errors import UserError
 from lmrl.models.checkpoints import check_checkpoint
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.loading import load_policy
-from lmrl.modules import BC, load_module
+from lmrl.modules import BC, load_module, load_policy
 from lmrl.players import default_folder
 from tests.helpers.cases import cases
 

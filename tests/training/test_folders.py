@@ -14,8 +14,7 @@ from lmrl.envs.registry import task
 from lmrl.evaluation import evaluate
 from lmrl.models.checkpoints import weights_of
 from lmrl.models.export import MANIFEST, read_manifest
-from lmrl.loading import load_policy
-from lmrl.modules import BC, ILQL, PPO, LanguageModule, load_module
+from lmrl.modules import BC, ILQL, PPO, LanguageModule, load_module, load_policy
 from tests.helpers.online import ENV, rounds, trainer
 from tests.helpers.online import fit as fit_online
 

@@ -28,8 +28,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.evaluation.result_files import read_json
-from lmrl.loading import load_policy
-from lmrl.modules import load_module
+from lmrl.modules import load_module, load_policy
 
 GRID = Grid(LAYOUTS["double_t_maze"])
 QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
