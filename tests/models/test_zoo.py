@@ -51,17 +51,17 @@ def test_a_name_stands_wherever_a_policy_is_asked_for(
     assert zoo_policies() == zoo_policies("maze_fo") == [NAME] and zoo_policies("wordle") == []
     assert load_policy(NAME)._settings.temperature == 0.5  # type: ignore[attr-defined]
     assert named_policy(NAME, task("maze_fo"), temperature=2.0)._settings.temperature == 2.0  # type: ignore[attr-defined]
-    played = lmrl.evaluate(NAME, episodes=2)
+    played = lmrl.evaluate(NAME, episodes=1)
     assert played.task == "maze_fo" and played.provenance["decoding"] == {"temperature": 0.5}
     assert default_folder(NAME, task("maze_fo")) == Path("runs/maze_fo/zoo-bc/evaluation")
     out = str(tmp_path / "out")
-    assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--out", out]) == 0
-    assert f"maze_fo, policy {NAME}: 2 episodes, seed 0, temperature 0.5\n" in capsys.readouterr().out
-    assert main(["evaluate", "--policy", bc_run, "--episodes", "2", "--out", out]) == 0
-    assert f"maze_fo, policy {bc_run}: 2 episodes, seed 0, as trained\n" in capsys.readouterr().out
-    assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--out", out]) == 0
+    assert main(["evaluate", "--policy", NAME, "--episodes", "1", "--out", out]) == 0
+    assert f"maze_fo, policy {NAME}: 1 episode, seed 0, temperature 0.5\n" in capsys.readouterr().out
+    assert main(["evaluate", "--policy", bc_run, "--episodes", "1", "--out", out]) == 0
+    assert f"maze_fo, policy {bc_run}: 1 episode, seed 0, as trained\n" in capsys.readouterr().out
+    assert main(["evaluate", "--policy", NAME, "--episodes", "1", "--out", out]) == 0
     assert read_json(tmp_path / "out" / "scores.json")["provenance"]["decoding"] == {"temperature": 0.5}
-    assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--rerank", "--out", out]) == 0
+    assert main(["evaluate", "--policy", NAME, "--episodes", "1", "--rerank", "--out", out]) == 0
     assert read_json(tmp_path / "out" / "scores.json")["provenance"]["decoding"] == {"rerank": True}
     assert lmrl.modules.BC(pretrained=NAME).model.config.n_embd == 16
 
