@@ -23,6 +23,7 @@ def test_games_replay(task: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(list(read_episodes(path))) == 3 * len(players) and players[0] == "behaviour"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["wordle", "chess", "maze_fo"])  # tiles, a board, a map
 def test_everyone_can_read_their_pages(task: str, tmp_path: Path) -> None:
     write_view(DOCS / "games" / f"{task}.jsonl", tmp_path / "page.html")

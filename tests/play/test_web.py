@@ -831,6 +831,7 @@ def test_wordle_to_its_end_in_the_page() -> None:
         assert tab.input_value("#seed") == "2" and tab.locator(".tiles .tile.o").count() == 30
 
 
+@pytest.mark.slow
 def test_the_way_in_by_a_file_is_open_once(tmp_path: Path) -> None:
     with served(Order("wordle", seed=1)) as root, opened() as tab:
         tab.goto(_leading_to(f"{root}#k", tmp_path))
@@ -849,6 +850,7 @@ def test_the_way_in_by_a_file_is_open_once(tmp_path: Path) -> None:
         other.wait_for_selector("body[data-turns='0']")
 
 
+@pytest.mark.slow
 def test_the_words_of_a_watched_policy_and_of_advice_show_their_values() -> None:
     name = "zoo:maze_fo/ilql"
     first = Order("maze_fo", (name,), seed=5, advisor=name)
@@ -871,6 +873,7 @@ def test_the_words_of_a_watched_policy_and_of_advice_show_their_values() -> None
         assert tab.locator(".hint .token").count() == 3 and tab.locator("li .token").count() == 0
 
 
+@pytest.mark.slow
 def test_a_policy_is_watched_in_the_maze() -> None:
     with served(Order("maze_fo", ("optimal",), seed=3)) as root, opened() as tab:
         tab.goto(f"{root}#k")
@@ -889,6 +892,7 @@ def test_a_policy_is_watched_in_the_maze() -> None:
         tab.wait_for_selector(".facts .good")
 
 
+@pytest.mark.slow
 def test_two_policies_side_by_side_and_a_mistake_that_is_explained() -> None:
     with served(Order("maze_po", ("random", "optimal"), seed=3, env=["max_steps=5"])) as root, opened() as tab:
         tab.goto(f"{root}#k")
@@ -905,6 +909,7 @@ def test_two_policies_side_by_side_and_a_mistake_that_is_explained() -> None:
         assert texts(tab, ".player") == ["random", "optimal"]
 
 
+@pytest.mark.slow
 def test_moves_on_the_board_and_with_the_arrow_keys() -> None:
     with served(Order("chess", env=["opponent=random"])) as root, opened() as tab:
         tab.goto(f"{root}#k")
@@ -929,6 +934,7 @@ class Hostile:
         return [Reply(EVIL[request.turn % 3] + "\n") for request in requests]
 
 
+@pytest.mark.slow
 def test_hostile_texts_of_people_and_models_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmrl.play.game.named_policy", lambda *_: Hostile())
     monkeypatch.setattr("lmrl.play.game.named_adviser", lambda *_: Hostile())
