@@ -388,12 +388,13 @@ RESULTS = {
 """Tables over several tasks, by the word after ``results of``."""
 
 
+@cache
 def generated(mark: str, before: str) -> str | None:
     """The text that belongs below a mark, or None for a comment that is no mark.
 
     Args:
         mark: the words of the comment, such as ``results of maze_fo``.
-        before: the text that the page has there.
+        before: the text that the page has there, of which ``ours of`` keeps all columns but the last.
     """
     kind, _, name = mark.partition(" of ")
     if kind == "results":
@@ -425,7 +426,8 @@ def renewed(page: str) -> str:
 
     def renew(block: re.Match[str]) -> str:
         start, mark, before, end = block.groups()
-        text = generated(mark, before)
+        # Only a table of a paper keeps a part of what it was. All other parts are made once for all pages.
+        text = generated(mark, before if mark.startswith("ours of ") else "")
         return block[0] if text is None else f"{start}\n{text}\n\n{end}"
 
     return BLOCK.sub(renew, page)

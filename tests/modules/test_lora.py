@@ -246,6 +246,7 @@ def test_a_run_with_adapters_goes_on_bit_by_bit(
     assert memory(whole["state_dict"].values()) < 1.05 * memory(kind(**settings).parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tuned", "valued"])
 def test_a_checkpoint_with_adapters_plays(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     run = request.getfixturevalue(name)
