@@ -42,11 +42,11 @@ models/smollm2-135m: | $(VENV)/.main
 	@$(BIN)/python -c 'import accelerate, gguf' 2>/dev/null || $(INSTALL) -e '.[gguf]'
 	@$(BIN)/python tools/smollm2.py --out $@
 
-test: $(VENV)/.dev  ## the tests, less those that train for long
-	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+test: $(VENV)/.dev  ## the fast tests
+	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly" $(ARGS)
 
-test-all: $(VENV)/.dev  ## all tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+test-all: $(VENV)/.dev  ## the tests that CI runs for every change: fast and slow ones
+	$(BIN)/python -m pytest -n 2 -m "not nightly" $(ARGS)
 
 # chess and jericho have no wheels. What builds them and lmrl is in the list, too, so that pip downloads nothing else.
 pinned: | $(BIN)/python  ## what CI does: exactly the files whose hashes are listed (Python 3.11, x86-64 Linux), into .venv
@@ -65,7 +65,7 @@ lowest: | $(BIN)/python  ## the fast tests with the lowest versions that pyproje
 	$(PYTHON) -m venv $(VENV)/lowest
 	$(VENV)/lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/lowest.txt
 	$(VENV)/lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
-	$(VENV)/lowest/bin/python -m pytest -n 2 -m "not slow" --ignore tests/benchmarks $(ARGS)
+	$(VENV)/lowest/bin/python -m pytest -n 2 -m "not slow and not nightly" --ignore tests/benchmarks $(ARGS)
 
 verifiers: | $(BIN)/python  ## the tests with verifiers, in an environment of its own: it does not go with the others
 	$(PYTHON) -m venv $(VENV)/verifiers
@@ -94,9 +94,9 @@ vllm: $(VENV)/.dev $(VENV)/.vllm  ## the tests with a real vLLM server on the CP
 	LMRL_VLLM=$(VENV)/vllm/bin/python $(BIN)/python -m pytest -s tests/policies/test_vllm_server.py \
 		tests/callbacks/test_vllm_sampler_server.py $(ARGS)
 
-nightly: verifiers agilerl vllm  ## what takes too long for every change: other packages, served tasks, killed commands, hostile requests, replies and files
+nightly: verifiers agilerl vllm models/smollm2-135m  ## what takes too long for every change: long tests, other packages, served tasks, killed commands, hostile requests, replies and files
+	$(BIN)/python -m pytest -n 2 -m nightly
 	LMRL_SERVED_SEEDS=100 $(BIN)/python -m pytest tests/integrations/openenv/test_server.py -k transcripts
-	LMRL_ALL_SIGNALS=1 $(BIN)/python -m pytest tests/commands/test_fit.py -k end_together
 	LMRL_KILLS=20 $(BIN)/python -m pytest tests/utils/test_files.py -k killed
 	LMRL_EDITED_FILES=200 $(BIN)/python -m pytest tests/fuzz/test_edited_files.py
 	$(BIN)/python -m benchmarks hostile

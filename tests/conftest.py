@@ -10,6 +10,7 @@ import torch
 from lmrl.callbacks import KeepLast
 from lmrl.data import generate
 from lmrl.datamodules import MazeDataModule
+from lmrl.evaluation.intervals import improvement_interval, stratified_interval
 from lmrl.modules import BC
 from tests.helpers.mazes import player, run_of, seer
 from tests.helpers.online import TINY, trainer
@@ -32,6 +33,13 @@ def bc_run(tmp_path_factory: pytest.TempPathFactory, data_path: Path) -> str:
     torch.manual_seed(0)
     trainer(root, 5, [KeepLast()]).fit(BC(architecture=TINY), MazeDataModule("maze_fo", path=str(data_path)))
     return str(root)
+
+
+@pytest.fixture
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make intervals cheap, for tests that read where they stand and not how wide they are."""
+    monkeypatch.setattr(stratified_interval, "__defaults__", (0, 0.95, 200))
+    monkeypatch.setattr(improvement_interval, "__defaults__", (0, 0.95, 200))
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from lmrl import __version__
 from lmrl.cli import main, verbs
 from lmrl.commands.verb import Verb
 from lmrl.data.storage import read_episodes, write_episodes
+from tests.helpers.cases import cases
 
 
 def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -76,7 +77,7 @@ def test_an_unknown_verb_names_the_known_ones(capsys: pytest.CaptureFixture[str]
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "message"),
     [
         ("check-env maze", "unknown task 'maze'; known: car_dealer, chess, endgames, guess_city"),
@@ -328,7 +329,7 @@ def test_fit_prints_its_configuration(toy: Path, capsys: pytest.CaptureFixture[s
     assert not (toy / "run").exists()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "message"),
     [
         (

@@ -16,6 +16,7 @@ from lmrl.cli import main
 from lmrl.data import generate
 from lmrl.envs.registry import tasks
 from lmrl.utils.configuration import configs_folder, configuration
+from tests.helpers.cases import cases
 from tests.helpers.ranks import STRATEGIES, on_ranks
 
 CONFIGS = configs_folder()
@@ -36,7 +37,7 @@ TRAINED = (
     *(f"wordle/{name}" for name in ("online_filtered_bc", "ppo")),
     "twenty_questions/partner",
 )
-#: What the fast tests read: these, and one with the paper's settings. The others are made alike.
+#: What every change parses: these, and one with the paper's settings. The others have the same form.
 READ = (*TRAINED, "paper/maze_po/ppo")
 
 #: Games that an untrained model would not end soon.
@@ -74,32 +75,37 @@ def contains(whole: Any, part: Any) -> bool:
     return bool(whole == part)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=name_of(path), marks=[] if name_of(path) in READ else [pytest.mark.slow])
-        for path in [*RUNS, *PAPER]
-    ],
-)
-def test_a_file_is_read_and_comes_to_the_same_everywhere(path: Path) -> None:
-    """The parser of ``lmrl fit`` makes of it what `configuration` does, from which ``lmrl reproduce`` plans."""
-    words = words_of(*files_of(path))
-    planned = OmegaConf.to_container(configuration(words), resolve=True)
-    parsed = shown(*words)
-    assert contains(parsed, planned)
+@cases("path", [*RUNS, *PAPER])
+def test_a_file_trains_into_its_own_folder_and_plays_its_own_task(path: Path) -> None:
+    planned = OmegaConf.to_container(configuration(words_of(*files_of(path))), resolve=True)
+    assert isinstance(planned, dict)
     run = files_of(path)[0]
-    assert parsed["trainer"]["default_root_dir"] == f"runs/{name_of(run)}"
-    played = [c["init_args"]["task"] for c in parsed["trainer"]["callbacks"] if "task" in c["init_args"]]
+    assert planned["trainer"]["default_root_dir"] == f"runs/{name_of(run)}"
+    arguments = [callback.get("init_args", {}) for callback in planned["trainer"]["callbacks"]]
+    played = [given["task"] for given in arguments if "task" in given]
     assert played == ([] if run.stem == "partner" else [run.parent.name])
 
 
-def test_a_run_file_holds_what_is_peculiar_to_it() -> None:
-    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in CONFIGS.rglob("*/*.yaml")}
-    assert [name for name in map(name_of, RUNS) if lines[name] > 20] == []
-    assert sum(lines.values()) < 12 * len(lines)
+def check_parser(path: Path) -> None:
+    words = words_of(*files_of(path))
+    assert contains(shown(*words), OmegaConf.to_container(configuration(words), resolve=True))
 
 
-@pytest.mark.parametrize("path", OVERLAYS, ids=name_of)
+@pytest.mark.slow
+@cases("path", [path for path in [*RUNS, *PAPER] if name_of(path) in READ])
+def test_fit_parses_a_file_as_reproduce_plans_with_it(path: Path) -> None:
+    check_parser(path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("task", tasks())
+def test_fit_parses_all_files_of_a_task_as_reproduce_plans_with_them(task: str) -> None:
+    for path in [*RUNS, *PAPER]:
+        if path.parent.name == task:
+            check_parser(path)
+
+
+@cases("path", OVERLAYS)
 def test_an_overlay_fits_over_a_run(path: Path) -> None:
     changed = yaml.safe_load(path.read_text(encoding="utf-8"))
     words = words_of(CONFIGS / "maze_fo" / "ilql.yaml", path)
@@ -150,6 +156,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("configs")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_one_of_each_kind_trains_a_step(name: str, folder: Path) -> None:
     run = fit(CONFIGS / f"{name}.yaml", folder)
@@ -159,6 +166,7 @@ def test_one_of_each_kind_trains_a_step(name: str, folder: Path) -> None:
     assert [name for name in kept if not (run / name).is_file()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TRAINED if name.endswith("ppo")])
 def test_the_first_ratio_of_a_run_is_one(name: str, folder: Path) -> None:
     """What is trained is what was sampled."""
@@ -167,6 +175,7 @@ def test_the_first_ratio_of_a_run_is_one(name: str, folder: Path) -> None:
     assert ratios == pytest.approx([1.0], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_plays(folder: Path) -> None:
     run, out = fit(CONFIGS / "maze_fo" / "ilql.yaml", folder), folder / "evaluation"
     words = ["--episodes", "1", "--out", str(out), "--temperature", "0.5", "--beta", "2"]
@@ -180,6 +189,7 @@ def train(words: list[str]) -> int:
     return main(["fit", *words])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_two_processes_train_a_step(name: str, folder: Path, tmp_path: Path) -> None:
     """As the overlay has it, but on the CPU; what they leave is what any run leaves."""

@@ -11,22 +11,37 @@ import pytest
 
 from lmrl.cli import main, verbs
 from lmrl.commands.arguments import command_reference
+from tools import build_docs
 
 ROOT = Path(__file__).parent.parent
 MISSING = [name for name in ("mkdocs", "material", "mkdocstrings", "latex2mathml") if find_spec(name) is None]
 
 
-@pytest.mark.parametrize("name", [name for name, verb in verbs().items() if not verb.raw])
-def test_the_reference_has_the_arguments_that_the_parser_has(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    section = command_reference(verbs()).split(f"## lmrl {name}\n")[1].split("\n## ")[0]
-    assert main([*name.split(), "--help"]) == 0
-    options = set(re.findall(r"^ +(--\w+)", capsys.readouterr().out, re.MULTILINE)) - {"--help", "--print_shtab"}
-    assert options == set(re.findall(r"^\| `(--\w+)`", section, re.MULTILINE))
-    rows = [line for line in section.splitlines() if line.startswith("| `")]
-    assert rows and not [line for line in rows if line.endswith("|  |")], "every argument is explained"
+def test_the_reference_has_the_arguments_that_the_parser_has(capsys: pytest.CaptureFixture[str]) -> None:
+    reference = command_reference(verbs())
+    for name, verb in verbs().items():
+        if verb.raw:
+            continue
+        section = reference.split(f"## lmrl {name}\n")[1].split("\n## ")[0]
+        assert main([*name.split(), "--help"]) == 0
+        options = set(re.findall(r"^ +(--\w+)", capsys.readouterr().out, re.MULTILINE)) - {"--help", "--print_shtab"}
+        assert options == set(re.findall(r"^\| `(--\w+)`", section, re.MULTILINE)), name
+        rows = [line for line in section.splitlines() if line.startswith("| `")]
+        assert rows and not [line for line in rows if line.endswith("|  |")], f"{name}: an argument is not explained"
 
 
 @pytest.mark.slow
+def test_generated_parts_of_the_docs_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert build_docs.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_every_task_with_records_has_a_table_in_the_docs() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in build_docs.PAGES)
+    recorded = [path.stem for path in build_docs.RECORDS.glob("*.jsonl")]
+    assert recorded and not [task for task in recorded if f"<!-- results of {task} -->" not in pages]
+
+
+@pytest.mark.nightly
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     if MISSING:
         pytest.skip(f"the site needs {', '.join(MISSING)}: pip install 'lmrl[docs]'")

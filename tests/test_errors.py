@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from lmrl.cli import main
 from lmrl.commands.libraries import explain_library
 from lmrl.errors import UserError, check_range, system_error, terminated_by_exception, user_error_in
+from tests.helpers.cases import cases
 
 
 class Broken(Dataset[int]):
@@ -105,7 +106,7 @@ def test_a_user_error_that_was_dealt_with_is_not_shown() -> None:
         assert user_error_in(error) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("interval", "value", "message"),
     [
         ("[0.5, 1)", 1, "x must be in [0.5, 1), got 1"),
@@ -124,12 +125,12 @@ def test_a_number_outside_of_its_range_is_refused(interval: str, value: float, m
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(("interval", "value"), [("[0, 1]", 0), ("[0, 1]", 1.0), ("(0, 1)", 0.5), ("[2, inf)", 2)])
+@cases(("interval", "value"), [("[0, 1]", 0), ("[0, 1]", 1.0), ("(0, 1)", 0.5), ("[2, inf)", 2)])
 def test_the_ends_belong_to_a_range_or_not(interval: str, value: float) -> None:
     check_range(interval, x=value)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "said"),
     [
         (

@@ -10,11 +10,12 @@ from lmrl.data.storage import read_episodes, read_metadata
 from lmrl.envs import registry
 from lmrl.play.viewer import write_view
 from tests.helpers.browser import in_browser
+from tests.helpers.cases import cases
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize("task", registry.tasks())
+@cases("task", registry.tasks())
 def test_games_replay(task: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = DOCS / "games" / f"{task}.jsonl"
     assert main(["data", "verify", str(path)]) == 0, "python docs/games/make.py"
@@ -22,6 +23,7 @@ def test_games_replay(task: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(list(read_episodes(path))) == 3 * len(players) and players[0] == "behaviour"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["wordle", "chess", "maze_fo"])  # tiles, a board, a map
 def test_everyone_can_read_their_pages(task: str, tmp_path: Path) -> None:
     write_view(DOCS / "games" / f"{task}.jsonl", tmp_path / "page.html")

@@ -298,6 +298,7 @@ def made_with() -> dict[str, str]:
     return {"processor": processor, **packages}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_run_gives_the_numbers_of_before(name: str, tmp_path: Path) -> None:
     """All digits count on the processor that the file names, five on others.

@@ -15,6 +15,7 @@ from lmrl.errors import UserError
 from lmrl.loading import PolicySpec, load_policy
 from lmrl.modules import BC, trained_task
 from lmrl.tokens.encoding import Window
+from tests.helpers.cases import cases
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
 
@@ -139,7 +140,7 @@ def test_a_run_that_does_not_say_its_task_plays_the_one_that_is_named(
     assert f"name a task; {run} does not say which it plays; known: " in failed(capsys, "evaluate", "--policy", run)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "message"),
     [
         ("evaluate --policy random", "name a task; random does not say which it plays; known: maze_fo, "),
@@ -186,7 +187,7 @@ def test_the_advisor_decides_what_is_played(
     assert f"{runs / 'bc'} would say: " in out
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "settings", "folder"),
     [
         ("runs/maze_fo/bc", "", "runs/maze_fo/bc/evaluation"),

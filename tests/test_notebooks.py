@@ -2,25 +2,20 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
-from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lmrl.evaluation.records import read_records
-from lmrl.report.wording import label
+from tests.helpers.cases import cases
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]_*.py"))
 MISSING = [name for name in ("jupytext", "nbclient", "ipykernel") if find_spec(name) is None]
 EXECUTE = ROOT / "notebooks" / "execute.py"
-
-each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
 def committed(path: Path) -> list[dict[str, Any]]:
@@ -33,7 +28,7 @@ def outputs(path: Path) -> list[dict[str, Any]]:
     return [output for cell in committed(path) for output in cell.get("outputs", [])]
 
 
-@each
+@cases("path", NOTEBOOKS)
 def test_the_notebook_has_the_cells_of_its_source(path: Path) -> None:
     jupytext = pytest.importorskip("jupytext")
     source = [(cell.cell_type, cell.source) for cell in jupytext.read(path).cells]
@@ -41,15 +36,7 @@ def test_the_notebook_has_the_cells_of_its_source(path: Path) -> None:
     assert shown == source, f"make notebooks ARGS=notebooks/{path.name}"
 
 
-@each
-def test_it_was_executed_with_the_maze_that_lies_beside_it(path: Path) -> None:
-    used = "from t_maze import" in path.read_text(encoding="utf-8")
-    noted = json.loads(path.with_suffix(".ipynb").read_text(encoding="utf-8"))["metadata"].get("t_maze")
-    now = sha256((path.parent / "t_maze.py").read_bytes()).hexdigest()
-    assert noted == (now if used else None), f"make notebooks ARGS=notebooks/{path.name}"
-
-
-@each
+@cases("path", NOTEBOOKS)
 def test_it_was_executed_from_top_to_bottom(path: Path) -> None:
     counts = [cell["execution_count"] for cell in committed(path) if cell["cell_type"] == "code"]
     assert counts == list(range(1, len(counts) + 1))
@@ -64,8 +51,14 @@ def test_a_tiny_run_does_not_replace_what_is_committed(monkeypatch: pytest.Monke
     assert done.returncode == 2 and "--out" in done.stderr
 
 
-@pytest.mark.slow
-@each
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.slow if path.stem == "4_a_new_algorithm" else pytest.mark.nightly)
+        for path in NOTEBOOKS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_it_runs(path: Path, tmp_path: Path) -> None:
     settings = {"LMRL_TINY": "1", "PYTHONPATH": str(ROOT), "LMRL_DATA": str(tmp_path / "data"), "OMP_NUM_THREADS": "1"}
     # A notebook shows its pictures itself; a script must not open windows.
@@ -76,22 +69,3 @@ def test_it_runs(path: Path, tmp_path: Path) -> None:
     # Ten seconds or so; the limit is for what hangs, also on a machine that is busy with other things.
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-def test_what_the_comparison_says_of_the_seeds_follows_from_the_records() -> None:
-    """Notebook 6 trains nothing: records that change leave its outputs and its sentences behind."""
-    path = NOTEBOOKS[5]
-    source = path.read_text(encoding="utf-8")
-    named = re.search(r'^OURS, BASE = "(\w+)", "(\w+)"$', source, re.MULTILINE)
-    assert named is not None
-    ours, base = named.groups()
-    records = read_records(ROOT / "results" / "cpu", "maze_fo")
-    printed = "".join("".join(output.get("text", ())) for output in outputs(path))
-    better: dict[str, list[str]] = {ours: [], base: []}
-    for seed, record in records[ours].items():
-        gain = record.episodes.returns.mean() - records[base][seed].episodes.returns.mean()
-        assert f"seed {seed}: {ours} over {base} {gain:+6.2f} points" in printed
-        better[ours if gain > 0 else base].append(str(seed))
-    first, second = " and ".join(better[ours]), " and ".join(better[base])
-    prose = " ".join(line.removeprefix("# ") for line in source.splitlines())
-    assert f"{label(ours)} is better with seeds {first}, {label(base)} with seed {second}, each" in prose

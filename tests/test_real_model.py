@@ -34,7 +34,7 @@ FOLDER = ROOT / "models" / "smollm2-135m"
 CONFIGS = ("twenty_questions/bc.yaml", "scale/gpt2.yaml", "scale/cpu.yaml")
 CHAT = Window(tokens=512, rendering="chat")
 
-pytestmark = pytest.mark.real_model
+pytestmark = [pytest.mark.real_model, pytest.mark.slow]
 if not FOLDER.is_dir():
     pytest.skip("needs SmolLM2-135M-Instruct: make smollm2", allow_module_level=True)
 
@@ -195,7 +195,6 @@ def test_games_are_played_as_transformers_generates(
             assert whole[0, len(context) :].tolist() == list(sampled)
 
 
-@pytest.mark.slow
 def test_a_run_learns_and_its_folder_holds_what_it_learned(
     reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dialogues: Path, scratch: Path
 ) -> None:
@@ -210,7 +209,7 @@ def test_a_run_learns_and_its_folder_holds_what_it_learned(
     torch.testing.assert_close(logits(exported, ids), learned, atol=1e-5, rtol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_adapters_are_trained_saved_and_merged(
     reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dialogues: Path, scratch: Path
 ) -> None:

@@ -17,13 +17,9 @@ from torch.distributed import run as torchrun
 
 from benchmarks import gpu_session, memory
 from lmrl import callbacks, losses, modules
-from lmrl.callbacks import RolloutCollection
 from lmrl.cli import main, verbs
 from lmrl.commands.arguments import parser_of
-from lmrl.datamodules import OnlineDataModule
-from lmrl.losses.policy_gradient import LOSS_AGG_MODES
-from lmrl.modules.grpo import ADVANTAGES, RATIOS
-from lmrl.modules.policy_gradient import PolicyGradient
+from tests.helpers.cases import cases
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -78,7 +74,7 @@ def _commands_of(page: Path) -> list[str]:
     return [line for line in COMMANDS if line in lines]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if _commands_of(page)], ids=name_of)
+@cases("page", [page for page in PAGES if _commands_of(page)])
 def test_commands_of_a_page_are_understood(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in _commands_of(page):
         if " fit " not in line:
@@ -87,10 +83,9 @@ def test_commands_of_a_page_are_understood(page: Path, tmp_path: Path, capsys: p
 
 # Reading a configuration with all its classes takes a second.
 @pytest.mark.slow
-@pytest.mark.parametrize("place", range(8))
-def test_trainings_of_the_docs_are_understood(place: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for line in [line for line in COMMANDS if " fit " in line][place::8]:
-        _check_command(line, tmp_path, capsys)
+@cases("line", [line for line in COMMANDS if " fit " in line])
+def test_trainings_of_the_docs_are_understood(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _check_command(line, tmp_path, capsys)
 
 
 def _check_command(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +137,7 @@ def _start_words(words: list[str]) -> list[str]:
     return given
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")], ids=name_of)
+@cases("page", [page for page in PAGES if blocks(page, "yaml")])
 def test_the_yaml_of_a_page_is_one(page: Path) -> None:
     for block in blocks(page, "yaml"):
         assert yaml.safe_load(block)
@@ -173,7 +168,7 @@ def test_links_lead_somewhere() -> None:
     assert not broken
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     [
         *("BC", "FilteredBC", "MC", "ILQL", "QSFT", "AWR", "ArCHer", "ReturnConditionedBC"),
@@ -196,58 +191,23 @@ def test_the_api_page_has_all_algorithms_and_callbacks() -> None:
     assert {f"modules.{name}" for name in own} | {f"callbacks.{name}" for name in callbacks.__all__} <= listed
 
 
-def _names_elsewhere() -> list[list[str]]:
-    """Rows of the table of settings beside those of TRL and verl."""
-    page = (ROOT / "docs" / "algorithms" / "grpo.md").read_text(encoding="utf-8")
-    lines = page.split("## Names elsewhere\n")[1].split("\n## ")[0].splitlines()
-    return [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
-
-
-def test_names_beside_those_of_others_are_ours() -> None:
-    takers = (modules.LanguageModule, PolicyGradient, modules.GRPO, OnlineDataModule, RolloutCollection)
-    known = {name for taker in takers for name in inspect.signature(taker.__init__).parameters}
-    values = {*ADVANTAGES, *LOSS_AGG_MODES, *RATIOS}
-    for ours, *_ in _names_elsewhere():
-        for name, value in re.findall(r"`(?:data\.init_args\.)?(\w+)(?:: ([\w-]+))?`", ours):
-            assert name in known and (not value or value in values), ours
-
-
-@pytest.mark.parametrize(
-    ("name", "terms"),
+@cases(
+    ("name", "terms", "unused"),
     [
-        ("mc", losses.MCLoss),
-        ("ilql", losses.ILQLLoss),
-        ("qsft", losses.QSFTLoss),
-        ("awr", losses.AWRLoss),
-        ("archer", losses.ArCHerLoss),
-        ("ppo", losses.PPOLoss),
-        ("grpo", losses.GRPOLoss),
+        ("mc", losses.MCLoss, ""),
+        ("ilql", losses.ILQLLoss, ""),
+        ("qsft", losses.QSFTLoss, ""),
+        ("awr", losses.AWRLoss, ""),
+        ("archer", losses.ArCHerLoss, ""),
+        ("ppo", losses.PolicyLoss, "kl_loss"),
+        ("grpo", losses.PolicyLoss, "value_loss"),
     ],
 )
-def test_every_term_of_a_loss_is_a_documented_key(name: str, terms: type) -> None:
+def test_every_term_of_a_loss_is_a_documented_key(name: str, terms: type, unused: str) -> None:
     page = (ROOT / "docs" / "logged_keys.md").read_text(encoding="utf-8")
-    fields = [field for field in inspect.get_annotations(terms) if field != "loss"]
+    fields = [field for field in inspect.get_annotations(terms) if field not in ("loss", unused)]
     assert fields
     assert not [field for field in fields if f"`{name}/{field}`" not in page]
-
-
-def test_workflows_make_what_the_makefile_has() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    workflows = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml"))
-    made = set(re.findall(r"run: make ([a-z-]+)", workflows))
-    assert "nightly" in made and made <= targets
-
-
-def test_the_constraints_pin_what_is_needed_once_per_python() -> None:
-    text = (ROOT / "requirements" / "constraints.txt").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line and line[0] != "#"]
-    for line in lines:
-        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; python_version (>=|<) \"3\.11\")?", line), line
-    pinned = {line.partition("==")[0] for line in lines}
-    assert "torch==2.13.0" in lines
-    wanted = re.findall(r'^  "([A-Za-z0-9-]+)', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    needed = {name.lower() for name in wanted} & {"lightning", "transformers", "gymnasium", "pytest", "ruff", "mypy"}
-    assert needed == {"lightning", "transformers", "gymnasium", "pytest", "ruff", "mypy"} <= pinned
 
 
 def test_what_ci_installs_agrees_with_the_project_and_the_constraints() -> None:
@@ -271,12 +231,6 @@ def test_what_ci_installs_agrees_with_the_project_and_the_constraints() -> None:
     pinned = set((folder / "constraints.txt").read_text(encoding="utf-8").splitlines())
     for name, version in tested.items():
         assert {f"{name}=={version}", f'{name}=={version} ; python_version >= "3.11"'} & pinned or name == "setuptools"
-
-
-def test_actions_are_pinned_by_commit() -> None:
-    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
-        used = re.findall(r"uses: (.*)", path.read_text(encoding="utf-8"))
-        assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v[\d.]+", action) for action in used), path
 
 
 def test_large_files_are_refused_outside_the_zoo(tmp_path: Path) -> None:

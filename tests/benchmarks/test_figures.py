@@ -63,7 +63,7 @@ def test_a_command_without_an_address_is_told(tmp_path: Path, monkeypatch: pytes
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_first_game_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_game, "WORDS", ("web", "maze_fo", "--policy", "optimal", "--seed", "3"))
     with first_game.demo(tmp_path) as address:
@@ -96,7 +96,7 @@ def padding_folder_(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("task", lmrl.tasks())
 def test_less_than_a_tenth_is_padding(task: str, padding_folder: Path) -> None:
     """With the settings of the shipped configuration, but for fewer episodes."""
@@ -107,7 +107,7 @@ def test_less_than_a_tenth_is_padding(task: str, padding_folder: Path) -> None:
 # ray_workers: a small part of the comparison.
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_recording_is_compared_with_two_processes(ray_cluster: str, tmp_path: Path) -> None:
     *rates, overhead = ray_workers.recording(tmp_path, 130, 1, "maze_fo")
     assert [row.name.rpartition(", ")[2] for row in rates] == ["two processes", "two Ray workers"]
@@ -145,7 +145,7 @@ def test_required_operations_are_those_that_torch_counts() -> None:
     assert counter.get_total_flops() == slots.required(SLOTS_MODEL, read, said)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_small_run_has_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "chatty_lm", lambda _: SLOTS_MODEL)
     rows = {row.name: row.value for row in slots.run(repeats=1, slots=(2, 4))}
@@ -168,7 +168,7 @@ def test_the_time_is_that_of_the_command(tmp_path: Path) -> None:
 # task_tokens: a side is a training run of the run file with its tokens.
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_side_is_a_run_of_the_run_file_with_its_tokens(tmp_path: Path) -> None:
     data = tmp_path / "games.parquet"
     startup.cpu_seconds(["data", "generate", "wordle", "--size", "300", "--out", str(data)], tmp_path)

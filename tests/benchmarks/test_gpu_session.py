@@ -49,7 +49,7 @@ def test_the_queue_of_the_repository() -> None:
             assert (ROOT / job.done.rpartition(" ")[2]).is_file(), f"{job.name} names a results file that is missing"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_job_past_its_limit_is_stopped_and_its_rows_are_kept(tmp_path: Path) -> None:
     program = tmp_path / "slow.py"
     program.write_text(SLOW, encoding="utf-8")
@@ -67,7 +67,7 @@ def test_a_job_past_its_limit_is_stopped_and_its_rows_are_kept(tmp_path: Path) -
     assert (code, log["slow"]["state"]) == (0, "done"), "the next attempt has the words of resume"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rows_of_finished_jobs_come_into_one_file(tmp_path: Path) -> None:
     program = tmp_path / "slow.py"
     program.write_text(SLOW, encoding="utf-8")
@@ -143,7 +143,7 @@ def test_parts_make_up_the_file(tmp_path: Path) -> None:
         model_parts.main(words)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)  # four minutes on two free cores
 def test_the_whole_queue_runs_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHON", sys.executable)

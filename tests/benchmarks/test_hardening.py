@@ -68,7 +68,7 @@ print("\\n" + json.dumps(found))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nothing_is_lost_or_half_there(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]

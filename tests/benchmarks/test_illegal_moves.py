@@ -12,13 +12,14 @@ from lmrl.envs import registry
 from lmrl.envs.chess.env import spaced_san
 from lmrl.errors import UserError
 from lmrl.types import Episode
+from tests.helpers.cases import cases
 
 CHECK = "4k3/8/8/8/7b/8/3N4/4K3 w - - 0 1"
 PIN = "4r2k/8/8/8/8/8/4R3/R3K3 w Q - 0 1"
 KNIGHTS = "4k3/8/8/8/8/8/3N3N/K7 w - - 0 1"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fen", "said", "why"),
     [
         (chess.STARTING_FEN, "e4", None),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mutations import MUTATIONS, ROOT, Mutation, applied, run
+from tests.helpers.cases import cases
 
 KINDS = ("sign", "mask", "shift")
 RULE = "def rule(x: int) -> int:\n    return x + 1\n"
@@ -35,7 +36,8 @@ def test_each_algorithm_has_a_break_of_each_kind() -> None:
     assert len(algorithms) == 7 and found == Counter((algorithm, kind) for algorithm in algorithms for kind in KINDS)
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda its: f"{its.algorithm}-{its.kind}")
+@pytest.mark.nightly
+@cases("mutation", MUTATIONS)
 def test_what_is_broken_and_what_must_notice_are_there(mutation: Mutation) -> None:
     text = (ROOT / "lmrl" / mutation.file).read_text(encoding="utf-8")
     assert ast.dump(ast.parse(applied(mutation, text))) != ast.dump(ast.parse(text))

@@ -11,6 +11,7 @@ from benchmarks import __main__ as command
 from benchmarks import comparison, results
 from benchmarks.machine import facts, slug
 from benchmarks.row import Row
+from tests.helpers.cases import cases
 
 MACHINE = {"cpu": "Some(R) Processor @ 2.50GHz", "cores": 2, "threads": 1}
 FACTS = {"machine": MACHINE, "versions": {"torch": "2"}, "commit": "abc", "date": "2026-01-01 00:00 UTC", "load": 0.5}
@@ -20,7 +21,7 @@ RATIO = Row("ratio", 3.04, "x", "higher", digits=1)
 FACT = Row("peak", 5.0, "TFLOP/s")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("row", "shown"),
     [
         (Row("a", 1234.5, "steps/s"), "1,234 steps/s"),
@@ -71,7 +72,7 @@ def worse(tmp_path: Path, *new: Row, old: tuple[Row, ...] = (SPEED, TIME, RATIO)
     return comparison.compare(record, {"toy": list(new)}, {**MACHINE, **machine}).regressions
 
 
-@pytest.mark.parametrize(
+@cases(
     ("better", "new", "expected"),
     [
         ("higher", 91.0, False),

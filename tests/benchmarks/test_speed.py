@@ -132,7 +132,7 @@ def trained_() -> dict[str, Row]:
     return {row.name.removeprefix("tiny, float32, "): row for row in training.run(TINY)}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_is_measured_beside_a_plain_loop(trained: dict[str, Row]) -> None:
     for name in SIDES:
         speed, mfu = trained[f"training, {name}"], trained[f"training, {name}, MFU"]
@@ -165,6 +165,7 @@ def test_a_row_is_there_before_the_next_side_is_measured(monkeypatch: pytest.Mon
     assert [next(rows).name.rpartition(", ")[2] for _ in range(3)][1:] == ["plain loop", "MFU"]
 
 
+@pytest.mark.nightly
 def test_mfu_is_required_work_by_time_and_peak(trained: dict[str, Row]) -> None:
     tokens, its = TINY.rows * TINY.length, data(0, 16, TINY)
     best = next(row.value for name, row in trained.items() if name.startswith("peak"))

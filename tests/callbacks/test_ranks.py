@@ -59,8 +59,13 @@ def learn(name: str, kind: str, bc_run: str, data_path: str, root: Path) -> list
     return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in seen.rows]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ppo", "bc", "ilql", "turn_ppo", "grpo", "gigpo", "archer"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bc", "ilql", "ppo", "archer")),
+        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("turn_ppo", "grpo", "gigpo")),
+    ],
+)
 def test_online_learning_is_that_of_one_process(kind: str, bc_run: str, data_path: Path, tmp_path: Path) -> None:
     (one,) = on_ranks(learn, "one", kind, bc_run, str(data_path), tmp_path / "one", world=1)
     assert len(one) == STEPS and "eval/maze_fo/return_mean" in one[-1] and one[-1]["rollout/return_mean"] < 0
@@ -123,6 +128,7 @@ def uneven(name: str, bc_run: str, data_path: str, root: Path, steps: int) -> tu
     return playing.moves, playing.returns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_fifty_uneven_evaluations_end(name: str, bc_run: str, data_path: Path, tmp_path: Path) -> None:
     """Between two training steps each, which need both processes."""

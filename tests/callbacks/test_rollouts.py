@@ -190,7 +190,7 @@ def test_ppo_trains_on_what_it_sampled_as_it_sampled_it(bc_run: str, tmp_path: P
         fit(PPO(pretrained=bc_run), rounds(), tmp_path, steps=1, playing=Spying(decoding={"temperature": 0.5}))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rounds_played_by_compiled_steps_are_the_same_rounds(bc_run: str, tmp_path: Path) -> None:
     plain, compiled = Spying(), Spying(decoding={"compile": "eager"})
     for name, spy in (("plain", plain), ("compiled", compiled)):

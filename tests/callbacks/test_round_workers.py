@@ -15,10 +15,7 @@ from tests.helpers.mortal import MortalPPO
 from tests.helpers.online import fit, rounds
 
 pytest.importorskip("ray", reason="clusters need Ray: pip install 'lmrl[ray]'")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:round [0-9]+. .*(differ|actions|entropy|pieces)"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. .*(differ|actions|entropy|pieces)")
 
 
 class Noting(RolloutCollection):
@@ -48,6 +45,7 @@ def assert_same(ours: tuple[Noting, dict[str, Any]], theirs: tuple[Noting, dict[
         assert torch.equal(tensor, theirs[1][name]), name
 
 
+@pytest.mark.slow
 def test_rounds_and_weights_are_those_of_one_process_though_a_worker_dies_in_the_middle_of_one(
     ray_cluster: str, bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +58,7 @@ def test_rounds_and_weights_are_those_of_one_process_though_a_worker_dies_in_the
     assert not (tmp_path / "die-1").exists()
 
 
+@pytest.mark.nightly
 def test_values_that_guide_play_as_in_one_process(
     ray_cluster: str, bc_run: str, data_path: Path, tmp_path: Path
 ) -> None:

@@ -229,15 +229,18 @@ def check_ended(first: "subprocess.Popen[str]", others: list[int], how: signal.S
     assert Path("runs/maze_fo/bc/last.ckpt").is_file() and not Path("runs/maze_fo/bc/.last.ckpt.new").exists()
 
 
-#: Which signal reaches which of three processes. A case takes half a minute of a core, so only `make nightly` runs all.
-SIGNALS = [(signal.SIGTERM, "other"), (signal.SIGINT, "group")]
-if os.environ.get("LMRL_ALL_SIGNALS") == "1":
-    SIGNALS += [(signal.SIGTERM, "first"), (signal.SIGTERM, "group")]
-    SIGNALS += [(signal.SIGINT, "first"), (signal.SIGINT, "other")]
+#: Which signal reaches which of three processes. Each case takes half a minute of a core.
+SIGNALS = [
+    pytest.param(signal.SIGINT, "group", marks=pytest.mark.slow),
+    pytest.param(signal.SIGINT, "first", marks=pytest.mark.nightly),
+    pytest.param(signal.SIGINT, "other", marks=pytest.mark.nightly),
+    pytest.param(signal.SIGTERM, "group", marks=pytest.mark.nightly),
+    pytest.param(signal.SIGTERM, "first", marks=pytest.mark.nightly),
+    pytest.param(signal.SIGTERM, "other", marks=pytest.mark.nightly),
+]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks for processes where Linux lists them")
-@pytest.mark.slow
 @pytest.mark.parametrize(("how", "whom"), SIGNALS)
 def test_processes_that_train_together_end_together(three_ranks: Any, how: signal.Signals, whom: str) -> None:
     first, others = three_ranks(Path("runs/maze_fo/bc/best.ckpt").is_file)
@@ -249,7 +252,7 @@ def test_processes_that_train_together_end_together(three_ranks: Any, how: signa
     check_ended(first, others, how, "fit --config short.yaml")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_ends_an_evaluation_of_several_processes(three_ranks: Any) -> None:
     first, others = three_ranks(Path("evaluating").is_file, episodes=100_000)
     time.sleep(3.0)
@@ -258,7 +261,7 @@ def test_ctrl_c_ends_an_evaluation_of_several_processes(three_ranks: Any) -> Non
     check_ended(first, others, signal.SIGINT, "fit --config short.yaml")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_other_processes_end_with_a_first_one_that_is_killed(three_ranks: Any) -> None:
     first, others = three_ranks(Path("runs/maze_fo/bc/best.ckpt").is_file)
     first.kill()

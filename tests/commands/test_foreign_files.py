@@ -12,6 +12,7 @@ import pytest
 from lmrl.cli import main
 from lmrl.data import generate
 from lmrl.evaluation.result_json import write_json
+from tests.helpers.cases import cases
 
 THESIS = "three years of work\n"
 CONFIG = "configs/maze_fo/bc.yaml"
@@ -113,7 +114,7 @@ def check_refused(command: str, place: Path, capsys: pytest.CaptureFixture[str])
     assert contents(place) == before
 
 
-@pytest.mark.parametrize(("command", "foreign"), FOREIGN)
+@cases(("command", "foreign"), FOREIGN)
 def test_foreign_files_stay(command: str, foreign: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if "sweep" in command:
         pytest.importorskip("optuna")
@@ -122,15 +123,19 @@ def test_foreign_files_stay(command: str, foreign: str, place: Path, capsys: pyt
     for name in foreign.split():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text('{"thesis": 3}' if name.endswith("json") else THESIS)
-    check_refused(command, place, capsys)
+    try:
+        check_refused(command, place, capsys)
+    finally:
+        for name in foreign.split():
+            (place / name).unlink()
 
 
-@pytest.mark.parametrize("command", INPUTS)
+@cases("command", INPUTS)
 def test_inputs_stay(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check_refused(command, place, capsys)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_a_command_has_made_may_be_replaced(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each command twice into the same target, beside files that are not its own where it leaves those alone."""
     (place / "page").mkdir()

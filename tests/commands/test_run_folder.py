@@ -1,6 +1,7 @@
 import json
 import resource
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -168,27 +169,32 @@ def test_what_a_killed_save_has_left_is_made_good(fit: Callable[..., int]) -> No
     assert weights_of(run / "last") == weights and (run / "last.ckpt").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "entry",
-    ["pytorch-lightning_version", "state_dict", "optimizer_states", "lr_schedulers", "lmrl", "epochs", "counter"],
-)
-def test_an_odd_checkpoint_is_refused_in_one_line(
-    fit: Callable[..., int], capsys: pytest.CaptureFixture[str], entry: str
-) -> None:
+def test_an_odd_checkpoint_is_refused_in_one_line(fit: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert fit() == 0
     file = Path("runs/maze_fo/bc/last.ckpt")
-    content = torch.load(file, weights_only=True)
-    if entry == "counter":
-        content["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"] = "x"
-    elif entry == "epochs":
-        content["loops"]["fit_loop"]["epoch_progress"] = "x"
-    else:
-        del content[entry]
-    torch.save(content, file)
-    capsys.readouterr()
-    assert fit(f"--ckpt_path={file}", "--trainer.max_steps=4") == 2
-    told = capsys.readouterr().err.splitlines()
-    assert told[-1].startswith("error: ") and "damaged" in told[-1] and "Traceback" not in "".join(told)
+    good = file.read_bytes()
+    for entry in (
+        "pytorch-lightning_version",
+        "state_dict",
+        "optimizer_states",
+        "lr_schedulers",
+        "lmrl",
+        "epochs",
+        "counter",
+    ):
+        content = torch.load(BytesIO(good), weights_only=True)
+        if entry == "epochs":
+            content["loops"]["fit_loop"]["epoch_progress"] = "x"
+        elif entry == "counter":
+            content["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"] = "x"
+        else:
+            del content[entry]
+        torch.save(content, file)
+        capsys.readouterr()
+        assert fit(f"--ckpt_path={file}", "--trainer.max_steps=4") == 2, entry
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[-1].startswith("error: ") and "damaged" in lines[-1], entry
+        assert "Traceback" not in "".join(lines), entry
 
 
 def test_a_full_disk_leaves_no_half_checkpoint(fit: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from lmrl.envs.task import least_of, turn_chance
 from lmrl.errors import UserError
 from lmrl.evaluation.intervals import student_mean
 from lmrl.types import Reply, Request
+from tests.helpers.cases import cases
 
 REQUEST = Request(slot=0, seed=1, observations=("x\n",), actions=(), action_ids=(), info={})
 
@@ -99,7 +100,7 @@ def test_states_of_an_episode_are_not_taken_as_independent(monkeypatch: pytest.M
     assert high - low > 2 * (2 * 1.96 * of_states)
 
 
-@pytest.mark.parametrize("name", ["maze_fo", "maze_po", "text_nav_fo", "text_nav_po", "wordle", "car_dealer"])
+@cases("name", ["maze_fo", "maze_po", "text_nav_fo", "text_nav_po", "wordle", "car_dealer"])
 def test_the_entropy_of_a_task_is_what_is_reckoned(name: str) -> None:
     found, said = entropy_floor(name, episodes=24, seed=5), task(name).entropy
     low, high = student_mean(found.by_episode)

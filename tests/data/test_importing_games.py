@@ -13,6 +13,7 @@ from lmrl.envs.registry import make_policy
 from lmrl.errors import UserError
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Start
+from tests.helpers.cases import cases
 
 
 def played(task: str, policy: str = "behaviour", count: int = 12, **env: Any) -> list[Episode]:
@@ -129,7 +130,7 @@ def test_a_stream_of_moves_is_cut_into_games(tmp_path: Path) -> None:
     assert [episode.actions for episode in found] == [game.actions for game in games]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("task", "record", "words"),
     [
         ("text_nav_fo", {"sequence": []}, "line 1: the record lacks 'text_history'"),

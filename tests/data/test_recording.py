@@ -128,6 +128,7 @@ def test_a_killed_run_leaves_no_file(tmp_path: Path, workers: int) -> None:
     assert not list(tmp_path.glob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("lmrl.data.recording")
     whole = generate("maze_fo", 500, out=tmp_path / "whole.parquet", progress=False)

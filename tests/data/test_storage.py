@@ -15,6 +15,7 @@ import pytest
 from lmrl.data.storage import parquet_batches, read_episodes, read_metadata, write_episodes
 from lmrl.errors import UserError
 from lmrl.types import Episode
+from tests.helpers.cases import cases
 
 FORMATS = pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 
@@ -117,7 +118,7 @@ def test_files_of_other_tools_are_read(tmp_path: Path) -> None:
     assert [*read_episodes(tmp_path / "e.parquet")] == [expected] == [*read_episodes(tmp_path / "e.jsonl")]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "message"),
     [
         ({"rewards": None}, "column 'rewards' is missing; an episode has: task, observations, "),
@@ -196,7 +197,7 @@ def test_text_that_is_no_unicode(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "message"),
     [
         ({"rewards": [float("nan")]}, r"column 'rewards' must be a list of finite numbers \(of float32\), got \[nan\]"),
@@ -223,7 +224,7 @@ def test_values_that_nothing_can_be_done_with_are_named(
         list(read_episodes(tmp_path / "e.parquet"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "message"),
     [
         ("[" * 50_000 + "]" * 50_000, r"line 1: not valid JSON \(nested too deep\)"),
@@ -281,7 +282,7 @@ def test_what_no_reader_would_take_is_not_written(tmp_path: Path, suffix: str) -
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("place", range(12))
+@cases("place", range(12))
 def test_a_flipped_bit_in_a_page_shows(tmp_path: Path, place: int) -> None:
     path = tmp_path / "e.parquet"
     write_episodes(path, [replace(SAMPLED, actions=(f"{i} go\n", ""), seed=i) for i in range(300)])
@@ -306,7 +307,7 @@ def test_lines_that_were_cut_off_show_in_the_count(tmp_path: Path) -> None:
     assert len(list(read_episodes(path))) == 19
 
 
-@pytest.mark.parametrize("found", ["[]", "7", "{", "[" * 5000, '"\\ud800"', b"\xff\xfe"])
+@cases("found", ["[]", "7", "{", "[" * 5000, '"\\ud800"', b"\xff\xfe"])
 def test_metadata_that_are_no_object(tmp_path: Path, found: str | bytes) -> None:
     table = pa.Table.from_pylist([RECORD]).replace_schema_metadata({"lmrl": found})
     pq.write_table(table, tmp_path / "e.parquet")
@@ -356,7 +357,7 @@ def repeated(path: Path, text: str, turns: int, rows: int) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_small_file_does_not_become_a_large_one(tmp_path: Path) -> None:
     good = tmp_path / "good.parquet"
     write_episodes(good, [PLAIN] * 600)

@@ -11,6 +11,7 @@ from lmrl.envs.registry import recorded_arguments
 from lmrl.errors import UserError
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Start
+from tests.helpers.cases import cases
 
 LEFT, RIGHT, DOWN = "move left\n", "move right\n", "move down\n"
 
@@ -60,7 +61,7 @@ def test_an_episode_that_its_recorder_cut_is_right(tmp_path: Path) -> None:
     assert verified(tmp_path, WON, played(LEFT, RIGHT)) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "message"),
     [
         (
@@ -153,7 +154,7 @@ def test_a_file_opens_no_path(tmp_path: Path) -> None:
     assert verify(tmp_path / "e.jsonl", env_arguments=given).mismatched == 1  # another maze, and the user's choice
 
 
-@pytest.mark.parametrize(
+@cases(
     ("task", "env"),
     [
         ("maze_fo", []),

@@ -1,4 +1,4 @@
-"""Which episodes filtered BC keeps (T18)."""
+"""Which episodes filtered BC keeps."""
 
 import pytest
 

@@ -21,6 +21,7 @@ from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Encoder
 from lmrl.tokens.segments import Segment
 from lmrl.types import Episode
+from tests.helpers.cases import cases
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +139,7 @@ def test_a_generated_dataset_may_be_played_by_another_player(tmp_path: Path, mon
     assert read_metadata(other.path)["behaviour"] == "random"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "message"),
     [
         ({"task": "maze_xo"}, "unknown task 'maze_xo'; known: .*maze_fo"),

@@ -1,4 +1,4 @@
-"""The replay buffer gives back what it was given, from memory and from disk (T22)."""
+"""The replay buffer gives back what it was given, from memory and from disk."""
 
 from dataclasses import replace
 from pathlib import Path

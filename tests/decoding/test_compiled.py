@@ -51,8 +51,14 @@ def compiled_graphs() -> int:
     return int(counters["stats"]["unique_graphs"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "fixed"), [("gpt2", True), ("gpt2", False), ("llama", True)])
+@pytest.mark.parametrize(
+    ("name", "fixed"),
+    [
+        pytest.param("gpt2", True, marks=pytest.mark.slow),
+        pytest.param("gpt2", False, marks=pytest.mark.nightly),
+        pytest.param("llama", True, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_compiled_step_reads_as_any_other(name: str, fixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if fixed:
         fixed_shapes(monkeypatch)
@@ -65,7 +71,7 @@ def test_a_compiled_step_reads_as_any_other(name: str, fixed: bool, monkeypatch:
     assert compiled_graphs() == (2 if fixed else 3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_new_weights_and_new_engines_find_the_compiled_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """As rounds of PPO have it: weights move in place, and every round has a policy of its own."""
     fixed_shapes(monkeypatch)

@@ -211,7 +211,7 @@ def test_contexts_end_where_a_layer_would_no_longer_see_all_of_them(kind: str) -
         engine.feed([0], [[5] * 17])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_kind_of_transformers_is_exact_or_refused() -> None:
     exact: list[str] = []
     refused: dict[str, str] = {}

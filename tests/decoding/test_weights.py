@@ -103,7 +103,7 @@ _MORE = (torch.optim.Adafactor, torch.optim.Adagrad, torch.optim.NAdam, torch.op
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [*_OPTIMIZERS, *(pytest.param(kind, {}, marks=pytest.mark.slow) for kind in _MORE)],
+    [*_OPTIMIZERS, *(pytest.param(kind, {}, marks=pytest.mark.nightly) for kind in _MORE)],
     ids=lambda part: part.__name__ if isinstance(part, type) else "".join(part),
 )
 def test_ten_steps_of_every_optimizer(kind: type[Optimizer], settings: dict[str, Any]) -> None:

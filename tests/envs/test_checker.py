@@ -11,6 +11,7 @@ import lmrl
 from lmrl.envs import LawBroken, TextEnv, check_env
 from lmrl.envs.base import Opening, Turn
 from lmrl.envs.checker import odd_texts
+from tests.helpers.cases import cases
 
 FORM = "reward only on turns, values of the right types"
 READ = "something to read before every action"
@@ -185,7 +186,7 @@ def test_an_honest_game_obeys() -> None:
     assert len(check_env(Count)) == 11
 
 
-@pytest.mark.parametrize(
+@cases(
     ("liar", "law", "what"),
     [
         (RewardAtReset, FORM, "reset must not give a reward"),

@@ -10,6 +10,7 @@ from lmrl.envs.chess.guide import board_note
 from lmrl.envs.task import Task
 from lmrl.rollout import rollout
 from lmrl.types import Request, Start
+from tests.helpers.cases import cases
 
 GREETING = "Hello! What kind of car are you looking for?\n"
 # How an episode gets to where the example's action has the example's answer: reset options, and what is said before.
@@ -20,7 +21,7 @@ EXAMPLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 NAMES = [row.name for row in registry.BENCHMARK]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@cases("name", NAMES)
 def test_the_example_is_what_the_game_answers(name: str) -> None:
     guide, (options, before) = registry.guide(name), EXAMPLES.get(name, ({}, ()))
     env = registry.make(name)

@@ -24,6 +24,7 @@ from lmrl.errors import UserError
 from lmrl.integrations.openenv import Limits
 from lmrl.integrations.trl import environment_factory
 from lmrl.loading import PolicySpec
+from tests.helpers.cases import cases
 from tests.helpers.endpoints import Unruly, reply
 from tests.helpers.served import serving
 
@@ -128,7 +129,7 @@ def test_a_served_task_obeys_all_laws_but_pickling() -> None:
     assert [law for law, broken in tried.items() if broken is not None] == ["pickling keeps behaviour"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answer", "told"),
     [
         ("no json", "is not one of OpenEnv"),
@@ -148,7 +149,6 @@ def test_a_served_task_obeys_all_laws_but_pickling() -> None:
         ({"type": "error", "data": {"message": "full", "code": "CAPACITY_REACHED"}}, "refuses: full"),
         ("x" * 2**22 + "x", "no answer of"),
     ],
-    ids=range(16),
 )
 def test_strange_answers_are_errors_in_one_line(answer: Any, told: str) -> None:
     with answering(lambda message: answer) as url:
@@ -216,7 +216,7 @@ def test_one_that_is_forgotten_ends_its_session_whatever_its_collector_holds() -
             pytest.fail("the session was not ended")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "told"),
     [
         ("openenv:", "needs the address of a server"),

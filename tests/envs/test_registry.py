@@ -14,6 +14,7 @@ from lmrl.envs.registry import make_policy, policy_names, recording, register
 from lmrl.envs.task import Task
 from lmrl.errors import UserError
 from lmrl.loading import PolicySpec
+from tests.helpers.cases import cases
 
 
 def test_what_the_maze_rows_say() -> None:
@@ -41,7 +42,7 @@ def test_make_gives_the_bare_environment() -> None:
     assert env.reset(seed=0)[0].startswith("There ")
 
 
-@pytest.mark.parametrize("name", lmrl.tasks())
+@cases("name", lmrl.tasks())
 def test_gymnasium_makes_and_accepts_it(name: str) -> None:
     env = gymnasium.make(lmrl.task(name).env_id)
     text, _ = env.reset(seed=4)
@@ -73,7 +74,7 @@ def test_a_task_of_ones_own() -> None:
         register(dataclasses.replace(mine, name="wordle"))
 
 
-@pytest.mark.parametrize("name", lmrl.tasks())
+@cases("name", lmrl.tasks())
 def test_a_task_can_be_sent_to_another_process(name: str) -> None:
     assert pickle.loads(pickle.dumps(lmrl.task(name))) == lmrl.task(name)
 

@@ -2,6 +2,7 @@ import pytest
 
 from lmrl.envs.registry import BENCHMARK
 from lmrl.envs.scores import ALGORITHMS, normalize
+from tests.helpers.cases import cases
 
 PUBLISHED = {row.name: row.scores for row in BENCHMARK}
 # What the constants make of the raw scores, worked out by hand.
@@ -23,14 +24,14 @@ def test_ten_rows_in_the_order_of_the_paper() -> None:
     assert list(PUBLISHED) == list(FROM_CONSTANTS)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@cases("name", PUBLISHED)
 def test_normalised_raw_scores(name: str) -> None:
     scores = PUBLISHED[name]
     ours = [normalize(scores.raw[algorithm], scores) for algorithm in ALGORITHMS]
     assert ours == pytest.approx(FROM_CONSTANTS[name], abs=0.11 if name != "endgames" else 0.5)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@cases("name", PUBLISHED)
 def test_a_row_whose_print_does_not_follow_has_a_note(name: str) -> None:
     scores = PUBLISHED[name]
     off = max(abs(normalize(scores.raw[algorithm], scores) - scores.normalized[algorithm]) for algorithm in ALGORITHMS)

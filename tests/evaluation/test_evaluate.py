@@ -144,7 +144,7 @@ def test_the_number_of_slots_changes_nothing(player: Any) -> None:
     assert results[0] != evaluate(player(say), "maze_fo", 12, seed=4).episodes
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_evaluation_on_a_cluster_is_that_of_one_process(ray_cluster: str, bc_run: str) -> None:
     played: dict[str, Any] = {"episodes": 20, "slots": 2, "env": {"max_steps": 6}}
     one, told = evaluate(bc_run, **played), list[int]()

@@ -6,6 +6,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.metrics import EpisodeTable, read_table, write_table
 from lmrl.evaluation.run_folder import transcript
 from lmrl.types import Episode
+from tests.helpers.cases import cases
 
 WON = Episode(
     "maze_fo",
@@ -29,7 +30,7 @@ def test_numbers_are_read_back_as_they_were(tmp_path: Path) -> None:
     assert first == ["episode,return,length,success,illegal", f"0,{WON.total_reward},2,1,1"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     ["", "episode\n", "episode,return,length,success,illegal\n", "a,b\n1,2\n"]
     + [f"episode,return,length,success,illegal\n0,{row}\n" for row in ("x,1,1,0", "nan,1,1,0", "1,-1,1,0", "1,1", "1")],

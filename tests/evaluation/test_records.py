@@ -12,6 +12,9 @@ from lmrl.errors import UserError
 from lmrl.evaluation.records import read_data, read_record_curves, read_records, write_records
 from lmrl.evaluation.result_json import write_json
 from lmrl.report.report import write_report
+from tests.helpers.cases import cases
+
+pytestmark = pytest.mark.usefixtures("few_resamples")
 
 METRICS = "step,train/loss,val/loss,val/bc/excess,perf/tokens_per_s\n5,1.5,,,90\n9,,1.75,0.5,\n19,1.25,1.625,0.25,91\n"
 
@@ -142,7 +145,7 @@ def test_a_folder_without_finished_cells_adds_nothing(runs: Path, tmp_path: Path
     assert not (tmp_path / "records").exists()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("damage", "words"),
     [
         (lambda line: line.pop("scores"), r"maze_fo\.jsonl, line 1: lacks scores"),
@@ -155,12 +158,14 @@ def test_a_folder_without_finished_cells_adds_nothing(runs: Path, tmp_path: Path
 )
 def test_a_broken_line_is_named(records: Path, damage: Callable[[dict[str, Any]], Any], words: str) -> None:
     path = records / "maze_fo.jsonl"
-    first, *others = path.read_text().splitlines()
+    good = path.read_text()
+    first, *others = good.splitlines()
     line = json.loads(first)
     damage(line)
     path.write_text("\n".join([json.dumps(line), *others]))
     with pytest.raises(UserError, match=words):
         read_records(records, "maze_fo")
+    path.write_text(good)
 
 
 def test_a_broken_parquet_file_is_named(records: Path) -> None:

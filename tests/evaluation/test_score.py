@@ -23,6 +23,8 @@ from lmrl.types import Episode
 Lay = Callable[..., None]
 
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 OWN = 0.246
 """The return of 50 points on Text-Nav's own scale; the published scale has .26."""
 

@@ -130,6 +130,7 @@ def test_improvement_interval_agrees_with_the_normal_one() -> None:
     assert (low, high) == pytest.approx((value - reach, value + reach), abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours", [(0.5,), (0.2, 0.5, 0.8)])
 def test_improvement_intervals_hold_the_truth_as_often_as_they_say(ours: tuple[float, ...]) -> None:
     """One run and three against three of the base, each with a level of its own; 200 evaluations of each."""

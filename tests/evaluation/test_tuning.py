@@ -26,12 +26,12 @@ def run(bc_run: str, tmp_path: Path) -> Path:
 def test_the_best_of_all_settings_is_kept_and_played(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["tune", str(run), "--temperatures", "0", "1", "--episodes", "25"]) == 0
+    assert main(["tune", str(run), "--temperatures", "0", "1", "--episodes", "4"]) == 0
     record = json.loads((run / TUNED).read_text())
     tried = {line["settings"]["temperature"]: line["return_mean"] for line in record["tried"]}
     assert len(tried) == 2 and tried[record["settings"]["temperature"]] == max(tried.values())
     assert f"chosen: --temperature {record['settings']['temperature']:g}" in capsys.readouterr().out
-    assert main(["evaluate", "--policy", str(run), "--tuned", "--episodes", "25"]) == 0
+    assert main(["evaluate", "--policy", str(run), "--tuned", "--episodes", "2"]) == 0
     (scores,) = (json.loads(path.read_text()) for path in run.glob("evaluation*/scores.json"))
     assert scores["provenance"]["decoding"] == record["settings"]
 
@@ -45,8 +45,8 @@ def test_a_choice_is_made_by_games_that_no_score_counts(run: Path, monkeypatch: 
 
     tuning_evaluate = tuning.evaluate
     monkeypatch.setattr("lmrl.evaluation.tuning.evaluate", spying)
-    tune(run, temperatures=(1.0,), episodes=3, seed=4)
-    assert asked == [(3, 4, True)]
+    tune(run, temperatures=(1.0,), episodes=1, seed=4)
+    assert asked == [(1, 4, True)]
 
 
 def test_what_cannot_be_tuned_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +86,7 @@ def test_it_plays_on_the_device_that_is_named(run: Path, monkeypatch: pytest.Mon
         return load(spec, None, **settings)
 
     monkeypatch.setattr(PolicySpec, "load", spying)
-    tune(run, temperatures=(1.0,), episodes=2, device="cuda:3")
+    tune(run, temperatures=(1.0,), episodes=1, device="cuda:3")
     assert asked[-1] == "cuda:3"
 
 

@@ -20,12 +20,13 @@ from random import Random
 from types import FrameType
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.damage import BYTES
 
-COUNT = int(os.environ.get("LMRL_EDITED_FILES", "30"))
+COUNT = int(os.environ.get("LMRL_EDITED_FILES", "10"))
 SECRET = "hunter2-abcdef"
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
 KINDS = ("checkpoint", "run", "model", "adapters")
@@ -49,6 +50,7 @@ ABSURD: list[dict[str, object]] = [
 ]
 
 
+@pytest.mark.slow
 def test_edited_files_are_loaded_or_refused_in_one_line(tmp_path: Path) -> None:
     """In a process of its own, whose memory is measured."""
     command = [sys.executable, __file__, str(tmp_path), str(COUNT)]

@@ -14,6 +14,7 @@ from lmrl.integrations.hf_datasets import conversations_dataset, prompts_dataset
 from lmrl.integrations.trl import GAME_OVER, environment_factory, opening
 from lmrl.rollout import episode_seed
 from lmrl.types import Start
+from tests.helpers.cases import cases
 
 pytest.importorskip("datasets")
 
@@ -33,10 +34,10 @@ def test_prompts_begin_other_episodes_than_evaluations_do() -> None:
         prompts_dataset("sudoku", 1)
 
 
-@pytest.mark.parametrize("task", tasks())
+@cases("task", tasks())
 def test_recorded_moves_are_calls_that_play_the_same_episode(task: str, tmp_path: Path) -> None:
     """Whatever the spelling of the dataset, the tool understands what the conversation says, and answers the same."""
-    (episode,) = read_episodes(generate(task, 1, 0, tmp_path / "one.parquet", progress=False))
+    (episode,) = read_episodes(generate(task, 1, 0, tmp_path / f"{task}.parquet", progress=False))
     (row,) = conversations_dataset([episode])
     assert json.loads(row["tools"])[0]["function"]["parameters"]["required"] == ["action"]
     environment = environment_factory(task)()

@@ -12,6 +12,7 @@ from lmrl.envs import tasks
 from lmrl.errors import UserError
 from lmrl.integrations.hf_datasets import episodes_dataset, episodes_from_dataset
 from lmrl.types import Episode
+from tests.helpers.cases import cases
 
 datasets = pytest.importorskip("datasets")
 
@@ -31,9 +32,9 @@ SAMPLED = Episode(
 SAID = Episode("wordle", ("Wordle:\n",), (), (), False, True)
 
 
-@pytest.mark.parametrize("task", tasks())
+@cases("task", tasks())
 def test_the_data_of_every_task_comes_back_equal(task: str, tmp_path: Path) -> None:
-    path = generate(task, 3, 0, tmp_path / "data.parquet", progress=False)
+    path = generate(task, 3, 0, tmp_path / f"{task}.parquet", progress=False)
     written = list(read_episodes(path))
     dataset = episodes_dataset(path)
     assert isinstance(dataset, datasets.Dataset) and len(dataset) == 3 and set(dataset["task"]) == {task}

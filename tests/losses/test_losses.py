@@ -1,4 +1,4 @@
-"""Each loss against a plain double loop or numbers worked by hand (T1, T4, T8, T17, T20)."""
+"""Each loss against a plain double loop or numbers worked by hand."""
 
 import math
 
@@ -19,6 +19,7 @@ from lmrl.losses import (
     returns_to_go,
     td_target,
 )
+from tests.helpers.cases import cases
 
 
 def random_problem(states: int = 6, tokens: int = 11, vocabulary: int = 5) -> dict[str, Tensor]:
@@ -183,7 +184,7 @@ def test_swapping_the_heads_changes_nothing() -> None:
     torch.testing.assert_close(ilql(p).loss, ilql(swapped).loss)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("returns", "bins", "places", "means"),
     [
         ([4.0, 1.0, 3.0, 2.0], 2, [1, 0, 1, 0], [1.5, 3.5]),

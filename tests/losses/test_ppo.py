@@ -1,4 +1,4 @@
-"""PPO's mathematics against numbers worked by hand (T7, T13-T16)."""
+"""PPO's mathematics against numbers worked by hand."""
 
 import math
 
@@ -26,7 +26,7 @@ from lmrl.losses import (
     with_kl_penalty,
 )
 
-# T13: tokens o o a a o a a o and V at every position; states are the positions before the action tokens 2, 3, 5, 6.
+# Tokens o o a a o a a o and V at every position; states are the positions before the action tokens 2, 3, 5, 6.
 VALUES = np.array([0.0, 0.5, 0.4, 0.3, 0.2, 0.1, -0.1, 0.7])
 STATES, REWARDS = [1, 2, 4, 5], [0.0, -1.0, 0.0, 2.0]
 DONE = [-0.3662528, -0.31424, 1.258, 1.9]
@@ -54,7 +54,7 @@ def test_three_steps_by_hand() -> None:
 
 
 def test_a_chain_is_its_pieces_put_together() -> None:
-    """T7: 3 + 4 tokens, the second piece's first state being the first one's end, with the tail handed on."""
+    """3 + 4 tokens, the second piece's first state being the first one's end, with the tail handed on."""
     rng = np.random.default_rng(0)
     rewards, values = rng.normal(size=7), rng.normal(size=7)
     whole = gae(rewards, values, 0.5, 0.9, 0.8)
@@ -80,7 +80,7 @@ def test_explained_variance() -> None:
     assert math.isnan(explained_variance([1, 2], [3, 3]))
 
 
-# -- T15 ----------------------------------------------------------------------------------------------------------
+# -- the KL penalty ---------------------------------------------------------------------------------------------------
 
 
 def test_the_same_policy_costs_nothing() -> None:
@@ -114,7 +114,7 @@ def test_the_controller() -> None:
             KLController(**wrong)
 
 
-# -- T14 ----------------------------------------------------------------------------------------------------------
+# -- the loss ---------------------------------------------------------------------------------------------------------
 
 
 def loss_of(ratio: float, advantage: float) -> tuple[float, float]:

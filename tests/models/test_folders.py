@@ -12,6 +12,7 @@ from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, load_module
+from tests.helpers.cases import cases
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
 
@@ -128,7 +129,7 @@ def test_adapters_of_peft_are_read_without_its_configuration(adapters: Path) -> 
     assert all(torch.equal(theirs[name], tensor) for name, tensor in model.state_dict().items())
 
 
-@pytest.mark.parametrize(
+@cases(
     "settings",
     [
         {"peft_type": "IA3"},
@@ -163,8 +164,10 @@ def test_adapters_of_another_kind_are_refused_in_one_line(
     (tmp_path / "evil_mod.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.syspath_prepend(str(tmp_path))
     path = adapters / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    good = path.read_text()
+    path.write_text(json.dumps({**json.loads(good), **settings}))
     with pytest.raises(UserError) as error:
         build_lm(str(adapters), {}, len(load_tokenizer()))
     assert str(adapters) in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "ran").exists()
+    path.write_text(good)

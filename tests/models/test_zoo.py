@@ -22,6 +22,7 @@ from lmrl.loading import PolicySpec, load_policy
 from lmrl.models import zoo
 from lmrl.models.zoo import is_zoo, zoo_policies, zoo_policy
 from lmrl.modules import load_module
+from tests.helpers.cases import cases
 
 SHIPPED = zoo_policies()
 NAME = "zoo:maze_fo/bc"
@@ -32,7 +33,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory, bc_run: str) -> Path:
     """A zoo of one policy, made by the command."""
     folder = tmp_path_factory.mktemp("zoo")
     Path(bc_run, "tuned.json").write_text('{"settings": {"temperature": 0.5}}', encoding="utf-8")
-    assert main(["zoo", "add", bc_run, "--to", str(folder), "--episodes", "25"]) == 0
+    assert main(["zoo", "add", bc_run, "--to", str(folder), "--episodes", "5"]) == 0
     return folder
 
 
@@ -49,17 +50,17 @@ def test_a_name_stands_wherever_a_policy_is_asked_for(
     assert zoo_policies() == zoo_policies("maze_fo") == [NAME] and zoo_policies("wordle") == []
     assert load_policy(NAME).policy._settings.temperature == 0.5  # type: ignore[attr-defined]
     assert load_policy(NAME, temperature=2.0).policy._settings.temperature == 2.0  # type: ignore[attr-defined]
-    played = lmrl.evaluate(NAME, episodes=2)
+    played = lmrl.evaluate(NAME, episodes=1)
     assert played.task == "maze_fo" and played.provenance["decoding"] == {"temperature": 0.5}
     assert PolicySpec.parse(NAME, "maze_fo").default_folder() == Path("runs/maze_fo/zoo-bc/evaluation")
     out = str(tmp_path / "out")
-    assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--out", out]) == 0
-    assert f"maze_fo, policy {NAME}: 2 episodes, seed 0, temperature 0.5\n" in capsys.readouterr().out
-    assert main(["evaluate", "--policy", bc_run, "--episodes", "2", "--out", out]) == 0
-    assert f"maze_fo, policy {bc_run}: 2 episodes, seed 0, as trained\n" in capsys.readouterr().out
-    assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--out", out]) == 0
+    assert main(["evaluate", "--policy", NAME, "--episodes", "1", "--out", out]) == 0
+    assert f"maze_fo, policy {NAME}: 1 episode, seed 0, temperature 0.5\n" in capsys.readouterr().out
+    assert main(["evaluate", "--policy", bc_run, "--episodes", "1", "--out", out]) == 0
+    assert f"maze_fo, policy {bc_run}: 1 episode, seed 0, as trained\n" in capsys.readouterr().out
+    assert main(["evaluate", "--policy", NAME, "--episodes", "1", "--out", out]) == 0
     assert read_json(tmp_path / "out" / "scores.json")["provenance"]["decoding"] == {"temperature": 0.5}
-    assert main(["evaluate", "--policy", NAME, "--episodes", "2", "--rerank", "--out", out]) == 0
+    assert main(["evaluate", "--policy", NAME, "--episodes", "1", "--rerank", "--out", out]) == 0
     assert read_json(tmp_path / "out" / "scores.json")["provenance"]["decoding"] == {"rerank": True}
     assert lmrl.modules.BC(pretrained=NAME).model.config.n_embd == 16
 
@@ -73,9 +74,9 @@ def test_the_weights_are_those_of_the_run_in_half_precision(here: Path, bc_run: 
 
 def test_scores_are_of_what_the_files_hold(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     published = zoo_policy(NAME).scores
-    again = lmrl.evaluate(NAME, episodes=25, seed=0).scores()
-    assert again["return_mean"] == published["return_mean"] and published["episodes"] == 25
-    assert main(["zoo", "evaluate", NAME, "--episodes", "25"]) == 0
+    again = lmrl.evaluate(NAME, episodes=5, seed=0).scores()
+    assert again["return_mean"] == published["return_mean"] and published["episodes"] == 5
+    assert main(["zoo", "evaluate", NAME, "--episodes", "5"]) == 0
     assert "the intervals overlap" in capsys.readouterr().out
     assert main(["zoo", "list"]) == 0 and main(["zoo", "info", NAME]) == 0
     assert "zoo:maze_fo/bc" in capsys.readouterr().out
@@ -102,7 +103,7 @@ def test_the_list_fits_80_columns(
 def test_a_policy_that_plays_otherwise_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = {**zoo_policy(NAME).scores, "return_ci": [5.0, 6.0]}
     monkeypatch.setattr("lmrl.commands.zoo.zoo_policy", lambda name: zoo.ZooPolicy("maze_fo/bc", here, {}, far))
-    assert main(["zoo", "evaluate", NAME, "--episodes", "25"]) == 1
+    assert main(["zoo", "evaluate", NAME, "--episodes", "5"]) == 1
 
 
 def test_commands_that_take_a_path_take_a_name_or_refuse_it_and_leave_nothing(
@@ -154,8 +155,14 @@ def test_other_files_than_the_published_ones_are_refused(damage: str, here: Path
     assert zoo_policy(NAME).settings == {"temperature": 0.5}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SHIPPED)
+#: The others play every night.
+REPLAYED = ("zoo:maze_fo/ilql", "zoo:wordle/ppo")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in REPLAYED else pytest.mark.nightly) for name in SHIPPED],
+)
 def test_it_plays_as_published(name: str) -> None:
     """Other seeds, fewer games, of each start equally many: the intervals have to overlap."""
     starts = max(1, len(registry.task(zoo_policy(name).task).starts))
@@ -168,7 +175,7 @@ def test_the_zoo_is_small() -> None:
     assert len(SHIPPED) == len(list(folder.glob("*/*/zoo.json"))) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_wheel_of_the_zoo_holds_all_its_policies(tmp_path: Path) -> None:
     if find_spec("hatchling") is None:
         pytest.skip("the wheel is built by hatchling: pip install hatchling")
@@ -184,7 +191,7 @@ def test_the_wheel_of_the_zoo_holds_all_its_policies(tmp_path: Path) -> None:
     assert {f"lmrl_zoo/policies/{name.removeprefix('zoo:')}/zoo.json" for name in SHIPPED} <= held
 
 
-@pytest.mark.parametrize(
+@cases(
     "scores",
     [
         {"normalized_ci": None},
@@ -204,7 +211,7 @@ def test_odd_scores_are_refused_in_one_line(
     capsys: pytest.CaptureFixture[str],
     scores: dict[str, object],
 ) -> None:
-    shutil.copytree(here, tmp_path / "zoo")
+    shutil.copytree(here, tmp_path / "zoo", dirs_exist_ok=True)
     monkeypatch.setattr("lmrl.models.zoo.zoo_folder", lambda: tmp_path / "zoo")
     zoo._read.cache_clear()
     file = tmp_path / "zoo/maze_fo/bc/zoo.json"

@@ -1,4 +1,4 @@
-"""From blind play to the best there is: BC, ILQL and PPO in a corridor where every value is known (T24).
+"""From blind play to the best there is: BC, ILQL and PPO in a corridor where every value is known.
 
 The whole way of each algorithm is walked with small transformers, through the parts that a run of the command line is
 made of. The data are all walks of three steps, so that who imitates them walks blindly.
@@ -71,6 +71,7 @@ def test_the_data_are_what_the_game_answers() -> None:
         assert turns[-1][2:4] == (episode.terminated, episode.truncated)
 
 
+@pytest.mark.slow
 def test_imitation_walks_blindly(bc_run: str) -> None:
     """On average the goal is 12 steps from square 0, 10 from 1 and 6 from 2, of which the last costs nothing."""
     module = load_module(bc_run)
@@ -78,6 +79,7 @@ def test_imitation_walks_blindly(bc_run: str) -> None:
     assert returns(module.policy(max_new_tokens=1, temperature=0.0)) != BEST
 
 
+@pytest.mark.slow
 def test_ilql_finds_the_best_way_in_walks_without_aim(bc_run: str, recorded: OfflineDataModule, tmp_path: Path) -> None:
     torch.manual_seed(0)
     settings = {"gamma": 0.9, "expectile": 0.95, "cql_weight": 0.0, "polyak": 0.05}
@@ -89,6 +91,7 @@ def test_ilql_finds_the_best_way_in_walks_without_aim(bc_run: str, recorded: Off
     assert values.tolist() == pytest.approx(VALUES, abs=0.15)
 
 
+@pytest.mark.slow
 def test_ppo_finds_the_way_by_playing(bc_run: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     settings = {"value_clip": None, "value_weight": 0.1, "kl_weight": 0.01}

@@ -1,4 +1,4 @@
-"""A step does not depend on how its batch is cut (T21), nor do copies learn (T19, T20)."""
+"""A step does not depend on how its batch is cut, nor do copies learn."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -11,6 +11,7 @@ from lmrl.callbacks import KeepLast, RolloutCollection
 from lmrl.errors import UserError
 from lmrl.modules import GRPO, PPO, GiGPO, LanguageModule, load_module
 from lmrl.types import Episode
+from tests.helpers.cases import cases
 from tests.helpers.online import fit, rounds
 
 pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group|Experiment logs directory)")
@@ -81,7 +82,7 @@ def test_only_the_policy_learns_and_a_checkpoint_plays(bc_run: str, tmp_path: Pa
         assert torch.equal(tensor, module.model.state_dict()[name])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "given", "said"),
     [
         (GRPO, {"advantage": "gae"}, "advantage"),

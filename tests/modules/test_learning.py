@@ -50,6 +50,7 @@ def starts_of(task: str, count: int) -> list[Start]:
     return [Start(seed, given[seed % len(given)] if given else None) for seed in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "count", "steps", "wins"),
     # Wins by chance: 6 of 25 in the maze, none of 8 in the house.

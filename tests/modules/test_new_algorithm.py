@@ -10,6 +10,7 @@ import pytest
 from lmrl.cli import main
 from lmrl.datamodules import BatchSpec, Filter
 from lmrl.modules import AWR, BC, ILQL, MC, PPO, QSFT, ArCHer, FilteredBC, LanguageModule, ReturnConditionedBC
+from tests.helpers.cases import cases
 from tests.helpers.online import TINY
 
 MODULE = '''
@@ -87,7 +88,7 @@ def test_fit_evaluate_and_reproduce_know_it(tmp_path: Path, monkeypatch: pytest.
     assert "return_weighted_bc" in told
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "arguments", "wanted"),
     [
         (BC, {}, {}),

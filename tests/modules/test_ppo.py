@@ -225,6 +225,7 @@ def test_played_and_recorded_tokens_have_divisors_of_their_own(
     assert found.item() == pytest.approx(expected.item())
 
 
+@pytest.mark.slow
 def test_recorded_episodes_can_hold_it_back(bc_run: str, data_path: Path, tmp_path: Path) -> None:
     """With a large weight on BC and nothing else to learn, the second loader alone decides."""
     settings = {"value_weight": 0.0, "kl_weight": 0.0, "clip": 0.0}

@@ -251,6 +251,7 @@ def test_the_range_must_be_known_and_the_data_be_recorded(bc_run: str, tmp_path:
         trainer(tmp_path, 1).fit(QSFT(pretrained=bc_run), rounds())
 
 
+@pytest.mark.slow
 def test_a_short_fit_finds_the_way_through_a_corridor(tmp_path: Path) -> None:
     with corridor_task():
         path = tmp_path / "corridor.parquet"

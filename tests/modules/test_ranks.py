@@ -123,6 +123,7 @@ def assert_same(found: Sequence[list[dict[str, float]]], expected: list[dict[str
             assert row == pytest.approx(right, abs=1e-5, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_losses_are_those_of_one_process(kind: Callable[..., LanguageModule], tmp_path: Path) -> None:
     (one,) = on_ranks(run, "one", kind, tmp_path, world=1)
@@ -140,6 +141,7 @@ def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_shards", [True, False])
 def test_a_run_in_shards_is_saved_goes_on_and_is_exported(in_shards: bool, tmp_path: Path) -> None:
     settings = {"save_distributed_checkpoint": in_shards}

@@ -23,6 +23,8 @@ from tests.helpers.ranks import on_ranks, strategy
 from tests.modules.test_gradients import TINY
 from tests.modules.test_ranks import Losses, assert_same, run
 
+pytestmark = pytest.mark.slow
+
 LORA = {"r": 2, "lora_alpha": 8}
 EXACT, ROUNDED = 1e-5, 2e-3
 IDS = torch.tensor([[5, 6, 7, 8, 9]])

@@ -74,6 +74,7 @@ def go(kind: type[LanguageModule], bc_run: str, data_path: Path, root: Path, ste
     return saved(root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [OnlineFilteredBC, ILQL])
 def test_replay_goes_on_too(kind: type[LanguageModule], bc_run: str, data_path: Path, tmp_path: Path) -> None:
     """Stopped in the middle of a round, and exactly at the end of one (of five minibatches, for ILQL)."""

@@ -74,11 +74,11 @@ def assert_same(root: Path, whole: Path) -> None:
     ("kind", "more", "data"),
     [
         (BC, {}, {}),
-        (BC, {"lora": LORA}, {}),
-        (ILQL, {"lora": LORA, "polyak": 0.5}, {}),
-        (AWR, {}, {}),
-        (QSFT, {"bc_weight": 1.0, "polyak": 0.5}, {}),
-        (ReturnConditionedBC, {"bins": 3}, {}),
+        pytest.param(BC, {"lora": LORA}, {}, marks=pytest.mark.slow),
+        pytest.param(ILQL, {"lora": LORA, "polyak": 0.5}, {}, marks=pytest.mark.slow),
+        pytest.param(AWR, {}, {}, marks=pytest.mark.slow),
+        pytest.param(QSFT, {"bc_weight": 1.0, "polyak": 0.5}, {}, marks=pytest.mark.slow),
+        pytest.param(ReturnConditionedBC, {"bins": 3}, {}, marks=pytest.mark.slow),
     ],
     ids=["bc", "adapters", "ilql", "awr", "qsft", "return_conditioned"],
 )
@@ -150,7 +150,7 @@ class Stopped(Callback):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    "stops", [(1, 3, 7), pytest.param(range(1, 14), marks=pytest.mark.slow)], ids=["some batches", "all batches"]
+    "stops", [(1, 3, 7), pytest.param(range(1, 14), marks=pytest.mark.nightly)], ids=["some batches", "all batches"]
 )
 def test_a_run_that_is_stopped_in_an_accumulation_window_goes_on_bit_by_bit(
     stops: Sequence[int], how: signal.Signals, bc_run: str, data_path: Path, tmp_path: Path
@@ -187,6 +187,7 @@ def together(bc_run: str, data_path: Path, root: Path, steps: int) -> None:
     learn(BC, bc_run, {"path": str(data_path)}, root, steps, world=2)
 
 
+@pytest.mark.slow
 def test_so_do_two_processes(bc_run: str, data_path: Path, tmp_path: Path) -> None:
     on_ranks(together, bc_run, data_path, tmp_path / "whole", STEPS)
     for stop in (BATCHES + 1, 2 * BATCHES, STEPS):

@@ -145,7 +145,13 @@ class Returns(Probe):
         return Linear(-(terms[0] + terms[1]).sum() / max(1, batch.n_tokens))
 
 
-@pytest.mark.parametrize("task", list(lmrl.tasks()))
+@pytest.mark.parametrize(
+    "task",
+    [
+        "maze_fo",
+        *(pytest.param(task, marks=pytest.mark.nightly) for task in lmrl.tasks() if task != "maze_fo"),
+    ],
+)
 def test_the_mean_return_as_gradients_weigh_it_is_that_of_the_data(task: str, tmp_path: Path) -> None:
     quick: dict[str, Any] = {"opponent": "random", "max_moves": 40} if task == "chess" else {}
     path = generate(task, 24 if task == "chess" else 160, 0, tmp_path / "data.parquet", progress=False, env=quick)
@@ -224,7 +230,10 @@ def value(kind: type[MC | ILQL], path: str, root: Path, accumulate: int, devices
     return [head(hidden)[action].item() for head in module.q_heads]
 
 
-CUTS = pytest.mark.parametrize(("accumulate", "devices"), [(1, 1), pytest.param(4, 1, marks=pytest.mark.slow), (1, 2)])
+CUTS = pytest.mark.parametrize(
+    ("accumulate", "devices"),
+    [(1, 1), pytest.param(4, 1, marks=pytest.mark.slow), pytest.param(1, 2, marks=pytest.mark.slow)],
+)
 
 
 @CUTS
@@ -234,6 +243,7 @@ def test_bc_says_what_the_data_says(accumulate: int, devices: int, tmp_path: Pat
     assert found == pytest.approx([0.5, 0.5], abs=0.02)
 
 
+@pytest.mark.slow
 @CUTS
 @pytest.mark.parametrize("kind", [MCFromScratch, ILQLFromScratch])
 def test_values_are_the_mean_of_the_data(kind: type[MC | ILQL], accumulate: int, devices: int, tmp_path: Path) -> None:

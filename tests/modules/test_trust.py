@@ -17,6 +17,7 @@ from lmrl.models.checkpoints import check_checkpoint
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, load_module
+from tests.helpers.cases import cases
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
 
@@ -82,7 +83,7 @@ def changed(file: Path, **entries: dict[str, object]) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", ["os.system", "collections.OrderedDict", "no_such_module.Thing", "nonsense", "", 3])
+@cases("name", ["os.system", "collections.OrderedDict", "no_such_module.Thing", "nonsense", "", 3])
 def test_only_modules_are_built_from_a_checkpoint(name: object, tmp_path: Path) -> None:
     file = changed(checkpoint(tmp_path / "other.ckpt"), lmrl={"class": name})
     for load in (load_module, lambda file: load_policy(file, task("maze_fo"))):

@@ -16,6 +16,7 @@ from lmrl.partners.chat import ChatPartner, conversation
 from lmrl.policies.chat.client import ChatClient, ChatError
 from lmrl.rollout import rollout, step_together
 from lmrl.types import Partner, PartnerRequest, Start
+from tests.helpers.cases import cases
 from tests.helpers.endpoints import Unruly, completion, reply
 from tests.helpers.serving import MISSING, transformers_serve
 
@@ -103,7 +104,7 @@ def test_a_buyer_is_asked_to_conclude(unruly: Unruly, partner: Partner) -> None:
     assert unruly.bodies[0]["messages"][-1]["content"].endswith("begins with: Output: Decision=")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answer", "line"),
     [
         ("Yes.", "Yes.\n"),
@@ -191,7 +192,7 @@ def test_a_budget_that_is_used_up_ends_a_rollout_that_forgives(unruly: Unruly) -
     assert len(unruly.bodies) == 5
 
 
-@pytest.mark.parametrize(
+@cases(
     ("partner", "message"),
     [
         ({"name": "chat:x", "budget_token": 5}, r"unknown setting of chat partners 'budget_token'; known: base_url, b"),
@@ -212,7 +213,7 @@ def test_partners_that_cannot_be(partner: dict[str, Any], message: str) -> None:
     assert "sk-secret" not in str(error.value) and "pw" not in str(error.value)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_server(tmp_path: Path) -> None:
     """One test, for each process that runs a part of it would start a server of its own."""
     if MISSING:

@@ -18,6 +18,7 @@ from lmrl.play.app import _page
 from lmrl.play.game import Game, Offer, Order, listed_players, read_moves
 from lmrl.types import Policy, Request
 from tests.helpers.browser import accessibility_faults, contrast, opened
+from tests.helpers.cases import cases
 from tests.play.test_web import ORDER, ask, hidden_word, replace_policies, served, texts, typed
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ def test_a_game_of_chess_is_shown_in_san_beside_the_texts_that_policies_read() -
     assert seat["notes"][1:] == ["You played e4. Black played Nc6.", "You played Nf3. Black played Nf6."]
 
 
-@pytest.mark.parametrize("task", [row.name for row in registry.BENCHMARK])
+@cases("task", [row.name for row in registry.BENCHMARK])
 def test_an_illegal_text_is_said_to_be_one(task: str) -> None:
     game = Game(Order(task, seed=1))
     for typed_text in ("!!!", " "):
@@ -161,7 +162,7 @@ def scripted_moves(task: str, seed: int) -> list[str]:
     return [action.removesuffix("\n") for action in actions]
 
 
-@pytest.mark.parametrize("task", [row.name for row in registry.BENCHMARK])
+@cases("task", [row.name for row in registry.BENCHMARK])
 def test_every_task_is_played_to_its_end_and_again_from_its_link(task: str) -> None:
     game = Game(Order(task, seed=3))
     moves = scripted_moves(task, 3)
@@ -196,9 +197,7 @@ def test_a_link_may_not_use_what_the_command_line_named() -> None:
         offer.check(first, shared=True)
 
 
-@pytest.mark.parametrize(
-    "told", ["about", None, ["a", 1], [["a"]], {"0": "a"}, ["a"] * 501, ["a" * 2_001], ["a" * 2_000] * 9]
-)
+@cases("told", ["about", None, ["a", 1], [["a"]], {"0": "a"}, ["a"] * 501, ["a" * 2_001], ["a" * 2_000] * 9])
 def test_moves_of_a_link_are_texts_and_not_too_many(told: Any) -> None:
     with pytest.raises(UserError, match=r"moves must be a list of texts|a shared game has at most 500 moves"):
         read_moves(told)
@@ -240,9 +239,22 @@ IN_VIEW = """() => {
 FOLLOW = "words => { delete document.body.dataset.turns; location.hash = words; }"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("task", [row.name for row in registry.BENCHMARK])
+#: A map, a board and a dialogue; every night all tasks play in both widths.
+IN_EACH_CHANGE = (("maze_fo", 390), ("chess", 1280), ("twenty_questions", 390))
+
+
+def _mark_of(task: str, width: int) -> pytest.MarkDecorator:
+    return pytest.mark.slow if (task, width) in IN_EACH_CHANGE else pytest.mark.nightly
+
+
+@pytest.mark.parametrize(
+    ("task", "width"),
+    [
+        pytest.param(task.name, width, marks=_mark_of(task.name, width))
+        for task in registry.BENCHMARK
+        for width in (390, 1280)
+    ],
+)
 def test_every_task_in_the_page_to_its_end_and_from_its_link(task: str, width: int) -> None:
     moves, window = scripted_moves(task, 3), {"viewport": {"width": width, "height": 844}}
     game = Game(Order(task, seed=3))
@@ -270,6 +282,7 @@ def test_every_task_in_the_page_to_its_end_and_from_its_link(task: str, width: i
         tab.wait_for_selector("#problem:not(:empty)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True])
 def test_players_that_take_long_to_load_are_named_and_nothing_else_is_ordered(
     fails: bool, monkeypatch: pytest.MonkeyPatch

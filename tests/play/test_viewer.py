@@ -210,7 +210,7 @@ return log;
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ten_thousand_episodes_open_and_are_filtered_and_sorted(tmp_path: Path) -> None:
     some = list(read_episodes(generate("maze_fo", 500, 0, tmp_path / "maze.parquet", progress=False)))
     write_episodes(tmp_path / "many.parquet", some * 20)
@@ -247,6 +247,7 @@ return [shown, all(".text").map((text) => text.textContent), String(window.pwned
 """
 
 
+@pytest.mark.slow
 def test_a_picture_that_no_browser_can_read_costs_only_its_own_task_the_drawing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_picture_that_no_browser_can_read_costs_only_its_own_task_the_drawing(
     assert drawn == [3, 1, 3, 0]
 
 
+@pytest.mark.slow
 def test_tiles_boards_and_maps_are_drawn_and_hostile_ones_are_not(tmp_path: Path) -> None:
     guesses = ("c r a n e\n", "<b>x</b>\n", "s l a t e\n")
     position = "8 / 5 R 2 / 4 K 3 / 8 / 2 k 5 / 8 / 8 / 4 Q 3   w   -   -   0   1\n"
@@ -305,6 +307,7 @@ def minus(text: str) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
+@pytest.mark.slow
 def test_the_words_are_coloured_by_what_the_model_thinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [[[TokenValue("move", 0.25, -2.0, -3.0), TokenValue(" up\n", 1.0, -2.0, -1.0)]]]
     monkeypatch.setattr("lmrl.play.viewer.load_module", lambda run: SimpleNamespace(made_with={}))

@@ -32,6 +32,7 @@ from lmrl.play.seat import Seat
 from lmrl.types import LoadedPolicy, Policy, Reply, Request
 from tests.contrib.study.test_page import EVIL
 from tests.helpers.browser import accessibility_faults, contrast, opened
+from tests.helpers.cases import cases
 from tests.helpers.endpoints import Unruly, completion
 
 # -- games ------------------------------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ def test_an_environment_that_fails_is_brought_back_to_where_it_was() -> None:
         seat.move(None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("order", "message"),
     [
         (Order("nothing"), "unknown task 'nothing'"),
@@ -304,7 +305,7 @@ def test_the_game_that_was_not_played_for_longest_makes_room(monkeypatch: pytest
         assert [ask(f"{root}advice", {"game": game})[0] for game in games] == [200, 400, 200, 200]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("headers", "answered"),
     [
         ({"host": "localhost:9000"}, True),  # as a forwarded port has it
@@ -591,6 +592,7 @@ def test_wordle_to_its_end_in_the_page() -> None:
         assert tab.input_value("#seed") == "2" and tab.locator(".tiles .tile.o").count() == 30
 
 
+@pytest.mark.slow
 def test_the_browser_is_led_to_the_page_and_keeps_the_token(tmp_path: Path) -> None:
     with served(Order("wordle", seed=1)) as root, opened() as tab:
         tab.goto(_leading_to(f"{root}#k", tmp_path))
@@ -609,6 +611,7 @@ def test_the_browser_is_led_to_the_page_and_keeps_the_token(tmp_path: Path) -> N
         other.wait_for_selector("body[data-turns='0']")
 
 
+@pytest.mark.slow
 def test_the_words_of_a_watched_policy_and_of_advice_show_their_values() -> None:
     name = "zoo:maze_fo/ilql"
     first = Order("maze_fo", (name,), seed=5, advisor=name)
@@ -631,6 +634,7 @@ def test_the_words_of_a_watched_policy_and_of_advice_show_their_values() -> None
         assert tab.locator(".hint .token").count() == 3 and tab.locator("li .token").count() == 0
 
 
+@pytest.mark.slow
 def test_a_policy_is_watched_in_the_maze() -> None:
     with served(Order("maze_fo", ("optimal",), seed=3)) as root, opened() as tab:
         tab.goto(f"{root}#k")
@@ -649,6 +653,7 @@ def test_a_policy_is_watched_in_the_maze() -> None:
         tab.wait_for_selector(".facts .good")
 
 
+@pytest.mark.slow
 def test_two_policies_side_by_side_and_a_mistake_that_is_explained() -> None:
     with served(Order("maze_po", ("random", "optimal"), seed=3, env=["max_steps=5"])) as root, opened() as tab:
         tab.goto(f"{root}#k")
@@ -665,6 +670,7 @@ def test_two_policies_side_by_side_and_a_mistake_that_is_explained() -> None:
         assert texts(tab, ".player") == ["random", "optimal"]
 
 
+@pytest.mark.slow
 def test_moves_on_the_board_and_with_the_arrow_keys() -> None:
     with served(Order("chess", env=["opponent=random"])) as root, opened() as tab:
         tab.goto(f"{root}#k")
@@ -689,6 +695,7 @@ class Hostile:
         return [Reply(EVIL[request.turn % 3] + "\n") for request in requests]
 
 
+@pytest.mark.slow
 def test_hostile_texts_of_people_and_models_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_policies(monkeypatch, lambda name: Hostile())
     evil = Order("twenty_questions", ("human", EVIL[0]), advisor=EVIL[1], env=[])

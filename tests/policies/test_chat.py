@@ -20,6 +20,7 @@ from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.chat.client import Messages
 from lmrl.policies.chat.policy import ChatPolicy, action_of
 from lmrl.types import Episode, Reply, Request
+from tests.helpers.cases import cases
 from tests.helpers.endpoints import Unruly, completion, reply
 from tests.helpers.serving import MISSING, transformers_serve
 
@@ -65,7 +66,7 @@ def test_every_task_has_a_prompt_and_no_other_has() -> None:
         ChatPolicy(Scripted(), "chess", reply="xml")
 
 
-@pytest.mark.parametrize("name", [*tasks()])
+@cases("name", [*tasks()])
 def test_rules_name_the_key_and_the_first_text_is_shown(name: str) -> None:
     speaker, request = Scripted(), first_request(name)
     ChatPolicy(speaker, name).act([request])
@@ -141,7 +142,7 @@ def test_the_vocabulary_is_the_one_that_is_played(tmp_path: Path) -> None:
     assert "The vocabulary: c r a n e, s l a t e\n" in speaker.asked[0][1]["content"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answer", "action"),
     [
         ('{"action": "move up"}', "move up"),
@@ -166,7 +167,7 @@ def test_json_replies(answer: str, action: str | None) -> None:
     assert action_of(answer, "json", "action") == action
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answer", "action"),
     [
         ("move up", "move up"),
@@ -284,7 +285,7 @@ def test_half_a_character_is_no_obstacle_to_writing_what_was_played(here: Path) 
         assert episode.actions == ("up \ufffd\n",) * 3
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "message"),
     [
         ("--policy chat:x --chat max_token=3", "unknown setting of chat players 'max_token'; known: api_key, base_url"),

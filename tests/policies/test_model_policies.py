@@ -134,7 +134,7 @@ def test_episodes_do_not_depend_on_the_number_of_slots(make: type) -> None:
         assert ids[0] == ids[1] == ids[2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_compiled_steps_of_both_models_say_the_same() -> None:
     plain, compiled = (play(guided(v_head=V, compile=choice), slots=3) for choice in (False, "eager"))
     for ours, theirs in zip(compiled, plain, strict=True):

@@ -26,6 +26,7 @@ from lmrl.policies.chat import endpoint
 from lmrl.rollout import episode_seed
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.types import Request
+from tests.helpers.cases import cases
 from tests.helpers.tokens import TokenServer, sampling, saying
 
 TOKENIZER = load_tokenizer("lmrl")
@@ -188,7 +189,7 @@ def refused(server: TokenServer, **settings: Any) -> str:
     return str(told.value)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fault", "message"),
     [
         ({"token_ids": None}, "it answers without token ids: it must be vLLM 0.10.2 or newer"),

@@ -19,7 +19,7 @@ from lmrl.tokens.encoding import Window
 from lmrl.types import Episode, Request
 from tests.helpers.vllm import VLLMServer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 TASK = task("twenty_questions")
 TOKENIZER = load_tokenizer("lmrl")

@@ -20,6 +20,8 @@ from lmrl.report.report import write_report
 from lmrl.report.wording import colour, is_known, number
 from tests.helpers.browser import in_browser
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 ALWAYS = {"report.md", "report.html", "table.csv", "table.json", "scores.png", "returns.png", "lengths.png"}
 DASH = "\N{EN DASH}"
 METRICS = "epoch,ilql/q_loss,step,train/loss\n0,1.5,9,2.5\n0,1.0,19,1.5\n"

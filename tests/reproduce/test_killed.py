@@ -20,7 +20,7 @@ COMMAND = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_table_goes_on_without_repeating_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("LMRL_DATA", str(tmp_path / "data"))

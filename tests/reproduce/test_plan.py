@@ -115,7 +115,7 @@ def test_a_handful_of_games_is_kept_whether_won_or_not(order: Make) -> None:
         assert value_at(configuration(words(cell)), "model.init_args.success") is kept
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_whole_table_is_planned_at_both_sizes() -> None:
     """Every task with every algorithm, each after what it starts from."""
     for name, preset in PRESETS.items():

@@ -38,7 +38,7 @@ def run_on_cluster(given: Order, address: str, jobs: int | None = None) -> dict[
     return run_cells([cell for cell in plan(given) if cell.fit], runner, progress)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_cells_run_each_after_the_one_it_starts_from_though_a_process_dies(
     ray_cluster: str, place: Path, order: Make, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:

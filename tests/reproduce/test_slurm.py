@@ -78,7 +78,7 @@ def run_as_jobs(given: Order, shown: io.StringIO, cluster: str = "slurm", jobs: 
     return run_cells([cell for cell in plan(given) if cell.fit], runner, progress)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("cluster", ["debug", "local"])
 def test_cells_run_as_jobs_of_one_machine(
     cluster: str, place: Path, order: Make, trained: Trained, monkeypatch: pytest.MonkeyPatch
@@ -122,7 +122,7 @@ def test_a_command_that_goes_on_waits_for_the_jobs_of_the_one_before(
     assert trained() == ["bc"] and not (queue / "2.script").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_job_of_other_settings_is_not_waited_for(queue: Path, place: Path, order: Make) -> None:
     (place / "launcher.py").write_text("import time; time.sleep(60)")
     (cell,) = [cell for cell in plan(order("bc")) if cell.fit]

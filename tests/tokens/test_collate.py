@@ -1,4 +1,4 @@
-"""A batch says the same as its segments, however little of them is read (T1, T7)."""
+"""A batch says the same as its segments, however little of them is read."""
 
 import numpy as np
 import pytest

@@ -22,6 +22,7 @@ from lmrl.tokens import encoding
 from lmrl.tokens.encoding import ChatEncoder, Window, encoder_for
 from lmrl.tokens.segments import context, segments
 from lmrl.types import Episode, Request
+from tests.helpers.cases import cases
 from tests.helpers.online import TINY, trainer
 
 CHATML = (
@@ -167,7 +168,7 @@ def test_what_is_said_is_what_is_heard(style: str) -> None:
         assert ids[-1] == encoder.end
 
 
-@pytest.mark.parametrize(
+@cases(
     ("template", "message"),
     [
         (None, "has none: use rendering text"),
@@ -207,7 +208,7 @@ def test_a_run_on_chat_plays_as_it_was_trained(data_path: Path, tmp_path: Path) 
     assert generation.eos_token_id in (end, [end]) and end not in generation.suppress_tokens
 
 
-@pytest.mark.parametrize(
+@cases(
     "template",
     [
         "{{ 1 / 0 }}",

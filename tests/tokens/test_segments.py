@@ -1,4 +1,4 @@
-"""Where action tokens, states and rewards are (T22), and which contexts are read."""
+"""Where action tokens, states and rewards are, and which contexts are read."""
 
 import pytest
 
@@ -7,6 +7,7 @@ from lmrl.models.tokenizer import load_tokenizer
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import Segment, context, segments
 from lmrl.types import Episode
+from tests.helpers.cases import cases
 from tests.helpers.doubles import CHARS, CharEncoder, episode
 
 TWO = episode("ab", "xy", "cde", "z", "f", rewards=[-1, 5], terminated=False)
@@ -63,8 +64,8 @@ def test_training_reads_what_the_player_read(window: Window) -> None:
     assert [states[index] for index in first_tokens] == contexts
 
 
-@pytest.mark.parametrize("window", [Window(), Window(texts=1), Window(texts=2), Window(texts=4), Window(tokens=6)])
-@pytest.mark.parametrize("terminated", [True, False])
+@cases("window", [Window(), Window(texts=1), Window(texts=2), Window(texts=4), Window(tokens=6)])
+@cases("terminated", [True, False])
 def test_rewards_and_tokens_are_conserved(window: Window, terminated: bool) -> None:
     said = episode("ab", "xy\n", "c", "z\n", "d", "w\n", "e", rewards=[-1, 2.5, 7], terminated=terminated)
     parts = list(segments(said, CHARS, window))

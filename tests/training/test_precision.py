@@ -160,7 +160,7 @@ def test_checkpointed_activations_give_the_same_gradients(
         torch.testing.assert_close(checkpointed[name], gradient, atol=1e-6, rtol=1e-5, msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_compiled_run_is_the_same_run() -> None:
     """With the backend that traces and differentiates without a compiler of machine code."""
     batch = collate(examples())

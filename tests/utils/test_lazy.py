@@ -49,7 +49,7 @@ def test_a_command_without_a_model_loads_no_torch(group: str, tmp_path: Path) ->
         assert all((tmp_path / f"{name}.parquet").is_file() for name in ("maze", "wordle"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_top_level_loads_only_what_is_named(tmp_path: Path) -> None:
     light = "import lmrl\nlmrl.evaluate, lmrl.load_policy, lmrl.read_episodes, lmrl.make, lmrl.tasks"
     assert loaded(light, tmp_path) == []

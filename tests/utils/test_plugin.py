@@ -80,14 +80,14 @@ def test_data_and_play(site: Path, tmp_path: Path) -> None:
     assert "known: configs/corridor/bc.yaml" in mistaken.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_configuration_of_the_page_learns_the_game(site: Path, tmp_path: Path) -> None:
     done(site, tmp_path, "fit", "--config", "configs/corridor/bc.yaml")
     done(site, tmp_path, "evaluate", "--policy", "runs/corridor/bc/last.ckpt", "--episodes", "64", "--out", "played")
     assert json.loads((tmp_path / "played" / "scores.json").read_text())["success_rate"] > 0.8
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_evaluation_and_pages(site: Path, tmp_path: Path) -> None:
     done(site, tmp_path, "reproduce", "corridor", "--algorithms", "bc", "--smoke", "--jobs", "1", "--runs", "table")
     assert "corridor" in (tmp_path / "report" / "smoke" / "report.md").read_text()
@@ -118,11 +118,13 @@ def served_page(site: Path, folder: Path) -> tuple[str, str]:
         return page, server.stderr.read()
 
 
+@pytest.mark.slow
 def test_the_web_page_offers_it(site: Path, tmp_path: Path) -> None:
     page, told = served_page(site, tmp_path)
     assert 'PICTURES.set("corridor"' in page and ">corridor<" in page and told == ""
 
 
+@pytest.mark.slow
 def test_a_picture_without_its_script_is_told_and_costs_no_other_task_its_page(site: Path, tmp_path: Path) -> None:
     bare = tmp_path / "site"
     shutil.copytree(site, bare)

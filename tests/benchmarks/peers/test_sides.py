@@ -29,7 +29,7 @@ def test_without_a_python_that_has_vllm_it_is_left_out(monkeypatch: pytest.Monke
     assert not any("LMRL_VLLM" in one for one in command.missing("vllm"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif("LMRL_VLLM" not in os.environ, reason="vLLM has an environment of its own")
 def test_greedy_actions_are_those_of_our_slots() -> None:
     rows = {row.name: row for row in vllm.run(repeats=1, episodes=4)}

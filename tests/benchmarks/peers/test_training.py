@@ -15,7 +15,7 @@ from lmrl.tokens.segments import segments
 from lmrl.types import Episode
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("task", training.TASKS)
 def test_both_sides_play_as_many_turns_and_read_the_same(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ import pytest
 
 from lmrl.contrib.study.ratings import Ratings, read_ratings, study_table
 from lmrl.errors import UserError
+from tests.helpers.cases import cases
 
 CONDITIONS = {"0a": "mc", "0b": "gpt", "0c": "gpt", "0d": "mc"}
 Put = Callable[..., Path]
@@ -44,7 +45,7 @@ def test_ratings_stand_beside_their_conditions(key: Path, put: Put) -> None:
     assert ratings.missing() == {"C D": ["0a", "0c", "0d"]}
 
 
-@pytest.mark.parametrize("rating", [0, 6, -1, 2.5, 3.0, "3", True, None, [3]])
+@cases("rating", [0, 6, -1, 2.5, 3.0, "3", True, None, [3]])
 def test_a_rating_is_a_whole_number_from_1_to_5(rating: Any, key: Path, put: Put) -> None:
     with pytest.raises(UserError, match=r"1\.json: sample '0b' must be rated 1 to 5, got"):
         read_ratings(key, [put("1.json", {"0a": 3, "0b": rating})])
@@ -66,7 +67,7 @@ def test_what_does_not_belong_is_named(key: Path, put: Put) -> None:
         read_ratings(key, [put("2.json", {})])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "message"),
     [
         (b"{", "not valid JSON"),

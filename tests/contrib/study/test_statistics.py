@@ -7,6 +7,7 @@ import pytest
 
 from lmrl.contrib.study.ratings import crossed_bootstrap, holm, permutation_test
 from lmrl.errors import UserError
+from tests.helpers.cases import cases
 
 
 def by_the_book(a: list[list[float]], b: list[list[float]]) -> Fraction:
@@ -41,7 +42,7 @@ def test_one_against_three_by_hand() -> None:
     assert outcome == (1 / 4, 4, True)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@cases("seed", range(20))
 def test_the_definition_in_exact_arithmetic(seed: int) -> None:
     generator = np.random.default_rng(seed)
     raters, left, right = 1 + seed % 4, 2 + seed % 3, 2 + seed % 2

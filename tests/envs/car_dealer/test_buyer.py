@@ -10,6 +10,7 @@ import lmrl
 from lmrl.envs.car_dealer.buyer import FAULTS, ScriptedBuyer, accepts, leaves, limit, listen
 from lmrl.envs.car_dealer.lines import CHOICES, HINTS, MANNERS, SENTENCES, TERSE, Buyer, amounts, read
 from lmrl.types import PartnerRequest
+from tests.helpers.cases import cases
 
 CAR = "A BMW sedan with a sunroof and heated seats"
 
@@ -24,7 +25,7 @@ def worth(who: Buyer, *heard: str) -> float:
     return round(100 * limit(who, listen(who, heard, ()), 0.0) / who.budget, 2)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("strategy", "heard", "percent"),
     [
         ("features", ["Hello"], 115 * 0.75 * 0.85 * 0.5),
@@ -60,7 +61,7 @@ def test_the_worth_of_what_was_told(strategy: str, heard: list[str], percent: fl
     assert worth(buyer(strategy), *heard) == pytest.approx(percent, abs=0.01)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("heard", "said", "fault"),
     [
         (["Hello"], [], ""),
@@ -91,8 +92,8 @@ def test_what_a_faulty_line_says_is_not_taken_in() -> None:
     assert listen(buyer("features"), ["A BMW sedan for $9,000", "$9,500"], ()).price == 9_000
 
 
-@pytest.mark.parametrize(("strategy", "lines"), [("discounts", 11), ("features", 11), ("impatient", 9)])
-@pytest.mark.parametrize(("personality", "more"), [("polite", 1), ("rude", 0), ("angry", -1)])
+@cases(("strategy", "lines"), [("discounts", 11), ("features", 11), ("impatient", 9)])
+@cases(("personality", "more"), [("polite", 1), ("rude", 0), ("angry", -1)])
 def test_patience(strategy: str, lines: int, personality: str, more: int) -> None:
     who = buyer(strategy, personality)
     heard = [f"line {number}" for number in range(20)]
@@ -142,7 +143,7 @@ def test_objections_say_what_is_in_the_way() -> None:
     assert "discount" in said(buyer("discounts"), "A BMW sedan for $9,000")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("heard", "output"),
     [
         (["A BMW. MSRP $14,000", "$13,000"], "Reject MSRP=$14,000"),

@@ -8,6 +8,7 @@ from lmrl.envs.car_dealer.env import CarDealer, Sale, find_sale
 from lmrl.envs.car_dealer.lines import CHOICES, Buyer
 from lmrl.errors import UserError
 from lmrl.types import PartnerRequest
+from tests.helpers.cases import cases
 
 BUYER = {
     "personality": "polite",
@@ -39,7 +40,7 @@ def game(partner: Says, **settings: Any) -> CarDealer:
     return env
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "shown", "sale"),
     [
         ("Output: Decision=Accept MSRP=$31,000 Buy Price=$29,500", "", Sale(True, 31_000, 29_500)),
@@ -158,7 +159,7 @@ def test_a_part_can_be_fixed() -> None:
     assert Buyer(**{**BUYER, "features": ("sunroof", "heated seats")}).facts() == BUYER
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "message"),
     [
         ({"budget": 20_000}, "budget must be one of 10000, 30000, .*, got 20000"),

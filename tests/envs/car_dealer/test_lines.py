@@ -1,9 +1,8 @@
-import pytest
-
 from lmrl.envs.car_dealer.lines import CHOICES, amounts, read
+from tests.helpers.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "msrp", "price"),
     [
         ("The price is $31,000.", None, 31_000),
@@ -26,7 +25,7 @@ def test_sums(line: str, msrp: int | None, price: int | None) -> None:
     assert (read(line).msrp, read(line).price) == (msrp, price)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "off", "percent"),
     [
         ("$500 off!", 500, 0),
@@ -49,7 +48,7 @@ def test_every_name_is_found_alone_and_in_any_case() -> None:
             assert read(f"x{name}x").brands == ()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "found"),
     [
         ("A VW pickup with gps and moonroof", ("Volkswagen", "truck", "navigation system", "sunroof")),
@@ -65,7 +64,7 @@ def test_other_names_and_what_is_denied(line: str, found: tuple[str, ...]) -> No
     assert (*seen.brands, *seen.types, *seen.features) == found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "asks"),
     [
         ("What car are you looking for?", ("car",)),

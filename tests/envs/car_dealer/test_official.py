@@ -7,6 +7,7 @@ import pytest
 from lmrl.data import import_official, read_dataset
 from lmrl.errors import UserError
 from lmrl.types import Episode
+from tests.helpers.cases import cases
 
 INFO = {
     "personality": "polite",
@@ -85,7 +86,7 @@ def test_lines_and_older_files(tmp_path: Path) -> None:
     assert imported(tmp_path, {"polite": [record()], "rude": [other]}) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("broken", "message"),
     [
         ("text", "a record must be an object with buyer_info, lines and output, got 'text'"),

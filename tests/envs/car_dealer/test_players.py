@@ -10,6 +10,7 @@ from lmrl.envs.registry import make_policy, policy_names, recording
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Policy, Request, Start
+from tests.helpers.cases import cases
 
 
 def play(policy: Policy, starts: list[Start], **env: Any) -> list[Episode]:
@@ -30,6 +31,7 @@ def dataset() -> list[Episode]:
     return play(recipe.policy, [recipe.start(0, index) for index in range(800)])
 
 
+@pytest.mark.slow
 def test_the_dataset_is_like_the_published_one(dataset: list[Episode]) -> None:
     lines, fancy = [2 * len(e) for e in dataset], [e.info["fancy"] for e in dataset]
     assert mean(lines) == pytest.approx(16.5, rel=0.07) and pstdev(lines) < 6
@@ -52,6 +54,7 @@ def test_the_best_response_earns_more_in_both_units(dataset: list[Episode]) -> N
     assert success(best) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("style", "strategy"), zip(("discounts", "features", "concise"), CHOICES["strategy"], strict=True)
 )
@@ -66,7 +69,7 @@ def test_a_style_pays_with_its_buyers(style: str, strategy: str) -> None:
     assert success(games("matched", strategy=strategy)) > success(games("behaviour", strategy=strategy))
 
 
-@pytest.mark.parametrize("name", policy_names("car_dealer"))
+@cases("name", policy_names("car_dealer"))
 def test_a_line_follows_from_seed_and_history(name: str) -> None:
     policy = make_policy("car_dealer", name)
     texts = ("Start\n", "I want an Audi truck.\n", "My budget is $30,000. Make it quick.\n")
@@ -76,7 +79,7 @@ def test_a_line_follows_from_seed_and_history(name: str) -> None:
     assert games(name, 5) == games(name, 5)
 
 
-@pytest.mark.parametrize("name", policy_names("car_dealer"))
+@cases("name", policy_names("car_dealer"))
 def test_sellers_know_no_profile(name: str) -> None:
     policy = make_policy("car_dealer", name)
     for episode in games(name, 20):
@@ -107,6 +110,7 @@ def test_every_hint_shows_its_strategy() -> None:
             assert take_notes(Request(0, 1, ("Start\n", f"{hint}\n"), ("Hello.\n",))).strategy == strategy
 
 
+@pytest.mark.slow
 def test_episodes_fit_a_short_context(dataset: list[Episode]) -> None:
     tokenizer = load_tokenizer()
     texts = [

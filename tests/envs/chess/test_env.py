@@ -7,6 +7,7 @@ import lmrl
 from lmrl.envs.chess.env import Chess, plain_fen, plain_san, spaced_fen, spaced_san
 from lmrl.envs.chess.opponents import best_move, evaluation
 from lmrl.errors import UserError
+from tests.helpers.cases import cases
 
 START = (
     "r n b q k b n r / p p p p p p p p / 8 / 8 / 8 / 8 / P P P P P P P P / R N B Q K B N R   w   K Q k q   -   0   1\n"
@@ -59,9 +60,7 @@ def test_fivefold_repetition_ends_and_threefold_does_not() -> None:
     assert found[:-1] == [(0.0, False, False)] * 7 and found[-1] == (0.0, True, False)
 
 
-@pytest.mark.parametrize(
-    "text", ["e 5\n", "", "e9", "--", "Z0", "0000", "N f 6\n", "\x00", "e 4 e 5", "♘f3", "a" * 100_000]
-)
+@cases("text", ["e 5\n", "", "e9", "--", "Z0", "0000", "N f 6\n", "\x00", "e 4 e 5", "♘f3", "a" * 100_000])
 def test_what_is_no_legal_move(text: str) -> None:
     env = lmrl.make("chess")
     first, _ = env.reset(seed=0)

@@ -15,6 +15,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import evaluate
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Start
+from tests.helpers.cases import cases
 
 FARTHEST = "8/8/8/8/8/2k5/1R6/K7 w - - 0 1"  # 16 moves from mate, as far as it gets with a rook
 
@@ -176,7 +177,7 @@ def test_wrong_piece_sets(sets: str, message: str) -> None:
         Endgames(sets)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "message"),
     [
         ({"test": 645}, "test must be the index of a held-out position, 0 to 644, got 645"),

@@ -26,6 +26,7 @@ from lmrl.envs.endgames.table import (
     solve,
 )
 from lmrl.errors import UserError
+from tests.helpers.cases import cases
 
 SETS = ("Q", "R", "QR", "RR")
 FARTHEST = "8/8/8/8/8/2k5/1R6/K7 w - - 0 1"
@@ -137,7 +138,7 @@ def worked_out(board: chess.Board) -> int | None:
     return 1 + max(won) if len(won) == len(after) else None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fen", "plies"),
     [
         ("7k/5K2/8/8/8/8/8/6Q1 w - - 0 1", 1),  # Qg7, Qh1 or Qh2

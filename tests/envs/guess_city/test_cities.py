@@ -1,6 +1,5 @@
-import pytest
-
 from lmrl.envs.guess_city.cities import cities, city_named, country_names, places_in, plain_words, topics
+from tests.helpers.cases import cases
 
 OLD_NAMES = {
     "Bombay": "Mumbai", "Calcutta": "Kolkata", "Madras": "Chennai", "Bangalore": "Bengaluru", "Pusan": "Busan",
@@ -22,7 +21,7 @@ def test_a_hundred_cities_with_at_least_twenty_facts_each() -> None:
             assert value.isascii() and len(value.split()) <= 11, value
 
 
-@pytest.mark.parametrize(("old", "name"), OLD_NAMES.items())
+@cases(("old", "name"), OLD_NAMES.items())
 def test_old_names_and_spellings(old: str, name: str) -> None:
     assert places_in(f"Is it {old}?").cities == {name}
 
@@ -40,7 +39,7 @@ def test_general_terms_fit_several_cities() -> None:
             assert min(terms.values()) >= 2, (topic.name, terms)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("city", "topic", "values"),
     [
         ("Istanbul", "continent", ("Europe", "Asia")),

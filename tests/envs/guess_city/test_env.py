@@ -9,6 +9,7 @@ from lmrl.envs.guess_city.env import GuessCity
 from lmrl.envs.guess_city.oracle import REFUSALS
 from lmrl.errors import UserError
 from lmrl.types import PartnerRequest
+from tests.helpers.cases import cases
 
 
 class Says:
@@ -60,7 +61,7 @@ def test_the_partner_is_told_all_it_needs() -> None:
     assert "Bombay" in request.facts["aliases"] and request.facts["facts"]["currency"] == ("rupee",)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reply", "text", "refused"),
     [
         ("I live in Lima.", None, True),

@@ -7,6 +7,7 @@ from lmrl.envs.guess_city.cities import City, Topic, cities, city_named, country
 from lmrl.envs.guess_city.oracle import REFUSALS, ScriptedResident, guarded, guessed, leaks
 from lmrl.envs.guess_city.reading import read_question, values_in
 from lmrl.types import PartnerRequest
+from tests.helpers.cases import cases
 
 WORDS = {
     "continent": "continent",
@@ -71,7 +72,7 @@ def requests(question: str, number: int) -> Iterator[PartnerRequest]:
         yield PartnerRequest("guess_city", {"city": city.name}, (f"{question}\n",), (), seed)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("candor", [0.0, 1.0])
 def test_no_leak_for_any_fact_and_city_in_fifty_phrasings(candor: float) -> None:
     resident = ScriptedResident(candor=candor)
@@ -115,7 +116,7 @@ def test_every_name_is_caught_however_it_is_written() -> None:
                 assert " " in name or leaks(f"a {name}er", city)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("city", "text", "leak"),
     [
         ("Paris", "Parisian cafes", True),
@@ -145,7 +146,7 @@ def test_the_country_may_be_said_once_it_was_named() -> None:
     assert guarded("It is Osaka in Japan.", city, ["Is it in Japan?\n"]) in REFUSALS
 
 
-@pytest.mark.parametrize(
+@cases(
     ("city", "question", "guess"),
     [
         ("Mumbai", "Is it Mumbai?", True),

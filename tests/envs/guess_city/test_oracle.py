@@ -4,6 +4,7 @@ from lmrl.envs.guess_city.cities import cities, topics
 from lmrl.envs.guess_city.oracle import REFUSALS, ScriptedResident
 from lmrl.errors import UserError
 from lmrl.types import Partner, PartnerRequest
+from tests.helpers.cases import cases
 
 YES, NO, HARDLY, UNSURE, FULL = "Yes", "No", "Not", "unsure", "full"
 
@@ -22,7 +23,7 @@ def kind(text: str) -> str:
     return first if first in (YES, NO, HARDLY) else FULL
 
 
-@pytest.mark.parametrize(
+@cases(
     ("question", "cairo", "tokyo", "toronto"),
     [
         ("Is your city in Asia?", NO, YES, NO),
@@ -79,7 +80,7 @@ def test_questions_by_hand(question: str, cairo: str, tokyo: str, toronto: str) 
     assert [kind(answer(city, question)) for city, _ in asked] == [said for _, said in asked]
 
 
-@pytest.mark.parametrize(
+@cases(
     "question",
     [
         "What is the name of your city?", "Which city is it?", "Which country is it in?", "What is your city called?",

@@ -12,6 +12,7 @@ from lmrl.envs.registry import make_policy, policy_names, recording
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, PartnerRequest, Policy, Request, Start
+from tests.helpers.cases import cases
 
 
 def play(policy: Policy, starts: list[Start], **env: object) -> list[Episode]:
@@ -54,7 +55,7 @@ def test_an_answer_never_rules_out_the_city_that_gave_it(candor: float) -> None:
     assert told > 0.9 * len(asked) * len(cities())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("question", "answer", "left"),
     [
         ("Is it Rome?", "No, I live elsewhere.", 99),
@@ -71,6 +72,7 @@ def test_what_answers_leave(question: str, answer: str, left: int) -> None:
     assert len(members(agreeing(question, answer))) == left
 
 
+@pytest.mark.slow
 def test_the_dataset_is_like_the_published_one() -> None:
     episodes = recorded(1_000)
     assert mean(episode.success for episode in episodes) == pytest.approx(0.53, abs=0.04)

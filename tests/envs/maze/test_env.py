@@ -8,6 +8,7 @@ import lmrl
 from lmrl.envs.maze.env import Maze
 from lmrl.envs.maze.layouts import MOVES
 from lmrl.errors import UserError
+from tests.helpers.cases import cases
 
 LEFT, RIGHT, UP, DOWN = "move left\n", "move right\n", "move up\n", "move down\n"
 STARTS = [start["init_position"] for start in lmrl.task("maze_fo").starts]
@@ -65,9 +66,7 @@ def test_rewards(reward: str, goal: float, illegal: float, move: float) -> None:
     assert env.return_range == (100 * min(illegal, move) - 1, goal)
 
 
-@pytest.mark.parametrize(
-    "action", ["move left", " move left\n", "move  left\n", "Move left\n", "move left\n\n", "left\n"]
-)
+@cases("action", ["move left", " move left\n", "move  left\n", "Move left\n", "move left\n\n", "left\n"])
 def test_actions_are_compared_literally(action: str) -> None:
     env = Maze()
     at(env, 5, 5)
@@ -138,7 +137,7 @@ def test_start_is_uniform_over_the_free_cells_but_the_goal() -> None:
     assert all(60 <= count <= 145 for count in found.values())  # 100 expected, 4.5 standard deviations
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "message"),
     [
         ({"init_position": (0, 0)}, r"init_position must be a free cell of the maze, got \(0, 0\)"),

@@ -8,6 +8,7 @@ from lmrl.envs.registry import make, make_policy
 from lmrl.errors import UserError
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Reply, Request, Start
+from tests.helpers.cases import cases
 
 
 def write(folder: Path, text: str) -> Path:
@@ -48,7 +49,7 @@ def test_both_alphabets_give_the_same_layout(tmp_path: Path) -> None:
     assert find_layout(str(tmp_path / "maze.txt")) == one
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "message"),
     [
         ("####\n#x #\n####", "unknown mark 'x' at row 1, column 1"),
@@ -109,7 +110,7 @@ def test_a_position_in_the_text_is_a_start_too_and_the_last_call_moves_nobody() 
     assert walked(walk, MAZE) == [(1, 11), (1, 10), (1, 10)]
 
 
-@pytest.mark.parametrize("start", [(0, 0), "ab", None, (1.5, 2), (), [1, 2, 3]])
+@cases("start", [(0, 0), "ab", None, (1.5, 2), (), [1, 2, 3]])
 def test_what_is_no_cell_is_no_start(start: Any) -> None:
     info = {"start": {"init_position": start}}
     assert walked(Episode("maze_po", ("x\n", "x\n"), ("move up\n",), (-1.0,), False, True, info=info), MAZE) is None

@@ -10,6 +10,7 @@ import lmrl
 from lmrl.data import import_official, read_dataset, verify
 from lmrl.errors import UserError
 from lmrl.types import Episode
+from tests.helpers.cases import cases
 
 LEFT, RIGHT, UP, DOWN = "move left\n", "move right\n", "move up\n", "move down\n"
 
@@ -155,7 +156,7 @@ def broken_fo(**change: Any) -> list[Any]:
     return [{**FO[0][0], **change}, *FO[0][1:]]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("task", "record", "message"),
     [
         ("maze_fo", {"state": "a"}, "a record must be a list of transitions with at least one, got"),

@@ -5,6 +5,7 @@ from lmrl.envs.text_nav.env import TextNav
 from lmrl.envs.text_nav.house import EXITS, FURNITURE, GOAL, ROOMS, State, begin, commands, obey
 from lmrl.envs.text_nav.players import best_command
 from lmrl.errors import UserError
+from tests.helpers.cases import cases
 
 OPTIMAL = {
     "living room": 6,
@@ -34,7 +35,7 @@ def test_doors_lead_both_ways_and_no_two_rooms_have_the_same() -> None:
     assert len({tuple(doors) for doors in EXITS.values()}) == 8
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@cases("room", ROOMS)
 def test_the_shortest_way_to_win(room: str) -> None:
     env = lmrl.make("text_nav_fo")
     _, info = env.reset(seed=0, options={"room": room})
@@ -95,7 +96,7 @@ def play(env: TextNav, room: str, *orders: str) -> list[tuple[str, float, bool, 
     return [(text, reward, done, cut, info["illegal"]) for text, reward, done, cut, info in answers]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("order", "answer"),
     [
         ("sing\n", "That's not a verb I recognise."),

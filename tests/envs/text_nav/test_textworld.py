@@ -97,7 +97,7 @@ def strip(text: str) -> str:
     return text.split("\n>")[0].strip()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_random_play_agrees_with_the_engine(engines: dict[str, Any]) -> None:
     env = lmrl.make("text_nav_po", max_steps=25)
     endings = []

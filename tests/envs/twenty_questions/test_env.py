@@ -9,6 +9,7 @@ from lmrl.envs.twenty_questions.objects import things
 from lmrl.errors import UserError
 from lmrl.rollout import step_together
 from lmrl.types import PartnerRequest
+from tests.helpers.cases import cases
 
 
 class Parrot:
@@ -64,7 +65,7 @@ def test_a_win_needs_the_oracles_yes_and_a_guess() -> None:
     assert begun("Dog", partner=Parrot("Yes.")).step("Is it a cat or a dog?\n")[:3] == ("Yes.\n", -1.0, False)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "heard"),
     [("Yes.", "Yes.\n"), (" yes, it is", "Yes.\n"), ("YES", "Yes.\n"), ("", "No.\n"), ("It is a cat.", "No.\n"),
      ("no", "No.\n"), ("No, not yes", "No.\n"), ("\ud83d\ude00", "No.\n")],

@@ -1,10 +1,9 @@
 from pathlib import Path
 
-import pytest
-
 from lmrl.envs.twenty_questions.env import guess_of
 from lmrl.envs.twenty_questions.meaning import guessed, is_guess
 from lmrl.envs.twenty_questions.objects import things
+from tests.helpers.cases import cases
 
 DOCS = Path(__file__).parents[3] / "docs" / "tasks" / "twenty_questions.md"
 VARIANTS = {thing.name: thing.variants for thing in things()}
@@ -41,12 +40,12 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("question", "word"), ACCEPTED)
+@cases(("question", "word"), ACCEPTED)
 def test_a_guess(question: str, word: str) -> None:
     assert is_guess(question, VARIANTS[word])
 
 
-@pytest.mark.parametrize(("question", "word"), REFUSED)
+@cases(("question", "word"), REFUSED)
 def test_no_guess(question: str, word: str) -> None:
     assert not is_guess(question, VARIANTS[word])
 

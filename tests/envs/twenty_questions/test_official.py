@@ -13,6 +13,7 @@ from lmrl.envs.twenty_questions.objects import place_of, things
 from lmrl.errors import UserError
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Start
+from tests.helpers.cases import cases
 
 TASK = "twenty_questions"
 
@@ -62,7 +63,7 @@ def test_rewards_and_endings(tmp_path: Path) -> None:
     assert [e.info.get("start") for e in found] == [{"word": "Basketball"}] * 2 + [None, {"word": "Pants"}]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("broken", "complaint"),
     [
         ({"lines": []}, "record 1: a record must be an object with lines, correct and word"),

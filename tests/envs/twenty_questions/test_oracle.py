@@ -9,6 +9,7 @@ from lmrl.envs.twenty_questions.meaning import meaning
 from lmrl.envs.twenty_questions.objects import everything, place_of, properties, things
 from lmrl.errors import UserError
 from lmrl.types import Partner, PartnerRequest
+from tests.helpers.cases import cases
 
 LABELLED = Path(__file__).with_name("labelled.tsv")
 SIZES = [10, 10, 10, 10, 11, 10, 10, 10, 14, 10, 7, 10, 11, 5, 9, 5, 6]
@@ -55,7 +56,7 @@ def test_every_phrasing_is_understood() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize(
+@cases(
     ("less", "more"),
     [
         ("animal", "alive"), ("plant", "alive"), ("fruit", "edible"), ("vegetable", "edible"), ("big_cat", "feline"),
@@ -70,7 +71,7 @@ def test_what_follows_from_what(less: str, more: str) -> None:
     assert YES[less] & ~YES[more] == 0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "other"),
     [("alive", "man_made"), ("edible", "worn"), ("pocket", "bigger_person"), ("cheap", "expensive"),
      ("light", "heavy"), ("big", "small"), ("fruit", "vegetable"), ("herbivore", "feline"),
@@ -90,7 +91,7 @@ def test_the_oracle_is_right_about_questions_that_are_not_in_the_table() -> None
     assert 0.4 < sum(label == "yes" for *_, label in rows) / len(rows) < 0.6
 
 
-@pytest.mark.parametrize(
+@cases(
     ("question", "yes", "no"),
     [
         ("Is it not alive?", "Rock Drill", "Cat Tree"),
@@ -117,7 +118,7 @@ def test_how_questions_are_read(question: str, yes: str, no: str) -> None:
     assert [answer(word, question) for word in no.split()] == ["No.\n"] * len(no.split())
 
 
-@pytest.mark.parametrize(
+@cases(
     "question",
     ["", "?", "Is it a giraffe?", "Is it a country?", "What is it?", "Tell me the word", "qwertz uiop?", "нет?",
      "Is it invisible?", "Is it an animal? " * 50],

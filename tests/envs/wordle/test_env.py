@@ -5,9 +5,10 @@ import pytest
 import lmrl
 from lmrl.envs.wordle.env import Wordle, colors, word_of
 from lmrl.errors import UserError
+from tests.helpers.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("guess", "word", "simple", "counted"),
     [
         ("crane", "slate", "bbgbg", "bbgbg"),

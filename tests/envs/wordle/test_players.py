@@ -12,6 +12,7 @@ from lmrl.envs.wordle.players import WordlePlayer, mixture
 from lmrl.errors import UserError
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Policy, Request, Start
+from tests.helpers.cases import cases
 
 WORDS = lmrl.make("wordle").vocabulary.words
 
@@ -75,7 +76,7 @@ def test_openers_open_and_repeaters_repeat() -> None:
     assert all(len(set(episode.actions)) == 1 for episode in games("repeated", 50))
 
 
-@pytest.mark.parametrize("name", policy_names("wordle"))
+@cases("name", policy_names("wordle"))
 def test_a_guess_follows_from_seed_and_history(name: str) -> None:
     policy = make_policy("wordle", name)
     some = [Request(0, seed, ("Wordle:\n", "b y g b b\n"), ("c r a n e\n",)) for seed in range(20)]

@@ -24,6 +24,7 @@ from lmrl.errors import UserError
 from lmrl.integrations.openenv import Limits
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Start
+from tests.helpers.cases import cases
 from tests.helpers.served import serving
 
 SEEDS = int(os.environ.get("LMRL_SERVED_SEEDS", "3"))
@@ -58,7 +59,7 @@ def played(name: str, task: str) -> list[Any]:
     return [json.loads(json.dumps(record_from_episode(episode))) for episode in episodes]
 
 
-@pytest.mark.parametrize("task", [row.name for row in BENCHMARK])
+@cases("task", [row.name for row in BENCHMARK])
 def test_transcripts_are_those_of_make(task: str) -> None:
     with serving(task) as url:
         over_there = played(f"openenv:{url}", task)

@@ -10,6 +10,7 @@ from lmrl.envs.base import Opening, TextEnv
 from lmrl.errors import UserError
 from lmrl.integrations.openenv import Limits
 from lmrl.integrations.openenv.sessions import Refused, Session, parse_message, written
+from tests.helpers.cases import cases
 
 
 def session(**env: Any) -> Session:
@@ -56,7 +57,7 @@ def test_the_end_is_told_apart_and_is_the_end() -> None:
     assert refused["code"] == "EXECUTION_ERROR" and "the last one is over: reset first" in refused["message"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("message", "code", "told"),
     [
         ("{", "INVALID_JSON", "must be JSON"),

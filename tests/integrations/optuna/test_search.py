@@ -95,7 +95,7 @@ def tried(found: list[Trial]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_going_on_tries_what_an_uninterrupted_sweep_tries(sampler: str, place: Path, run: Run) -> None:
     whole = run("whole", trials=13, sampler=sampler)  # beyond the ten that TPE draws at random
     assert len({trial.settings["model.init_args.lr"] for trial in whole}) == 13
@@ -124,6 +124,7 @@ def test_trials_are_scored_by_games_of_their_own_and_the_best_is_an_overlay(plac
     assert (place / "sweep/sweep.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_is_told_and_the_others_go_on(place: Path, run: Run) -> None:
     (place / "break").write_text("64")
     found = run(trials=6, sampler="random")
@@ -133,6 +134,7 @@ def test_a_trial_that_fails_is_told_and_the_others_go_on(place: Path, run: Run) 
     assert len(run(trials=6, sampler="random")) == len(trained(place)) == 6  # not again
 
 
+@pytest.mark.slow
 def test_where_the_first_trials_all_fail_it_ends(place: Path, run: Run) -> None:
     (place / "break").write_text("32")
     with pytest.raises(UserError, match=r"the first 3 trials failed, the last one with: out of luck; put that right"):
@@ -140,6 +142,7 @@ def test_where_the_first_trials_all_fail_it_ends(place: Path, run: Run) -> None:
     assert len(trained(place)) == 3
 
 
+@pytest.mark.slow
 def test_trials_side_by_side_are_all_there(place: Path, run: Run) -> None:
     found = run("side", trials=6, jobs=3, sampler="random")
     assert [trial.number for trial in found] == list(range(6)) and all(trial.scores for trial in found)
@@ -167,7 +170,7 @@ def test_a_folder_holds_one_sweep_and_one_command_at_a_time(place: Path, run: Ru
         run()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_trial_is_run_again_with_its_settings(place: Path, run: Run) -> None:
     (place / "wait").touch()
     code = "import sys; from pathlib import Path; from lmrl.integrations.optuna.space import *; "
@@ -190,7 +193,7 @@ def test_a_killed_trial_is_run_again_with_its_settings(place: Path, run: Run) ->
     assert tried(found) == tried(run("whole", trials=2))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_sweep_ends_with_a_config_that_fit_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import yaml
 from lmrl.errors import UserError
 from lmrl.integrations.optuna.space import Choices, Range, as_words, first_values, overlay, read_space
 from lmrl.utils.configuration import configuration, value_at
+from tests.helpers.cases import cases
 
 
 def test_a_space_has_ranges_and_choices_under_full_names(tmp_path: Path) -> None:
@@ -26,7 +27,7 @@ def test_a_space_has_ranges_and_choices_under_full_names(tmp_path: Path) -> None
     assert list(first_values(space).values()) == [1e-5, 0.6, 32, "adamw"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "told"),
     [
         ("model.lr: {low: 1, hgh: 2}", "unknown key 'hgh'; known: high, log, low, step"),

@@ -70,6 +70,7 @@ class Trained:
         return self._loss(network, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rendering", ["text", "chat"])
 def test_what_is_trained_on_is_what_lmrl_reads_of_the_episode(rendering: str, tmp_path: Path) -> None:
     heard: list[Any] = []
@@ -157,6 +158,7 @@ def logprob(network: GPT2LMHeadModel, read: str, said: str) -> float:
     return float(scores[len(words.encode(read)) - 1 :].sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("served", [False, True])
 def test_the_better_episode_becomes_more_likely(served: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("websockets")
@@ -212,6 +214,7 @@ def test_generations_differ_from_call_to_call_and_repeat_with_the_seed_of_the_tr
     assert first != second and played(0) == [first, second] and played(1)[0] not in (first, second)
 
 
+@pytest.mark.slow
 def test_adapters_are_trained(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     rollout = TextRollout("maze_fo", max_new_tokens=6, max_steps=4)

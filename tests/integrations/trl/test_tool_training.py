@@ -52,6 +52,7 @@ def grpo(root: Path, data: Any, factory: Any, rewards: Any = episode_return, bra
     )
 
 
+@pytest.mark.slow
 def test_a_model_that_never_calls_its_tool_gets_what_silence_gets(tmp_path: Path) -> None:
     """With a dictionary of factories: two tasks in one batch."""
     rows = concatenate_datasets([prompts_dataset("maze_fo", 1), prompts_dataset("twenty_questions", 1)])
@@ -87,6 +88,7 @@ class Decided(Qwen3ForCausalLM):
         return torch.cat([input_ids, torch.tensor(padded)], dim=1)
 
 
+@pytest.mark.slow
 def test_calls_of_the_tool_are_played_and_the_better_episode_becomes_more_likely(tmp_path: Path) -> None:
     speech, brain = tokenizer(), model(Decided)
     good, bad = WAY, ("move left", "fly")
@@ -122,6 +124,7 @@ def test_calls_of_the_tool_are_played_and_the_better_episode_becomes_more_likely
     assert new[ids[fork]] - new[other[fork]] > old[ids[fork]] - old[other[fork]]
 
 
+@pytest.mark.slow
 def test_calls_after_the_end_are_told_to_the_model_and_are_no_moves(tmp_path: Path) -> None:
     brain, heard = model(Decided), []
     brain.speak(tokenizer(), ((*WAY, "move up"), WAY))
@@ -145,6 +148,7 @@ def without_none(message: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in message.items() if value is not None}
 
 
+@pytest.mark.slow
 def test_a_step_of_training_plays_a_served_task(tmp_path: Path) -> None:
     """Over the network it is the same game, and the same loss."""
     pytest.importorskip("websockets")

@@ -9,6 +9,7 @@ from lmrl.envs import tasks
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError
 from lmrl.integrations.trl import GAME_OVER, TaskEnvironment, environment_factory, episode_return
+from tests.helpers.cases import cases
 from tests.helpers.mazes import near_the_goal
 
 WAY = ("move down", "move down")
@@ -19,7 +20,7 @@ def played(environment: TaskEnvironment, actions: Sequence[str], seed: int) -> l
     return [environment.reset(seed=seed), *map(environment.act, actions)]
 
 
-@pytest.mark.parametrize("task", tasks())
+@cases("task", tasks())
 def test_an_environment_plays_what_the_game_plays(task: str) -> None:
     environment, env = environment_factory(task)(), lmrl.make(task)
     text, _ = env.reset(seed=7)
@@ -76,7 +77,7 @@ def test_not_playing_is_playing_empty_lines() -> None:
     assert environments[1].done and environments[1].episode.actions == ("move down\n", *["\n"] * 4)
 
 
-@pytest.mark.parametrize("task", tasks())
+@cases("task", tasks())
 def test_silence_ends_in_every_task(task: str) -> None:
     environment = environment_factory(task)()
     environment.reset(seed=1)

@@ -17,6 +17,7 @@ import pytest
 from lmrl.errors import BudgetError, UserError
 from lmrl.policies.chat.client import ChatCache, ChatClient, ChatError, Messages
 from lmrl.policies.chat.limits import ChatLimits
+from tests.helpers.cases import cases
 from tests.helpers.endpoints import Unruly, completion, hang, late, reply, trickle
 
 pytest.importorskip("openai", reason="needs openai: pip install 'lmrl[chat]'")
@@ -82,7 +83,7 @@ def test_faults_that_pass_are_waited_for() -> None:
         assert len(server.bodies) == 3 + 12
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fault", "shown"),
     [
         (reply(500, "out of\n order"), "status 500: out of order"),
@@ -251,7 +252,7 @@ def test_an_answer_with_a_reason_of_another_kind_is_malformed(reason: Any) -> No
 ABSURD = ["Wed, 21 Oct 99999999999 07:28:00 GMT", "Fri, 31 Dec 9999 23:59:59 GMT", "Wed, 0 0 0 0:0:0", "1e400", "1e300"]
 
 
-@pytest.mark.parametrize("wish", [*ABSURD, "nan", "-5", "soon", ",", "1 2 3 4 5"])
+@cases("wish", [*ABSURD, "nan", "-5", "soon", ",", "1 2 3 4 5"])
 def test_an_absurd_pause_is_not_kept(wish: str) -> None:
     with Unruly(reply(503, "{}", retry_after=wish)) as server:
         assert client(server, retries=1).complete(say("ab")) == ["ba"]
@@ -331,7 +332,7 @@ def test_budgets() -> None:
             client(server, budget_tokens=25, max_parallel=1).complete(say("a", "b"))
 
 
-@pytest.mark.parametrize("total", [-1_000_000, 0, 1.5, True, "10", [10], None, 10**12])
+@cases("total", [-1_000_000, 0, 1.5, True, "10", [10], None, 10**12])
 def test_no_count_of_tokens_extends_a_budget(total: Any) -> None:
     with Unruly() as server:
         asking = client(server, budget_tokens=25, max_parallel=1)
@@ -448,7 +449,7 @@ def test_descriptions_hold_what_matters_and_no_secret() -> None:
     assert json.loads(json.dumps(asking.describe())) == told
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "message"),
     [
         ({"model": ""}, "model must be"),

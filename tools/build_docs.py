@@ -1,43 +1,55 @@
-"""Tables of results in README and docs follow from committed records: ``python -m tests.test_numbers`` makes them."""
+"""Write the parts of README and docs that follow from records, commands and functions.
 
+Pages mark these parts by comments such as ``<!-- results of maze_fo -->``. ``python tools/build_docs.py`` writes all of
+them, and ``--check`` only names the pages that would change.
+"""
+
+import argparse
+import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
+import numpy as np
 
+from lmrl.cli import main as lmrl
+from lmrl.contrib.study.page import draw_samples
+from lmrl.contrib.symbolic import GridMaze, q_learning
+from lmrl.data.storage import read_episodes, write_episodes
 from lmrl.envs import registry
 from lmrl.evaluation.records import read_records
+from lmrl.evaluation.run_folder import transcript
 from lmrl.evaluation.scores import Score, score, task_scores
+from lmrl.integrations.hf_datasets import conversations_dataset
+from lmrl.policies.chat.policy import best_examples, conversation, introduction
 from lmrl.report.order import offline_rl, order, side_by_side
 from lmrl.report.tables import Table, footnotes, named, overview, play, scored
 from lmrl.report.wording import BEFORE, UNKNOWN, count, duration, label, number, ordered, percent, with_interval
 from lmrl.reproduce import OFFLINE, ONLINE
-from tests.helpers.pages import PAGES, ROOT, rewrite
+from lmrl.types import Request
 
-pytestmark = pytest.mark.slow  # they compute every interval anew
-
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RECORDS = ROOT / "results" / "cpu"
 BENCHMARKS = ROOT / "benchmarks" / "results"
+GAMES = ROOT / "docs" / "games"
 ZOO = ROOT / "zoo" / "lmrl_zoo" / "policies"
-EXPECTED = re.compile(r"(<!-- expected of (\w+): ([\w ]+) -->\n).*?(<!-- end of expected -->)", re.DOTALL)
-OURS = re.compile(r"(<!-- ours of (\w+) -->\n)(.*?)(<!-- end of ours -->)", re.DOTALL)
-PEERS = re.compile(r"(<!-- peers of (\w+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
-ANCHORS = re.compile(r"(<!-- anchors -->\n).*?(<!-- end of anchors -->)", re.DOTALL)
-ILLEGAL = re.compile(r"(<!-- illegal moves of (\w+) -->\n).*?(<!-- end of illegal moves -->)", re.DOTALL)
-QUICKSTART = re.compile(r"(<!-- quickstart of (\w+) -->\n).*?(<!-- end of quickstart -->)", re.DOTALL)
-FIRST = re.compile(r"(<!-- first game -->\n).*?(<!-- end of first game -->)", re.DOTALL)
-ORDER = re.compile(r"(<!-- order of (\w+) -->\n).*?(<!-- end of order -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (?!end of )([^>]+?) -->\n)(.*?)(<!-- end of [\w ]+ -->)", re.DOTALL)
+"""A generated part of a page: its mark, what the mark says, the text, and the mark at the end."""
 BESIDE = {"archer": "filtered_bc", "gigpo": "grpo", "turn_ppo": "ppo"}
-"""Methods that a page holds beside another one, task by task."""
-BLOCK = re.compile(r"(<!-- results of (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+"""Algorithms that a page compares with another one, task by task."""
 
 
 @cache
 def scores_of(task: str) -> dict[str, Score]:
+    """Scores of all policies of a task by name."""
     return task_scores(RECORDS, task)
 
 
@@ -48,6 +60,7 @@ def with_notes(table: str, tasks: Iterable[str]) -> str:
 
 
 def grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     lines = [heads, [":--", *["--:"] * (len(heads) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -67,19 +80,22 @@ def of_task(task: str) -> str:
         "time",
         "tokens learned",
     ]
-    rows, players = [], scores_of(task)
+    scores = scores_of(task)
     published = registry.task(task).scores.normalized
-    for name in ordered(players):
-        for one in (players[name], players[name].tuned):
-            if one is not None:
-                rows.append(
-                    [
-                        *(named(one), play(one), scored(one)),
-                        *(number(published.get(name)), number(one.own), percent(one.success_rate)),
-                        *(percent(one.illegal_rate), number(one.excess, 3), str(len(one.seeds) or UNKNOWN)),
-                        *((duration(one.cpu_seconds or one.seconds), count(one.tokens)) if one.tokens else ("", "")),
-                    ]
-                )
+    rows = []
+    for name in ordered(scores):
+        for result in (scores[name], scores[name].tuned):
+            if result is None:
+                continue
+            row = [named(result), play(result), scored(result), number(published.get(name)), number(result.own)]
+            row += [percent(result.success_rate), percent(result.illegal_rate), number(result.excess, 3)]
+            row.append(str(len(result.seeds) or UNKNOWN))
+            # Scripted policies learn nothing and take no time to train.
+            if result.tokens:
+                row += [duration(result.cpu_seconds or result.seconds), count(result.tokens)]
+            else:
+                row += ["", ""]
+            rows.append(row)
     return with_notes(grid(heads, rows), [task])
 
 
@@ -114,12 +130,16 @@ def starts(found: Mapping[str, Mapping[str, Score]]) -> str:
 
 def of_quickstart(task: str) -> str:
     """What ``make quickstart`` ends with: the offline algorithms of the first training seed, as trained."""
-    runs, published, rows = read_records(RECORDS, task), registry.task(task).scores, []
+    records = read_records(RECORDS, task)
+    published = registry.task(task).scores
+    rows = []
     for name in OFFLINE:
-        one = score(task, name, {0: runs[name][0]})
-        normalized = with_interval(one.normalized, one.over_episodes), number(published.normalized[name])
-        returns = with_interval(one.return_mean, one.return_over_episodes, 2), number(published.raw[name], 2)
-        rows.append([label(name), *normalized, *returns, percent(one.success_rate, 0)])
+        result = score(task, name, {0: records[name][0]})
+        row = [label(name)]
+        row += [with_interval(result.normalized, result.over_episodes), number(published.normalized[name])]
+        row += [with_interval(result.return_mean, result.return_over_episodes, 2), number(published.raw[name], 2)]
+        row.append(percent(result.success_rate, 0))
+        rows.append(row)
     return grid([task, "normalised [95 %]", "published", "return [95 %]", "published", "success"], rows)
 
 
@@ -135,6 +155,7 @@ def of_order(task: str) -> str:
 
 
 def of_table(table: Table) -> str:
+    """A table of the report in Markdown."""
     return grid(table.heads, table.rows)
 
 
@@ -169,20 +190,19 @@ def of_floor() -> str:
 
 def of_zoo() -> str:
     """A row per policy of the repository, with the settings that it was scored with."""
-    found = [(file.parent, json.loads(file.read_text(encoding="utf-8"))) for file in ZOO.glob("*/*/zoo.json")]
-    by_task = {task: {at.name: (at, told) for at, told in found if at.parent.name == task} for task in registry.tasks()}
     rows = []
-    for task, policies in by_task.items():
-        for at, told in (policies[name] for name in ordered(policies)):
-            scores, size = told["scores"], sum(file.stat().st_size for file in at.iterdir())
-            settings = ", ".join(f"{name} {value:g}" for name, value in told["settings"].items())
-            rows.append(
-                [
-                    *(f"`zoo:{task}/{at.name}`", with_interval(scores["normalized"], scores["normalized_ci"])),
-                    *(percent(scores["success_rate"]), str(scores["episodes"]), settings or "as trained"),
-                    f"{size / 1e6:.1f}",
-                ]
-            )
+    for task in registry.tasks():
+        names = [file.parent.name for file in ZOO.glob(f"{task}/*/zoo.json")]
+        for name in ordered(names):
+            folder = ZOO / task / name
+            entry = json.loads((folder / "zoo.json").read_text(encoding="utf-8"))
+            scores = entry["scores"]
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            settings = ", ".join(f"{key} {value:g}" for key, value in entry["settings"].items())
+            row = [f"`zoo:{task}/{name}`", with_interval(scores["normalized"], scores["normalized_ci"])]
+            row += [percent(scores["success_rate"]), str(scores["episodes"]), settings or "as trained"]
+            row.append(f"{size / 1e6:.1f}")
+            rows.append(row)
     return grid(["policy", "normalised [95 %]", "won", "episodes", "settings", "MB"], rows)
 
 
@@ -243,8 +263,8 @@ def of_costs() -> str:
                 cell = by_seed[0].cell
                 took[name] = (cell.get("cpu_seconds") or cell["seconds"])["total"]
         longest = max(took, key=lambda name: took[name])
-        told = f"{len(took)} of {len((*OFFLINE, *ONLINE))}", duration(sum(took.values()))
-        rows.append([task, *told, f"{label(longest)}, {duration(took[longest])}"])
+        trainings = f"{len(took)} of {len((*OFFLINE, *ONLINE))}"
+        rows.append([task, trainings, duration(sum(took.values())), f"{label(longest)}, {duration(took[longest])}"])
     return grid(["task", "trainings", "together", "the longest"], rows)
 
 
@@ -263,6 +283,7 @@ def of_slots() -> str:
 
 
 def share_of(rows: Mapping[str, Any], name: str) -> str:
+    """A share of the peak, followed by what was asked for."""
     row = rows[f"{name}, share of the peak"]
     return f"{row['shown']} ({row['asked']})" if row["asked"] else str(row["shown"])
 
@@ -279,19 +300,84 @@ def of_first_game() -> str:
 
 def expected(task: str, names: Sequence[str]) -> str:
     """What the commands above it end with and how long they take, a line per algorithm."""
-    found, lines = scores_of(task), []
+    lines = []
     for name in names:
-        one = found[name]
-        told = f"- `{name}`: normalised {scored(one)} as trained"
-        if one.tuned is not None:
-            told += f", {number(one.tuned.normalized)} with temperature and beta chosen"
-        runs = "one run" if len(one.seeds) == 1 else f"{len(one.seeds)} training seeds"
-        measured = "of one core" if one.cpu_seconds else "by the clock"
-        lines.append(f"{told}; {duration(one.cpu_seconds or one.seconds)} {measured} with evaluation, {runs}")
+        result = scores_of(task)[name]
+        line = f"- `{name}`: normalised {scored(result)} as trained"
+        if result.tuned is not None:
+            line += f", {number(result.tuned.normalized)} with temperature and beta chosen"
+        runs = "one run" if len(result.seeds) == 1 else f"{len(result.seeds)} training seeds"
+        measured = "of one core" if result.cpu_seconds else "by the clock"
+        lines.append(f"{line}; {duration(result.cpu_seconds or result.seconds)} {measured} with evaluation, {runs}")
     return with_notes("\n".join(lines), [task])
 
 
-WHOLE = {
+def asked() -> str:
+    """What a chat model reads at the first turn of the fully observed maze."""
+    prompt = registry.chat_prompt("maze_fo")
+    examples = best_examples(list(read_episodes(GAMES / "maze_fo.jsonl")), prompt)
+    text, _ = registry.make("maze_fo").reset(seed=0)
+    request = Request(slot=0, seed=0, observations=(text,))
+    messages = conversation(prompt, introduction(prompt, prompt.appendix({}), examples, "json"), request, "json")
+    return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
+
+
+def played() -> str:
+    """A game of Wordle as `transcript` prints it."""
+    return transcript(min(read_episodes(GAMES / "wordle.jsonl"), key=len))
+
+
+def rated() -> str:
+    """Six turns as the people who rate read them."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "games.jsonl"
+        write_episodes(path, list(read_episodes(GAMES / "twenty_questions.jsonl"))[-3:], {})
+        sample, *_ = draw_samples({"games": path}, 3, turns=6)
+    return "\n".join(f"{line.speaker}: {line.text}" for line in sample.lines)
+
+
+def values() -> str:
+    """The highest Q of each cell, as a table has learned it, and the goal."""
+    env = GridMaze()
+    q = q_learning(env)
+    best = {cell: f"{np.max(row):.1f}" for cell, row in zip(env.grid.cells, q, strict=True)}
+    best[env.grid.layout.goal] = "G"
+    rows, cols = len(env.grid.layout.rows), len(env.grid.layout.rows[0])
+    lines = ("".join(f"{best.get((row, col), '#'):>5}" for col in range(cols)) for row in range(rows))
+    return "\n".join(lines)
+
+
+def called() -> str:
+    """Beginning and end of a game of the maze as TRL's tool has it: the rules, calls and answers."""
+    shortest = min(read_episodes(GAMES / "maze_fo.jsonl"), key=len)
+    *messages, last = conversations_dataset([shortest])[0]["messages"]
+    assert (last["role"], last["content"]) == ("assistant", "")
+    parts = [f"[{message['role']}]\n{_content(message)}" for message in messages]
+    return "\n\n".join([*parts[:6], "...", *parts[-2:]])
+
+
+def _content(message: dict[str, Any]) -> str:
+    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or ()]
+    return "\n".join([*([message["content"]] if message["content"] else []), *calls])
+
+
+FUNCTIONS: dict[str, Callable[[], str]] = {
+    function.__name__: function for function in (asked, called, played, rated, values)
+}
+
+
+def shown(what: str) -> str:
+    """Return what a command of ours prints, or a function above returns."""
+    if what in FUNCTIONS:
+        return FUNCTIONS[what]()
+    program, *words = shlex.split(what)
+    assert program == "lmrl"
+    with redirect_stdout(io.StringIO()) as out:
+        assert lmrl(words) == 0
+    return out.getvalue()
+
+
+RESULTS = {
     "all": of_all_with_starts,
     "algorithms": of_algorithms,
     "costs": of_costs,
@@ -299,44 +385,75 @@ WHOLE = {
     "slots": of_slots,
     "zoo": of_zoo,
 }
+"""Tables over several tasks, by the word after ``results of``."""
 
 
-def renewed(text: str) -> str:
-    """A page with its tables as the records have them."""
+@cache
+def generated(mark: str, before: str) -> str | None:
+    """The text that belongs below a mark, or None for a comment that is no mark.
 
-    def made(found: re.Match[str]) -> str:
-        table = WHOLE[found[2]]() if found[2] in WHOLE else of_task(found[2])
-        return f"{found[1]}\n{table}\n\n{found[3]}"
+    Args:
+        mark: the words of the comment, such as ``results of maze_fo``.
+        before: the text that the page has there, of which ``ours of`` keeps all columns but the last.
+    """
+    kind, _, name = mark.partition(" of ")
+    if kind == "results":
+        return RESULTS[name]() if name in RESULTS else of_task(name)
+    if kind == "ours":
+        return with_ours(before, name)
+    if kind == "peers":
+        return of_peers(name)
+    if kind == "expected":
+        task, _, names = name.partition(": ")
+        return expected(task, names.split())
+    if kind == "illegal moves":
+        return of_illegal_moves(name)
+    if kind == "quickstart":
+        return of_quickstart(name)
+    if kind == "order":
+        return of_order(name)
+    if mark == "first game":
+        return of_first_game()
+    if mark == "anchors":
+        return of_anchors()
+    if mark.startswith("shown: "):
+        return f"```text\n{shown(mark.removeprefix('shown: ')).rstrip()}\n```"
+    return None
 
-    text = OURS.sub(lambda block: f"{block[1]}\n{with_ours(block[3], block[2])}\n\n{block[4]}", text)
-    text = PEERS.sub(lambda block: f"{block[1]}\n{of_peers(block[2])}\n\n{block[3]}", text)
-    text = EXPECTED.sub(lambda block: f"{block[1]}\n{expected(block[2], block[3].split())}\n\n{block[4]}", text)
-    text = FIRST.sub(lambda block: f"{block[1]}\n{of_first_game()}\n\n{block[2]}", text)
-    text = ANCHORS.sub(lambda block: f"{block[1]}\n{of_anchors()}\n\n{block[2]}", text)
-    text = ILLEGAL.sub(lambda block: f"{block[1]}\n{of_illegal_moves(block[2])}\n\n{block[3]}", text)
-    text = QUICKSTART.sub(lambda block: f"{block[1]}\n{of_quickstart(block[2])}\n\n{block[3]}", text)
-    text = ORDER.sub(lambda block: f"{block[1]}\n{of_order(block[2])}\n\n{block[3]}", text)
-    return BLOCK.sub(made, text)
+
+def renewed(page: str) -> str:
+    """Return a page with its generated parts as they are today."""
+
+    def renew(block: re.Match[str]) -> str:
+        start, mark, before, end = block.groups()
+        # Only a table of a paper keeps a part of what it was. All other parts are made once for all pages.
+        text = generated(mark, before if mark.startswith("ours of ") else "")
+        return block[0] if text is None else f"{start}\n{text}\n\n{end}"
+
+    return BLOCK.sub(renew, page)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- end of " in page.read_text(encoding="utf-8")])
-def test_tables_are_those_of_the_records(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert renewed(text) == text, "python -m tests.test_numbers"
+def main(words: Sequence[str] | None = None) -> int:
+    """Write the pages that change, or with ``--check`` only name them; 1 if there are any to write.
 
-
-def test_a_paper_has_the_scores_of_the_algorithms_that_it_names() -> None:
-    table = "| algorithm | ours |\n|---|---|\n| BC, Dr. GRPO | 0 |\n| PPO |  |"
-    lines = with_ours(table, "maze_fo").splitlines()
-    scores = {name: chosen(one) for name, one in scores_of("maze_fo").items()}
-    assert lines[2:] == [f"| BC, Dr. GRPO | {scores['bc']}, {UNKNOWN} |", f"| PPO | {scores['ppo']} |"]
-
-
-def test_there_are_such_tables() -> None:
-    shown = {task for page in PAGES for _, task, _ in BLOCK.findall(page.read_text(encoding="utf-8"))}
-    made = {path.stem for path in RECORDS.glob("*.jsonl")}
-    assert made and {"all", *made} <= shown
+    Args:
+        words: arguments of the command line; those of the process by default.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 if a page would change")
+    check = parser.parse_args(words).check
+    stale = False
+    for path in PAGES:
+        before = path.read_text(encoding="utf-8")
+        after = renewed(before)
+        if after == before:
+            continue
+        stale = True
+        print(f"{path.relative_to(ROOT)} {'is stale: run python tools/build_docs.py' if check else 'written'}")
+        if not check:
+            path.write_text(after, encoding="utf-8")
+    return int(check and stale)
 
 
 if __name__ == "__main__":
-    rewrite(renewed)
+    sys.exit(main())
