@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmrl.errors import UserError
+from lmrl.evaluation.episode_table import EpisodeTable, read_table
 from lmrl.evaluation.intervals import (
     FloatArray,
     Interval,
@@ -18,7 +19,6 @@ from lmrl.evaluation.intervals import (
     improvement_interval,
     stratified_interval,
 )
-from lmrl.evaluation.metrics import EpisodeTable, read_table
 from lmrl.evaluation.result_json import SCORE_KEYS, read_json
 from lmrl.evaluation.scores import settings_told
 from lmrl.models.checkpoints import has_run

@@ -16,8 +16,8 @@ from lmrl.envs import registry
 from lmrl.envs.base import DialogueEnv
 from lmrl.envs.scores import Scores, normalize
 from lmrl.errors import UserError, check_range, counted
+from lmrl.evaluation.episode_table import EpisodeTable
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
-from lmrl.evaluation.metrics import EpisodeTable
 from lmrl.loading import PolicySpec, TrainedModule, load_policy, module_task, task_of
 from lmrl.partners import environment
 from lmrl.partners.environment import check_budget

@@ -27,7 +27,7 @@ from lmrl.data.storage import parquet_batches
 from lmrl.envs.registry import probe, tasks
 from lmrl.errors import UserError, in_one_line
 from lmrl.evaluation.curves import Curve, Curves, find_metrics, read_curves
-from lmrl.evaluation.metrics import EpisodeTable, read_table
+from lmrl.evaluation.episode_table import EpisodeTable, read_table
 from lmrl.evaluation.result_json import check_record, read_json, write_json
 from lmrl.evaluation.run_folder import current_evaluations, read_scores, read_transcript
 from lmrl.evaluation.tuning import TUNED

@@ -26,8 +26,8 @@ from lmrl.data.storage import write_episodes
 from lmrl.envs import registry
 from lmrl.envs.registry import probe
 from lmrl.errors import UserError, counted
+from lmrl.evaluation.episode_table import EpisodeTable, write_table
 from lmrl.evaluation.evaluate import Evaluation, RayWorkers, evaluate
-from lmrl.evaluation.metrics import EpisodeTable, write_table
 from lmrl.evaluation.result_json import SCORE_KEYS, read_json, write_json
 from lmrl.types import Episode, LoadedPolicy, Policy, unwrapped
 from lmrl.utils.files import check_may_replace, replacing, replacing_folder

@@ -5,11 +5,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lmrl import policies
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import evaluate
 from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.loading import PolicySpec
-from lmrl.policies.value_guided import ValueGuidedPolicy
 from lmrl.utils.files import check_may_replace
 
 __all__ = ["BETAS", "CHOSEN", "TEMPERATURES", "TUNED", "Tried", "tune", "tuned_settings"]
@@ -83,7 +83,7 @@ def tune(
     spec = PolicySpec.parse(str(run))
     task = spec.task
     trained = spec.load(env).policy
-    trained_beta = trained.beta if isinstance(trained, ValueGuidedPolicy) else None
+    trained_beta = trained.beta if isinstance(trained, policies.ValueGuidedPolicy) else None
     ways_to_sample: list[dict[str, Any]] = [{"temperature": value} for value in temperatures]
     for top_p in task.tuning.top_ps if top_ps is None else top_ps:
         if top_p < 1:

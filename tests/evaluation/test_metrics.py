@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from lmrl.errors import UserError
-from lmrl.evaluation.metrics import EpisodeTable, read_table, write_table
+from lmrl.evaluation.episode_table import EpisodeTable, read_table, write_table
 from lmrl.evaluation.run_folder import transcript
 from lmrl.types import Episode
 from tests.helpers.cases import cases

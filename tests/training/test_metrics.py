@@ -13,8 +13,9 @@ from torchmetrics.text import Perplexity
 
 from lmrl.callbacks import KeepLast
 from lmrl.datamodules import MazeDataModule
+from lmrl.evaluation.episode_table import EpisodeTable
 from lmrl.evaluation.evaluate import Evaluation
-from lmrl.evaluation.metrics import EpisodeScores, EpisodeTable, RolloutPace
+from lmrl.evaluation.metrics import EpisodeScores, RolloutPace
 from lmrl.modules import BC, PPO, LanguageModule
 from lmrl.training.reporting import FarthestRatio, TokenMeans, TokenPerplexity
 from lmrl.types import Episode
