@@ -89,7 +89,7 @@ def test_trainings_of_the_docs_are_understood(line: str, tmp_path: Path, capsys:
 
 
 def _check_command(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program, *words = shlex.split(line)
+    program, *words = shlex.split(line, comments=True)
     if BEST in words:
         (tmp_path / "best.yaml").write_text("model:\n  init_args:\n    lr: 0.001\n", encoding="utf-8")
         words[words.index(BEST)] = str(tmp_path / "best.yaml")
