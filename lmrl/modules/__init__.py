@@ -68,4 +68,5 @@ __getattr__, __dir__ = exports(
         "load_trained": "lmrl.modules.load",
         "trained_task": "lmrl.modules.load",
     },
+    search=True,
 )

@@ -64,7 +64,7 @@ def _class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
     if not isinstance(named, str):
         raise UserError(f"{file} is damaged: the name of its class must be a text, got {named!r:.60}")
     home, _, name = named.rpartition(".")
-    if home in algorithm_packages() and name in load(home).__all__:
+    if home in algorithm_packages() and not name.startswith("_") and hasattr(load(home), name):
         kind = getattr(load(home), name)
     else:
         # A checkpoint may not import a module of its choice: the user has imported or listed it.

@@ -1,6 +1,7 @@
 """Public names of a package that are imported when they are first used (PEP 562), since torch takes seconds to load."""
 
 import gc
+import pkgutil
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
@@ -11,7 +12,7 @@ __all__ = ["exports", "load"]
 Exports: TypeAlias = tuple[Callable[[str], Any], Callable[[], list[str]]]
 
 
-def exports(package: str, homes: Mapping[str, str]) -> Exports:
+def exports(package: str, homes: Mapping[str, str], *, search: bool = False) -> Exports:
     """``__getattr__`` and ``__dir__`` of a package.
 
     Type checkers and editors do not run them: the package also imports the names under ``TYPE_CHECKING``.
@@ -20,10 +21,19 @@ def exports(package: str, homes: Mapping[str, str]) -> Exports:
         package: its ``__name__``.
         homes: public name to the module that defines it, ``{"LMPolicy": "lmrl.policies.lm"}``; a name that is itself a
             module or package to nothing, ``{"modules": ""}``.
+        search: look for other names in the ``__all__`` of the package's modules, so that a new module needs no entry in
+            `homes`. Type checkers know only names that the package imports.
     """
 
     def find(name: str) -> Any:
         if name not in homes:
+            if search and not name.startswith("_"):
+                modules = [module.name for module in pkgutil.iter_modules(load(package).__path__)]
+                # Python itself looks for modules, after this function has not found them.
+                for module_name in modules if name not in modules else ():
+                    module = load(f"{package}.{module_name}")
+                    if name in getattr(module, "__all__", ()):
+                        return getattr(module, name)
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = homes[name]
         return getattr(load(home), name) if home else load(f"{package}.{name}")

@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +89,117 @@ def test_fit_evaluate_and_reproduce_know_it(tmp_path: Path, monkeypatch: pytest.
     assert json.loads(scores.read_text())["policy"] == "runs/smoke/maze_fo/return_weighted_bc"
     told = (tmp_path / "report" / "report.md").read_text().replace("\\", "")  # which escapes Markdown
     assert "return_weighted_bc" in told
+
+
+LOSS = '''"""Label smoothing: cross-entropy with a target that keeps some probability for all tokens."""
+
+from torch import Tensor
+
+from lmrl.losses.bc import BCLoss
+
+__all__ = ["smoothed_loss"]
+
+
+def smoothed_loss(logprobs: Tensor, token: Tensor, smoothing: float) -> BCLoss:
+    """Cross-entropy of (N,) tokens under (N, vocabulary) log-probabilities, smoothed over the vocabulary."""
+    nll = -logprobs.gather(1, token[:, None])[:, 0]
+    loss = (1 - smoothing) * nll - smoothing * logprobs.mean(dim=1)
+    return BCLoss(loss.mean(), nll.mean())
+'''
+
+SMOOTHED = '''"""BC with label smoothing."""
+
+from typing import Any
+
+from lmrl.errors import check_range
+from lmrl.losses.bc import BCLoss
+from lmrl.losses.smoothed_bc import smoothed_loss
+from lmrl.models.lm import logit_table, trunk_of
+from lmrl.modules.bc import BC
+from lmrl.tokens.collate import TokenBatch
+
+__all__ = ["SmoothedBC"]
+
+
+class SmoothedBC(BC):
+    """Imitate the actions of the data, with label smoothing."""
+
+    name = "smoothed_bc"
+
+    def __init__(self, smoothing: float = 0.1, **shared: Any) -> None:
+        """Build the language model.
+
+        Args:
+            smoothing: probability that the target spreads over the vocabulary.
+            **shared: arguments of `LanguageModule`.
+        """
+        check_range("[0, 1]", smoothing=smoothing)
+        super().__init__(**shared)
+        self.smoothing = smoothing
+
+    def losses(self, batch: TokenBatch) -> BCLoss:
+        """Smoothed cross-entropy of the action tokens."""
+        logits = logit_table(self.model, self.hidden_states(trunk_of(self.model), batch))
+        logprobs = logits.float().log_softmax(dim=-1)[batch.state]
+        return smoothed_loss(logprobs, batch.token, self.smoothing)
+'''
+
+SMOOTHED_TEST = """import torch
+
+from lmrl.losses.smoothed_bc import smoothed_loss
+
+
+def test_half_of_the_weight_is_spread() -> None:
+    logprobs = torch.tensor([[0.25, 0.75]]).log()
+    expected = -0.75 * torch.tensor(0.75).log() - 0.25 * torch.tensor(0.25).log()
+    assert smoothed_loss(logprobs, torch.tensor([1]), 0.5).loss == expected
+"""
+
+FIVE_FILES = {
+    "lmrl/losses/smoothed_bc.py": LOSS,
+    "lmrl/modules/smoothed_bc.py": SMOOTHED,
+    "configs/maze_fo/smoothed_bc.yaml": CONFIG.replace("of_somebody_else.ReturnWeightedBC", "lmrl.modules.SmoothedBC")
+    .replace("temperature: 10.0", "smoothing: 0.2")
+    .replace("return_weighted_bc", "smoothed_bc"),
+    "tests/modules/test_smoothed_bc.py": SMOOTHED_TEST,
+    "docs/algorithms/smoothed_bc.md": "# BC with label smoothing\n\n`smoothing` is spread over the vocabulary.\n",
+}
+
+
+@pytest.mark.nightly
+def test_five_files_make_an_algorithm_of_the_repository(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    repository = tmp_path / "repository"
+    for name in ("lmrl", "configs", "docs", "tests", "benchmarks", "tools", "requirements", "notebooks"):
+        shutil.copytree(root / name, repository / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("zoo", "results", "data"):
+        (repository / name).symlink_to(root / name)
+    for path in root.iterdir():
+        if path.is_file():
+            shutil.copy(path, repository)
+    for name, text in FIVE_FILES.items():
+        (repository / name).write_text(text)
+
+    def run(*words: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(repository), "LMRL_DATA": str(tmp_path / "data")}
+        command = [sys.executable, "-m", *words]
+        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    few = ["--trainer.max_steps=2", "--data.init_args.size=20"]
+    run("lmrl", "fit", "--config", "configs/maze_fo/smoothed_bc.yaml", *few)
+    out = run("lmrl", "evaluate", "--policy", "runs/maze_fo/smoothed_bc", "--episodes", "2")
+    assert "maze_fo, policy runs/maze_fo/smoothed_bc: 2 episodes" in out
+    run("lmrl", "report", "--tasks", "maze_fo", "--algorithms", "smoothed_bc", "--out", "report")
+    tests = [
+        "tests/modules/test_smoothed_bc.py",
+        "tests/test_layers.py",
+        "tests/test_names.py",
+        "tests/test_configs.py",
+    ]
+    tests += ["tests/test_repo.py", "tests/test_ranges.py", "tests/utils/test_lazy.py"]
+    run("pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not nightly", *tests)
 
 
 @cases(
