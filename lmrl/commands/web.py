@@ -47,7 +47,7 @@ def web_command(
 
     The page also changes the task, the players and the seed. Players are the scripted ones, the runs of a task, and
     those that are named here; a path, a program or a chat model is named here or nowhere. The address holds a secret
-    key: whoever has it can use the page.
+    key: anyone who has it can use the page.
 
     Args:
         task: name of the task, e.g. maze_fo (default: that of the first policy or advisor that is a run).

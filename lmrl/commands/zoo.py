@@ -89,8 +89,9 @@ def zoo_evaluate_command(policy: str, *, episodes: int | None = None, seed: int 
             name, str(row["episodes"]), str(row["seed"]), f"{row['return_mean']:.3f}", f"{low:.3f} to {high:.3f}"
         )
     Console().print(table)
-    (low, high), (least, most) = scores["return_ci"], found.scores["return_ci"]
-    apart = high < least or low > most
+    low, high = scores["return_ci"]
+    published_low, published_high = found.scores["return_ci"]
+    apart = high < published_low or low > published_high
     print("the intervals are apart" if apart else "as published: the intervals overlap")
     return int(apart)
 

@@ -1,4 +1,4 @@
-"""The statistics of a dataset beside the published ones, and the replay of a dataset in its environment."""
+"""Compare the statistics of a dataset with the published ones, and replay a dataset in its environment."""
 
 import math
 import os
@@ -186,7 +186,7 @@ def dataset_stats(path: str | os.PathLike[str], task_name: str | None = None) ->
 
 
 def stats_table(stats: DatasetStats) -> Table:
-    """Return the statistics as a table for a terminal, beside the published ones if there are any."""
+    """Return the statistics as a table for a terminal, with the published ones in a column if there are any."""
     heads = ["", "here", *([] if stats.published is None else ["published", "difference"])]
     table = Table(*heads, title=f"{stats.task}: {stats.episodes} episodes")
     for name, (ours, published, difference) in stats.compared().items():

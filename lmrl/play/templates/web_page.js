@@ -193,7 +193,7 @@
   };
   if (view) for (const event of ["resize", "scroll"]) view.addEventListener(event, lift);
 
-  // The key of the address opens a session of this tab, and is worthless from then on. A shared game waits for it.
+  // The token of the address opens the page. A shared game waits for it.
   const enter = async () => {
     const words = location.hash.slice(1), shared = words.includes("=");
     history.replaceState(null, "", location.pathname);
