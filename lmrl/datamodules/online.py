@@ -176,22 +176,26 @@ class OnlineDataModule(OfflineDataModule):
         assert self._collector is not None
         encoder = self._encoder()
         window = self.window()
-        for number in range(self.round + 1, self.round + 1 + _MOST_EMPTY):
+        learner = self.spec.learner
+        warmup = 0 if learner is None else learner.warmup_rounds
+        for number in range(self.round + 1, max(self.round, warmup) + 1 + _MOST_EMPTY):
             # Collect. The return of an aborted episode is partial: where turns cost, it would look better than others.
             collected = self._collector.collect(number)
             episodes = [episode for episode in collected if len(episode) and not episode.aborted]
             parts = [list(segments(episode, encoder, window)) for episode in episodes]
             # Prepare: the algorithm scores the tokens and attaches advantages to them.
-            if self.spec.learner is not None:
-                parts = self.spec.learner.prepare_rollout(episodes, parts)
+            if learner is not None:
+                parts = learner.prepare_rollout(episodes, parts)
+            self.round = number
+            self.consumed = 0
+            self._plan = None
+            if number <= warmup:
+                continue
             # Keep, in place of the round before or after it.
             if not self.keep_replay:
                 self.played.clear()
             for episode, prepared in zip(episodes, parts, strict=True):
                 self.played.append(prepared, _outcome(episode))
-            self.round = number
-            self.consumed = 0
-            self._plan = None
             if self._planned():
                 return
             why = (

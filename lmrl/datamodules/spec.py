@@ -66,6 +66,9 @@ class Collector(Protocol):
 class RolloutLearner(Protocol):
     """An algorithm that prepares rounds before it learns from them: `lmrl.modules.policy_gradient.PolicyGradient`."""
 
+    warmup_rounds: int
+    """The first rounds, which are prepared (and a critic fitted to them) but not learned from."""
+
     def prepare_rollout(self, episodes: Sequence[Episode], segments: Sequence[list[Segment]]) -> list[list[Segment]]:
         """The segments of each episode of a round with the columns that the loss reads (`Segment.columns`)."""
         ...

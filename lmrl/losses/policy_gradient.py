@@ -30,6 +30,7 @@ __all__ = [
     "importance_weights",
     "k3",
     "kl_penalty",
+    "lambda_by_turn",
     "loss_weights",
     "ppo_loss",
     "sum_over_turn",
@@ -64,11 +65,11 @@ def with_kl_penalty(
 
 
 def gae(
-    rewards: ArrayLike, values: ArrayLike, end_value: float, gamma: float, gae_lambda: float
+    rewards: ArrayLike, values: ArrayLike, end_value: float, gamma: float, gae_lambda: ArrayLike
 ) -> NDArray[np.float64]:
     """Generalised advantage estimates over the action tokens of one episode (Schulman et al. 2016, equation 16).
 
-    ``delta_k = r_k + gamma * V_{k+1} - V_k`` and ``A_k = delta_k + gamma * lambda * A_{k+1}``. The text of the
+    ``delta_k = r_k + gamma * V_{k+1} - V_k`` and ``A_k = delta_k + gamma * lambda_k * A_{k+1}``. The text of the
     environment between two turns is no step: the state after a turn's last token is that of the next turn's first.
 
     Args:
@@ -76,21 +77,39 @@ def gae(
         values: (T,) V of the states in which the tokens were chosen.
         end_value: V of the state after the last observation; 0 if the rules ended the episode.
         gamma: discount per action token.
-        gae_lambda: 0 trusts V after one token, 1 trusts the rewards alone.
+        gae_lambda: 0 trusts V after one token, 1 trusts the rewards alone; one number, or (T,) one per token. With
+            `lambda_by_turn` each is 1 within a turn.
 
     Returns:
         (T,) float64; ``A + values`` are the targets of V.
     """
     rewards = np.asarray(rewards, dtype=np.float64)
     values = np.asarray(values, dtype=np.float64)
+    lambdas = np.broadcast_to(np.asarray(gae_lambda, dtype=np.float64), rewards.shape)
     advantages = np.empty_like(values)
     next_value = float(end_value)
     tail = 0.0
     for step in range(len(rewards) - 1, -1, -1):
-        tail = rewards[step] + gamma * next_value - values[step] + gamma * gae_lambda * tail
+        tail = rewards[step] + gamma * next_value - values[step] + gamma * lambdas[step] * tail
         advantages[step] = tail
         next_value = values[step]
     return advantages
+
+
+def lambda_by_turn(turn_lengths: ArrayLike, gae_lambda: float) -> NDArray[np.float64]:
+    """(T,) lambda behind each action token: 1 within a turn, and `gae_lambda` behind its last token.
+
+    With one lambda for all tokens, credit fades with the length of the actions: of a reward n turns of k tokens later
+    ``gae_lambda ** (n * k)`` is left, and V has to supply the rest. Here it is ``gae_lambda ** n``.
+
+    Args:
+        turn_lengths: number of tokens of each action.
+        gae_lambda: from turn to turn.
+    """
+    lengths = np.asarray(turn_lengths, dtype=np.int64)
+    lambdas = np.ones(int(lengths.sum()))
+    lambdas[np.cumsum(lengths) - 1] = gae_lambda
+    return lambdas
 
 
 def whiten(advantages: ArrayLike, epsilon: float = 1e-8) -> NDArray[np.float64]:
@@ -331,7 +350,7 @@ class Experience(NamedTuple):
 
 def ppo_loss(
     now: TokenLogprobs,
-    value: Tensor,
+    value: Tensor | None,
     old: Experience,
     *,
     clip: float,
@@ -348,7 +367,7 @@ def ppo_loss(
 
     Args:
         now: of the policy that is being trained.
-        value: (N,) its V.
+        value: (N,) its V; None: the critic learns elsewhere, and there is no value loss.
         old: from the time of sampling.
         clip: how far the ratio may pay to move from 1.
         value_clip: the same for V and its old value; None does not clip.
@@ -358,9 +377,6 @@ def ppo_loss(
         turn_end: (N,) bool, the last token of each action: ratios are those of whole actions, and V is that of the
             state in which an action begins; None: ratios and values of tokens.
     """
-    count = max(1, value.numel())
-    if turn_end is not None:
-        value = first_of_turn(value, turn_end)
     terms = clipped_policy_loss(
         now,
         old.logprob,
@@ -372,7 +388,14 @@ def ppo_loss(
         importance=old.importance,
     )
 
+    policy_loss = terms.policy_loss - entropy_weight * terms.entropy
+    if value is None:
+        return terms._replace(loss=policy_loss)
+
     # The clipped loss of V is pessimistic too: V gains nothing by moving further from its old value at once.
+    count = max(1, value.numel())
+    if turn_end is not None:
+        value = first_of_turn(value, turn_end)
     error = (value - old.target).square()
     if value_clip is not None:
         near = torch.clamp(value, old.value - value_clip, old.value + value_clip)
@@ -381,8 +404,7 @@ def ppo_loss(
         error = error * old.weight
     value_loss = 0.5 * error.sum() / count
 
-    loss = terms.policy_loss + value_weight * value_loss - entropy_weight * terms.entropy
-    return terms._replace(loss=loss, value_loss=value_loss)
+    return terms._replace(loss=policy_loss + value_weight * value_loss, value_loss=value_loss)
 
 
 # -- the KL to the reference model -----------------------------------------------------------------------------------

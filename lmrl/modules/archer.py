@@ -37,6 +37,7 @@ class ArCHer(ActorCritic):
     name = "archer"
     unused_in_rollouts: tuple[str, ...] = ("critic", "target_critic")
     q_heads = 2
+    warmup_rounds = 0
 
     def __init__(
         self,

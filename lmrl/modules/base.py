@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -60,6 +61,8 @@ class LanguageModule(L.LightningModule):
     starts_from_bc = False
     #: Submodules unused in rollouts.
     unused_in_rollouts: tuple[str, ...] = ()
+    #: Arguments that runs of earlier versions do not record, with the values that those were made with.
+    earlier_defaults: Mapping[str, Any] = MappingProxyType({})
 
     #: How much of an episode the policy reads; set by the datamodule or a checkpoint.
     window: Window | None = None

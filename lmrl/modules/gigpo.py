@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.losses import group_advantages, returns_to_go
+from lmrl.losses import GROUP_ADVANTAGES, group_advantages, returns_to_go
 from lmrl.modules.grpo import GRPO
 from lmrl.modules.policy_gradient import RolloutEpisode, Vector, joined, split_as
 
@@ -38,14 +38,14 @@ class GiGPO(GRPO):
             **shared: arguments of `GRPO`.
 
         Raises:
-            UserError: for an unknown anchor, ReBN, a number outside of its range, and as `GRPO`.
+            UserError: for an unknown anchor, an advantage without groups, a number outside of its range, and as `GRPO`.
         """
         check_range("[0, inf)", step_weight=step_weight)
         check_range("[0, 1]", step_gamma=step_gamma)
         if anchor not in ANCHORS:
             raise unknown("anchor", anchor, ANCHORS)
         super().__init__(**shared)
-        if self.advantage == "rebn":
+        if self.advantage not in GROUP_ADVANTAGES:
             raise UserError("GiGPO compares within groups: advantage must be grpo, dr_grpo or rloo")
         self.step_weight = step_weight
         self.step_gamma = step_gamma

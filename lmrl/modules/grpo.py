@@ -1,4 +1,4 @@
-"""Policy gradients without a critic: GRPO, Dr. GRPO, RLOO and ReBN."""
+"""Policy gradients without a critic: GRPO, Dr. GRPO, RLOO, ReBN, and a baseline by turn."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +22,7 @@ from lmrl.losses import (
     whiten,
     with_kl_penalty,
 )
+from lmrl.models.critic import TurnBaseline
 from lmrl.models.heads import frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, Vector, joined, set_column, split_as
@@ -30,7 +31,7 @@ from lmrl.types import Episode
 
 __all__ = ["GRPO"]
 
-ADVANTAGES = (*GROUP_ADVANTAGES, "rebn")
+ADVANTAGES = (*GROUP_ADVANTAGES, "rebn", "turn_baseline")
 RATIOS = ("token", "turn")
 
 
@@ -39,7 +40,8 @@ class GRPO(PolicyGradient):
 
     By ``advantage``: of a group of episodes that began alike (`lmrl.losses.group_advantages`: Shao et al. 2024, Liu et
     al. 2025, Ahmadian et al. 2024), or ``rebn``: the return to come of each turn, whitened over all turns of the round
-    (Liu et al. 2025, arXiv 2510.01051), which needs no groups. All tokens of an action have the same advantage.
+    (Liu et al. 2025, arXiv 2510.01051), which needs no groups. ``turn_baseline`` first takes off what has followed this
+    turn in earlier rounds on average. All tokens of an action have the same advantage.
     """
 
     name = "grpo"
@@ -56,7 +58,7 @@ class GRPO(PolicyGradient):
         """Build the policy, and the reference model: a frozen copy of what it starts from.
 
         Args:
-            advantage: ``grpo``, ``dr_grpo``, ``rloo`` or ``rebn``.
+            advantage: ``grpo``, ``dr_grpo``, ``rloo``, ``rebn`` or ``turn_baseline``.
             gamma: discount per turn.
             importance_sampling_level: whose ratio is clipped: ``token``, or ``turn`` for that of the whole action.
             use_kl_in_reward: take the KL penalty off the rewards, as PPO does; else it is a term of the loss.
@@ -79,6 +81,7 @@ class GRPO(PolicyGradient):
         self.gamma = gamma
         self.use_kl_in_reward = use_kl_in_reward
         self.by_turn = importance_sampling_level == "turn"
+        self.baseline = TurnBaseline() if advantage == "turn_baseline" else None
         self.ref_model = frozen_copy(self.model)
 
     def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
@@ -112,6 +115,10 @@ class GRPO(PolicyGradient):
         returns = [returns_to_go(reward, self.gamma) for reward in turn_rewards]
         if self.advantage == "rebn":
             return split_as(whiten(joined(returns)), returns)
+        if self.baseline is not None:
+            means = [self.baseline.values(np.arange(len(turn_returns))) for turn_returns in returns]
+            self.baseline.update(returns)
+            return split_as(whiten(joined(returns) - joined(means)), returns)
         # The return of the whole episode is that of its first turn.
         episode_returns = [float(turn_returns[0]) for turn_returns in returns]
         groups = self.groups([episode.episode for episode in rollout])
@@ -120,7 +127,7 @@ class GRPO(PolicyGradient):
 
     def spread(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """Return the spread of returns within the groups of a round, under the names that TRL logs."""
-        if self.advantage == "rebn" or not episodes:
+        if self.advantage not in GROUP_ADVANTAGES or not episodes:
             return {}
         # Of the plain returns: without discount and KL penalty.
         spreads = group_spreads([episode.total_reward for episode in episodes], self.groups(episodes))

@@ -49,6 +49,8 @@ class GuidedPPO(PPO):
         self.trunk = build_value_trunk(self.model, self.hparams["lora"])
         self.q_heads = build_q_heads(self.model, 2, head_bias, self.hparams["q_rank"])
         load_pretrained_values(self, self.value_state_dict(), required=True)
+        # The head of the run is what `reranker` compares with; only a shared critic goes on from it.
+        self.v_head.requires_grad_(self.critic is None)
         # The reference policy is pi_beta with the values as they are now.
         self.ref_model = frozen_copy(nn.ModuleList([self.trunk, self.q_heads]))
 
@@ -71,11 +73,13 @@ class GuidedPPO(PPO):
         self.model.train(False)
         return self
 
-    def logits_and_values(self, batch: TokenBatch) -> tuple[Scores, Tensor]:
-        """(S, vocabulary) logits of the guided policy, and (S,) V."""
-        hidden = self.hidden_states(self.trunk, batch)
-        logits = self._guided_logits(batch, hidden, list(self.q_heads))
-        return logits, self.v_head(hidden).squeeze(-1)
+    def states(self, batch: TokenBatch) -> Tensor:
+        """(S, width) hidden states of the trunk that learns."""
+        return self.hidden_states(self.trunk, batch)
+
+    def logits_from(self, hidden: Tensor, batch: TokenBatch) -> Scores:
+        """(S, vocabulary) logits of the guided policy, given the hidden states of the trunk."""
+        return self._guided_logits(batch, hidden, list(self.q_heads))
 
     def ref_logits(self, batch: TokenBatch) -> Scores:
         """(S, vocabulary) logits of the policy that this run started from."""

@@ -136,7 +136,7 @@ def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -
 def _allowed(kind: type[L.LightningModule], arguments: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
     """Return the arguments that a checkpoint may choose. Raise an error for any other."""
     if issubclass(kind, LanguageModule):
-        return plain_arguments(arguments, file)
+        return plain_arguments({**kind.earlier_defaults, **arguments}, file)
     check: Callable[[Mapping[str, Any], Path], Mapping[str, Any]] | None
     check = getattr(kind, "arguments_of_checkpoint", None)
     return arguments if check is None else check(arguments, file)

@@ -114,6 +114,8 @@ class PolicyGradient(LanguageModule):
     unused_in_rollouts: tuple[str, ...] = ("ref_model",)
     #: Whether ratios of new to old probabilities are those of whole actions.
     by_turn = False
+    #: Rounds before the policy learns, which are prepared and then dropped.
+    warmup_rounds = 0
     #: What is done about rounds that another program has sampled; None: the module's own policy samples them.
     correction: RolloutCorrection | None = None
     reporter: RoundReporter
@@ -317,9 +319,8 @@ class PolicyGradient(LanguageModule):
         Returns:
             One result per batch, on all ranks.
         """
-        size = online_datamodule(self.trainer, self.name).minibatch_size
         rank, world = rank_and_world_size()
-        groups = [segments[first : first + size] for first in range(0, len(segments), size)]
+        groups = self.read_groups(segments)
         results = []
         for first in range(0, len(groups), world):
             # A rank that has no batch left reads the last one too: sharded weights need all ranks in each forward pass.
@@ -330,6 +331,11 @@ class PolicyGradient(LanguageModule):
         by_rank = all_gather_objects(results)
         # Rank r has read the batches r, r + world, r + 2 world, ...
         return [by_rank[index % world][index // world] for index in range(len(groups))]
+
+    def read_groups(self, segments: Sequence[Segment]) -> list[Sequence[Segment]]:
+        """Return the segments of each batch of `read_batches`; the process r of n reads the batches r, r + n, ..."""
+        size = online_datamodule(self.trainer, self.name).minibatch_size
+        return [segments[first : first + size] for first in range(0, len(segments), size)]
 
     # -- Lightning's hooks, and the policy ----------------------------------------------------------------------
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from lmrl.datamodules.online import online_datamodule
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import (
     Experience,
@@ -15,65 +18,75 @@ from lmrl.losses import (
     Scores,
     explained_variance,
     gae,
+    lambda_by_turn,
     loss_weights,
     ppo_loss,
     token_logprobs,
     whiten,
     with_kl_penalty,
 )
+from lmrl.models.critic import DetachedCritic
 from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
-from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, joined, sampled, set_column, split_as
-from lmrl.policies import ActorCriticPolicy
+from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, Vector, joined, sampled, set_column, split_as
+from lmrl.policies import ActorCriticPolicy, LMPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.types import Policy
+from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 
 __all__ = ["PPO", "compute_advantages"]
 
 LEVELS = ("token", "turn")
+CRITICS = ("detached", "shared")
 
 
 def compute_advantages(
     rollout: Sequence[RolloutEpisode],
+    values: Sequence[Vector],
     end_values: Sequence[float],
     *,
     kl_weight: float,
     gamma: float,
     gae_lambda: float,
     level: str = "token",
+    lambda_level: str = "turn",
     loss_agg_mode: str = "token-mean",
-) -> dict[str, float]:
+) -> list[Vector]:
     """Set the columns of `lmrl.losses.Experience`: KL-penalised rewards become advantages and value targets.
 
     Args:
         rollout: the episodes of a round.
+        values: of each, (T,) V of the states in which its tokens were chosen.
         end_values: V after the last observation of each; 0 where the rules ended it.
         kl_weight: KL penalty coefficient.
         gamma: discount per step.
         gae_lambda: see `lmrl.losses.gae`.
         level: ``token``: each action token is a step; ``turn``: each action is one, with the sum of its tokens' rewards
             and V of the state in which it begins.
+        lambda_level: whether lambda applies from ``turn`` to turn or from ``token`` to token; see
+            `lmrl.losses.lambda_by_turn`.
         loss_agg_mode: see `lmrl.losses.loss_weights`.
 
     Returns:
-        ``explained_variance`` of the values.
-
-    Raises:
-        UserError: if the episodes do not hold V of exactly the tokens in their segments.
+        Of each episode, (T,) the discounted return that followed each token, or the turn that it is part of.
     """
-    values = []
+    step_values = []
     advantages = []
+    returns = []
     step_lengths = []
-    for episode, end_value in zip(rollout, end_values, strict=True):
+    for episode, value, end_value in zip(rollout, values, end_values, strict=True):
         # (T,) the reward of each action token, less the KL penalty.
         reward = with_kl_penalty(episode.reward, episode.logprob, episode.ref_logprob, kl_weight)
         # (steps,) A step is a token or a turn. Its reward is the sum over its tokens, its V that of its first state.
         starts = episode.turn_starts if level == "turn" else np.arange(episode.num_tokens)
         step_reward = np.add.reduceat(reward, starts)
-        value = sampled(episode.episode, "action_values", episode.segments)[starts]
-        advantage = gae(step_reward, value, end_value, gamma, gae_lambda)
-        values.append(value)
-        advantages.append(advantage)
+        lambdas: float | Vector = gae_lambda
+        if level == "token" and lambda_level == "turn":
+            lambdas = lambda_by_turn(episode.turn_lengths, gae_lambda)
+        advantages.append(gae(step_reward, value[starts], end_value, gamma, lambdas))
+        step_values.append(value[starts])
+        # With lambda 1 advantages are returns less V.
+        returns.append(gae(step_reward, np.zeros(len(starts)), end_value, gamma, 1.0))
         step_lengths.append(np.diff(starts, append=episode.num_tokens))
 
     # Advantages are whitened over all steps of the round, so a long turn counts once. Targets keep their scale.
@@ -82,20 +95,25 @@ def compute_advantages(
         # (T,) Every token of a step has the numbers of the step.
         lengths = step_lengths[index]
         episode.columns["logprob"] = episode.logprob
-        episode.columns["value"] = np.repeat(values[index], lengths)
+        episode.columns["value"] = np.repeat(step_values[index], lengths)
         episode.columns["advantage"] = np.repeat(whitened[index], lengths)
-        episode.columns["target"] = np.repeat(advantages[index] + values[index], lengths)
+        episode.columns["target"] = np.repeat(advantages[index] + step_values[index], lengths)
+        returns[index] = np.repeat(returns[index], lengths)
     if loss_agg_mode != "token-mean":
         set_column(rollout, "weight", loss_weights([episode.turn_lengths for episode in rollout], loss_agg_mode))
-    value = joined(values)
-    return {"explained_variance": explained_variance(value, joined(advantages) + value)}
+    return returns
 
 
 class PPO(PolicyGradient):
-    """PPO of a language model: clipped ratios, advantages over the action tokens of all turns, V on the policy's trunk.
+    """PPO of a language model: clipped ratios, and advantages over the action tokens of all turns.
 
     Schulman et al. 2017, with a KL penalty towards the reference model in the rewards (Ziegler et al. 2019), in the
     form of Abdulhai et al. 2025 with its episode ends corrected.
+
+    The critic cannot harm the policy: it reads the policy's hidden states, but no gradient of it flows back
+    (`lmrl.models.critic.DetachedCritic`). With ``critic: shared`` V is a head on the policy's trunk and the value loss
+    part of the loss, as published. Where returns are large or V explains little, its gradient then bends the trunk
+    more than the policy's own does.
 
     With ``level: turn`` the turn is the step: V, discount and advantages by turn, and the ratio that of the whole
     action. Zeng, Wei, Brown, Frunza, Nevmyvaka and Hong (2025, arXiv 2505.11821) argue for credit by turn; theirs is
@@ -103,74 +121,171 @@ class PPO(PolicyGradient):
     """
 
     name = "ppo"
+    unused_in_rollouts: tuple[str, ...] = ("ref_model", "critic")
+    earlier_defaults = MappingProxyType({"critic": "shared", "lambda_level": "token"})
+    critic: DetachedCritic | None
 
     def __init__(
         self,
         gamma: float = 0.99,
         gae_lambda: float = 0.95,
         level: str = "token",
+        lambda_level: str = "turn",
+        critic: str = "detached",
+        critic_lr: float = 3e-4,
+        critic_passes: int = 2,
+        critic_warmup_rounds: int = 1,
         value_clip: float | None = 0.2,
         value_weight: float = 0.5,
         head_bias: float = 0.0,
         loss_agg_mode: str | None = None,
         **shared: Any,
     ) -> None:
-        """Build the policy, its value head, and the reference model: a frozen copy of what it starts from.
+        """Build the policy, its critic, and the reference model: a frozen copy of what it starts from.
 
         Args:
             gamma: discount per step.
             gae_lambda: of the advantages: 0 trusts V after one step, 1 trusts the rewards alone.
             level: what a step is, ``token`` or ``turn``.
-            value_clip: how far V may pay to move from its old value; None does not clip.
-            value_weight: weight of the value loss.
-            head_bias: V everywhere at the start; near the data's typical return.
+            lambda_level: whether `gae_lambda` applies from ``turn`` to turn, or from ``token`` to token as published:
+                in a game of n turns of k tokens the first token then has ``gae_lambda ** (n * k)`` of the end's credit.
+            critic: ``detached``: a head of its own on hidden states that it cannot change, added to the mean by turn;
+                ``shared``: a head on the policy's trunk, by a value loss.
+            critic_lr: learning rate of the detached critic.
+            critic_passes: passes of the detached critic over a round; 0: V is the running mean by turn.
+            critic_warmup_rounds: rounds before the policy learns, to which only the detached critic is fitted.
+            value_clip: of the shared critic: how far V may pay to move from its old value; None does not clip.
+            value_weight: of the shared critic: weight of the value loss.
+            head_bias: of the shared critic: V everywhere at the start; near the data's typical return.
             loss_agg_mode: what the loss is a mean over; None: steps, ``token-mean`` or ``turn-mean``.
             **shared: arguments of `PolicyGradient`.
 
         Raises:
-            UserError: for an unknown level, a number outside of its range, and as `PolicyGradient`.
+            UserError: for an unknown level or critic, a number outside of its range, and as `PolicyGradient`.
         """
         check_range("[0, 1]", gamma=gamma, gae_lambda=gae_lambda)
         check_range("[0, inf)", value_clip=value_clip, value_weight=value_weight)
+        check_range("[0, inf)", critic_lr=critic_lr, critic_passes=critic_passes)
+        check_range("[0, inf)", critic_warmup_rounds=critic_warmup_rounds)
         check_range("(-inf, inf)", head_bias=head_bias)
-        if level not in LEVELS:
-            raise unknown("level", level, LEVELS)
+        for name, chosen, known in (
+            ("level", level, LEVELS),
+            ("lambda_level", lambda_level, LEVELS),
+            ("critic", critic, CRITICS),
+        ):
+            if chosen not in known:
+                raise unknown(name, chosen, known)
         super().__init__(loss_agg_mode=loss_agg_mode or f"{level}-mean", **shared)
         self.loss_arguments |= {"value_clip": value_clip, "value_weight": value_weight}
         self.gamma = gamma
         self.gae_lambda = gae_lambda
         self.level = level
+        self.lambda_level = lambda_level
         self.by_turn = level == "turn"
+        self.critic = None
+        if critic == "detached":
+            self.critic = DetachedCritic(int(self.model.config.hidden_size), critic_lr, critic_passes)
+            self.warmup_rounds = critic_warmup_rounds
         self.build_values(head_bias)
 
     def build_values(self, head_bias: float) -> None:
-        """Put the value head on the policy, and keep a frozen copy of the policy as `ref_model`."""
-        self.v_head = ValueHead(int(self.model.config.hidden_size), 1, head_bias)
+        """Put the head of a shared critic on the policy, and keep a frozen copy of the policy as `ref_model`."""
+        if self.critic is None:
+            self.v_head = ValueHead(int(self.model.config.hidden_size), 1, head_bias)
         # The policy starts from a BC run, so that run is the reference.
         self.ref_model = frozen_copy(self.model)
 
+    # -- a round ------------------------------------------------------------------------------------------------
+
     def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
-        """Set the columns of `lmrl.losses.Experience`; see `compute_advantages`."""
+        """Set the columns of `lmrl.losses.Experience`, see `compute_advantages`; then fit the detached critic."""
+        if self.critic is None:
+            values = [sampled(episode.episode, "action_values", episode.segments) for episode in rollout]
+            returns = self._set_advantages(rollout, values)
+            return {"explained_variance": explained_variance(joined(values), joined(returns))}
+
+        # V and baseline come from earlier rounds alone, so a round does not lean towards its own returns.
+        baseline = []
+        for episode in rollout:
+            turns = np.repeat(np.arange(len(episode.turn_lengths)), episode.turn_lengths)  # (T,)
+            baseline.append(self.critic.baseline.values(turns))
+        hidden, index = self._read_states(rollout)
+        residual = split_as(self._residual(self.critic, hidden, index), baseline)
+        values = [mean + rest for mean, rest in zip(baseline, residual, strict=True)]
+        returns = self._set_advantages(rollout, values)
+
+        # Now the critic may see the round.
+        self.critic.baseline.update([r[episode.turn_starts] for r, episode in zip(returns, rollout, strict=True)])
+        targets = []
+        for episode, episode_returns in zip(rollout, returns, strict=True):
+            turns = np.repeat(np.arange(len(episode.turn_lengths)), episode.turn_lengths)
+            targets.append(episode_returns - self.critic.baseline.values(turns))
+        data = online_datamodule(self.trainer, self.name)
+        self.critic.fit(hidden, index, joined(targets), [data.seed, data.round])
+        return {
+            "explained_variance": explained_variance(joined(values), joined(returns)),
+            "explained_by_turn": explained_variance(joined(baseline), joined(returns)),
+        }
+
+    def _set_advantages(self, rollout: Sequence[RolloutEpisode], values: Sequence[Vector]) -> list[Vector]:
+        """See `compute_advantages`."""
         return compute_advantages(
             rollout,
+            values,
             self._end_values(rollout),
             kl_weight=float(self.kl_weight),
             gamma=self.gamma,
             gae_lambda=self.gae_lambda,
             level=self.level,
+            lambda_level=self.lambda_level,
             loss_agg_mode=self.loss_agg_mode,
         )
+
+    def _read_states(self, rollout: Sequence[RolloutEpisode]) -> tuple[Tensor, NDArray[np.int64]]:
+        """Return the hidden states in which the round's N action tokens were chosen, of this process's batches.
+
+        Returns:
+            (n, width) states, and (n,) their numbers among the N.
+        """
+        parts: list[Tensor] = []
+
+        def keep(batch: TokenBatch, counts: Tensor) -> None:
+            parts.append(self.states(batch)[batch.state])
+
+        segments = list(chain.from_iterable(episode.segments for episode in rollout))
+        self.read_batches(segments, keep, bootstrap=False)
+        numbers = []
+        end = 0
+        for group in self.read_groups(segments):
+            start = end
+            end += sum(len(segment.col) for segment in group)
+            numbers.append(np.arange(start, end))
+        rank, world = rank_and_world_size()
+        index = np.concatenate([*numbers[rank::world], np.zeros(0, dtype=np.int64)])
+        # A process without a batch of its own at the end has read the last one once more.
+        return torch.cat(parts)[: len(index)], index
+
+    def _residual(self, critic: DetachedCritic, hidden: Tensor, index: NDArray[np.int64]) -> Vector:
+        """Return (N,) what V adds to the baseline in all states, of which each process computes its own."""
+        mine = critic.residual(hidden).double().cpu().numpy()
+        by_rank = all_gather_objects((index, mine))
+        residual = np.zeros(sum(len(numbers) for numbers, _ in by_rank))
+        for numbers, of_rank in by_rank:
+            residual[numbers] = of_rank
+        return residual
 
     def _end_values(self, rollout: Sequence[RolloutEpisode]) -> list[float]:
         """Return V of the state after the last observation of each episode; 0 where the rules ended it.
 
-        The policy that played has usually noted it. Otherwise the state is read again.
+        The policy that played has noted it where it has V. Otherwise the state is read again.
         """
 
         def values_after(batch: TokenBatch, counts: Tensor) -> list[float]:
             assert batch.next is not None
             last_tokens = torch.cumsum(counts, 0) - 1
-            values: list[float] = self.logits_and_values(batch)[1][batch.next[last_tokens]].tolist()
+            hidden = self.states(batch)[batch.next[last_tokens]]
+            value = self.v_head(hidden).squeeze(-1) if self.critic is None else self.critic.residual(hidden)
+            values: list[float] = value.tolist()
             return values
 
         end_values = [0.0] * len(rollout)
@@ -178,50 +293,79 @@ class PPO(PolicyGradient):
         for index, episode in enumerate(rollout):
             if episode.segments[-1].next_ids is None:  # the rules ended it
                 continue
-            if episode.episode.final_value is None:
-                unread.append(index)
-            else:
+            if self.critic is None and episode.episode.final_value is not None:
                 end_values[index] = episode.episode.final_value
+            else:
+                unread.append(index)
         last_segments = [rollout[index].segments[-1] for index in unread]
         batches = self.read_batches(last_segments, values_after, bootstrap=True)
         for index, value in zip(unread, chain.from_iterable(batches), strict=True):
             end_values[index] = value
+            if self.critic is not None:
+                next_turn = np.asarray([len(rollout[index].turn_lengths)])
+                end_values[index] += float(self.critic.baseline.values(next_turn)[0])
         return end_values
+
+    # -- the policy, the loss and V -----------------------------------------------------------------------------
+
+    def states(self, batch: TokenBatch) -> Tensor:
+        """(S, width) hidden states of the policy, from which its logits are made."""
+        return self.hidden_states(trunk_of(self.model), batch)
+
+    def logits_from(self, hidden: Tensor, batch: TokenBatch) -> Scores:
+        """(S, vocabulary) logits of the policy, given its hidden states."""
+        return logits_of(self.model, hidden)
 
     def logits(self, batch: TokenBatch) -> Scores:
         """(S, vocabulary) logits of the policy."""
-        return self.logits_and_values(batch)[0]
-
-    def logits_and_values(self, batch: TokenBatch) -> tuple[Scores, Tensor]:
-        """(S, vocabulary) logits of the policy, and (S,) V in float32."""
-        hidden = self.hidden_states(trunk_of(self.model), batch)
-        return logits_of(self.model, hidden), self.v_head(hidden).squeeze(-1)
+        return self.logits_from(self.states(batch), batch)
 
     def losses(self, batch: TokenBatch) -> PolicyLoss:
-        """Clipped policy and value loss of a minibatch of a round.
+        """Clipped policy loss of a minibatch of a round, with the value loss of a shared critic.
 
         Raises:
             UserError: for a batch that was never prepared by `prepare_rollout`.
         """
         if batch.columns is None:
             raise UserError("PPO learns from rounds that it has played and prepared, not from recorded batches")
-        # V shares the trunk and its gradient with the policy.
-        logits, value = self.logits_and_values(batch)
-        now = token_logprobs(logits, batch.state, batch.token, self.invalid)
+        hidden = self.states(batch)
+        now = token_logprobs(self.logits_from(hidden, batch), batch.state, batch.token, self.invalid)
+        value = None
+        if self.critic is None:  # V shares the trunk and its gradient with the policy
+            value = self.v_head(hidden).squeeze(-1)[batch.state]
         turn_end = batch.turn_end if self.by_turn else None
-        return ppo_loss(now, value[batch.state], Experience(**batch.columns), turn_end=turn_end, **self.loss_arguments)
+        return ppo_loss(now, value, Experience(**batch.columns), turn_end=turn_end, **self.loss_arguments)
 
     def action_scores(self, batch: TokenBatch) -> Tensor:
-        """See `PolicyGradient.action_scores`; (N, 2) with V."""
-        logits, value = self.logits_and_values(batch)
-        logprob = token_logprobs(logits, batch.state, batch.token, self.invalid).logprob
+        """See `PolicyGradient.action_scores`; (N, 2) with V of a shared critic."""
+        hidden = self.states(batch)
+        logprob = token_logprobs(self.logits_from(hidden, batch), batch.state, batch.token, self.invalid).logprob
+        if self.critic is not None:
+            return logprob[:, None]
+        value = self.v_head(hidden).squeeze(-1)
         return torch.stack([logprob, value[batch.state].float()], dim=-1)
 
     def policy(self, **settings: Any) -> Policy:
-        """Sample from the model; replies hold V. `settings` as of `lmrl.policies.ActorCriticPolicy`."""
+        """Sample from the model; with a shared critic replies hold V. `settings` as of `lmrl.policies.LMPolicy`."""
         window = self.context_window()
+        if self.critic is not None:
+            return LMPolicy(self.model, self.tokenizer, window, **settings)
         return ActorCriticPolicy(self.model, self.tokenizer, window, v_head=self.v_head, **settings)
 
     def value_state_dict(self) -> dict[str, Tensor]:
-        """The value head (``v_head.*``), which reads the language model's own hidden vectors."""
-        return self.v_head.state_dict(prefix="v_head.")
+        """The head of a shared critic (``v_head.*``), which reads the language model's own hidden states."""
+        return {} if self.critic is not None else self.v_head.state_dict(prefix="v_head.")
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """See `LanguageModule.on_save_checkpoint`; with the state of the critic's own optimizer."""
+        super().on_save_checkpoint(checkpoint)
+        if self.critic is not None:
+            checkpoint["critic_optimizer"] = self.critic.optimizer_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """See `LanguageModule.on_load_checkpoint`."""
+        super().on_load_checkpoint(checkpoint)
+        if self.critic is not None:
+            self.critic.restore_optimizer(checkpoint.get("critic_optimizer"))

@@ -36,6 +36,7 @@ class SavedModule(Protocol):
     """The interface of an algorithm for checkpoints and model folders: `lmrl.modules.LanguageModule`."""
 
     name: str
+    earlier_defaults: Mapping[str, Any]
     tokenizer: PreTrainedTokenizerBase
     model: PreTrainedModel
     window: Window | None
@@ -372,7 +373,8 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
     """
     manifest = read_manifest(folder)
     values = exported_values(str(folder))
-    recorded = plain_arguments({**manifest["hyper_parameters"], "tokenizer": None}, folder)
+    noted = {**kind.earlier_defaults, **manifest["hyper_parameters"], "tokenizer": None}
+    recorded = plain_arguments(noted, folder)
     arguments = {**recorded, "tokenizer": str(folder), **settings}
     if not any(is_adapter(name) for name in values):
         arguments["lora"] = None  # those of the language model are part of it, or are merged into it here

@@ -64,7 +64,8 @@ def column(root: Path, name: str) -> list[float]:
 def test_each_round_is_sampled_with_the_weights_of_its_moment(
     kind: type[PPO] | type[GRPO], group_size: int, bc_run: str, tmp_path: Path
 ) -> None:
-    module = kind(pretrained=bc_run, entropy_weight=1.0, **FAST)
+    critic = {"critic": "shared"} if kind is PPO else {}
+    module = kind(pretrained=bc_run, entropy_weight=1.0, **critic, **FAST)
     with TokenServer(NEVER) as server:
         train(module, server, tmp_path, group_size=group_size)
         assert server.asked == ["/collective_rpc", "/reset_prefix_cache"] * 2
@@ -112,7 +113,14 @@ def test_old_logprobs_and_values_are_the_trainers_and_weights_their_ratio(bc_run
             return answer
 
         says, server.administer = server.say, load  # type: ignore[method-assign]
-        noting = train(PPO(pretrained=bc_run, head_bias=-2.0), server, tmp_path, 1, importance_cap=1.2, max_gap=None)
+        noting = train(
+            PPO(pretrained=bc_run, critic="shared", head_bias=-2.0),
+            server,
+            tmp_path,
+            1,
+            importance_cap=1.2,
+            max_gap=None,
+        )
     (columns,) = noting.columns
     told = np.concatenate([np.asarray(logprobs) for _, logprobs in said])
     assert sorted(columns["logprob"].tolist()) == pytest.approx(sorted(told + 0.3), abs=1e-4)
@@ -129,7 +137,7 @@ def test_read_anew_are_the_numbers_that_were_noted_in_play(level: str, bc_run: s
     found = []
     for correction in (None, RolloutCorrection(importance_cap=2.0)):
         torch.manual_seed(0)
-        module = PPO(pretrained=bc_run, level=level)
+        module = PPO(pretrained=bc_run, level=level, critic="shared")
         torch.nn.init.normal_(module.v_head.outer.weight)
         module.correct_rollouts(correction)
         noting = Noting()
@@ -163,7 +171,7 @@ def test_a_server_that_does_not_take_weights(admin: dict[str, Any], said: str, b
 
 def test_a_prefix_cache_that_is_in_use_is_asked_to_forget_again(bc_run: str, tmp_path: Path) -> None:
     with TokenServer(NEVER, admin={"/reset_prefix_cache": [(200, {"success": False})] * 2}) as server:
-        train(PPO(pretrained=bc_run), server, tmp_path, steps=1)
+        train(PPO(pretrained=bc_run, critic="shared"), server, tmp_path, steps=1)
         assert server.asked == ["/collective_rpc", *["/reset_prefix_cache"] * 3]
 
 
@@ -208,7 +216,7 @@ def test_who_cannot_be_sampled_for(bc_run: str, data_path: Path, tmp_path: Path)
 
 def test_adapters_are_merged_into_what_the_server_reads(bc_run: str, tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    module = PPO(pretrained=bc_run, lora={"r": 2}, entropy_weight=1.0, **FAST)
+    module = PPO(pretrained=bc_run, lora={"r": 2}, critic_warmup_rounds=0, entropy_weight=1.0, **FAST)
     with TokenServer(NEVER) as server:
         train(module, server, tmp_path)
     gaps = column(tmp_path, "rollout/logprob_gap")

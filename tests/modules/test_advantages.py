@@ -8,7 +8,7 @@ import pytest
 
 from lmrl.errors import UserError
 from lmrl.losses import Experience
-from lmrl.modules.policy_gradient import RolloutEpisode, rollout_episode
+from lmrl.modules.policy_gradient import RolloutEpisode, rollout_episode, sampled
 from lmrl.modules.ppo import compute_advantages
 from lmrl.tokens.encoding import Window
 from lmrl.tokens.segments import segments
@@ -20,7 +20,7 @@ LOGPROBS = ((-0.1, -0.2), (-0.3, -0.4))
 TERMINATED = [-0.3662528, -0.31424, 1.258, 1.9]
 TRUNCATED = [-0.1311066, 0.012352, 1.7116, 2.53]
 COLUMNS = tuple(name for name in Experience._fields if name not in Experience._field_defaults)  # those of every round
-SETTINGS = {"kl_weight": 0.1, "gamma": 0.9, "gae_lambda": 0.8}
+SETTINGS = {"kl_weight": 0.1, "gamma": 0.9, "gae_lambda": 0.8, "lambda_level": "token"}
 
 
 def game(terminated: bool) -> Episode:
@@ -48,7 +48,7 @@ def test_a_round_in_numbers(window: Window) -> None:
     ref = [np.concatenate(LOGPROBS), np.concatenate(LOGPROBS)]
     ref[1] = ref[1] - np.asarray([0.0, 0.0, math.log(2.0), 0.0])  # the policy says that token twice as often
     rollout = rollout_of(games, window, ref)
-    metrics = compute_advantages(rollout, [0.0, END], **SETTINGS)
+    returns = compute_advantages(rollout, [np.concatenate(VALUES)] * 2, [0.0, END], **SETTINGS)
     penalty = 0.1 * math.log(2.0)
     penalised = np.asarray(TRUNCATED) - penalty * np.asarray([0.72**2, 0.72, 1.0, 0.0])
     advantages = [np.asarray(TERMINATED), penalised]
@@ -59,15 +59,27 @@ def test_a_round_in_numbers(window: Window) -> None:
         assert seen["value"][index] == pytest.approx(values.tolist())
         assert seen["target"][index] == pytest.approx((advantage + values).tolist(), abs=1e-5)
         assert seen["advantage"][index] == pytest.approx(((advantage - pool.mean()) / pool.std()).tolist(), abs=1e-5)
-    targets = pool + np.tile(values, 2)
-    assert metrics["explained_variance"] == pytest.approx(1.0 - pool.var() / targets.var())
+    last = 2.0 + 0.9 * END  # of the last token, whose reward is 2
+    third = 0.9 * last - penalty
+    second = 0.9 * third - 1.0
+    assert returns[1].tolist() == pytest.approx([0.9 * second, second, third, last])
 
 
 def test_what_was_noted_of_other_tokens_is_refused() -> None:
-    games = [replace(game(True), action_values=((0.5,), (0.2, 0.1)))]
+    strange = replace(game(True), action_values=((0.5,), (0.2, 0.1)))
     with pytest.raises(UserError, match=r"need action_values of the very tokens .* has 3 of them"):
-        compute_advantages(rollout_of(games, Window(), [np.zeros(4)]), [0.0], **SETTINGS)
+        sampled(strange, "action_values", [*segments(strange, CHARS, Window())])
 
 
-def test_a_round_without_episodes_has_no_variance_to_explain() -> None:
-    assert math.isnan(compute_advantages([], [], **SETTINGS)["explained_variance"])
+def test_lambda_by_turn_keeps_the_credit_within_a_turn() -> None:
+    """Between the tokens of a turn nothing fades: the first one has the second one's error in full."""
+    rollout = rollout_of([game(False)], Window(), [np.concatenate(LOGPROBS)])
+    by_turn = {**SETTINGS, "lambda_level": "turn"}
+    compute_advantages(rollout, [np.concatenate(VALUES)], [END], **by_turn)
+    # Errors r + 0.9 V' - V of the four tokens, from the last to the first.
+    d, c, b, a = 2 + 0.9 * 0.7 - 0.1, 0.9 * 0.1 - 0.2, -1 + 0.9 * 0.2 - 0.4, 0.9 * 0.4 - 0.5
+    third = c + 0.9 * d
+    second = b + 0.9 * 0.8 * third
+    advantage = [a + 0.9 * second, second, third, d]
+    target = np.asarray(advantage) + np.concatenate(VALUES)
+    assert rollout[0].columns["target"].tolist() == pytest.approx(target.tolist())

@@ -91,7 +91,7 @@ def test_the_model_is_held_once(kind: type[LanguageModule], bc_run: str, valued:
     """All memory of parameters is one base, and what learns with its target networks and frozen copies."""
     module = kind(pretrained=str(valued) if kind is GuidedPPO else bc_run, lora=LORA)
     base = memory(build_lm(bc_run + "/last", {}, 1).parameters())
-    own = ("lora_", "_head", "ref_model.1")
+    own = ("lora_", "_head", "ref_model.1", "critic.")
     others = {id(p): p.nbytes for n, p in module.named_parameters() if any(part in n for part in own)}
     assert memory(module.parameters()) == base + sum(others.values())
     whole = kind(pretrained=bc_run) if kind is not GuidedPPO else None
@@ -268,7 +268,7 @@ def test_rounds_are_learned_from_by_adapters(kind: type[PPO], bc_run: str, value
     moved = {name for name, parameter in after.items() if not torch.equal(parameter, before[name])}
     part = "trunk." if kind is GuidedPPO else "model."
     assert {name for name in moved if "lora_" in name} == {n for n in after if n.startswith(part) and "lora_" in n}
-    assert not [name for name in moved if "lora_" not in name and not name.startswith(("v_head", "q_heads"))]
+    assert not [name for name in moved if "lora_" not in name and not name.startswith(("critic.", "q_heads"))]
 
 
 def test_errors_name_the_rule(bc_run: str, data_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ turn, terminated or truncated.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -250,27 +251,47 @@ def test_steps_of_gigpo_are_compared_within_their_group() -> None:
     assert advantages(played) == [*advantages(played[:2]), *advantages(played[2:])]
 
 
+@pytest.mark.parametrize("critic", ["shared", "detached"])
 @pytest.mark.parametrize(("level", "mode"), [("token", "seq-mean-token-sum"), ("turn", "seq-mean-turn-sum")])
-def test_ppo_gives_the_gradient_of_the_return(level: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With lambda 1 and any V; whitening, which scales by the round's own spread, left out."""
+def test_ppo_gives_the_gradient_of_the_return(
+    level: str, mode: str, critic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With lambda 1 and any V; whitening, which scales by the round's own spread, left out.
+
+    With a detached critic it is the gradient of the whole loss: nothing of V is in it.
+    """
     table, window = Table(WINDOWS[1]), WINDOWS[1]
     monkeypatch.setattr(module_of_ppo, "whiten", lambda advantages: advantages)
     torch.manual_seed(0)
-    module = PPO(architecture=TINY, level=level, loss_agg_mode=mode, gamma=1.0, gae_lambda=1.0, kl_weight=0.0)
+    settings = {"gamma": 1.0, "gae_lambda": 1.0, "kl_weight": 0.0, "critic_passes": 0}
+    module = PPO(architecture=TINY, level=level, loss_agg_mode=mode, critic=critic, **settings)
     values: Callable[[str], float] = lambda name: float(np.sin(sum(map(ord, name))))  # noqa: E731
 
-    def logits_and_values(batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        return table(batch), torch.tensor([values(name) for name in prefixes(batch)])
+    def states(batch: TokenBatch) -> Tensor:
+        return torch.tensor([[values(name)] for name in prefixes(batch)])
 
-    module.logits_and_values = logits_and_values  # type: ignore[method-assign]
+    def read_states(rollout: Sequence[RolloutEpisode]) -> tuple[Tensor, Any]:
+        batches = [collate(episode.segments, bootstrap=False) for episode in rollout]
+        hidden = torch.cat([states(batch)[batch.state] for batch in batches])
+        return hidden, np.arange(len(hidden))
+
+    module.states = states  # type: ignore[method-assign]
+    module.logits_from = lambda hidden, batch: table(batch)  # type: ignore[method-assign]
     module._end_values = lambda rollout: [0.0] * len(rollout)  # type: ignore[method-assign]
+    if module.critic is None:
+        module.v_head = torch.nn.Identity()  # type: ignore[assignment]
+    else:
+        module._read_states = read_states  # type: ignore[method-assign]
+        module.critic.residual = lambda hidden: hidden.squeeze(-1)  # type: ignore[method-assign]
+        module._trainer = SimpleNamespace()  # type: ignore[assignment]
+        monkeypatch.setattr(module_of_ppo, "online_datamodule", lambda *_: SimpleNamespace(seed=0, round=0))
     noted = []
     for one, p in sampled(table, window):
-        states = [[one.observations[t] + a[:i] for i in range(len(a))] for t, a in enumerate(one.actions)]
-        noted.append((replace(one, action_values=tuple(tuple(map(values, turn)) for turn in states)), p))
+        states_of = [[one.observations[t] + a[:i] for i in range(len(a))] for t, a in enumerate(one.actions)]
+        noted.append((replace(one, action_values=tuple(tuple(map(values, turn)) for turn in states_of)), p))
     monkeypatch.setattr("tests.modules.test_policy_gradient.sampled", lambda *_: noted)
-    found = expected(module, table, window, 1, "policy_loss")
-    assert far(found, -gradient(torch.stack([p * one.total_reward for one, p in noted]).sum(), table)) < 1e-5
+    found = expected(module, table, window, 1, "policy_loss" if critic == "shared" else "loss")
+    assert far(found, -gradient(torch.stack([p * one.total_reward for one, p in noted]).sum(), table)) < 1e-6
 
 
 def test_rebn_whitens_what_is_to_come_over_all_turns() -> None:

@@ -31,7 +31,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")
 
 
 def ppo(bc_run: str, **arguments: Any) -> PPO:
-    return PPO(**{"pretrained": bc_run, "head_bias": -1.0, "lr": 1e-2, **arguments})
+    """PPO as published; `tests/modules/test_critic.py` has its own critic."""
+    published = {"critic": "shared", "lambda_level": "token", "head_bias": -1.0}
+    return PPO(**{"pretrained": bc_run, "lr": 1e-2, **published, **arguments})
 
 
 class Recording(OnlineDataModule):
@@ -220,7 +222,7 @@ def test_played_and_recorded_tokens_have_divisors_of_their_own(
     monkeypatch.setattr(module.reporter, "train_recorded", lambda *_: None)
     monkeypatch.setattr(module.reporter, "train", lambda *_: 0)
     found = module.training_step({"round": played, "bc": recorded}, 0)
-    imitation = bc_loss(module.logits_and_values(recorded)[0], recorded.state, recorded.token).loss * recorded.n_tokens
+    imitation = bc_loss(module.logits(recorded), recorded.state, recorded.token).loss * recorded.n_tokens
     expected = module.losses(played).loss * played.n_tokens / played.expected_tokens + 2.0 * imitation / 1000.0
     assert found.item() == pytest.approx(expected.item())
 
