@@ -13,6 +13,7 @@ import numpy as np
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lmrl.callbacks.health import RoundHealth, health_metrics, stop_fallen
 from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
 from lmrl.callbacks.progress import say
 from lmrl.callbacks.round_workers import RoundWorkers
@@ -113,6 +114,7 @@ class RolloutCollection(Callback):
         piece: int | None = None,
         ray: str | None = None,
         workers: int | None = None,
+        stop_fallen: bool = True,
     ) -> None:
         """Choose how a round is played.
 
@@ -126,6 +128,7 @@ class RolloutCollection(Callback):
                 a round, with `ray` as many as there are slots.
             ray: a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.utils.cluster.Cluster`), that plays.
             workers: how many of its processes; None: as many as it has cores (or GPUs) for.
+            stop_fallen: end a training whose returns have fallen, by the rule of `lmrl.callbacks.health.RoundHealth`.
 
         Raises:
             UserError: for a number below one, and if the groups do not make up a round; `workers` without `ray`.
@@ -146,6 +149,8 @@ class RolloutCollection(Callback):
         self._workers: RoundWorkers | None = None
         self._sampler: Sampler | None = None
         self._seconds = 0.0
+        self.stop_fallen = stop_fallen
+        self._health = RoundHealth()
 
     def set_sampler(self, sampler: Sampler) -> None:
         """Have another program sample, in place of the policy that learns.
@@ -225,7 +230,27 @@ class RolloutCollection(Callback):
         log_now(trainer, metrics | self._time_shares())
         for sign in signs_of_collapse(complete):
             rank_zero_warn(f"round {number}: {sign}")
+        self._judge(number, complete, metrics)
         return episodes
+
+    def _judge(self, number: int, complete: Sequence[Episode], metrics: dict[str, float]) -> None:
+        """Log the group ``health/``, and stop a run that has fallen."""
+        name = self._module.name
+        won = metrics.get("rollout/success_rate", float("nan"))
+        health = health_metrics(name, self._trainer.callback_metrics, metrics["rollout/return_mean"], won)
+        log_now(self._trainer, health)
+        fallen = self._health.add(number, complete)
+        if fallen is not None and self.stop_fallen:
+            stop_fallen(self._trainer, fallen, health)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The returns of the last rounds, see `RoundHealth`."""
+        return self._health.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resume with the returns of the last rounds."""
+        if state_dict:  # checkpoints of earlier versions have none
+            self._health.load_state_dict(state_dict)
 
     def _play(self, number: int, starts: Sequence[Start], pace: RolloutPace) -> list[Episode]:
         """The episodes of all starts on all processes; the calls of this process are added to the pace."""

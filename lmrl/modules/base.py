@@ -26,6 +26,7 @@ from lmrl.models.lora import add_lora
 from lmrl.models.tokenizer import add_task_tokens, tokenizer_for
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Window
+from lmrl.training.noise_scale import NoiseScale
 from lmrl.training.optimizer import (
     check_optimizer,
     check_start,
@@ -231,8 +232,8 @@ class LanguageModule(L.LightningModule):
         configure_shards(self)
 
     def configure_callbacks(self) -> Sequence[Callback]:
-        """The reporter, which logs the terms of the loss."""
-        return [self.reporter]
+        """What logs the terms of the loss, and the gradient noise scale."""
+        return [self.reporter, NoiseScale()]
 
     def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
         """Log the terms of the loss, and return what is minimised; see `objective`.

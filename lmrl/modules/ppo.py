@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from lmrl.datamodules.online import online_datamodule
 from lmrl.errors import UserError, check_range, unknown
@@ -31,6 +32,8 @@ from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, Vector, joined, sampled, set_column, split_as
 from lmrl.policies import ActorCriticPolicy, LMPolicy
 from lmrl.tokens.collate import TokenBatch
+from lmrl.training.reporting import log_now
+from lmrl.training.sharding import is_sharded
 from lmrl.types import Policy
 from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 
@@ -335,6 +338,24 @@ class PPO(PolicyGradient):
             value = self.v_head(hidden).squeeze(-1)[batch.state]
         turn_end = batch.turn_end if self.by_turn else None
         return ppo_loss(now, value, Experience(**batch.columns), turn_end=turn_end, **self.loss_arguments)
+
+    def objective(self, terms: PolicyLoss, batch: TokenBatch) -> Tensor:
+        """See `LanguageModule.objective`; once a round, logs how much of the gradient is a shared critic's."""
+        data = online_datamodule(self.trainer, self.name)
+        if self.critic is None and data.consumed == 1 and not is_sharded(self):
+            share = self._critic_share(terms)
+            log_now(self.trainer, {f"{self.name}/critic_share": share})
+        return super().objective(terms, batch)
+
+    def _critic_share(self, terms: PolicyLoss) -> float:
+        """Return the norm of the value loss's gradient on the trunk, over the sum of both losses' norms."""
+        assert terms.value_loss is not None
+        weights = [parameter for parameter in self.trainable_model.parameters() if parameter.requires_grad]
+        norms = []
+        for loss in (terms.policy_loss, self.loss_arguments["value_weight"] * terms.value_loss):
+            gradients = torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
+            norms.append(float(get_total_norm([gradient for gradient in gradients if gradient is not None])))
+        return norms[1] / sum(norms) if sum(norms) else 0.0
 
     def action_scores(self, batch: TokenBatch) -> Tensor:
         """See `PolicyGradient.action_scores`; (N, 2) with V of a shared critic."""

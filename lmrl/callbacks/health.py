@@ -1,0 +1,129 @@
+"""What tells a healthy online run from an ill one, and the rule by which a run that has fallen is stopped."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from lmrl.types import Episode
+
+__all__ = ["RoundHealth"]
+
+WINDOW = 5
+"""Rounds whose episodes are looked at together."""
+ERRORS = 4.0
+"""Standard errors by which a window must be below the best one to count as fallen."""
+
+#: Keys that the group ``health/`` repeats, by the last part of what an algorithm logs.
+_REPEATED = {
+    "entropy": "entropy",
+    "kl": "kl_to_start",
+    "approx_kl": "kl_to_last_round",
+    "clipfrac": "clip_fraction",
+    "explained_variance": "explained_variance",
+    "explained_by_turn": "explained_by_turn",
+    "critic_share": "critic_share",
+}
+
+
+class _Round(NamedTuple):
+    """The returns of a round in three numbers."""
+
+    episodes: int
+    total: float
+    squares: float
+
+
+class RoundHealth:
+    """Watches the returns of rounds.
+
+    A run has fallen when the mean return of its last five rounds is more than four standard errors below that of its
+    best five rounds in a row. The standard error is that of the difference of two means over the episodes of five
+    rounds each. The rule was chosen before any of the runs of this repository, and is the same for all of them.
+    """
+
+    def __init__(self) -> None:
+        self.rounds: deque[_Round] = deque(maxlen=WINDOW)
+        self.best: tuple[int, float, float] | None = None  # last round, mean return, its variance
+
+    def add(self, number: int, episodes: Sequence[Episode]) -> str | None:
+        """Add a round.
+
+        Args:
+            number: of the round.
+            episodes: that no failure ended.
+
+        Returns:
+            One line if the run has fallen, else None.
+        """
+        returns = np.asarray([episode.total_reward for episode in episodes], dtype=np.float64)
+        self.rounds.append(_Round(len(returns), float(returns.sum()), float(np.square(returns).sum())))
+        if len(self.rounds) < WINDOW:
+            return None
+        count = sum(its.episodes for its in self.rounds)
+        mean = sum(its.total for its in self.rounds) / count
+        # Variance of the mean over the episodes of the window.
+        variance = max(0.0, sum(its.squares for its in self.rounds) / count - mean**2) / count
+        if self.best is None or mean > self.best[1]:
+            self.best = (number, mean, variance)
+            return None
+        last, best, best_variance = self.best
+        error = (variance + best_variance) ** 0.5
+        if best - mean <= ERRORS * error:
+            return None
+        return (
+            f"the run has fallen: a return of {mean:.4g} in rounds {number - WINDOW + 1} to {number}, "
+            f"{best:.4g} in rounds {last - WINDOW + 1} to {last} ({(best - mean) / error:.1f} standard errors)"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rounds of the window and the best one."""
+        return {"rounds": [list(its) for its in self.rounds], "best": self.best}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume."""
+        self.rounds = deque((_Round(int(n), float(t), float(s)) for n, t, s in state["rounds"]), maxlen=WINDOW)
+        best = state["best"]
+        self.best = None if best is None else (int(best[0]), float(best[1]), float(best[2]))
+
+
+def health_metrics(name: str, logged: Mapping[str, Tensor], returns: float, success: float) -> dict[str, float]:
+    """Return the group ``health/`` of a round.
+
+    Args:
+        name: of the algorithm.
+        logged: what was logged last, by key.
+        returns: mean return of the round.
+        success: share of its episodes that were won.
+    """
+    metrics = {"health/return": returns, "health/success": success}
+    for key, health in _REPEATED.items():
+        if (value := logged.get(f"{name}/{key}")) is not None:
+            metrics[f"health/{health}"] = float(value)
+    if (noise := logged.get("train/noise_scale")) is not None:
+        metrics["health/noise_scale"] = float(noise)
+    return metrics
+
+
+def causes(metrics: Mapping[str, float]) -> str:
+    """Say in a few words what is likely to make a run fall."""
+    found = []
+    if metrics.get("health/critic_share", 0.0) > 0.5:
+        found.append("most of the gradient is the critic's (critic: detached, or a smaller value_weight)")
+    if metrics.get("health/kl_to_last_round", 0.0) > 0.1 or metrics.get("health/clip_fraction", 0.0) > 0.3:
+        found.append("the policy moves far within a round (a smaller lr, fewer epochs)")
+    if metrics.get("health/entropy", 1.0) < 0.05:
+        found.append("it hardly varies its actions any more (a larger entropy_weight or kl_weight)")
+    if metrics.get("health/kl_to_start", 0.0) > 1.0:
+        found.append("it is far from where it began (a larger kl_weight)")
+    return "; ".join(found) or "nothing else looks wrong: rounds may be too small (train/noise_scale) or lr too large"
+
+
+def stop_fallen(trainer: Trainer, line: str, metrics: Mapping[str, float]) -> None:
+    """Say why, and end the training after this round; its best checkpoint stays."""
+    rank_zero_warn(f"{line}. {causes(metrics)[0].upper()}{causes(metrics)[1:]}. Training stops; `best` is kept")
+    trainer.should_stop = True

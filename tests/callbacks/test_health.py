@@ -1,0 +1,84 @@
+"""What an online run logs of its health, and when it is stopped."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmrl.callbacks import RolloutCollection
+from lmrl.callbacks.health import WINDOW, RoundHealth, causes
+from lmrl.modules import PPO
+from lmrl.types import Episode
+from tests.helpers.doubles import episode
+from tests.helpers.online import fit, rounds
+
+# Six short games of an untrained model may well be equal.
+pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")
+
+
+def games(mean: float, count: int = 64, seed: int = 0) -> list[Episode]:
+    returns = np.random.default_rng(seed).normal(mean, 1.0, count)
+    return [episode("o", "a", "o", rewards=[float(one)], terminated=True) for one in returns]
+
+
+def played(means: list[float]) -> list[str | None]:
+    health = RoundHealth()
+    return [health.add(number, games(mean, seed=number)) for number, mean in enumerate(means, start=1)]
+
+
+def test_a_run_has_fallen_when_it_is_far_below_its_best_rounds() -> None:
+    lines = played([0.0] * WINDOW + [1.0] * WINDOW + [0.0] * WINDOW)
+    assert lines[: 2 * WINDOW + 1] == [None] * (2 * WINDOW + 1)
+    assert lines[-1] is not None and "rounds 11 to 15" in lines[-1] and "in rounds 6 to 10" in lines[-1]
+
+
+def test_noise_alone_is_no_fall() -> None:
+    assert not any(played([0.0] * 300))
+
+
+def test_a_resumed_run_remembers_its_best_rounds() -> None:
+    first, second = RoundHealth(), RoundHealth()
+    for number in range(1, 2 * WINDOW + 1):
+        first.add(number, games(1.0, seed=number))
+    second.load_state_dict(first.state_dict())
+    for number in range(2 * WINDOW + 1, 3 * WINDOW + 1):
+        assert first.add(number, games(0.0, seed=number)) == second.add(number, games(0.0, seed=number))
+
+
+def test_the_cause_is_named() -> None:
+    assert "the critic's" in causes({"health/critic_share": 0.8})
+    assert "hardly varies" in causes({"health/entropy": 0.01})
+    assert "nothing else" in causes({})
+
+
+def rows(root: Path) -> list[dict[str, str]]:
+    with (root / "metrics.csv").open() as file:
+        return [*csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("critic", ["shared", "detached"])
+def test_an_online_run_logs_its_health(critic: str, bc_run: str, tmp_path: Path) -> None:
+    fit(PPO(pretrained=bc_run, critic=critic, lr=1e-2), rounds(epochs=2), tmp_path, steps=12)
+    logged = {name for row in rows(tmp_path) for name, value in row.items() if value and name.startswith("health/")}
+    expected = {"return", "success", "entropy", "kl_to_start", "kl_to_last_round", "clip_fraction"}
+    expected |= {"explained_variance", "critic_share" if critic == "shared" else "explained_by_turn"}
+    assert {name.partition("/")[2] for name in logged} == expected
+    if critic == "shared":
+        shares = [float(row["ppo/critic_share"]) for row in rows(tmp_path) if row["ppo/critic_share"]]
+        assert shares and all(0.0 <= share <= 1.0 for share in shares) and max(shares) > 0.1
+
+
+def test_a_run_that_has_fallen_ends(bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fallen(self: Any, number: int, episodes: Any) -> str | None:
+        return "the run has fallen: a return of -2 in rounds 2 to 6" if number == 3 else None
+
+    monkeypatch.setattr(RoundHealth, "add", fallen)
+    data = rounds()
+    with pytest.warns(UserWarning, match=r"the run has fallen: .* Training stops; `best` is kept"):
+        run = fit(PPO(pretrained=bc_run, critic="shared"), data, tmp_path / "stopped", steps=30)
+    assert run.global_step < 30 and data.round == 3
+    playing = RolloutCollection(episodes=6, slots=4, stop_fallen=False)
+    ends = fit(PPO(pretrained=bc_run, critic="shared"), rounds(), tmp_path / "goes on", steps=12, playing=playing)
+    assert ends.global_step == 12
