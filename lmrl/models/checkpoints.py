@@ -29,7 +29,7 @@ from lmrl.models.zoo import ZOO_PREFIX, zoo_policy
 
 __all__ = [
     "check_archive", "check_checkpoint", "check_plain", "has_run", "is_checkpoint", "is_sharded_checkpoint",
-    "read_checkpoint", "read_entry", "read_shards", "resolve_checkpoint", "resolve_pretrained", "resolve_run",
+    "read_checkpoint", "read_made_with", "read_shards", "resolve_checkpoint", "resolve_pretrained", "resolve_run",
     "set_aside", "steps_of", "unreadable", "weights_of",
 ]  # fmt: skip
 
@@ -266,16 +266,15 @@ def resolve_run(path: str | Path) -> Path:
     return Path(path) if (Path(path) / MANIFEST).is_file() else resolve_checkpoint(path)
 
 
-def read_entry(file: Path, allow_pickle: bool = False) -> dict[str, Any]:
-    """Read what a checkpoint or exported folder says about its policy, such as its class and ``made_with``.
+def read_made_with(file: Path, allow_pickle: bool = False) -> dict[str, Any]:
+    """Read ``made_with`` of a checkpoint or exported folder: task, data and weights. Empty if it is not noted there.
 
     Raises:
         UserError: it cannot be read.
     """
-    if (file / MANIFEST).is_file():
-        return read_manifest(file)
-    entry: dict[str, Any] = read_checkpoint(file, allow_pickle)["lmrl"]
-    return entry
+    entry = read_manifest(file) if (file / MANIFEST).is_file() else read_checkpoint(file, allow_pickle)["lmrl"]
+    made_with = entry.get("made_with")
+    return made_with if isinstance(made_with, dict) else {}
 
 
 def weights_of(path: str | Path, allow_pickle: bool = False) -> str | None:
@@ -284,7 +283,7 @@ def weights_of(path: str | Path, allow_pickle: bool = False) -> str | None:
     Raises:
         UserError: if there is none, or it cannot be read.
     """
-    weights = read_entry(resolve_run(path), allow_pickle).get("made_with", {}).get("weights")
+    weights = read_made_with(resolve_run(path), allow_pickle).get("weights")
     return None if weights is None else str(weights)
 
 

@@ -11,7 +11,7 @@ import lightning as L
 
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, in_one_line
-from lmrl.models.checkpoints import read_checkpoint, read_entry, resolve_run
+from lmrl.models.checkpoints import read_checkpoint, read_made_with, resolve_run
 from lmrl.models.export import MANIFEST, read_manifest
 from lmrl.models.folders import check_architecture, limited_weights, weights_held
 from lmrl.modules.base import LanguageModule
@@ -161,8 +161,7 @@ def find_trained(path: str | Path, *, allow_pickle: bool = False) -> TrainedFile
         UserError: if there is no checkpoint, it is not one of ours, or it is pickled.
     """
     file = resolve_run(path)
-    made_with = read_entry(file, allow_pickle).get("made_with")
-    task = made_with.get("task") if isinstance(made_with, dict) else None
+    task = read_made_with(file, allow_pickle).get("task")
     return TrainedFile(file, None if task is None else str(task))
 
 
