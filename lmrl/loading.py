@@ -1,17 +1,17 @@
 """The one place where a name (``random``, ``runs/maze_fo/ilql``, ``vllm:URL#MODEL``) becomes a policy.
 
-`PolicySpec.parse` reads a name once. Everything else asks the record that it returns.
+`PolicySpec.parse` reads a name once and finds its files. Everything else asks the record that it returns.
 """
 
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from lmrl import modules, policies
 from lmrl.data.recording import dataset_path, generate
@@ -21,7 +21,7 @@ from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt, policy_names
 from lmrl.envs.task import Task
 from lmrl.errors import OtherTaskError, UserError, unknown
-from lmrl.models.zoo import is_zoo, zoo_policy
+from lmrl.models.zoo import ZOO_PREFIX, zoo_policy
 from lmrl.policies import chat as chat_models
 from lmrl.policies.chat.policy import ChatPolicy, Speaker
 from lmrl.policies.human import HumanPolicy
@@ -34,7 +34,7 @@ Kind: TypeAlias = Literal["scripted", "human", "trained", "zoo", "chat", "vllm"]
 
 # The class of lmrl.policies.chat that answers for each prefix of a chat model's name.
 _CLIENTS = {"chat": "ChatClient", "local": "LocalChat"}
-# Decoding settings that a model at a server takes. A trained policy takes all of `lmrl.modules.load_trained`.
+# Decoding settings that a model at a server takes. A trained policy takes those of its module.
 _SETTINGS: Mapping[Kind, tuple[str, ...]] = {"vllm": ("temperature", "top_k", "top_p"), "chat": ("temperature",)}
 _CHECKPOINTS = ("best", "last")
 _MAX_CHAT_TOKENS = 512
@@ -62,6 +62,12 @@ class PolicySpec:
     """The task that the policy will play."""
     allow_pickle: bool = False
     """Also read a checkpoint with pickled objects. Reading one can run any code."""
+    file: Path | None = None
+    """The checkpoint or exported folder of a trained policy; None for other kinds."""
+    trained_on: str | None = None
+    """Name of the task that a trained policy learned; None if its file does not say, and for other kinds."""
+    published_settings: Mapping[str, float] = field(default_factory=dict)
+    """Decoding settings with which a policy of the zoo plays unless others are given; empty for other kinds."""
 
     @classmethod
     def parse(cls, name: str, task: Task | str | None = None, *, allow_pickle: bool = False) -> "PolicySpec":
@@ -74,25 +80,23 @@ class PolicySpec:
             allow_pickle: as of `lmrl.load_module`.
 
         Raises:
-            UserError: the task or the policy is unknown, or `task` is None and the policy was not trained on one.
+            UserError: the task or the policy is unknown, its file cannot be read, or `task` is None and the policy was
+                not trained on one.
         """
-        if not isinstance(task, Task):
-            task = task_of([name], task, allow_pickle=allow_pickle)
-        scripted = policy_names(task.name)
-        kind = _kind(name, scripted)
-        if kind is None:
+        if isinstance(task, str):
+            task = _task_named(task)
+        scripted = _scripted_policies() if task is None else policy_names(task.name)
+        source = _find(name, scripted, allow_pickle)
+        if task is None:
+            task = _task_of_first({name: source})
+        if source.kind is None:
             raise _no_policy(name, [*scripted, HUMAN])
-        return cls(name, kind, task, allow_pickle)
+        return cls(name, source.kind, task, allow_pickle, source.file, source.trained_on, source.settings)
 
     @property
     def is_trained(self) -> bool:
         """Whether the policy is one that lmrl trained: a run, a checkpoint, an exported folder, or one of the zoo."""
         return self.kind in ("trained", "zoo")
-
-    @property
-    def published_settings(self) -> dict[str, float]:
-        """Decoding settings with which a policy of the zoo plays unless others are given; empty for other kinds."""
-        return dict(zoo_policy(self.name).settings) if self.kind == "zoo" else {}
 
     def load(
         self,
@@ -109,11 +113,14 @@ class PolicySpec:
                 examples in the prompt are taken), and those of `lmrl.policies.chat.client.ChatClient` or
                 `lmrl.policies.chat.local.LocalChat`.
             vllm: settings of a model at a vLLM server: ``tokenizer``, ``timeout``, ``retries``, ``max_parallel``.
-            **settings: of a trained policy, those of `lmrl.modules.load_trained`; of a chat model, ``temperature``; at
-                a vLLM server, ``temperature``, ``top_k`` and ``top_p``.
+            **settings: of a trained policy, its decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``,
+                ``compile``), ``rerank`` and ``device`` as of `lmrl.modules.load_trained`, and ``allow_other_task`` to
+                let it play another task than its own; of a chat model, ``temperature``; at a vLLM server,
+                ``temperature``, ``top_k`` and ``top_p``.
 
         Raises:
-            UserError: this kind of policy does not have such a setting, or the policy cannot be made.
+            UserError: it was trained on another task, this kind of policy does not have such a setting, or the policy
+                cannot be made.
         """
         if chat and self.kind != "chat":
             raise UserError(f"chat can be set for a chat model only (chat:MODEL or local:PATH), not for {self.name!r}")
@@ -121,10 +128,13 @@ class PolicySpec:
             raise UserError(
                 f"vllm can be set for a model at a vLLM server only (vllm:URL#MODEL), not for {self.name!r}"
             )
-        if self.is_trained:
+        if self.file is not None:
+            allow_other_task = settings.pop("allow_other_task", False)
+            if self.trained_on not in (None, self.task.name) and not allow_other_task:
+                raise OtherTaskError(f"{self.name} was trained on {self.trained_on}, not on {self.task.name}")
             if not settings.get("rerank"):
                 settings = {**self.published_settings, **settings}
-            return modules.load_trained(self.name, self.task, **{"allow_pickle": self.allow_pickle, **settings})
+            return modules.load_trained(self.file, self.task, **{"allow_pickle": self.allow_pickle, **settings})
         refused = [setting for setting in settings if setting not in _SETTINGS.get(self.kind, ())]
         if refused:
             raise UserError(f"{', '.join(refused)} can be set for a trained policy only, not for {self.name!r}")
@@ -170,10 +180,9 @@ class PolicySpec:
             if path.suffix == ".ckpt" or path.name in _CHECKPOINTS:
                 checkpoint = path.stem.removeprefix("best")
                 path = path.parent
-            trained_on = modules.trained_task(self.name, allow_pickle=self.allow_pickle)
-            if trained_on not in (None, self.task.name):
+            if self.trained_on not in (None, self.task.name):
                 # The name comes from the file, which may be anyone's: it must not lead to another folder.
-                folder = runs / _folder_name(f"{path.resolve().name}_of_{trained_on}")
+                folder = runs / _folder_name(f"{path.resolve().name}_of_{self.trained_on}")
             elif any(path.glob("*.ckpt")):
                 folder = path
             else:
@@ -190,50 +199,69 @@ class PolicySpec:
         return folder / "_".join(parts)
 
 
-def _kind(name: str, scripted: Sequence[str]) -> Kind | None:
-    """Return the kind of a policy by its name; None if there is no such policy.
+class _Source(NamedTuple):
+    """What a name stands for, whatever the task; the fields are those of `PolicySpec`. Kind None: no such policy."""
 
-    A name of the zoo is looked up when the policy is loaded; the error then lists those that the zoo has.
+    kind: Kind | None
+    file: Path | None = None
+    trained_on: str | None = None
+    settings: Mapping[str, float] = {}
+
+
+def _find(name: str, scripted: Sequence[str], allow_pickle: bool = False) -> _Source:
+    """Find what a name stands for: a word with a meaning, a policy of the zoo, or a path.
+
+    Raises:
+        UserError: the zoo has no such policy; a run has no checkpoint, or one that cannot be read.
     """
     prefix, _, model = name.partition(":")
     if prefix == "vllm" and name != prefix:
-        return "vllm"
+        return _Source("vllm")
     if prefix in _CLIENTS and model:
-        return "chat"
+        return _Source("chat")
     if name == HUMAN:
-        return "human"
+        return _Source("human")
     if name in scripted:
-        return "scripted"
-    if is_zoo(name):
-        return "zoo"
-    return "trained" if Path(name).exists() else None
+        return _Source("scripted")
+    if name.startswith(ZOO_PREFIX):
+        entry = zoo_policy(name)
+        return _Source("zoo", *modules.find_trained(entry.folder), entry.settings)
+    if Path(name).exists():
+        return _Source("trained", *modules.find_trained(name, allow_pickle=allow_pickle))
+    return _Source(None)
 
 
-def task_of(names: Sequence[str], task: str | None = None, *, allow_pickle: bool = False) -> Task:
+def task_of(names: Sequence[str], task: str | None = None) -> Task:
     """Return the task that policies will play.
 
     Args:
         names: of the policies.
         task: the name of the task; None: the task on which the first trained policy among them was trained.
-        allow_pickle: as of `lmrl.load_module`.
 
     Raises:
         UserError: the task is unknown; or none is named, and no policy was trained on one.
     """
     if task is not None:
-        if Path(task).exists() and task not in registry.tasks():
-            raise UserError(f"the task must be the name of one, not a path: --policy {task} plays the task of that run")
-        return named_task(task)
-    kinds = [_kind(name, _scripted_policies()) for name in names]
-    for name, kind in zip(names, kinds, strict=True):
-        if kind in ("trained", "zoo"):
-            trained_on = modules.trained_task(name, allow_pickle=allow_pickle)
-            if trained_on is not None:
-                return registry.task(trained_on)
-    for name, kind in zip(names, kinds, strict=True):
-        if kind is None:
+        return _task_named(task)
+    scripted = _scripted_policies()
+    return _task_of_first({name: _find(name, scripted) for name in names})
+
+
+def _task_named(name: str) -> Task:
+    if Path(name).exists() and name not in registry.tasks():
+        raise UserError(f"the task must be the name of one, not a path: --policy {name} plays the task of that run")
+    return named_task(name)
+
+
+def _task_of_first(sources: Mapping[str, _Source]) -> Task:
+    """Return the task of the first policy, by its name, that was trained on one."""
+    for source in sources.values():
+        if source.trained_on is not None:
+            return registry.task(source.trained_on)
+    for name, source in sources.items():
+        if source.kind is None:
             raise _no_policy(name, [HUMAN], "; with the name of a task also its scripted policies")
-    reason = f"; {', '.join(names)} does not say which it plays" if names else ""
+    reason = f"; {', '.join(sources)} does not say which it plays" if sources else ""
     raise UserError(f"name a task{reason}; known: {', '.join(registry.tasks())}")
 
 

@@ -13,7 +13,7 @@ from lmrl.cli import main
 from lmrl.data.storage import write_episodes
 from lmrl.errors import UserError
 from lmrl.loading import PolicySpec, load_policy
-from lmrl.modules import BC, trained_task
+from lmrl.modules import BC, find_trained
 from lmrl.tokens.encoding import Window
 from tests.helpers.cases import cases
 
@@ -133,7 +133,7 @@ def test_a_run_that_does_not_say_its_task_plays_the_one_that_is_named(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = str(runs / "unknown")
-    assert (trained_task(runs / "bc"), trained_task(run)) == ("maze_fo", None)
+    assert (find_trained(runs / "bc").task, find_trained(run).task) == ("maze_fo", None)
     assert lmrl.evaluate(run, "maze_fo", 1).task == "maze_fo"
     with pytest.raises(UserError, match=r"name a task; .*unknown does not say which it plays"):
         load_policy(run)

@@ -18,7 +18,6 @@ from lmrl.evaluation.run_folder import record_evaluation
 from lmrl.evaluation.scores import ALIKE, settings_told
 from lmrl.evaluation.tuning import CHOSEN, tuned_settings
 from lmrl.loading import PolicySpec
-from lmrl.types import LoadedPolicy
 from lmrl.utils.configuration import env_arguments, named_values
 from lmrl.utils.files import locked
 
@@ -85,23 +84,37 @@ def evaluate_command(
     spec = PolicySpec.parse(policy, task, allow_pickle=allow_pickle)
     arguments = env_arguments(env)
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
-    chosen |= _tuned(spec, chosen, tuned) | {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
+    if tuned:
+        given = [name for name in CHOSEN if chosen[name] is not None]
+        if given:
+            raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
+        chosen |= spec.published_settings if spec.kind == "zoo" else tuned_settings(Path(spec.name))
+    chosen |= {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
     decoding = _set(chosen)
     settings = _set(chosen | {"allow_other_task": allow_other_task})
-    load = partial(spec.load, arguments, *_named(chat=chat, vllm=vllm), **settings)
-    on_ray = _workers(ray, workers, load, spec, device)
+    load = partial(spec.load, arguments, named_values(chat, "chat"), named_values(vllm, "vllm"), **settings)
+    check_range("[1, inf)", workers=workers)
+    if ray is None and workers is not None:
+        raise UserError("workers are those of a Ray cluster: add --ray local, auto or HOST:PORT")
+    if ray is not None and spec.kind in ("human", "chat"):
+        raise UserError(f"{spec.name} cannot play on a Ray cluster; of a chat model, --slots are asked side by side")
+    on_gpu = device is not None and device.startswith("cuda")
     loaded = load()
     out = out or spec.default_folder(_told(decoding | arguments, selection))
     human = spec.kind == "human"
-    count = _count(spec, episodes, slots, seed)
-    published = {} if rerank else spec.published_settings
-    bar = _bar(spec.task.name, count, disable=human)
+    if episodes is None:
+        episodes = chat_prompt(spec.task.name).games if spec.kind == "chat" else default_episodes(spec.task.name)
+    # Checked before the folder is locked, which makes it.
+    check_range("[1, inf)", episodes=episodes, slots=slots)
+    check_range("[0, inf)", seed=seed)
+    published = {} if rerank else dict(spec.published_settings)
+    bar = _bar(spec.task.name, episodes, disable=human)
     with locked(out, "evaluation folder"), terminated_by_exception(), bar as advance:
         scores = record_evaluation(
             loaded,
             spec.task.name,
             out,
-            episodes=count,
+            episodes=episodes,
             seed=seed,
             slots=1 if human else slots,
             name=spec.name,
@@ -110,36 +123,14 @@ def evaluate_command(
             on_episode=lambda _: advance(),
             env=arguments,
             selection=selection,
-            ray=on_ray,
+            ray=None if ray is None else RayWorkers(ray, workers, load, gpu=on_gpu),
         )
     print(_heading(scores, spec.is_trained), *_summary(scores, out), sep="\n")
-
-
-def _workers(
-    ray: str | None, workers: int | None, load: Callable[[], LoadedPolicy], spec: PolicySpec, device: str | None
-) -> RayWorkers | None:
-    check_range("[1, inf)", workers=workers)
-    if ray is None:
-        if workers is not None:
-            raise UserError("workers are those of a Ray cluster: add --ray local, auto or HOST:PORT")
-        return None
-    if spec.kind in ("human", "chat"):
-        raise UserError(f"{spec.name} cannot play on a Ray cluster; of a chat model, --slots are asked side by side")
-    return RayWorkers(ray, workers, load, gpu=device is not None and device.startswith("cuda"))
 
 
 def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Those that somebody has set."""
     return {name: value for name, value in settings.items() if value is not None and value is not False}
-
-
-def _tuned(spec: PolicySpec, chosen: Mapping[str, Any], tuned: bool) -> dict[str, float]:
-    if not tuned:
-        return {}
-    given = [name for name in CHOSEN if chosen[name] is not None]
-    if given:
-        raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
-    return spec.published_settings if spec.kind == "zoo" else tuned_settings(Path(spec.name))
 
 
 @contextmanager
@@ -148,20 +139,6 @@ def _bar(task: str, episodes: int, disable: bool) -> Iterator[Callable[[], None]
     columns = (TextColumn("playing {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=disable) as bar:
         yield partial(bar.advance, bar.add_task(task, total=episodes))
-
-
-def _count(spec: PolicySpec, episodes: int | None, slots: int, seed: int) -> int:
-    """How many episodes; tested before the folder is locked, which makes it."""
-    if episodes is None:
-        task = spec.task.name
-        episodes = chat_prompt(task).games if spec.kind == "chat" else default_episodes(task)
-    check_range("[1, inf)", episodes=episodes, slots=slots)
-    check_range("[0, inf)", seed=seed)
-    return episodes
-
-
-def _named(**words: list[str] | None) -> list[dict[str, Any]]:
-    return [named_values(given, option) for option, given in words.items()]
 
 
 def _told(settings: Mapping[str, Any], selection: bool) -> str:

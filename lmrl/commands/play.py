@@ -31,13 +31,14 @@ def play_command(
     watched = policy != "human"
     if watched and advisor is not None:
         raise UserError(f"an advisor is for a person who plays: leave out --advisor {advisor} or --policy {policy}")
-    names = [policy] if watched else [] if advisor is None else [advisor]
-    played = task_of(names, task)
+    name = policy if watched else advisor
+    spec = None if name is None else PolicySpec.parse(name, task)
+    played = task_of([], task) if spec is None else spec.task
     arguments = env_arguments(env)
     if actions:
         print("\n".join(known_actions(played, arguments, seed)))
         return
     with own_tasks_only():
-        adviser = None if advisor is None else PolicySpec.parse(advisor, played).load_advisor(arguments).policy
-        player = PolicySpec.parse(policy, played).load(arguments).policy if watched else None
+        adviser = None if spec is None or watched else spec.load_advisor(arguments).policy
+        player = spec.load(arguments).policy if spec is not None and watched else None
     play_episode(played, arguments, seed, adviser, advisor or "", player)

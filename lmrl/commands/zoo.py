@@ -16,9 +16,10 @@ from lmrl.evaluation.evaluate import default_episodes, evaluate
 from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.evaluation.scores import settings_told
 from lmrl.evaluation.tuning import TUNED, tuned_settings
+from lmrl.loading import load_policy
 from lmrl.models.export import read_manifest
 from lmrl.models.zoo import GET_ZOO, ZOO_FILE, ZooPolicy, file_hashes, zoo_policies, zoo_policy
-from lmrl.modules import load_module, load_trained, trained_task
+from lmrl.modules import find_trained, load_module
 from lmrl.utils.files import check_may_replace, locked, replacing_folder
 
 __all__ = ["zoo_add_command", "zoo_evaluate_command", "zoo_info_command", "zoo_list_command"]
@@ -111,7 +112,7 @@ def zoo_add_command(
         episodes: of the evaluation (default: 256 or more, so that each start comes equally often).
         seed: of the evaluation.
     """
-    task = trained_task(run)
+    task = find_trained(run).task
     if task is None or not run.is_dir():
         raise UserError(f"the zoo takes runs that say which task they learned; {run} does not")
     folder = to / registry.task(task).name / run.resolve().name
@@ -122,7 +123,7 @@ def zoo_add_command(
     count = default_episodes(task) if episodes is None else episodes
     with locked(folder, "policy of the zoo"), replacing_folder(folder) as new:
         _write_half(run, new)
-        loaded = load_trained(new, task, **dict[str, Any](settings))
+        loaded = load_policy(new, task, **dict[str, Any](settings))
         scores = evaluate(loaded, task, count, seed).scores()
         kept = {key: value for key, value in {**scores, "seed": seed}.items() if key in _KEPT}
         _add_to_card(new / "README.md", f"zoo:{task}/{folder.name}", kept, settings)

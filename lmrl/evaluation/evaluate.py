@@ -176,7 +176,7 @@ def evaluate(
         load = partial(spec.load, env, **settings)
         made_by: dict[str, Any] = {"policy": spec.name}
         if spec.published_settings:
-            made_by["decoding"] = spec.published_settings
+            made_by["decoding"] = dict(spec.published_settings)
         provenance = {**made_by, **(provenance or {})}
         if ray is not None and ray.make_policy is None:
             ray = replace(ray, make_policy=load)

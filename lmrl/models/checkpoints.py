@@ -25,12 +25,12 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.export import MANIFEST, read_manifest
 from lmrl.models.lora import ADAPTER_CONFIG
-from lmrl.models.zoo import is_zoo, zoo_policy
+from lmrl.models.zoo import ZOO_PREFIX, zoo_policy
 
 __all__ = [
     "check_archive", "check_checkpoint", "check_plain", "has_run", "is_checkpoint", "is_sharded_checkpoint",
-    "read_checkpoint", "read_shards", "resolve_checkpoint", "resolve_pretrained", "resolve_run", "set_aside",
-    "steps_of", "unreadable", "weights_of",
+    "read_checkpoint", "read_made_with", "read_shards", "resolve_checkpoint", "resolve_pretrained", "resolve_run",
+    "set_aside", "steps_of", "unreadable", "weights_of",
 ]  # fmt: skip
 
 _CONTENTS = ".metadata"
@@ -260,9 +260,21 @@ def resolve_run(path: str | Path) -> Path:
     Raises:
         UserError: if there is none; it names the command that makes one.
     """
-    if is_zoo(path):
+    # Commands also take the name of a policy of the zoo for a path.
+    if str(path).startswith(ZOO_PREFIX):
         return zoo_policy(str(path)).folder
     return Path(path) if (Path(path) / MANIFEST).is_file() else resolve_checkpoint(path)
+
+
+def read_made_with(file: Path, allow_pickle: bool = False) -> dict[str, Any]:
+    """Read ``made_with`` of a checkpoint or exported folder: task, data and weights. Empty if it is not noted there.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    entry = read_manifest(file) if (file / MANIFEST).is_file() else read_checkpoint(file, allow_pickle)["lmrl"]
+    made_with = entry.get("made_with")
+    return made_with if isinstance(made_with, dict) else {}
 
 
 def weights_of(path: str | Path, allow_pickle: bool = False) -> str | None:
@@ -271,9 +283,7 @@ def weights_of(path: str | Path, allow_pickle: bool = False) -> str | None:
     Raises:
         UserError: if there is none, or it cannot be read.
     """
-    path = resolve_run(path)
-    entry = read_manifest(path) if (path / MANIFEST).is_file() else read_checkpoint(path, allow_pickle)["lmrl"]
-    weights = entry.get("made_with", {}).get("weights")
+    weights = read_made_with(resolve_run(path), allow_pickle).get("weights")
     return None if weights is None else str(weights)
 
 
@@ -304,7 +314,7 @@ def resolve_pretrained(name: str) -> str:
     Raises:
         UserError: if it looks like a path but nothing is there; it names the command that makes it.
     """
-    if is_zoo(name):
+    if name.startswith(ZOO_PREFIX):
         return str(zoo_policy(name).folder)
     path = Path(name)
     for folder in (path, path / "best", path / "last"):

@@ -18,11 +18,11 @@ from lmrl.errors import UserError, unknown
 from lmrl.utils.files import json_of_file
 
 __all__ = [
-    "GET_ZOO", "ZOO_FILE", "ZooPolicy", "file_hashes", "is_zoo", "zoo_folder", "zoo_policies",
-    "zoo_policy",
+    "GET_ZOO", "ZOO_FILE", "ZOO_PREFIX", "ZooPolicy", "file_hashes", "zoo_folder", "zoo_policies", "zoo_policy",
 ]  # fmt: skip
 
-PREFIX = "zoo:"
+ZOO_PREFIX = "zoo:"
+"""The names of policies of the zoo begin with it."""
 ZOO_FILE = "zoo.json"
 _NAME = re.compile(r"[a-z0-9_]+/[a-z0-9_]+")
 _SETTINGS = {"temperature", "top_p", "beta"}
@@ -51,11 +51,6 @@ GET_ZOO = 'pip install "git+https://github.com/lmrl/lmrl#subdirectory=zoo"'
 """The command that installs the zoo: a folder of the repository, which no package index has."""
 
 
-def is_zoo(name: object) -> bool:
-    """Whether a policy of that name, also where a command has taken it for a path, is one of the zoo."""
-    return isinstance(name, str | Path) and str(name).startswith(PREFIX)
-
-
 def zoo_folder() -> Path | None:
     """Where the policies are: in the installed package ``lmrl-zoo``, else in a clone of the repository; or None."""
     spec = find_spec("lmrl_zoo")
@@ -76,7 +71,7 @@ def zoo_policies(task: str | None = None) -> list[str]:
     for file in sorted(folder.glob(f"*/*/{ZOO_FILE}")):
         name = "/".join(file.parts[-3:-1])
         if _NAME.fullmatch(name) and task in (None, name.partition("/")[0]):
-            policies.append(f"{PREFIX}{name}")
+            policies.append(f"{ZOO_PREFIX}{name}")
     return policies
 
 
@@ -94,8 +89,8 @@ def zoo_policy(name: str) -> ZooPolicy:
         raise UserError(f"{name} is a policy of the zoo, which is not installed: {GET_ZOO}")
     known = zoo_policies()
     if name not in known:
-        raise unknown("policy of the zoo", name, zoo_policies(name.removeprefix(PREFIX).partition("/")[0]) or known)
-    return _read(folder / name.removeprefix(PREFIX), name.removeprefix(PREFIX))
+        raise unknown("policy of the zoo", name, zoo_policies(name.removeprefix(ZOO_PREFIX).partition("/")[0]) or known)
+    return _read(folder / name.removeprefix(ZOO_PREFIX), name.removeprefix(ZOO_PREFIX))
 
 
 def _is_number(value: Any) -> bool:

@@ -23,9 +23,9 @@ __all__ = [
     "OnlineFilteredBC",
     "ReturnConditionedBC",
     "ValueModule",
+    "find_trained",
     "load_module",
     "load_trained",
-    "trained_task",
 ]
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lmrl.modules.grpo import GRPO
     from lmrl.modules.guided_ppo import GuidedPPO
     from lmrl.modules.ilql import ILQL
-    from lmrl.modules.load import load_module, load_trained, trained_task
+    from lmrl.modules.load import find_trained, load_module, load_trained
     from lmrl.modules.mc import MC
     from lmrl.modules.ppo import PPO
     from lmrl.modules.qsft import QSFT
@@ -64,9 +64,9 @@ __getattr__, __dir__ = exports(
         "QSFT": "lmrl.modules.qsft",
         "ReturnConditionedBC": "lmrl.modules.return_conditioned",
         "ValueModule": "lmrl.modules.values",
+        "find_trained": "lmrl.modules.load",
         "load_module": "lmrl.modules.load",
         "load_trained": "lmrl.modules.load",
-        "trained_task": "lmrl.modules.load",
     },
     search=True,
 )

@@ -5,14 +5,13 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import lightning as L
 
-from lmrl.envs import registry
 from lmrl.envs.task import Task
-from lmrl.errors import OtherTaskError, UserError, in_one_line
-from lmrl.models.checkpoints import read_checkpoint, resolve_run
+from lmrl.errors import UserError, in_one_line
+from lmrl.models.checkpoints import read_checkpoint, read_made_with, resolve_run
 from lmrl.models.export import MANIFEST, read_manifest
 from lmrl.models.folders import check_architecture, limited_weights, weights_held
 from lmrl.modules.base import LanguageModule
@@ -21,7 +20,7 @@ from lmrl.types import LoadedPolicy, Policy
 from lmrl.utils.lazy import load
 from lmrl.utils.plugins import algorithm_packages
 
-__all__ = ["load_module", "load_trained", "trained_task", "variables_before"]
+__all__ = ["TrainedFile", "find_trained", "load_module", "load_trained", "variables_before"]
 
 M = TypeVar("M", bound=L.LightningModule)
 
@@ -142,8 +141,17 @@ def _allowed(kind: type[L.LightningModule], arguments: Mapping[str, Any], file: 
     return arguments if check is None else check(arguments, file)
 
 
-def trained_task(path: str | Path, *, allow_pickle: bool = False) -> str | None:
-    """Name of the task that a run, checkpoint or exported folder was trained on; None if it is not noted there.
+class TrainedFile(NamedTuple):
+    """Where a trained policy is, and what it learned."""
+
+    file: Path
+    """A checkpoint in one file or in shards, or an exported folder."""
+    task: str | None
+    """Name of the task that it was trained on; None if it is not noted there."""
+
+
+def find_trained(path: str | Path, *, allow_pickle: bool = False) -> TrainedFile:
+    """Find the checkpoint or exported folder that a path stands for, and read on which task it was trained.
 
     Args:
         path: run folder, ``.ckpt`` file, exported folder.
@@ -152,65 +160,37 @@ def trained_task(path: str | Path, *, allow_pickle: bool = False) -> str | None:
     Raises:
         UserError: if there is no checkpoint, it is not one of ours, or it is pickled.
     """
-    return _own_task(_content(resolve_run(path), allow_pickle))
-
-
-def _own_task(content: Mapping[str, Any]) -> str | None:
-    made_with = content["lmrl"].get("made_with")
-    name = made_with.get("task") if isinstance(made_with, dict) else None
-    return None if name is None else str(name)
-
-
-def _task(path: str | Path, content: Mapping[str, Any], named: Task | str | None, allow_other: bool) -> Task:
-    """Return the task that a policy plays: the given one if it can play it, or else its own task."""
-    trained_on = _own_task(content)
-    if named is None:
-        if trained_on is None:
-            raise UserError(f"{path} does not say on which task it was trained: name one")
-        return registry.task(trained_on)
-    task = registry.task(named) if isinstance(named, str) else named
-    if trained_on not in (None, task.name) and not allow_other:
-        raise OtherTaskError(f"{path} was trained on {trained_on}, not on {task.name}")
-    return task
+    file = resolve_run(path)
+    task = read_made_with(file, allow_pickle).get("task")
+    return TrainedFile(file, None if task is None else str(task))
 
 
 def load_trained(
-    path: str | Path,
-    task: Task | str | None = None,
-    *,
-    rerank: bool = False,
-    allow_pickle: bool = False,
-    allow_other_task: bool = False,
-    device: str = "cpu",
-    **settings: Any,
+    file: Path, task: Task, *, rerank: bool = False, allow_pickle: bool = False, device: str = "cpu", **settings: Any
 ) -> LoadedPolicy:
-    """Load the policy of a run, checkpoint or exported folder, ready for ``task``.
+    """Load the policy of a checkpoint or exported folder; `lmrl.load_policy` also finds it by its name.
 
     Args:
-        path: run folder, ``.ckpt`` file, exported folder, ``zoo:TASK/NAME``.
-        task: a task or its name; gives the longest action. None: the task that it was trained on.
+        file: as `find_trained` returns it.
+        task: what it plays; gives the longest action.
         rerank: choose among the task's actions by their scores instead of sampling tokens; greedy unless
             ``temperature`` says otherwise. Makes illegal actions impossible, which flatters.
         allow_pickle: as of `load_module`.
-        allow_other_task: allow another task than the one that it was trained on.
         device: where its model computes.
         **settings: decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``, ``compile``) over the module's
             own.
 
     Raises:
-        UserError: there is no such run; it was trained on another task, or does not say on which where none is named;
-            or a setting does not go with ``rerank``.
+        UserError: as `load_module`; it does not have such a setting, or not with ``rerank``.
     """
-    file = resolve_run(path)
-    content = _content(file, allow_pickle)
-    task = _task(path, content, task, allow_other_task)
     if rerank:
         if settings.get("compile"):
             raise UserError("rerank reads whole actions and has no decode steps: compile must be left out")
         if not task.actions:
             raise UserError(f"rerank needs a task whose actions can be listed; those of {task.name} cannot")
-        module: Any = load_module(path, allow_pickle=allow_pickle).to(device)
+        module: Any = load_module(file, allow_pickle=allow_pickle).to(device)
         return _loaded(module.reranker(task.actions, **settings), module)
+    content = _content(file, allow_pickle)
     kind = _class(file, content)
     safe = {"trust_remote_code": False} if issubclass(kind, LanguageModule) else {}
     module = _made(file, content, kind, **safe).to(device)

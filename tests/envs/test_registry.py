@@ -104,6 +104,7 @@ def test_every_task_of_the_benchmark_has_players_and_a_recipe() -> None:
 
 def test_a_task_without_hooks_has_neither_and_is_played_by_runs(mine: Task, tmp_path: Path) -> None:
     assert policy_names("my_maze") == ()
+    (tmp_path / "lmrl.json").write_text('{"files": []}', encoding="utf-8")
     assert PolicySpec.parse(str(tmp_path), mine).is_trained
     with pytest.raises(UserError, match="unknown policy of my_maze 'random'"):
         make_policy("my_maze", "random")

@@ -20,7 +20,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.result_json import read_json
 from lmrl.loading import PolicySpec, load_policy
 from lmrl.models import zoo
-from lmrl.models.zoo import is_zoo, zoo_policies, zoo_policy
+from lmrl.models.zoo import zoo_policies, zoo_policy
 from lmrl.modules import load_module
 from tests.helpers.cases import cases
 
@@ -123,7 +123,8 @@ def test_commands_that_take_a_path_take_a_name_or_refuse_it_and_leave_nothing(
 def test_a_name_is_one_of_those_that_are_there(name: str, here: Path) -> None:
     with pytest.raises(UserError, match=r"unknown policy of the zoo .*known: zoo:maze_fo/bc"):
         zoo_policy(name)
-    assert is_zoo(name) and not is_zoo(Path("runs/maze_fo/bc"))
+    with pytest.raises(UserError, match=r"unknown policy of the zoo .*known: zoo:maze_fo/bc"):
+        PolicySpec.parse(name, "maze_fo")
 
 
 def test_without_a_zoo_it_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
