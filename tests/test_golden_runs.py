@@ -88,7 +88,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "qsft": {"model.return_range": [-6.0, -0.2], "model.polyak": 0.5, "model.beta": 8.0},
     "return_conditioned": {"model.bins": 4},
     "ppo": {**PPO, "model.head_bias": -5.0, "model.value_clip": 0.1, "model.kl_target": 0.01, "model.kl_horizon": 20},
-    "turn_ppo": {**PPO, "model.head_bias": -5.0, "model.bc_weight": 0.1, "data.offline": True},
+    "turn_ppo": {
+        **PPO,
+        "model.critic": "detached",
+        "model.lambda_level": "turn",
+        "model.bc_weight": 0.1,
+        "data.offline": True,
+    },
     "ilql_to_ppo": PPO,
     "grpo": {**GROUPS, "model.clip_high": 0.3},
     "gigpo": {
@@ -113,7 +119,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class Notes(Logger):
-    """Keep what is logged at each step, except for times and speeds."""
+    """Keep what is logged at each step, except for times and speeds, and for what ``health/`` repeats."""
 
     name = "notes"
     version = 0
@@ -125,7 +131,7 @@ class Notes(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         row = self.steps.setdefault(f"step {step}", {})
         for name, value in metrics.items():
-            if not name.startswith(("epoch", "perf/", "time/")):
+            if not name.startswith(("epoch", "health/", "perf/", "time/")):
                 row[name] = float(value)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:

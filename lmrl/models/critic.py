@@ -167,7 +167,8 @@ class DetachedCritic(nn.Module):
     def _optimizer_of_head(self) -> torch.optim.AdamW:
         """Return the optimizer; it is made when the head is where it learns."""
         if self._optimizer is None:
-            self._optimizer = torch.optim.AdamW(self.head.parameters(), lr=self.lr, weight_decay=0.0)
+            # Targets are on unit scale. Gradients that are zero but for rounding errors must not become whole steps.
+            self._optimizer = torch.optim.AdamW(self.head.parameters(), lr=self.lr, weight_decay=0.0, eps=1e-4)
             if self._restored is not None:
                 self._optimizer.load_state_dict(self._restored)
         return self._optimizer

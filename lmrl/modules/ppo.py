@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils import get_total_norm
@@ -343,18 +344,22 @@ class PPO(PolicyGradient):
         """See `LanguageModule.objective`; once a round, logs how much of the gradient is a shared critic's."""
         data = online_datamodule(self.trainer, self.name)
         if self.critic is None and data.consumed == 1 and not is_sharded(self):
-            share = self._critic_share(terms)
+            share = self._critic_share(terms, batch)
             log_now(self.trainer, {f"{self.name}/critic_share": share})
         return super().objective(terms, batch)
 
-    def _critic_share(self, terms: PolicyLoss) -> float:
+    def _critic_share(self, terms: PolicyLoss, batch: TokenBatch) -> float:
         """Return the norm of the value loss's gradient on the trunk, over the sum of both losses' norms."""
         assert terms.value_loss is not None
         weights = [parameter for parameter in self.trainable_model.parameters() if parameter.requires_grad]
+        _, world = rank_and_world_size()
         norms = []
         for loss in (terms.policy_loss, self.loss_arguments["value_weight"] * terms.value_loss):
-            gradients = torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
-            norms.append(float(get_total_norm([gradient for gradient in gradients if gradient is not None])))
+            gradients = torch.autograd.grad(loss * batch.scale, weights, retain_graph=True, materialize_grads=True)
+            if world > 1:  # the gradient of all processes together
+                for gradient in gradients:
+                    dist.all_reduce(gradient)
+            norms.append(float(get_total_norm(gradients)))
         return norms[1] / sum(norms) if sum(norms) else 0.0
 
     def action_scores(self, batch: TokenBatch) -> Tensor:
