@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from lmrl.errors import UserError
+from lmrl.models.critic import DetachedCritic
 from lmrl.models.heads import ValueHead
 from lmrl.utils.distributed import rank_and_world_size
 
@@ -64,8 +65,8 @@ def class_of(module: object) -> type:
 def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     """Leave on each process of a mesh its share of all parameters, and have them gathered in parts when they are used.
 
-    The parts are the blocks of language models, value heads, trunks without a vocabulary head, and the rest. The
-    weights are those of the first process; the others need not hold any (`weights_on_first_process`).
+    The parts are the blocks of language models, value heads, trunks without a vocabulary head, and the rest. Each
+    process holds all of a `DetachedCritic`. The weights are those of the first process; the others need not hold any (`weights_on_first_process`).
 
     Copies that share what never learns (`lmrl.models.heads`) share its shards.
 
@@ -74,6 +75,10 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
             one precision.
         mesh: of one dimension.
     """
+    whole: set[nn.Parameter] = set()
+    for part in module.modules():
+        if isinstance(part, DetachedCritic):  # it learns outside of the training steps
+            whole.update(part.parameters())
     parts = [*_parts(module), module]
     shared = _shared(parts)
     weights = dict(module.state_dict()) if rank_and_world_size()[0] == 0 else {}
@@ -81,7 +86,7 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     for places in shared:
         _share(places)
     for part in parts:
-        fully_shard(part, mesh=mesh, mp_policy=policy)
+        fully_shard(part, mesh=mesh, mp_policy=policy, ignored_params=whole)
         if isinstance(part, ValueHead):
             for name in ("gather_token_scores", "gather_scores"):
                 register_fsdp_forward_method(part, name)
@@ -145,9 +150,13 @@ def _parts(module: nn.Module) -> list[nn.Module]:
         block_classes.update(model._no_split_modules or ())
         if model.base_model is not model:
             of_language_models.add(id(model.base_model))
+    in_critics = [part.head for part in module.modules() if isinstance(part, DetachedCritic)]
     parts: list[nn.Module] = []
     for part in module.modules():
-        if type(part).__name__ in block_classes or isinstance(part, ValueHead):
+        if isinstance(part, ValueHead):
+            if part not in in_critics:
+                parts.append(part)
+        elif type(part).__name__ in block_classes:
             parts.append(part)
     for model in models:
         if model.base_model is model and id(model) not in of_language_models:
