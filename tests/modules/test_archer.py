@@ -138,7 +138,7 @@ def test_only_values_of_whole_actions_are_read() -> None:
     assert torch.equal(module.losses(batch).loss, before)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_model_has_the_same_fixed_point() -> None:
     torch.manual_seed(0)
     batch = batch_of(DATA)

@@ -49,8 +49,10 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert torch.equal(column, theirs["played"]["columns"][name]), name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param(place, marks=pytest.mark.nightly if place == "minibatch" else pytest.mark.slow) for place in PLACES],
+)
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
     place: str, bc_run: str, uninterrupted: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -107,7 +107,10 @@ def _acted(path: str, root: Path, devices: int, accumulate: int) -> dict[str, fl
     return text_of(probe.acted.detach(), probe)
 
 
-@pytest.mark.parametrize(("devices", "accumulate"), [(1, 1), (1, 4), (2, 1), (2, 3)])
+@pytest.mark.parametrize(
+    ("devices", "accumulate"),
+    [(1, 1), (1, 4), pytest.param(2, 1, marks=pytest.mark.nightly), pytest.param(2, 3, marks=pytest.mark.slow)],
+)
 def test_every_action_token_weighs_the_same(devices: int, accumulate: int, tmp_path: Path) -> None:
     path = recorded(tmp_path, said(*SHORT, reward=1), said(*LONG, reward=0))
     arguments = (path, tmp_path, devices, accumulate)
@@ -232,7 +235,7 @@ def value(kind: type[MC | ILQL], path: str, root: Path, accumulate: int, devices
 
 CUTS = pytest.mark.parametrize(
     ("accumulate", "devices"),
-    [(1, 1), pytest.param(4, 1, marks=pytest.mark.slow), pytest.param(1, 2, marks=pytest.mark.slow)],
+    [(1, 1), pytest.param(4, 1, marks=pytest.mark.nightly), pytest.param(1, 2, marks=pytest.mark.nightly)],
 )
 
 

@@ -34,6 +34,7 @@ def test_as_many_processes_as_the_cluster_has_cores_for(ray_cluster: str, monkey
             assert workers.count == count
 
 
+@pytest.mark.nightly
 def test_what_processes_are_told(ray_cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
@@ -48,6 +49,7 @@ def test_what_processes_are_told(ray_cluster: str, tmp_path: Path, monkeypatch: 
         assert [*workers.map(["common"], "weights", 7)] == [("weights", 7)]
 
 
+@pytest.mark.slow
 def test_the_item_of_a_process_that_dies_is_begun_anew(ray_cluster: str, tmp_path: Path) -> None:
     for name in ("die-1", "die-2"):
         (tmp_path / name).touch()
@@ -56,6 +58,7 @@ def test_the_item_of_a_process_that_dies_is_begun_anew(ray_cluster: str, tmp_pat
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.nightly
 def test_processes_that_die_again_and_again_are_told_of(
     ray_cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +80,7 @@ def test_errors_are_those_of_one_process(ray_cluster: str) -> None:
         [*workers.map([1])]
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_the_same_file_whatever_the_number_of_workers(workers: int, ray_cluster: str, tmp_path: Path) -> None:
     one = generate("maze_po", 300, seed=3, out=tmp_path / "one.parquet", progress=False)
     many = generate("maze_po", 300, 3, tmp_path / "many.parquet", workers, progress=False, ray=ray_cluster)

@@ -159,7 +159,7 @@ def logprob(network: GPT2LMHeadModel, read: str, said: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("served", [False, True])
+@pytest.mark.parametrize("served", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_the_better_episode_becomes_more_likely(served: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("websockets")
     from tests.helpers.served import serving
