@@ -239,6 +239,7 @@ CUTS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @CUTS
 def test_bc_says_what_the_data_says(accumulate: int, devices: int, tmp_path: Path) -> None:
     arguments = (outcomes(tmp_path, first="z"), tmp_path, accumulate, devices)
