@@ -79,7 +79,7 @@ def critic(share: float, data: Sequence[Episode] = DATA, gamma: float = GAMMA, *
     return module
 
 
-@pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("share", [0.7, *(pytest.param(share, marks=pytest.mark.nightly) for share in (0.5, 0.9))])
 def test_the_fixed_point_is_that_of_dynamic_programming_over_turns(share: float) -> None:
     module = critic(share)
     q, values = solve(DATA, share, GAMMA)

@@ -148,7 +148,7 @@ class Stopped(Callback):
             os.kill(os.getpid(), self.how)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "stops", [(1, 3, 7), pytest.param(range(1, 14), marks=pytest.mark.nightly)], ids=["some batches", "all batches"]
 )
