@@ -142,7 +142,7 @@ def test_starting_up_loads_neither_torch_nor_chess() -> None:
     assert result.stdout.splitlines()[-1].split() == ["loaded:"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_core_trains_without_integrations_and_contrib(tmp_path: Path) -> None:
     shutil.copytree(ROOT, tmp_path / "lmrl", ignore=shutil.ignore_patterns("integrations", "contrib", "__pycache__"))
     shutil.copytree(ROOT.parent / "configs", tmp_path / "configs")

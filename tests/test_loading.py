@@ -62,8 +62,11 @@ def test_the_task_of_a_run_is_its_default(runs: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     "kind",
     [
-        *("name", "path", "zoo", "module"),
-        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("text of a path", "checkpoint", "policy")),
+        *("path", "zoo"),
+        *(
+            pytest.param(kind, marks=pytest.mark.nightly)
+            for kind in ("name", "text of a path", "checkpoint", "module", "policy")
+        ),
     ],
 )
 def test_a_name_a_path_and_an_object_stand_for_the_same_everywhere(runs: Path, kind: str) -> None:

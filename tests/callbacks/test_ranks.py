@@ -131,8 +131,8 @@ def uneven(name: str, bc_run: str, data_path: str, root: Path, steps: int) -> tu
     return playing.moves, playing.returns
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("ddp", marks=pytest.mark.nightly), "fsdp"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_fifty_uneven_evaluations_end(name: str, bc_run: str, data_path: Path, tmp_path: Path) -> None:
     """Between two training steps each, which need both processes."""
     found = on_ranks(uneven, name, bc_run, str(data_path), tmp_path, 50)
