@@ -17,7 +17,7 @@ from lmrl.data import generate
 from lmrl.envs.registry import tasks
 from lmrl.utils.configuration import configs_folder, configuration
 from tests.helpers.cases import cases
-from tests.helpers.ranks import STRATEGIES, on_ranks
+from tests.helpers.ranks import on_ranks
 
 CONFIGS = configs_folder()
 # Two games of an untrained model may well be equal, or won by nobody.
@@ -168,7 +168,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 #: Their configurations differ from others in few settings, and golden runs train the algorithms in each change.
-NIGHTLY = [f"maze_fo/{name}" for name in ("filtered_bc", "mc", "return_conditioned", "awr", "qsft", "online_archer")]
+NIGHTLY = [
+    f"maze_fo/{name}"
+    for name in ("filtered_bc", "mc", "ilql_to_online", "return_conditioned", "awr", "qsft", "archer", "online_archer")
+]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +210,7 @@ def train(words: list[str]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", [pytest.param("ddp", marks=pytest.mark.nightly), "fsdp"])
 def test_two_processes_train_a_step(name: str, folder: Path, tmp_path: Path) -> None:
     """As the overlay has it, but on the CPU; what they leave is what any run leaves."""
     words = [*short(CONFIGS / "maze_fo" / "bc.yaml", folder), "--config", str(CONFIGS / "scale" / f"{name}.yaml")]

@@ -77,7 +77,7 @@ def go(kind: type[LanguageModule], bc_run: str, data_path: Path, root: Path, ste
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [OnlineFilteredBC, ILQL])
+@pytest.mark.parametrize("kind", [OnlineFilteredBC, pytest.param(ILQL, marks=pytest.mark.nightly)])
 def test_replay_goes_on_too(kind: type[LanguageModule], bc_run: str, data_path: Path, tmp_path: Path) -> None:
     """Stopped in the middle of a round, and exactly at the end of one (of five minibatches, for ILQL)."""
     whole = go(kind, bc_run, data_path, tmp_path / "whole", STEPS)
