@@ -17,7 +17,7 @@ from lmrl.data import generate
 from lmrl.envs.registry import tasks
 from lmrl.utils.configuration import configs_folder, configuration
 from tests.helpers.cases import cases
-from tests.helpers.ranks import STRATEGIES, on_ranks
+from tests.helpers.ranks import on_ranks
 
 CONFIGS = configs_folder()
 # Two games of an untrained model may well be equal, or won by nobody.
@@ -75,8 +75,7 @@ def contains(whole: Any, part: Any) -> bool:
     return bool(whole == part)
 
 
-@cases("path", [*RUNS, *PAPER])
-def test_a_file_trains_into_its_own_folder_and_plays_its_own_task(path: Path) -> None:
+def check_folder_and_task(path: Path) -> None:
     planned = OmegaConf.to_container(configuration(words_of(*files_of(path))), resolve=True)
     assert isinstance(planned, dict)
     run = files_of(path)[0]
@@ -84,6 +83,17 @@ def test_a_file_trains_into_its_own_folder_and_plays_its_own_task(path: Path) ->
     arguments = [callback.get("init_args", {}) for callback in planned["trainer"]["callbacks"]]
     played = [given["task"] for given in arguments if "task" in given]
     assert played == ([] if run.stem == "partner" else [run.parent.name])
+
+
+@cases("path", [path for path in [*RUNS, *PAPER] if name_of(path) in READ])
+def test_a_file_trains_into_its_own_folder_and_plays_its_own_task(path: Path) -> None:
+    check_folder_and_task(path)
+
+
+@pytest.mark.slow
+@cases("path", [*RUNS, *PAPER])
+def test_all_files_train_into_their_own_folders_and_play_their_own_tasks(path: Path) -> None:
+    check_folder_and_task(path)
 
 
 def check_parser(path: Path) -> None:
@@ -105,6 +115,7 @@ def test_fit_parses_all_files_of_a_task_as_reproduce_plans_with_them(task: str) 
             check_parser(path)
 
 
+@pytest.mark.slow
 @cases("path", OVERLAYS)
 def test_an_overlay_fits_over_a_run(path: Path) -> None:
     changed = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -156,8 +167,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("configs")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TRAINED)
+#: Their configurations differ from others in few settings, and golden runs train the algorithms in each change.
+NIGHTLY = [
+    f"maze_fo/{name}"
+    for name in ("filtered_bc", "mc", "ilql_to_online", "return_conditioned", "awr", "qsft", "archer", "online_archer")
+]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else pytest.mark.slow) for name in TRAINED],
+)
 def test_one_of_each_kind_trains_a_step(name: str, folder: Path) -> None:
     run = fit(CONFIGS / f"{name}.yaml", folder)
     kept = ["last.ckpt", "last/config.json", "config.yaml"]
@@ -190,7 +210,7 @@ def train(words: list[str]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", [pytest.param("ddp", marks=pytest.mark.nightly), "fsdp"])
 def test_two_processes_train_a_step(name: str, folder: Path, tmp_path: Path) -> None:
     """As the overlay has it, but on the CPU; what they leave is what any run leaves."""
     words = [*short(CONFIGS / "maze_fo" / "bc.yaml", folder), "--config", str(CONFIGS / "scale" / f"{name}.yaml")]

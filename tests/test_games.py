@@ -24,7 +24,9 @@ def test_games_replay(task: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["wordle", "chess", "maze_fo"])  # tiles, a board, a map
+@pytest.mark.parametrize(
+    "task", ["wordle", *(pytest.param(task, marks=pytest.mark.nightly) for task in ("chess", "maze_fo"))]
+)
 def test_everyone_can_read_their_pages(task: str, tmp_path: Path) -> None:
     write_view(DOCS / "games" / f"{task}.jsonl", tmp_path / "page.html")
     in_browser(tmp_path / "page.html", "return null;")

@@ -58,8 +58,17 @@ def test_the_task_of_a_run_is_its_default(runs: Path, capsys: pytest.CaptureFixt
     assert lmrl.evaluate(lmrl.load_policy(runs / "bc"), "maze_fo", 1).episodes == played.episodes
 
 
-@pytest.mark.parametrize("kind", ["name", "path", "text of a path", "checkpoint", "zoo", "module", "policy"])
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("path", "zoo"),
+        *(
+            pytest.param(kind, marks=pytest.mark.nightly)
+            for kind in ("name", "text of a path", "checkpoint", "module", "policy")
+        ),
+    ],
+)
 def test_a_name_a_path_and_an_object_stand_for_the_same_everywhere(runs: Path, kind: str) -> None:
     def player() -> Any:
         return {

@@ -51,14 +51,8 @@ def test_a_tiny_run_does_not_replace_what_is_committed(monkeypatch: pytest.Monke
     assert done.returncode == 2 and "--out" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=pytest.mark.slow if path.stem == "4_a_new_algorithm" else pytest.mark.nightly)
-        for path in NOTEBOOKS
-    ],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path: Path, tmp_path: Path) -> None:
     settings = {"LMRL_TINY": "1", "PYTHONPATH": str(ROOT), "LMRL_DATA": str(tmp_path / "data"), "OMP_NUM_THREADS": "1"}
     # A notebook shows its pictures itself; a script must not open windows.

@@ -246,10 +246,6 @@ class Sample:
     starts: int = 0
     """Number of fixed starts: value ``i`` has start ``i % starts`` and is resampled among the values of its start."""
 
-    def strata(self) -> list[NDArray[np.intp]]:
-        """Return, for each stratum, the indices of the values that are resampled among each other."""
-        return grouped((np.arange(len(self.values)) % (self.starts or 1)).tolist())
-
 
 @dataclass(frozen=True, slots=True)
 class Resampled:
@@ -315,9 +311,11 @@ def stratified_interval(
     Raises:
         UserError: no sample, one without values, or a level outside (0, 1).
     """
-    generator = np.random.default_rng(seed)
     _check_samples(samples)
-    drawn = [_resampled(sample, generator, resamples) for sample in samples]
+    shapes = tuple((len(sample.values), sample.starts) for sample in samples)
+    drawn = []
+    for sample, weights in zip(samples, _weights(shapes, seed, resamples), strict=True):
+        drawn.append(Resampled(np.asarray(sample.values, dtype=np.float64), weights))
     return percentiles(statistic(drawn), level)
 
 
@@ -376,18 +374,26 @@ def _beats(a: Resampled, b: Resampled) -> FloatArray:
     return chances
 
 
-def _resampled(sample: Sample, generator: np.random.Generator, resamples: int) -> Resampled:
-    """Resample a sample within its strata, with one draw fewer than there are values (see the top of this module)."""
-    data = np.asarray(sample.values, dtype=np.float64)
-    weights = np.ones((resamples, data.size))
-    for indices in sample.strata():
-        size = len(indices)
-        if size > 1:
-            # Count how often each value was drawn in each resample: one `bincount` over all, a range per resample.
-            drawn = generator.integers(size, size=(resamples, size - 1)) + size * np.arange(resamples)[:, None]
-            counts = np.bincount(drawn.ravel(), minlength=resamples * size).reshape(resamples, size)
-            weights[:, indices] = counts * (size / (size - 1))
-    return Resampled(data, weights)
+@lru_cache(maxsize=1)  # several statistics of the same samples follow each other
+def _weights(shapes: tuple[tuple[int, int], ...], seed: int, resamples: int) -> list[FloatArray]:
+    """Return how often each value counts in each resample, (R, n) for each sample of n values and so many fixed starts.
+
+    A sample is resampled within its strata, with one draw fewer than there are values (see the top of this module).
+    """
+    generator = np.random.default_rng(seed)
+    of_samples = []
+    for n, starts in shapes:
+        weights = np.ones((resamples, n))
+        for indices in grouped((np.arange(n) % (starts or 1)).tolist()):
+            size = len(indices)
+            if size > 1:
+                # Count how often each value was drawn in each resample: one `bincount` over all, a range per resample.
+                drawn = generator.integers(size, size=(resamples, size - 1)) + size * np.arange(resamples)[:, None]
+                counts = np.bincount(drawn.ravel(), minlength=resamples * size).reshape(resamples, size)
+                weights[:, indices] = counts * (size / (size - 1))
+        weights.flags.writeable = False
+        of_samples.append(weights)
+    return of_samples
 
 
 def _check_samples(samples: Sequence[Sample]) -> None:

@@ -319,7 +319,9 @@ def data_score(runs: Path, task: str) -> Score | None:
 
 
 def _normalized(raw: FloatArray, scale: Scores | OwnScale) -> FloatArray:
-    return np.array([normalize(float(value), scale) for value in raw])
+    if isinstance(scale, OwnScale):  # as `normalize` would for each value
+        scale = Scores(scale.random, scale.recorder, scale.best)
+    return np.array([normalize(value, scale) for value in raw.tolist()])
 
 
 # Statistics for `stratified_interval`: from the resampled returns of each run to R values.

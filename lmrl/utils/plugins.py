@@ -18,9 +18,11 @@ ALGORITHMS = "lmrl.algorithms"
 """The value is a package. Checkpoints may name the classes in its ``__all__``."""
 
 
-def entry_points_of(group: str) -> list[EntryPoint]:
+@cache  # `entry_points` opens a file of every installed package, and each environment that is made asks for them
+def entry_points_of(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of a group, by name of their package."""
-    return sorted(entry_points(group=group), key=lambda point: (point.dist.name if point.dist else "", point.name))
+    points = entry_points(group=group)
+    return tuple(sorted(points, key=lambda point: (point.dist.name if point.dist else "", point.name)))
 
 
 @cache

@@ -62,8 +62,11 @@ def learn(name: str, kind: str, bc_run: str, data_path: str, root: Path) -> list
 @pytest.mark.parametrize(
     "kind",
     [
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bc", "ilql", "ppo", "archer")),
-        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("turn_ppo", "grpo", "gigpo")),
+        pytest.param("ppo", marks=pytest.mark.slow),
+        *(
+            pytest.param(kind, marks=pytest.mark.nightly)
+            for kind in ("bc", "ilql", "archer", "turn_ppo", "grpo", "gigpo")
+        ),
     ],
 )
 def test_online_learning_is_that_of_one_process(kind: str, bc_run: str, data_path: Path, tmp_path: Path) -> None:
@@ -128,7 +131,7 @@ def uneven(name: str, bc_run: str, data_path: str, root: Path, steps: int) -> tu
     return playing.moves, playing.returns
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_fifty_uneven_evaluations_end(name: str, bc_run: str, data_path: Path, tmp_path: Path) -> None:
     """Between two training steps each, which need both processes."""
@@ -164,6 +167,7 @@ def failing(root: Path) -> str:
     return "nothing"
 
 
+@pytest.mark.slow
 def test_an_error_on_one_process_is_one_on_all(tmp_path: Path) -> None:
     first, second = on_ranks(failing, tmp_path)
     assert first == "UserError: process 1 of 2 failed: ConnectionError: gone"

@@ -45,7 +45,7 @@ def assert_same(ours: tuple[Noting, dict[str, Any]], theirs: tuple[Noting, dict[
         assert torch.equal(tensor, theirs[1][name]), name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rounds_and_weights_are_those_of_one_process_though_a_worker_dies_in_the_middle_of_one(
     ray_cluster: str, bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

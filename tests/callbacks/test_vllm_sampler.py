@@ -60,7 +60,9 @@ def column(root: Path, name: str) -> list[float]:
         return [float(row[name]) for row in csv.DictReader(file) if row.get(name)]
 
 
-@pytest.mark.parametrize(("kind", "group_size"), [(PPO, 1), (GRPO, 2)], ids=["ppo", "grpo"])
+@pytest.mark.parametrize(
+    ("kind", "group_size"), [(PPO, 1), pytest.param(GRPO, 2, marks=pytest.mark.nightly)], ids=["ppo", "grpo"]
+)
 def test_each_round_is_sampled_with_the_weights_of_its_moment(
     kind: type[PPO] | type[GRPO], group_size: int, bc_run: str, tmp_path: Path
 ) -> None:
@@ -214,6 +216,7 @@ def test_who_cannot_be_sampled_for(bc_run: str, data_path: Path, tmp_path: Path)
             fit(PPO(pretrained=bc_run), rounds(), tmp_path / "run", 1, callbacks=[sampler])
 
 
+@pytest.mark.slow
 def test_adapters_are_merged_into_what_the_server_reads(bc_run: str, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     module = PPO(pretrained=bc_run, lora={"r": 2}, critic_warmup_rounds=0, entropy_weight=1.0, **FAST)

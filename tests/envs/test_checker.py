@@ -175,7 +175,13 @@ class Forgetful(Count):
         return {**self.__dict__, "left": 50}
 
 
-@pytest.mark.parametrize("name", lmrl.tasks())
+#: Their games are long, or their first position takes long to find.
+SLOW = ("chess", "endgames")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in lmrl.tasks()]
+)
 def test_the_tasks_obey(name: str) -> None:
     laws = check_env(lambda: lmrl.make(name), last_texts=lmrl.task(name).last_texts)
     assert laws == [FORM, READ, SAME, START, APART, GLOBAL, RANGE, ENDINGS, TEXTS, CLOSE, PICKLE]

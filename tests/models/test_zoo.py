@@ -157,7 +157,7 @@ def test_other_files_than_the_published_ones_are_refused(damage: str, here: Path
 
 
 #: The others play every night.
-REPLAYED = ("zoo:maze_fo/ilql", "zoo:wordle/ppo")
+REPLAYED = ("zoo:maze_fo/ilql",)
 
 
 @pytest.mark.parametrize(

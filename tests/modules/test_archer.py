@@ -79,7 +79,7 @@ def critic(share: float, data: Sequence[Episode] = DATA, gamma: float = GAMMA, *
     return module
 
 
-@pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("share", [0.7, *(pytest.param(share, marks=pytest.mark.nightly) for share in (0.5, 0.9))])
 def test_the_fixed_point_is_that_of_dynamic_programming_over_turns(share: float) -> None:
     module = critic(share)
     q, values = solve(DATA, share, GAMMA)
@@ -138,7 +138,7 @@ def test_only_values_of_whole_actions_are_read() -> None:
     assert torch.equal(module.losses(batch).loss, before)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_model_has_the_same_fixed_point() -> None:
     torch.manual_seed(0)
     batch = batch_of(DATA)

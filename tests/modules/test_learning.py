@@ -54,7 +54,7 @@ def starts_of(task: str, count: int) -> list[Start]:
 @pytest.mark.parametrize(
     ("task", "count", "steps", "wins"),
     # Wins by chance: 6 of 25 in the maze, none of 8 in the house.
-    [("maze_fo", 25, 60, 20), ("text_nav_fo", 8, 60, 6)],
+    [("maze_fo", 25, 60, 20), pytest.param("text_nav_fo", 8, 60, 6, marks=pytest.mark.nightly)],
 )
 def test_the_way_is_learned(task: str, count: int, steps: int, wins: int, tmp_path: Path) -> None:
     starts = starts_of(task, count)
@@ -64,7 +64,7 @@ def test_the_way_is_learned(task: str, count: int, steps: int, wins: int, tmp_pa
     assert sum(episode.success for episode in played) >= wins, [episode.actions for episode in played][:3]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_answers_are_understood_in_wordle(tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("\n".join(["crane", "moldy", "fifth", "jumpy", "skunk", "vivid"]))
@@ -83,7 +83,10 @@ def test_answers_are_understood_in_wordle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("task", "player", "env"),
-    [("endgames", "optimal", {}), ("chess", "behaviour", {"opponent": "random"})],
+    [
+        ("endgames", "optimal", {}),
+        pytest.param("chess", "behaviour", {"opponent": "random"}, marks=pytest.mark.nightly),
+    ],
 )
 @pytest.mark.slow
 def test_a_won_game_is_won_again(task: str, player: str, env: dict[str, Any], tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_a_run_with_adapters_goes_on_bit_by_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tuned", "valued"])
+@pytest.mark.parametrize("name", [pytest.param("tuned", marks=pytest.mark.nightly), "valued"])
 def test_a_checkpoint_with_adapters_plays(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     run = request.getfixturevalue(name)
     settings = {"max_new_tokens": 4}

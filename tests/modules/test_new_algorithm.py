@@ -68,8 +68,9 @@ trainer:
 """
 
 
-@pytest.mark.slow
-def test_fit_evaluate_and_reproduce_know_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the package of somebody else and a configuration."""
     folder = tmp_path / "configs" / "maze_fo"
     folder.mkdir(parents=True)
     (folder / "return_weighted_bc.yaml").write_text(CONFIG)
@@ -79,15 +80,24 @@ def test_fit_evaluate_and_reproduce_know_it(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("LMRL_MODULES", "of_somebody_else")
     monkeypatch.setenv("LMRL_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_fit_and_evaluate_know_it(place: Path) -> None:
     words = ["--trainer.max_steps=2", "--data.init_args.size=20", "--trainer.default_root_dir=mine"]
     assert main(["fit", "--config", "configs/maze_fo/return_weighted_bc.yaml", *words]) == 0
     assert main(["evaluate", "maze_fo", "--policy", "mine", "--episodes", "2", "--out", "played"]) == 0
-    assert json.loads((tmp_path / "played" / "scores.json").read_text())["episodes"] == 2
+    assert json.loads((place / "played" / "scores.json").read_text())["episodes"] == 2
+
+
+@pytest.mark.nightly
+def test_reproduce_knows_it(place: Path) -> None:
     words = ["maze_fo", "--algorithms", "return_weighted_bc", "--smoke", "--episodes", "2", "--report", "report"]
     assert main(["reproduce", *words]) == 0
-    scores = tmp_path / "runs" / "smoke" / "maze_fo" / "return_weighted_bc" / "evaluation" / "scores.json"
+    scores = place / "runs" / "smoke" / "maze_fo" / "return_weighted_bc" / "evaluation" / "scores.json"
     assert json.loads(scores.read_text())["policy"] == "runs/smoke/maze_fo/return_weighted_bc"
-    told = (tmp_path / "report" / "report.md").read_text().replace("\\", "")  # which escapes Markdown
+    told = (place / "report" / "report.md").read_text().replace("\\", "")  # which escapes Markdown
     assert "return_weighted_bc" in told
 
 

@@ -123,8 +123,13 @@ def assert_same(found: Sequence[list[dict[str, float]]], expected: list[dict[str
             assert row == pytest.approx(right, abs=1e-5, rel=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=name, marks=pytest.mark.slow if name in ("bc", "ilql") else pytest.mark.nightly)
+        for name, kind in KINDS.items()
+    ],
+)
 def test_losses_are_those_of_one_process(kind: Callable[..., LanguageModule], tmp_path: Path) -> None:
     (one,) = on_ranks(run, "one", kind, tmp_path, world=1)
     assert len(one) == 4 and one[0]["train/loss"] != one[3]["train/loss"]
@@ -142,7 +147,7 @@ def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("in_shards", [True, False])
+@pytest.mark.parametrize("in_shards", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_run_in_shards_is_saved_goes_on_and_is_exported(in_shards: bool, tmp_path: Path) -> None:
     settings = {"save_distributed_checkpoint": in_shards}
     whole = on_ranks(saving, tmp_path / "whole", 4, settings)
@@ -171,6 +176,7 @@ LLAMA = {
 }  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_weights_that_only_the_first_process_has_reach_all(tmp_path: Path) -> None:
     """Buffers too, without which a rotary embedding knows no positions."""
     more = {"architecture": LLAMA}

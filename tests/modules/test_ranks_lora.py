@@ -158,6 +158,7 @@ def play(name: str, bc_run: str, root: Path) -> list[dict[str, float]]:
     return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in seen.rows]
 
 
+@pytest.mark.nightly
 def test_a_policy_with_adapters_in_shards_plays(bc_run: str, tmp_path: Path) -> None:
     (one,) = on_ranks(play, "one", bc_run, tmp_path / "one", world=1)
     assert len(one) == 4

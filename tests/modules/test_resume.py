@@ -49,8 +49,10 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert torch.equal(column, theirs["played"]["columns"][name]), name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param(place, marks=pytest.mark.nightly if place == "minibatch" else pytest.mark.slow) for place in PLACES],
+)
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
     place: str, bc_run: str, uninterrupted: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -75,7 +77,7 @@ def go(kind: type[LanguageModule], bc_run: str, data_path: Path, root: Path, ste
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [OnlineFilteredBC, ILQL])
+@pytest.mark.parametrize("kind", [OnlineFilteredBC, pytest.param(ILQL, marks=pytest.mark.nightly)])
 def test_replay_goes_on_too(kind: type[LanguageModule], bc_run: str, data_path: Path, tmp_path: Path) -> None:
     """Stopped in the middle of a round, and exactly at the end of one (of five minibatches, for ILQL)."""
     whole = go(kind, bc_run, data_path, tmp_path / "whole", STEPS)

@@ -74,11 +74,11 @@ def assert_same(root: Path, whole: Path) -> None:
     ("kind", "more", "data"),
     [
         (BC, {}, {}),
-        pytest.param(BC, {"lora": LORA}, {}, marks=pytest.mark.slow),
+        pytest.param(BC, {"lora": LORA}, {}, marks=pytest.mark.nightly),
         pytest.param(ILQL, {"lora": LORA, "polyak": 0.5}, {}, marks=pytest.mark.slow),
-        pytest.param(AWR, {}, {}, marks=pytest.mark.slow),
-        pytest.param(QSFT, {"bc_weight": 1.0, "polyak": 0.5}, {}, marks=pytest.mark.slow),
-        pytest.param(ReturnConditionedBC, {"bins": 3}, {}, marks=pytest.mark.slow),
+        pytest.param(AWR, {}, {}, marks=pytest.mark.nightly),
+        pytest.param(QSFT, {"bc_weight": 1.0, "polyak": 0.5}, {}, marks=pytest.mark.nightly),
+        pytest.param(ReturnConditionedBC, {"bins": 3}, {}, marks=pytest.mark.nightly),
     ],
     ids=["bc", "adapters", "ilql", "awr", "qsft", "return_conditioned"],
 )
@@ -148,7 +148,7 @@ class Stopped(Callback):
             os.kill(os.getpid(), self.how)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "stops", [(1, 3, 7), pytest.param(range(1, 14), marks=pytest.mark.nightly)], ids=["some batches", "all batches"]
 )

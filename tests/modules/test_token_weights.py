@@ -107,7 +107,10 @@ def _acted(path: str, root: Path, devices: int, accumulate: int) -> dict[str, fl
     return text_of(probe.acted.detach(), probe)
 
 
-@pytest.mark.parametrize(("devices", "accumulate"), [(1, 1), (1, 4), (2, 1), (2, 3)])
+@pytest.mark.parametrize(
+    ("devices", "accumulate"),
+    [(1, 1), (1, 4), pytest.param(2, 1, marks=pytest.mark.nightly), pytest.param(2, 3, marks=pytest.mark.slow)],
+)
 def test_every_action_token_weighs_the_same(devices: int, accumulate: int, tmp_path: Path) -> None:
     path = recorded(tmp_path, said(*SHORT, reward=1), said(*LONG, reward=0))
     arguments = (path, tmp_path, devices, accumulate)
@@ -232,10 +235,11 @@ def value(kind: type[MC | ILQL], path: str, root: Path, accumulate: int, devices
 
 CUTS = pytest.mark.parametrize(
     ("accumulate", "devices"),
-    [(1, 1), pytest.param(4, 1, marks=pytest.mark.slow), pytest.param(1, 2, marks=pytest.mark.slow)],
+    [(1, 1), pytest.param(4, 1, marks=pytest.mark.nightly), pytest.param(1, 2, marks=pytest.mark.nightly)],
 )
 
 
+@pytest.mark.slow
 @CUTS
 def test_bc_says_what_the_data_says(accumulate: int, devices: int, tmp_path: Path) -> None:
     arguments = (outcomes(tmp_path, first="z"), tmp_path, accumulate, devices)
@@ -245,7 +249,7 @@ def test_bc_says_what_the_data_says(accumulate: int, devices: int, tmp_path: Pat
 
 @pytest.mark.slow
 @CUTS
-@pytest.mark.parametrize("kind", [MCFromScratch, ILQLFromScratch])
+@pytest.mark.parametrize("kind", [MCFromScratch, pytest.param(ILQLFromScratch, marks=pytest.mark.nightly)])
 def test_values_are_the_mean_of_the_data(kind: type[MC | ILQL], accumulate: int, devices: int, tmp_path: Path) -> None:
     arguments = (kind, outcomes(tmp_path, first="a"), tmp_path, accumulate, devices)
     found = on_ranks(value, *arguments)[0] if devices == 2 else value(*arguments)

@@ -239,8 +239,8 @@ IN_VIEW = """() => {
 FOLLOW = "words => { delete document.body.dataset.turns; location.hash = words; }"
 
 
-#: A map, a board and a dialogue; every night all tasks play in both widths.
-IN_EACH_CHANGE = (("maze_fo", 390), ("chess", 1280), ("twenty_questions", 390))
+#: A board and a dialogue; every night all tasks play in both widths.
+IN_EACH_CHANGE = (("chess", 1280), ("twenty_questions", 390))
 
 
 def _mark_of(task: str, width: int) -> pytest.MarkDecorator:

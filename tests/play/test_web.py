@@ -718,7 +718,7 @@ def test_hostile_texts_of_people_and_models_stay_texts(monkeypatch: pytest.Monke
         tab.wait_for_selector("#problem:not(:empty)")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_a_narrow_window_is_wide_enough_and_the_words_stand_out(scheme: str) -> None:
     window = {"viewport": {"width": 390, "height": 800}, "color_scheme": scheme}

@@ -354,12 +354,18 @@ def test_a_model_without_a_template_is_refused(here: Path) -> None:
         chat_policy("local:model", "maze_fo")
 
 
-@pytest.mark.slow
-def test_a_real_server_is_asked_about_every_task(here: Path) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["maze_fo", "wordle"], marks=pytest.mark.slow, id="two tasks"),
+        pytest.param([*tasks()], marks=pytest.mark.nightly, id="all tasks"),
+    ],
+)
+def test_a_real_server_is_asked(names: list[str], here: Path) -> None:
     if MISSING:
         pytest.skip(f"transformers serve needs {', '.join(MISSING)}: pip install 'transformers[serving]'")
     with transformers_serve(here / "model") as (url, model):
-        for name in tasks():
+        for name in names:
             settings = {"base_url": url, "max_tokens": 4, "reply": "plain"}
             player = chat_policy(f"chat:{model}", name, examples=None, **settings)
             replies = player.act([first_request(name)] * 2)

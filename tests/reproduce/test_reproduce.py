@@ -86,7 +86,7 @@ def test_a_failure_is_told_and_the_rest_goes_on(
     assert "no evaluation of MC was found" in (place / "report/report.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_in_mid_cell_and_started_again(
     place: Path, order: Callable[..., Order], trained: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_cells_run_as_jobs_of_one_machine(
     assert record["recipe"] and record["seconds"]["total"] >= 0
 
 
+@pytest.mark.nightly
 def test_what_is_ready_together_is_an_array_after_what_it_starts_from(
     queue: Path, place: Path, order: Make, trained: Trained
 ) -> None:
@@ -108,15 +109,25 @@ def test_what_is_ready_together_is_an_array_after_what_it_starts_from(
     assert run_as_jobs(order("mc", "filtered_bc"), shown) == {} and len(trained()) == 3  # all finished before
 
 
+@pytest.mark.slow
 def test_a_command_that_goes_on_waits_for_the_jobs_of_the_one_before(
     queue: Path, place: Path, order: Make, trained: Trained
 ) -> None:
-    (place / "launcher.py").write_text((place / "launcher.py").read_text() + "\nimport time; time.sleep(1.5)\n")
+    (place / "hold-bc").touch()
+
+    class Releasing(io.StringIO):
+        """Lets the job end when the second command has seen it."""
+
+        def write(self, text: str) -> int:
+            if "submitted before" in text:
+                (place / "hold-bc").unlink(missing_ok=True)
+            return super().write(text)
+
     cells = [cell for cell in plan(order("bc")) if cell.fit]
     said: list[str] = []
     settings: dict[str, Any] = {"launcher": (sys.executable, "launcher.py")}
     SlurmJobs(order("bc"), {"time": 5}, None, said.append, **settings).start(cells)  # and then it is killed
-    shown = io.StringIO()
+    shown = Releasing()
     assert run_as_jobs(order("bc"), shown) == {}
     assert "maze_fo/bc is job 1, submitted before" in shown.getvalue()
     assert trained() == ["bc"] and not (queue / "2.script").exists()

@@ -134,8 +134,15 @@ def logged(root: Path, kind: str) -> list[dict[str, str]]:
     return [row for row in rows if f"{kind}/perplexity" in row or f"{kind}/ratio" in row]
 
 
-@pytest.mark.parametrize("world", [1, 2])
-@pytest.mark.parametrize("kind", ["bc", "ppo"])
+@pytest.mark.parametrize(
+    ("kind", "world"),
+    [
+        ("bc", 1),
+        ("ppo", 1),
+        pytest.param("bc", 2, marks=pytest.mark.nightly),
+        pytest.param("ppo", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_means_over_an_epoch_go_on_in_the_middle_of_it(
     kind: str, world: int, bc_run: str, data_path: Path, tmp_path: Path
 ) -> None:

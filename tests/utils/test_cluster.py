@@ -16,6 +16,7 @@ from tests.helpers.clusters import Dying, refusing, squares, surroundings
 pytest.importorskip("ray", reason="clusters need Ray: pip install 'lmrl[ray]'")
 
 
+@pytest.mark.slow
 def test_results_come_in_the_order_of_their_items(ray_cluster: str) -> None:
     with Workers[int, tuple[int, int, int]](ray_cluster, 2, squares) as workers:
         assert workers.count == 2
@@ -27,6 +28,7 @@ def test_results_come_in_the_order_of_their_items(ray_cluster: str) -> None:
     assert again[0][1] in {process for _, process, _ in found} and again[0][2] > 1
 
 
+@pytest.mark.slow
 def test_as_many_processes_as_the_cluster_has_cores_for(ray_cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for threads, count in (("1", 4), ("2", 2), ("5", 1)):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
@@ -34,6 +36,7 @@ def test_as_many_processes_as_the_cluster_has_cores_for(ray_cluster: str, monkey
             assert workers.count == count
 
 
+@pytest.mark.nightly
 def test_what_processes_are_told(ray_cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
@@ -48,6 +51,7 @@ def test_what_processes_are_told(ray_cluster: str, tmp_path: Path, monkeypatch: 
         assert [*workers.map(["common"], "weights", 7)] == [("weights", 7)]
 
 
+@pytest.mark.slow
 def test_the_item_of_a_process_that_dies_is_begun_anew(ray_cluster: str, tmp_path: Path) -> None:
     for name in ("die-1", "die-2"):
         (tmp_path / name).touch()
@@ -56,6 +60,7 @@ def test_the_item_of_a_process_that_dies_is_begun_anew(ray_cluster: str, tmp_pat
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.nightly
 def test_processes_that_die_again_and_again_are_told_of(
     ray_cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +74,7 @@ def test_processes_that_die_again_and_again_are_told_of(
         [*workers.map([1, 3])]
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_one_process(ray_cluster: str) -> None:
     with (
         Workers[int, int](ray_cluster, 1, refusing) as workers,
@@ -77,7 +83,8 @@ def test_errors_are_those_of_one_process(ray_cluster: str) -> None:
         [*workers.map([1])]
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_the_same_file_whatever_the_number_of_workers(workers: int, ray_cluster: str, tmp_path: Path) -> None:
     one = generate("maze_po", 300, seed=3, out=tmp_path / "one.parquet", progress=False)
     many = generate("maze_po", 300, 3, tmp_path / "many.parquet", workers, progress=False, ray=ray_cluster)

@@ -351,6 +351,7 @@ def test_a_killed_evaluation_leaves_the_old_or_the_new_one(place: Path) -> None:
     check_killed(place, f"{words} 3", place / "out", check_one_of(place / "out"))
 
 
+@pytest.mark.slow
 def test_a_killed_zoo_add_leaves_the_old_or_the_new_policy(place: Path, bc_run: str) -> None:
     shutil.copytree(bc_run, place / "maze_fo/bc")
     words = "zoo add maze_fo/bc --to zoo --episodes"
@@ -376,6 +377,7 @@ def test_a_killed_export_to_minari_leaves_no_dataset_or_a_whole_one(
     check_killed(place, words, target, check)
 
 
+@pytest.mark.slow
 def test_a_killed_report_names_no_picture_that_is_missing(place: Path, run_of: Any, player: Any) -> None:
     """The earlier report has pictures that the new one has not."""
     bc = player(lambda request: "move down\n")

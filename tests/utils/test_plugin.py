@@ -61,11 +61,8 @@ def done(site: Path, folder: Path, *words: str, typed: str = "") -> str:
 
 
 @pytest.mark.slow
-def test_data_and_play(site: Path, tmp_path: Path) -> None:
+def test_it_is_checked_played_and_evaluated(site: Path, tmp_path: Path) -> None:
     assert "ok: any text is answered" in done(site, tmp_path, "check-env", "corridor", "--texts", "20")
-    done(site, tmp_path, "data", "generate", "corridor", "--size", "30", "--out", "data.parquet")
-    assert "30" in done(site, tmp_path, "data", "stats", "data.parquet")
-    assert "30" in done(site, tmp_path, "data", "verify", "data.parquet")
     played = done(site, tmp_path, "play", "corridor", "--seed", "0", typed="right\n" * 5)
     assert "corridor: walk to the end of a corridor." in played and "\nsolved: return " in played
     evaluated = done(site, tmp_path, "evaluate", "corridor", "--policy", "optimal", "--episodes", "4").splitlines()
@@ -73,6 +70,13 @@ def test_data_and_play(site: Path, tmp_path: Path) -> None:
     assert [line for line in evaluated if "normalised" in line or "constants" in line] == [
         "note: the task has no published constants: there is no normalised score, its place has the mean return"
     ]
+
+
+@pytest.mark.nightly
+def test_its_data_are_recorded_and_read_and_mistakes_are_told(site: Path, tmp_path: Path) -> None:
+    done(site, tmp_path, "data", "generate", "corridor", "--size", "30", "--out", "data.parquet")
+    assert "30" in done(site, tmp_path, "data", "stats", "data.parquet")
+    assert "30" in done(site, tmp_path, "data", "verify", "data.parquet")
     refused = lmrl(site, tmp_path, "data", "import", "corridor", "data.parquet", "--out", "other.parquet")
     assert refused.returncode == 2
     assert "unknown task with official files 'corridor'; known: car_dealer" in refused.stderr

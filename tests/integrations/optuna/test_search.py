@@ -134,7 +134,7 @@ def test_a_trial_that_fails_is_told_and_the_others_go_on(place: Path, run: Run) 
     assert len(run(trials=6, sampler="random")) == len(trained(place)) == 6  # not again
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_where_the_first_trials_all_fail_it_ends(place: Path, run: Run) -> None:
     (place / "break").write_text("32")
     with pytest.raises(UserError, match=r"the first 3 trials failed, the last one with: out of luck; put that right"):

@@ -159,7 +159,7 @@ def logprob(network: GPT2LMHeadModel, read: str, said: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("served", [False, True])
+@pytest.mark.parametrize("served", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_the_better_episode_becomes_more_likely(served: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("websockets")
     from tests.helpers.served import serving
@@ -214,7 +214,7 @@ def test_generations_differ_from_call_to_call_and_repeat_with_the_seed_of_the_tr
     assert first != second and played(0) == [first, second] and played(1)[0] not in (first, second)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_adapters_are_trained(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     rollout = TextRollout("maze_fo", max_new_tokens=6, max_steps=4)

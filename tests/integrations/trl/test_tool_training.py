@@ -52,7 +52,7 @@ def grpo(root: Path, data: Any, factory: Any, rewards: Any = episode_return, bra
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_that_never_calls_its_tool_gets_what_silence_gets(tmp_path: Path) -> None:
     """With a dictionary of factories: two tasks in one batch."""
     rows = concatenate_datasets([prompts_dataset("maze_fo", 1), prompts_dataset("twenty_questions", 1)])
@@ -124,7 +124,7 @@ def test_calls_of_the_tool_are_played_and_the_better_episode_becomes_more_likely
     assert new[ids[fork]] - new[other[fork]] > old[ids[fork]] - old[other[fork]]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_calls_after_the_end_are_told_to_the_model_and_are_no_moves(tmp_path: Path) -> None:
     brain, heard = model(Decided), []
     brain.speak(tokenizer(), ((*WAY, "move up"), WAY))

@@ -253,7 +253,8 @@ ABSURD = ["Wed, 21 Oct 99999999999 07:28:00 GMT", "Fri, 31 Dec 9999 23:59:59 GMT
 
 
 @cases("wish", [*ABSURD, "nan", "-5", "soon", ",", "1 2 3 4 5"])
-def test_an_absurd_pause_is_not_kept(wish: str) -> None:
+def test_an_absurd_pause_is_not_kept(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmrl.policies.chat.endpoint._FIRST_WAIT", 0.01)
     with Unruly(reply(503, "{}", retry_after=wish)) as server:
         assert client(server, retries=1).complete(say("ab")) == ["ba"]
 
