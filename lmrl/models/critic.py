@@ -46,8 +46,8 @@ class Critic(nn.Module):
 class TurnBaseline(nn.Module):
     """The running mean of the returns that followed each turn: a baseline that costs nothing.
 
-    Later turns have less of a game in front of them. Twenty Questions shows how much that explains: a third of the
-    variance of returns to go.
+    Later turns have less of an episode in front of them. In a dialogue of twenty turns with a cost for each, that alone
+    explains a third of the variance of returns to go.
     """
 
     _TURNS = 256  # later turns share one mean
