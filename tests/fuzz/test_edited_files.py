@@ -24,7 +24,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.damage import BYTES
+from tests.fuzz.damage import BYTES
 
 COUNT = int(os.environ.get("LMRL_EDITED_FILES", "10"))
 SECRET = "hunter2-abcdef"
