@@ -24,11 +24,9 @@ ON_DEVICE = (*GPU, "gpu_training_llama", "gpu_commands")
 ON_REQUEST: tuple[str, ...] = (
     "gpu_commands",
     "gpu_training_llama",
-    "hostile",
     "illegal_moves",
     "mutations",
     "ray_workers",
-    "robustness",
     "task_tokens",
     "value_base",
 )
