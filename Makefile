@@ -98,9 +98,6 @@ nightly: verifiers agilerl vllm models/smollm2-135m  ## what takes too long for 
 	$(BIN)/python -m pytest -n 2 -m nightly
 	LMRL_SERVED_SEEDS=100 $(BIN)/python -m pytest tests/integrations/openenv/test_server.py -k transcripts
 	LMRL_KILLS=20 $(BIN)/python -m pytest tests/utils/test_files.py -k killed
-	LMRL_EDITED_FILES=200 $(BIN)/python -m pytest tests/fuzz/test_edited_files.py
-	$(BIN)/python -m benchmarks hostile
-	LMRL_HOSTILE_REPLIES=100 $(BIN)/python -m pytest tests/fuzz/test_hostile_replies.py
 
 lint: $(VENV)/.dev  ## style, format, types and the size of files, as CI checks them
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,24 +12,28 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import comparison, results
+from benchmarks import results, size
 from benchmarks.machine import facts
 from benchmarks.row import Row
 from lmrl.errors import UserError
 
+#: `training` and `decoding` at the size of a GPU: the module, the size, and the size of ``--tiny``.
+AT_GPU_SIZE = {
+    "gpu_training": ("training", size.GPU, size.TINY),
+    "gpu_training_llama": ("training", size.GPU_LLAMA, size.TINY_LLAMA),
+    "gpu_decoding": ("decoding", size.GPU, size.TINY),
+}
 #: What needs a GPU: together ``gpu``, and part of all where there is one.
 GPU = ("gpu_training", "gpu_decoding")
 #: Benchmarks that take a device; their results are written after each row, since a GPU may be there for minutes only.
-ON_DEVICE = (*GPU, "gpu_training_llama", "gpu_commands")
+ON_DEVICE = (*AT_GPU_SIZE, "gpu_commands")
 #: What takes many minutes: run only where it is named.
 ON_REQUEST: tuple[str, ...] = (
     "gpu_commands",
     "gpu_training_llama",
-    "hostile",
     "illegal_moves",
     "mutations",
     "ray_workers",
-    "robustness",
     "task_tokens",
     "value_base",
 )
@@ -36,13 +41,13 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def names() -> list[str]:
-    """Return every module beside this one that has a ``run``."""
-    found = []
+    """Return the names of all benchmarks: every module of this folder that has a ``run``, and those at GPU size."""
+    found = list(AT_GPU_SIZE)
     for path in sorted(Path(__file__).parent.glob("*.py")):
         # The text is looked at, since importing all modules takes seconds.
         if not path.stem.startswith("_") and "\ndef run(" in path.read_text(encoding="utf-8"):
             found.append(path.stem)
-    return found
+    return sorted(found)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -71,10 +76,10 @@ def main(words: Sequence[str] | None = None) -> int:
     print(f"written: {results.write(options.out, _file_name(options), rows, made).name} and {results.PAGE}")
     if old is None:
         return 0
-    found = comparison.compare(old, rows, made["machine"])
-    print(*found.lines, sep="\n")
-    print(f"{len(found.regressions)} regressions (worse by more than {comparison.TOLERANCE:.0%})")
-    return int(bool(found.regressions))
+    comparison = results.compare(old, rows, made["machine"])
+    print(*comparison.lines, sep="\n")
+    print(f"{len(comparison.regressions)} regressions (worse by more than {results.TOLERANCE:.0%})")
+    return int(bool(comparison.regressions))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,12 +123,17 @@ def _wanted(options: argparse.Namespace) -> list[str]:
 
 
 def _run(name: str, options: argparse.Namespace) -> Iterator[Row]:
+    rows: Iterator[Row]
+    if name in AT_GPU_SIZE:
+        module, full, tiny = AT_GPU_SIZE[name]
+        chosen = replace(tiny if options.tiny else full, device=options.device)
+        rows = import_module(f"benchmarks.{module}").run(chosen, options.only)
+        return rows
     settings: dict[str, Any] = {}
-    if name in ON_DEVICE:
-        settings |= {"device": options.device, "tiny": options.tiny, "only": options.only}
     if name == "gpu_commands":
+        settings = {"device": options.device, "tiny": options.tiny, "only": options.only}
         settings |= {"model": options.model, "runs": options.runs}
-    rows: Iterator[Row] = import_module(f"benchmarks.{name}").run(**settings)
+    rows = import_module(f"benchmarks.{name}").run(**settings)
     return rows
 
 

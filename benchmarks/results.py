@@ -1,18 +1,21 @@
-"""Write the results of benchmarks: a JSON file for programs and ``--compare``, and one page for people per folder."""
+"""Write, read and compare the results of benchmarks: a JSON file per run, and one page for people per folder."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.machine import slug
 from benchmarks.row import Row
 from lmrl.errors import UserError
 
-__all__ = ["PAGE", "read", "write", "write_parts"]
+__all__ = ["PAGE", "TOLERANCE", "Comparison", "compare", "is_worse", "read", "write", "write_parts"]
 
 PAGE = "README.md"
 """The page of a folder: the tables of all its JSON files."""
+
+TOLERANCE = 0.1
+"""A figure that is worse by more than this share is a regression."""
 
 
 def write(folder: Path, name: str, rows: Mapping[str, Sequence[Row]], facts: Mapping[str, Any]) -> Path:
@@ -117,3 +120,59 @@ def _lines_of_file(record: Mapping[str, Any]) -> Iterator[str]:
 def _made_with(facts: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{package} {number}" for package, number in facts["versions"].items())
     return f"{versions}; commit {facts['commit'] or 'unknown'}, {facts['date']}, load before {facts['load']}."
+
+
+class Comparison(NamedTuple):
+    """The lines of a comparison with an earlier run, and the names of the figures that have become worse."""
+
+    lines: list[str]
+    regressions: list[str]
+
+
+def compare(old: Mapping[str, Any], rows: Mapping[str, Sequence[Row]], machine: Mapping[str, Any]) -> Comparison:
+    """Compare the rows of a run with a record of `read`, over the benchmarks that were run.
+
+    On another machine, or with another number of threads, only ratios are compared: seconds there say nothing about
+    seconds here.
+
+    Args:
+        old: the record.
+        rows: by benchmark.
+        machine: where they were measured.
+    """
+    old_rows = {}
+    for record in old["rows"]:
+        if record["benchmark"] in rows:
+            old_rows[f"{record['benchmark']}: {record['name']}"] = record
+    new_rows = {}
+    for benchmark, its_rows in rows.items():
+        for row in its_rows:
+            new_rows[f"{benchmark}: {row.name}"] = row
+
+    same_machine = old["machine"] == machine
+    lines = [] if same_machine else ["another machine or other threads: only ratios are comparable"]
+    regressions = []
+    for name, row in new_rows.items():
+        if name not in old_rows:
+            lines.append(f"{name}: only in the new run")
+            continue
+        old_value = old_rows[name]["value"]
+        if row.value is None or old_value is None:
+            lines.append(f"{name}: not measured in both runs")
+        elif same_machine or row.is_ratio:
+            ratio = f"{row.value / old_value:.2f}" if old_value else "-"
+            direction = f" ({row.better} is better)" if row.better else ""
+            line = f"{name}: {old_rows[name]['shown']} -> {row.measured}, new / old {ratio}{direction}"
+            if is_worse(old_value, row.value, row.better):
+                regressions.append(name)
+                line += ", REGRESSION"
+            lines.append(line)
+    lines += [f"{name}: only in the old run" for name in old_rows if name not in new_rows]
+    return Comparison(lines, regressions)
+
+
+def is_worse(old: float, new: float, better: str | None) -> bool:
+    """Whether the new figure is worse by more than `TOLERANCE`; where no way is better, never."""
+    if better == "higher":
+        return new < (1 - TOLERANCE) * old
+    return better == "lower" and new > (1 + TOLERANCE) * old

@@ -35,6 +35,7 @@ from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import LanguageModule
 from lmrl.modules.load import variables_before
 from lmrl.utils.configuration import config_file, configuration, defaults_file, value_at, with_config_files
+from lmrl.utils.files import replacing
 
 __all__ = ["RunConfig", "TrainingCLI", "fit"]
 
@@ -62,11 +63,11 @@ class RunConfig(SaveConfigCallback):
     """Writes the complete configuration of a run to ``config.yaml`` in its folder (``trainer.default_root_dir``)."""
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        folder = Path(trainer.default_root_dir)
-        folder.mkdir(parents=True, exist_ok=True)
         config = self.config.clone()
         config.overwrite = False  # asked for once: who trains from this file again does not mean it
-        self.parser.save(config, folder / self.config_filename, skip_none=False, overwrite=True)
+        # A run that is killed here must leave no empty file: the next one would refuse to replace it.
+        with replacing(Path(trainer.default_root_dir) / self.config_filename) as file:
+            file.write(self.parser.dump(config, skip_none=False).encode())
 
 
 class TrainingCLI(LightningCLI):

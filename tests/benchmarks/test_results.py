@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import comparison, results
+from benchmarks import results
 from benchmarks.machine import facts, slug
 from benchmarks.row import Row
 from tests.helpers.cases import cases
@@ -69,7 +69,7 @@ def test_the_facts_name_neither_the_host_nor_a_place() -> None:
 
 def worse(tmp_path: Path, *new: Row, old: tuple[Row, ...] = (SPEED, TIME, RATIO), **machine: object) -> list[str]:
     record = results.read(saved(tmp_path, *old))
-    return comparison.compare(record, {"toy": list(new)}, {**MACHINE, **machine}).regressions
+    return results.compare(record, {"toy": list(new)}, {**MACHINE, **machine}).regressions
 
 
 @cases(
@@ -86,7 +86,7 @@ def worse(tmp_path: Path, *new: Row, old: tuple[Row, ...] = (SPEED, TIME, RATIO)
     ],
 )
 def test_more_than_a_tenth_worse_is_a_regression(better: str | None, new: float, expected: bool) -> None:
-    assert comparison.is_worse(100.0, new, better) is expected
+    assert results.is_worse(100.0, new, better) is expected
 
 
 def test_regressions_are_named(tmp_path: Path) -> None:
@@ -101,17 +101,17 @@ def test_on_another_machine_ratios_are_compared_alone(tmp_path: Path) -> None:
         assert worse(tmp_path, slow, TIME, RATIO, **other) == []
         assert worse(tmp_path, slow, TIME, less, **other) == ["toy: ratio"]
     record = results.read(saved(tmp_path, SPEED, RATIO))
-    lines = comparison.compare(record, {"toy": [SPEED, RATIO]}, {**MACHINE, "threads": 2}).lines
+    lines = results.compare(record, {"toy": [SPEED, RATIO]}, {**MACHINE, "threads": 2}).lines
     assert lines[0].endswith("only ratios are comparable")
     assert [line for line in lines if "speed" in line] == []
 
 
 def test_rows_of_one_run_alone_are_named(tmp_path: Path) -> None:
     record = results.read(saved(tmp_path, SPEED, FACT))
-    lines = comparison.compare(record, {"toy": [TIME, FACT]}, MACHINE).lines
+    lines = results.compare(record, {"toy": [TIME, FACT]}, MACHINE).lines
     assert "toy: time: only in the new run" in lines
     assert "toy: speed: only in the old run" in lines
-    assert comparison.compare(record, {"other": [TIME]}, MACHINE).lines == ["other: time: only in the new run"]
+    assert results.compare(record, {"other": [TIME]}, MACHINE).lines == ["other: time: only in the new run"]
 
 
 def test_what_was_not_measured_is_no_regression(tmp_path: Path) -> None:
@@ -192,5 +192,5 @@ def test_all_leaves_the_gpu_out_where_there_is_none(
 
 
 def test_every_benchmark_is_found() -> None:
-    assert {"training", "decoding", "gpu_training", "gpu_decoding", "engine", "memory"} <= set(command.names())
+    assert {"training", "decoding", "gpu_training", "gpu_decoding", "engine", "games", "memory"} <= set(command.names())
     assert not {"row", "size", "flops", "device", "results"} & set(command.names())

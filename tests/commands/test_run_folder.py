@@ -3,15 +3,17 @@ import resource
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
+from lightning.pytorch.cli import LightningArgumentParser
 
 from lmrl.cli import main
 from lmrl.commands.run_folder import MetricsFile, unfinished
 from lmrl.data import generate
-from lmrl.errors import system_error
+from lmrl.errors import UserError, system_error
 from lmrl.models.checkpoints import weights_of
 from lmrl.modules import BC
 from lmrl.utils.files import locked
@@ -132,6 +134,21 @@ def test_a_second_training_in_the_folder_is_refused(
         assert fit() == 2
     assert "error: the run folder runs/maze_fo/bc is in use by process " in capsys.readouterr().err
     assert not Path("runs/maze_fo/bc/config.yaml").exists()
+
+
+def test_a_run_that_ends_while_its_configuration_is_written_can_be_started_again(fit: Callable[..., int]) -> None:
+    dump = LightningArgumentParser.dump
+
+    def fail(*arguments: Any, **settings: Any) -> str:
+        if Path("runs").exists():  # parsing, which dumps too, is over
+            raise UserError("no more")
+        return str(dump(*arguments, **settings))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LightningArgumentParser, "dump", fail)
+        assert fit() == 2
+    assert not Path("runs/maze_fo/bc/config.yaml").exists()
+    assert fit() == 0
 
 
 def test_a_start_from_an_unfinished_run_is_told(fit: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ import copy
 import gzip
 import io
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -33,8 +32,9 @@ pytest.importorskip("openai", reason="needs openai: pip install 'lmrl[chat]'")
 pytest.importorskip("websockets", reason="needs websockets: pip install 'lmrl[serve]'")
 from tests.envs.test_outside import answering
 
-REPLIES = int(os.environ.get("LMRL_HOSTILE_REPLIES", "30"))
-"""Of each kind of server; `make nightly` sends 100."""
+AT_EACH_SIZE = pytest.mark.parametrize(
+    "evaluations", [30, pytest.param(100, marks=[pytest.mark.nightly, pytest.mark.timeout(1_200)])]
+)
 KEY = "sk-hostile-0123456789"
 TIMEOUT = 0.5
 """Seconds that a server has for an answer."""
@@ -272,12 +272,13 @@ REQUESTS = 4
 """Of two episodes of it."""
 
 
-def test_chat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@AT_EACH_SIZE
+def test_chat(tmp_path: Path, capsys: pytest.CaptureFixture[str], evaluations: int) -> None:
     well = sending(200, json.dumps(COMPLETION).encode(), WELL_BEHAVED)
     wrong = []
     with Unheard() as server:
         words = [*MAZE, "--policy", "chat:tiny", "--chat", f"base_url={server.url}", "cache=false", "retries=1"]
-        for number in range(REPLIES):
+        for number in range(evaluations):
             rng = Random(f"chat {number}")
             bad = [hostile_reply(COMPLETION, rng) for _ in range(2)]
             server.faults = [well] * REQUESTS + bad * 10
@@ -321,13 +322,14 @@ def hostile_tokens(seed: str) -> Send:
     return lambda handler: hostile_reply(asked(handler), Random(seed))(handler)
 
 
-def test_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@AT_EACH_SIZE
+def test_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str], evaluations: int) -> None:
     """One of five servers is hostile from the first request on, one to a request to read new weights."""
     wrong = []
     with Unheard() as server:
         policy = f"vllm:{server.url}#tiny"
         words = [*MAZE, "--policy", policy, "--vllm", "tokenizer=lmrl", "retries=1", f"timeout={TIMEOUT}"]
-        for number in range(REPLIES):
+        for number in range(evaluations):
             bad = [hostile_tokens(f"vllm {number} {part}") for part in range(2)] * 20
             if number % 5 == 0:
                 server.faults = bad
@@ -424,12 +426,15 @@ async def fragments(connection: Any) -> None:
         await asyncio.wait_for(connection.send(parts()), 3 * TIMEOUT)
 
 
-def test_openenv(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@AT_EACH_SIZE
+def test_openenv(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, evaluations: int
+) -> None:
     """One of five servers is hostile before it speaks WebSocket."""
     sessions: list[Session] = []
     wrong = []
     with answering(lambda message: sessions[-1](message)) as url, Unheard() as other:
-        for number in range(REPLIES):
+        for number in range(evaluations):
             sessions.append(Session(number))
             other.faults = [hostile_reply({"a": 1}, Random(f"openenv {number}"))] * 20
             address = other.url if number % 5 == 0 else url

@@ -1,4 +1,4 @@
-"""Ways in which a file is damaged, each the same for the same generator of chance."""
+"""Ways to damage a file in place. The generator of random numbers decides what is damaged."""
 
 import json
 import math
@@ -11,12 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-__all__ = ["BYTES", "CHECKPOINT", "JSON", "JSON_LINES", "PARQUET", "Damage"]
-
 Damage: TypeAlias = Callable[[Path, Random], None]
 """Changes a file in place."""
 
-#: What may stand where something else belongs.
+# Values that stand where something else belongs.
 _ODD: tuple[Any, ...] = (
     None, True, 0, -1, 7.5, 10**30, 10**400, math.nan, math.inf, "", "x", "\ud83d", "\x1b]2;x\x07", "/etc/passwd", [],
     {}, [[]], [None], {"a": {}}, {"class_path": "os.system"},
@@ -70,9 +68,11 @@ def _twice(data: bytearray, chance: Random) -> bytearray:
 
 
 def _swapped(data: bytearray, chance: Random) -> bytearray:
-    one, other = sorted((chance.randrange(len(data)), chance.randrange(len(data))))
-    size = min(64, other - one)
-    data[one : one + size], data[other : other + size] = data[other : other + size], data[one : one + size]
+    first, second = sorted((chance.randrange(len(data)), chance.randrange(len(data))))
+    size = min(64, second - first)
+    piece = data[first : first + size]
+    data[first : first + size] = data[second : second + size]
+    data[second : second + size] = piece
     return data
 
 
@@ -97,11 +97,11 @@ BYTES: Mapping[str, Damage] = {
         lambda data, chance: chance.choice((b"[]", b"null", b"7", b"{}\n", b"PK\x03\x04", b"PAR1PAR1", b"\xff\xfe"))
     ),
 }
-"""What happens to disks and copies, whatever the file is."""
+"""Damages of disks and copies, for any file."""
 
 
 def _changed(value: Any, chance: Random) -> Any:
-    """A value with something odd in a random place of it; what was read is not changed."""
+    """Return a copy of a value with something odd in a random place."""
     if isinstance(value, dict) and value and chance.random() < 0.9:
         name = chance.choice(list(value))
         kind = chance.random()
@@ -111,10 +111,10 @@ def _changed(value: Any, chance: Random) -> Any:
             return {**value, chance.choice(("x", "", "__class__", "\x1b[31m")): chance.choice(_ODD)}
         return {**value, name: _changed(value[name], chance)}
     if isinstance(value, list) and value and chance.random() < 0.9:
-        place = chance.randrange(len(value))
+        index = chance.randrange(len(value))
         if chance.random() < 0.1:
-            return value[:place] + value[place + 1 :]
-        return [*value[:place], _changed(value[place], chance), *value[place + 1 :]]
+            return value[:index] + value[index + 1 :]
+        return [*value[:index], _changed(value[index], chance), *value[index + 1 :]]
     if chance.random() < 0.05:
         deep: Any = 1
         for _ in range(chance.choice((150, 50_000))):
@@ -136,30 +136,31 @@ def _json(path: Path, chance: Random) -> None:
 
 def _json_line(path: Path, chance: Random) -> None:
     lines = path.read_text().splitlines()
-    place = chance.randrange(len(lines))
-    lines[place] = _written(_changed(json.loads(lines[place]), chance))
+    number = chance.randrange(len(lines))
+    lines[number] = _written(_changed(json.loads(lines[number]), chance))
     path.write_text("\n".join(lines) + "\n")
 
 
 def _digits(path: Path, chance: Random) -> None:
-    """A number of 5,000 digits, or an endless word, in place of a digit."""
+    """Put a number of 5,000 digits, or what is no number, in place of a digit."""
     text = path.read_text()
-    places = [place for place, sign in enumerate(text) if sign.isdigit()] or [0]
-    place = chance.choice(places)
-    path.write_text(text[:place] + chance.choice(("9" * 5_000, "1e999", "NaN", "0x7", "--1")) + text[place + 1 :])
+    digits = [index for index, letter in enumerate(text) if letter.isdigit()] or [0]
+    index = chance.choice(digits)
+    path.write_text(text[:index] + chance.choice(("9" * 5_000, "1e999", "NaN", "0x7", "--1")) + text[index + 1 :])
 
 
 JSON: Mapping[str, Damage] = {"an odd value": _json, "odd digits": _digits}
-"""Of a file that is one JSON value: still JSON, but not what it was."""
+"""Damages of a file that is one JSON value. Most leave it valid JSON with other values."""
 
 JSON_LINES: Mapping[str, Damage] = {"an odd value": _json_line, "odd digits": _digits}
 
 
 def _column(path: Path, chance: Random) -> None:
-    """A valid Parquet file whose columns are not those of episodes, or hold something else."""
+    """Write a valid Parquet file whose columns are not those of episodes, or hold something else."""
     table = pq.read_table(path)
     name = chance.choice(table.column_names)
-    place, kind = table.column_names.index(name), chance.randrange(4)
+    place = table.column_names.index(name)
+    kind = chance.randrange(4)
     if kind == 0:
         table = table.remove_column(place)
     elif kind == 1:
@@ -179,40 +180,36 @@ def _column(path: Path, chance: Random) -> None:
         kind_of_column = table.schema.field(name).type
         try:
             table = table.set_column(place, table.schema.field(name), pa.array(values, kind_of_column))
-        except (pa.ArrowException, OverflowError):  # another kind than the column's: then so is the column
+        except (pa.ArrowException, OverflowError):  # the value is of another type, so the column gets another type
             table = table.set_column(place, name, pa.array([json.dumps(value) for value in values]))
     pq.write_table(table, path)
 
 
 def _of_kind(value: Any, chance: Random) -> Any:
-    """Another value of the same type."""
+    """Return another value of the same type."""
     if isinstance(value, list) and value:
         return chance.choice((value[:-1], [], [*value[:-1], _of_kind(value[-1], chance)]))
     if isinstance(value, float):
         return chance.choice((math.nan, math.inf, -math.inf, 1e300))
     if isinstance(value, bool):
         return not value
-    return (
-        chance.choice((-1, 2**62))
-        if isinstance(value, int)
-        else chance.choice(("", "{", "[" * 5_000, '{"illegal": "x"}', "x"))
-    )
+    if isinstance(value, int):
+        return chance.choice((-1, 2**62))
+    return chance.choice(("", "{", "[" * 5_000, '{"illegal": "x"}', "x"))
 
 
 def _metadata(path: Path, chance: Random) -> None:
     table = pq.read_table(path)
-    found = chance.choice(
-        (b"{", b"[]", b"7", b"\xff", b'{"env": []}', b'{"env": {"layout": "/etc/passwd"}}', b"[" * 5_000)
-    )
-    pq.write_table(table.replace_schema_metadata({b"lmrl": found}), path)
+    odd = (b"{", b"[]", b"7", b"\xff", b'{"env": []}', b'{"env": {"layout": "/etc/passwd"}}', b"[" * 5_000)
+    pq.write_table(table.replace_schema_metadata({b"lmrl": chance.choice(odd)}), path)
 
 
 PARQUET: Mapping[str, Damage] = {"odd columns": _column, "odd metadata": _metadata}
-"""Written by pyarrow, but not by this package."""
+"""Damages that leave a valid Parquet file which lmrl has not written."""
 
 
 def _entry(path: Path, chance: Random) -> None:
-    """A valid checkpoint with something odd in its plain values."""
+    """Put something odd among the plain values of a checkpoint, which stays a valid one of torch."""
     content = torch.load(path, weights_only=True)
     name = chance.choice(("lmrl", "hyper_parameters", "state_dict"))
     changed = {**content, name: _changed(dict(content[name]), chance)}
