@@ -52,7 +52,9 @@ GROUPS = f"{EXACT}groups_give_the_gradient_of_the_return[rloo-1.0-window0]"
 REBN = f"{EXACT}rebn_of_a_large_round_gives_the_gradient_of_the_return[1.0-window0]"
 STEPS = f"{EXACT}steps_of_gigpo_weigh_states_by_how_often_others_come_there"
 SAME_STATE = f"{EXACT}gigpo_as_it_comes_also_climbs_the_chance_to_beat_another_turn_in_the_same_state[observation]"
-TURN_PPO = f"{EXACT}ppo_gives_the_gradient_of_the_return[turn-seq-mean-turn-sum]"
+TURN_PPO = f"{EXACT}ppo_gives_the_gradient_of_the_return[turn-seq-mean-turn-sum-detached]"
+CRITIC = "tests/modules/test_critic.py::test_"
+SEES_MORE = "tests/modules/test_corridor.py::test_the_critic_sees_more_than_the_turn"
 OVER_TURNS = f"{ARCHER}the_fixed_point_is_that_of_dynamic_programming_over_turns[0.7]"
 OF_RATIOS = f"{TABLES}ratios_are_the_fixed_point[-6.0-3.0-deterministic]"
 BOOTSTRAPPED = f"{AWR}bootstrapped_v_is_that_of_dynamic_programming[0.8]"
@@ -100,6 +102,25 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "PPO", "sign", "it learns the negative of what the turn leaves unexplained",
+        "modules/ppo.py",
+        "targets.append(episode_returns - self.critic.baseline.values(turns))",
+        "targets.append(self.critic.baseline.values(turns) - episode_returns)",
+        (SEES_MORE,),
+    ),
+    Mutation(
+        "PPO", "shift", "a state has the target of the one before it",
+        "models/critic.py", "wanted = torch.as_tensor(targets / scale",
+        "wanted = torch.as_tensor(np.roll(targets, 1) / scale",
+        (SEES_MORE, f"{CRITIC}the_critic_explains_what_its_states_tell"),
+    ),
+    Mutation(
+        "PPO", "mask", "lambda fades within a turn, and not behind it",
+        "losses/policy_gradient.py", "lambdas[np.cumsum(lengths) - 1] = gae_lambda",
+        "lambdas[np.cumsum(lengths) - lengths] = gae_lambda",
+        ("tests/modules/test_advantages.py::test_lambda_by_turn_keeps_the_credit_within_a_turn",),
+    ),
+    Mutation(
         "PPO by turns", "sign", "the ratio is upside down",
         "losses/policy_gradient.py",
         "log_ratio = now.logprob - old_logprob", "log_ratio = old_logprob - now.logprob",
@@ -113,7 +134,7 @@ MUTATIONS = (
     Mutation(
         "PPO by turns", "shift", "V of a turn is read before its last token",
         "modules/ppo.py",
-        "episode.segments)[starts]", "episode.segments)[np.append(starts[1:], episode.num_tokens) - 1]",
+        "step_value = value[starts]", "step_value = value[np.append(starts[1:], episode.num_tokens) - 1]",
         (TURN_PPO,),
     ),
     Mutation(

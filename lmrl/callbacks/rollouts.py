@@ -243,6 +243,11 @@ class RolloutCollection(Callback):
         if fallen is not None and self.stop_fallen:
             stop_fallen(self._trainer, fallen, health)
 
+    @property
+    def state_key(self) -> str:
+        """The same for subclasses, so that a run can be resumed with another one."""
+        return "RolloutCollection"
+
     def state_dict(self) -> dict[str, Any]:
         """The returns of the last rounds, see `RoundHealth`."""
         return self._health.state_dict()

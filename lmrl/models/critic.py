@@ -94,8 +94,9 @@ class DetachedCritic(nn.Module):
 
     The head learns by a regression with an optimizer of its own (`fit`) between the rounds: neither its gradient nor
     the clipping of it touches the policy. It learns what the turn leaves unexplained, in units of that rest's root mean
-    square. This scale runs along with the rounds, and the head is rescaled with it, so that V stays as it was (van
-    Hasselt et al. 2016, "Learning values across many orders of magnitude").
+    square, from states with mean 0 and deviation 1. These scales run along with the rounds, and the head's weights
+    change with them, so that V stays as it was (van Hasselt et al. 2016, "Learning values across many orders of
+    magnitude").
 
     Its parameters are frozen outside of `fit`, so that other optimizers and DDP leave them alone.
 
@@ -113,7 +114,11 @@ class DetachedCritic(nn.Module):
         self.baseline = TurnBaseline()
         self.head = ValueHead(width, 1).requires_grad_(False)
         self.register_buffer("mean_square", torch.zeros((), dtype=torch.float64))  # 0: no round was seen
+        self.register_buffer("state_mean", torch.zeros(width, dtype=torch.float64))
+        self.register_buffer("state_scale", torch.ones(width, dtype=torch.float64))
         self.mean_square: Tensor
+        self.state_mean: Tensor
+        self.state_scale: Tensor
         self.lr = lr
         self.passes = passes
         self._optimizer: torch.optim.AdamW | None = None
@@ -121,8 +126,12 @@ class DetachedCritic(nn.Module):
 
     def residual(self, hidden: Tensor) -> Tensor:
         """(n,) what V adds to the baseline of the turn, for (n, width) hidden states."""
-        value: Tensor = self.head(hidden).squeeze(-1)
+        value: Tensor = self.head(self._standardised(hidden)).squeeze(-1)
         return value * self.mean_square.sqrt().float()
+
+    def _standardised(self, hidden: Tensor) -> Tensor:
+        standardised: Tensor = (hidden.float() - self.state_mean.float()) / self.state_scale.float()
+        return standardised
 
     def fit(self, hidden: Tensor, index: NDArray[np.int64], targets: NDArray[np.float64], seed: Sequence[int]) -> None:
         """Fit the head to a round. All processes call it together.
@@ -135,7 +144,9 @@ class DetachedCritic(nn.Module):
         """
         if not self.passes or not len(targets):
             return
-        self._rescale(float(np.square(targets).mean()))
+        self._follow_targets(float(np.square(targets).mean()))
+        self._follow_states(hidden, len(targets))
+        states = self._standardised(hidden)
         scale = max(float(self.mean_square.sqrt()), 1e-8)
         wanted = torch.as_tensor(targets / scale, dtype=torch.float32, device=hidden.device)
         # Where each of the N states is among those of this process; -1: another process holds it.
@@ -147,19 +158,19 @@ class DetachedCritic(nn.Module):
             for _ in range(self.passes):
                 order = draw.permutation(len(targets))
                 for first in range(0, len(order), self._BATCH):
-                    self._step(hidden, wanted, order[first : first + self._BATCH], place)
+                    self._step(states, wanted, order[first : first + self._BATCH], place)
         self.head.requires_grad_(False)
 
-    def _step(self, hidden: Tensor, wanted: Tensor, batch: NDArray[np.int64], place: NDArray[np.int64]) -> None:
+    def _step(self, states: Tensor, wanted: Tensor, batch: NDArray[np.int64], place: NDArray[np.int64]) -> None:
         """Take one step on states of a round, of which each process computes its own."""
         optimizer = self._optimizer_of_head()
         mine = batch[place[batch] >= 0]
-        rows = torch.from_numpy(place[mine]).to(hidden.device)
-        error = self.head(hidden[rows]).squeeze(-1) - wanted[torch.from_numpy(mine).to(hidden.device)]
+        rows = torch.from_numpy(place[mine]).to(states.device)
+        error = self.head(states[rows]).squeeze(-1) - wanted[torch.from_numpy(mine).to(states.device)]
         loss = error.square().sum() / len(batch)
         optimizer.zero_grad()
         loss.backward()
-        if dist.is_available() and dist.is_initialized():
+        if _is_distributed():
             for parameter in self.head.parameters():
                 dist.all_reduce(parameter.grad)
         optimizer.step()
@@ -182,8 +193,8 @@ class DetachedCritic(nn.Module):
         self._restored = state
         self._optimizer = None
 
-    def _rescale(self, mean_square: float) -> None:
-        """Move the scale towards that of a round, and the head against it."""
+    def _follow_targets(self, mean_square: float) -> None:
+        """Move the scale of the targets towards that of a round, and the outer layer against it."""
         before = float(self.mean_square)
         after = mean_square if before == 0.0 else self._KEPT * before + (1.0 - self._KEPT) * mean_square
         self.mean_square.fill_(after)
@@ -191,3 +202,24 @@ class DetachedCritic(nn.Module):
             factor = (before / after) ** 0.5
             self.head.outer.weight.mul_(factor)
             self.head.outer.bias.mul_(factor)
+
+    def _follow_states(self, hidden: Tensor, count: int) -> None:
+        """Move mean and scale of the states towards those of a round of N states, and the inner layer against them."""
+        sums = torch.stack([hidden.double().sum(0), hidden.double().square().sum(0)])
+        if _is_distributed():
+            dist.all_reduce(sums)
+        mean, square = sums / count
+        scale = (square - mean.square()).clamp(min=0.0).sqrt().clamp(min=1e-6)
+        kept = self._KEPT if bool(self.state_mean.any()) else 0.0
+        new_mean = kept * self.state_mean + (1.0 - kept) * mean
+        new_scale = kept * self.state_scale + (1.0 - kept) * scale
+        if kept:
+            moved = (new_mean - self.state_mean) / self.state_scale
+            self.head.inner.bias.add_(self.head.inner.weight @ moved.float())
+            self.head.inner.weight.mul_((new_scale / self.state_scale).float())
+        self.state_mean.copy_(new_mean)
+        self.state_scale.copy_(new_scale)
+
+
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()

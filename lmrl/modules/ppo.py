@@ -87,8 +87,9 @@ def compute_advantages(
         lambdas: float | Vector = gae_lambda
         if level == "token" and lambda_level == "turn":
             lambdas = lambda_by_turn(episode.turn_lengths, gae_lambda)
-        advantages.append(gae(step_reward, value[starts], end_value, gamma, lambdas))
-        step_values.append(value[starts])
+        step_value = value[starts]
+        advantages.append(gae(step_reward, step_value, end_value, gamma, lambdas))
+        step_values.append(step_value)
         # With lambda 1 advantages are returns less V.
         returns.append(gae(step_reward, np.zeros(len(starts)), end_value, gamma, 1.0))
         step_lengths.append(np.diff(starts, append=episode.num_tokens))

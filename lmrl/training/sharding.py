@@ -66,7 +66,8 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     """Leave on each process of a mesh its share of all parameters, and have them gathered in parts when they are used.
 
     The parts are the blocks of language models, value heads, trunks without a vocabulary head, and the rest. Each
-    process holds all of a `DetachedCritic`. The weights are those of the first process; the others need not hold any (`weights_on_first_process`).
+    process holds all of a `DetachedCritic`. The weights are those of the first process; the others need not hold any
+    (`weights_on_first_process`).
 
     Copies that share what never learns (`lmrl.models.heads`) share its shards.
 

@@ -4,6 +4,7 @@ The whole way of each algorithm is walked with small transformers, through the p
 made of. The data are all walks of three steps, so that who imitates them walks blindly.
 """
 
+import csv
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -101,3 +102,19 @@ def test_ppo_finds_the_way_by_playing(bc_run: str, tmp_path: Path) -> None:
     policy = module.eval().policy(max_new_tokens=1)
     # 300 games of one who walks right all the time return -1; one in eight that stays back a step, -1.125.
     assert mean(returns(policy, 300, **LONG)) >= -1.1
+
+
+def test_the_critic_sees_more_than_the_turn(bc_run: str, tmp_path: Path) -> None:
+    """The square tells how far it is; the turn alone does not. V is judged on rounds that it has not seen."""
+    torch.manual_seed(0)
+    settings = {"gamma": 1.0, "gae_lambda": 1.0, "lr": 0.0, "critic_lr": 3e-3, "critic_passes": 20}
+    module = PPO(pretrained=bc_run, critic_warmup_rounds=3, **settings)
+    data = OnlineDataModule("corridor", batch_size=64, env=LONG)
+    trainer(tmp_path, 1, [RolloutCollection(episodes=64)]).fit(module, data)
+    logged: dict[str, list[float]] = {"ppo/explained_variance": [], "ppo/explained_by_turn": []}
+    with (tmp_path / "metrics.csv").open() as file:
+        for row in csv.DictReader(file):
+            for name, values in logged.items():
+                if row.get(name):
+                    values.append(float(row[name]))
+    assert logged["ppo/explained_variance"][-1] > 1.5 * logged["ppo/explained_by_turn"][-1]
