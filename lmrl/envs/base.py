@@ -122,10 +122,11 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def _ended(self, turn: Turn) -> Turn:
         """Note the end of a turn, and add the facts of the episode to its ``info``."""
-        self._playing = not (turn.terminated or turn.truncated)
-        self._text = turn.text
-        turn.info.update(self._facts)
-        turn.info["start"] = {**self._start}
+        text, _, terminated, truncated, info = turn
+        self._playing = not (terminated or truncated)
+        self._text = text
+        info.update(self._facts)
+        info["start"] = {**self._start}
         return turn
 
     def render(self) -> str:

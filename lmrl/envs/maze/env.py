@@ -160,17 +160,19 @@ class Maze(TextEnv):
     def turn(self, action: str) -> Turn:
         here, moves = self._table[self._cell]
         move = moves.get(action)
-        info = {"illegal": move is None, "success": False, "position": self._cell, "goal": self._goal}
         # The clock is checked before the action: this call moves no one, as in the published benchmark.
         if self._actions == self.max_steps:
+            info = {"illegal": move is None, "success": False, "position": self._cell, "goal": self._goal}
             info["final_observation"] = here if move is None or move.at_goal else move.text
-            return Turn(_FAILURE, _FAILURE_REWARD, terminated=False, truncated=True, info=info)
+            return Turn(_FAILURE, _FAILURE_REWARD, False, True, info)
         self._actions += 1
         if move is None:
-            return Turn(here, self._rewards.illegal, terminated=False, truncated=False, info=info)
-        self._cell = move.cell
-        info |= {"success": move.at_goal, "position": move.cell}
-        return Turn(move.text, move.reward, terminated=move.at_goal, truncated=False, info=info)
+            info = {"illegal": True, "success": False, "position": self._cell, "goal": self._goal}
+            return Turn(here, self._rewards.illegal, False, False, info)
+        cell, text, reward, at_goal = move
+        self._cell = cell
+        info = {"illegal": False, "success": at_goal, "position": cell, "goal": self._goal}
+        return Turn(text, reward, at_goal, False, info)
 
 
 # A maze has few cells, so all transitions are computed once per layout and goal, and shared by all mazes.
