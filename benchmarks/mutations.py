@@ -104,8 +104,8 @@ MUTATIONS = (
     Mutation(
         "PPO", "sign", "it learns the negative of what the turn leaves unexplained",
         "modules/ppo.py",
-        "targets.append(episode_returns - self.critic.baseline.values(turns))",
-        "targets.append(self.critic.baseline.values(turns) - episode_returns)",
+        "targets = joined(returns) - joined(self._turn_means(self.critic, rollout))",
+        "targets = joined(self._turn_means(self.critic, rollout)) - joined(returns)",
         (SEES_MORE,),
     ),
     Mutation(

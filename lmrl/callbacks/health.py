@@ -1,4 +1,4 @@
-"""What tells a healthy online run from an ill one, and the rule by which a run that has fallen is stopped."""
+"""Numbers that tell a healthy online run from an ill one, and the rule by which a run that has fallen is stopped."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmrl.types import Episode
 
-__all__ = ["RoundHealth"]
+__all__ = ["RoundHealth", "causes", "health_metrics", "stop_fallen"]
 
 WINDOW = 5
 """Rounds whose episodes are looked at together."""
@@ -124,6 +124,7 @@ def causes(metrics: Mapping[str, float]) -> str:
 
 
 def stop_fallen(trainer: Trainer, line: str, metrics: Mapping[str, float]) -> None:
-    """Say why, and end the training after this round; its best checkpoint stays."""
-    rank_zero_warn(f"{line}. {causes(metrics)[0].upper()}{causes(metrics)[1:]}. Training stops; `best` is kept")
+    """Say why, and end the training; its best checkpoint stays."""
+    why = causes(metrics)
+    rank_zero_warn(f"{line}. {why[0].upper()}{why[1:]}. Training stops; `best` is kept")
     trainer.should_stop = True

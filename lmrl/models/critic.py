@@ -66,17 +66,17 @@ class TurnBaseline(nn.Module):
         return not bool(self.count.any())
 
     def update(self, returns: Sequence[NDArray[np.float64]]) -> None:
-        """Take in a round.
+        """Take in a round of at least one episode.
 
         Args:
             returns: of each episode, (turns,) the return that followed each turn.
         """
-        self.total.mul_(self._KEPT)
-        self.count.mul_(self._KEPT)
-        for episode_returns in returns:
-            turns = torch.arange(len(episode_returns)).clamp(max=self._TURNS - 1).to(self.total.device)
-            self.total.index_add_(0, turns, torch.as_tensor(episode_returns).to(self.total))
-            self.count.index_add_(0, turns, torch.ones(len(turns)).to(self.count))
+        turns = np.concatenate([np.arange(len(episode_returns)) for episode_returns in returns])
+        turns = np.minimum(turns, self._TURNS - 1).astype(np.int64)
+        total = np.bincount(turns, np.concatenate(returns), minlength=self._TURNS)
+        count = np.bincount(turns, minlength=self._TURNS)
+        self.total.mul_(self._KEPT).add_(torch.from_numpy(total).to(self.total))
+        self.count.mul_(self._KEPT).add_(torch.from_numpy(count).to(self.count))
 
     def values(self, turns: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) the mean for each turn; for a turn that no episode reached, that of the last one before it."""

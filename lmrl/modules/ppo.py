@@ -209,28 +209,32 @@ class PPO(PolicyGradient):
             returns = self._set_advantages(rollout, values)
             return {"explained_variance": explained_variance(joined(values), joined(returns))}
 
+        if not rollout:
+            return {}
         # V and baseline come from earlier rounds alone, so a round does not lean towards its own returns.
-        baseline = []
-        for episode in rollout:
-            turns = np.repeat(np.arange(len(episode.turn_lengths)), episode.turn_lengths)  # (T,)
-            baseline.append(self.critic.baseline.values(turns))
+        baseline = self._turn_means(self.critic, rollout)
         hidden, index = self._read_states(rollout)
         residual = split_as(self._residual(self.critic, hidden, index), baseline)
         values = [mean + rest for mean, rest in zip(baseline, residual, strict=True)]
         returns = self._set_advantages(rollout, values)
-
-        # Now the critic may see the round.
-        self.critic.baseline.update([r[episode.turn_starts] for r, episode in zip(returns, rollout, strict=True)])
-        targets = []
-        for episode, episode_returns in zip(rollout, returns, strict=True):
-            turns = np.repeat(np.arange(len(episode.turn_lengths)), episode.turn_lengths)
-            targets.append(episode_returns - self.critic.baseline.values(turns))
-        data = online_datamodule(self.trainer, self.name)
-        self.critic.fit(hidden, index, joined(targets), [data.seed, data.round])
-        return {
+        metrics = {
             "explained_variance": explained_variance(joined(values), joined(returns)),
             "explained_by_turn": explained_variance(joined(baseline), joined(returns)),
         }
+
+        # Now the critic may see the round.
+        self.critic.baseline.update([r[episode.turn_starts] for r, episode in zip(returns, rollout, strict=True)])
+        targets = joined(returns) - joined(self._turn_means(self.critic, rollout))
+        data = online_datamodule(self.trainer, self.name)
+        self.critic.fit(hidden, index, targets, [data.seed, data.round])
+        return metrics
+
+    def _turn_means(self, critic: DetachedCritic, rollout: Sequence[RolloutEpisode]) -> list[Vector]:
+        """Return (T,) for each episode: the critic's baseline of the turn of each token."""
+        turns: list[Vector] = []
+        for episode in rollout:
+            turns.append(np.repeat(np.arange(len(episode.turn_lengths), dtype=np.float64), episode.turn_lengths))
+        return split_as(critic.baseline.values(joined(turns).astype(np.int64)), turns)
 
     def _set_advantages(self, rollout: Sequence[RolloutEpisode], values: Sequence[Vector]) -> list[Vector]:
         """See `compute_advantages`."""
@@ -248,6 +252,8 @@ class PPO(PolicyGradient):
 
     def _read_states(self, rollout: Sequence[RolloutEpisode]) -> tuple[Tensor, NDArray[np.int64]]:
         """Return the hidden states in which the round's N action tokens were chosen, of this process's batches.
+
+        They stay on the device: 40,000 tokens of a model of width 4,096 take 330 MB in half precision.
 
         Returns:
             (n, width) states, and (n,) their numbers among the N.
@@ -343,10 +349,9 @@ class PPO(PolicyGradient):
 
     def objective(self, terms: PolicyLoss, batch: TokenBatch) -> Tensor:
         """See `LanguageModule.objective`; once a round, logs how much of the gradient is a shared critic's."""
-        data = online_datamodule(self.trainer, self.name)
-        if self.critic is None and data.consumed == 1 and not is_sharded(self):
-            share = self._critic_share(terms, batch)
-            log_now(self.trainer, {f"{self.name}/critic_share": share})
+        is_measured = self.critic is None and not is_sharded(self)
+        if is_measured and online_datamodule(self.trainer, self.name).consumed == 1:
+            log_now(self.trainer, {f"{self.name}/critic_share": self._critic_share(terms, batch)})
         return super().objective(terms, batch)
 
     def _critic_share(self, terms: PolicyLoss, batch: TokenBatch) -> float:
