@@ -46,7 +46,7 @@ class Critic(nn.Module):
 class TurnBaseline(nn.Module):
     """The running mean of the returns that followed each turn: a baseline that costs nothing.
 
-    Later turns have less of an episode in front of them. In a dialogue of twenty turns with a cost for each, that alone
+    Later turns have less of an episode in front of them. In a dialogue in which each question costs, that alone
     explains a third of the variance of returns to go.
     """
 
