@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import secrets
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -91,7 +92,7 @@ def _player(task_name: str, behaviour: str | Mapping[str, Any], env: Mapping[str
     return make_policy(task_name, name, env)
 
 
-_Played: TypeAlias = tuple[list[Episode], UserError | None]
+_Played: TypeAlias = tuple[list[Episode], UserError | KeyboardInterrupt | None]
 """What was finished, and what stopped the rest."""
 
 _Chunk: TypeAlias = tuple[str, int, int, int, Mapping[str, Any], Behaviour]
@@ -155,8 +156,8 @@ def generate(
     Raises:
         UserError: for an unknown task or player, or a number out of range; if there is a file with other settings; if a
             partner or an opponent gives up; and if processes that play die over the same episodes again and
-            again (what one that dies was at is played again). What was finished by then is kept in a file beside, whose
-            name the message tells.
+            again (what one that dies was at is played again). After any exception, Ctrl-C included, the finished
+            episodes are kept in a ``.partial`` file next to it; the message or a line on stderr names it.
     """
     row = task(task_name)
     env = dict(env or {})
@@ -203,7 +204,7 @@ def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -
 
     Until then it has a name of its own: processes that record the same dataset at the same time write the same file.
     """
-    failed: list[UserError] = []
+    failed: list[BaseException] = []
     own = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
     with in_place_of(path, own):
         try:
@@ -211,19 +212,24 @@ def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -
             if not failed:
                 own.replace(path)
                 return path
+            error = failed[0]
             if count == 0:
-                raise failed[0]
+                raise error
             kept = path.with_name(f"{path.stem}.partial{path.suffix}")
             own.replace(kept)
         finally:
             own.unlink(missing_ok=True)
-    raise UserError(f"{failed[0]}; the {count} episodes that were finished are in {kept}") from failed[0]
+    line = f"the {count} episodes that were finished are in {kept}"
+    if isinstance(error, UserError):
+        raise UserError(f"{error}; {line}") from error
+    print(f"note: {line}", file=sys.stderr)
+    raise error
 
 
-def _until_error(played: Iterable[Episode], failed: list[UserError]) -> Iterator[Episode]:
+def _until_error(played: Iterable[Episode], failed: list[BaseException]) -> Iterator[Episode]:
     try:
         yield from played
-    except UserError as error:
+    except (Exception, KeyboardInterrupt) as error:
         failed.append(error)
 
 
@@ -310,7 +316,7 @@ def _finished(played: _Played) -> Iterator[Episode]:
 
 
 def _play_chunk(chunk: _Chunk) -> _Played:
-    """Episodes ``first`` to ``last - 1``, or those that were finished when a partner or a player gave up."""
+    """Episodes ``first`` to ``last - 1``, or those that were finished when a partner gave up or Ctrl-C came."""
     task_name, seed, first, last, env, behaviour = chunk
     recipe, make_env = recording_setup(task_name, env, behaviour)
     starts = (recipe.start(seed, index) for index in range(first, last))
@@ -318,7 +324,7 @@ def _play_chunk(chunk: _Chunk) -> _Played:
     try:
         for item in rollout(recipe.policy, make_env, starts, task=task_name, stop=recipe.stop):
             played.append(item)  # one by one: an error must not take the others with it
-    except UserError as error:
+    except (UserError, KeyboardInterrupt) as error:
         return in_order(played), error
     return in_order(played), None
 

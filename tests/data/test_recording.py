@@ -14,6 +14,7 @@ import pytest
 from lmrl.cli import main
 from lmrl.data import dataset_path, generate, read_dataset, verify
 from lmrl.data.storage import read_metadata, write_episodes
+from lmrl.envs.maze.env import Maze
 from lmrl.envs.twenty_questions.env import ScriptedOracle
 from lmrl.errors import UserError
 from lmrl.types import Episode, PartnerRequest
@@ -236,3 +237,25 @@ def test_a_partner_that_gives_up_loses_no_finished_episode(tmp_path: Path, monke
     assert not out.exists()
     assert f"the {len(kept)} episodes" in str(told.value)
     assert 30 < len(kept) < 128  # of the chunk in which it gave up
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a defect")], ids=["Ctrl-C", "defect"])
+def test_whatever_ends_a_recording_loses_no_finished_episode(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns: list[str] = []
+    turn = Maze.turn
+
+    def broken(self: Maze, action: str) -> Any:
+        turns.append(action)
+        if len(turns) > 20_000:
+            raise error
+        return turn(self, action)
+
+    monkeypatch.setattr(Maze, "turn", broken)
+    out = tmp_path / "maze.parquet"
+    with pytest.raises(type(error)):
+        generate("maze_fo", 1240, out=out, progress=False)
+    kept = list(read_dataset(tmp_path / "maze.partial.parquet"))
+    assert not out.exists() and len(kept) >= 128
+    assert f"note: the {len(kept)} episodes that were finished are in" in capsys.readouterr().err
