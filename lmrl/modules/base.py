@@ -71,6 +71,7 @@ class LanguageModule(L.LightningModule):
     action_tokens = 0
     #: What it was trained on and from, JSON-like; part of checkpoints and model cards.
     made_with: dict[str, Any]
+    _stop_waits = False
 
     def __init__(
         self,
@@ -254,6 +255,18 @@ class LanguageModule(L.LightningModule):
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         self.log("train/grad_norm", full_tensor(get_total_norm(gradients)))
         self.log("train/lr", optimizer.param_groups[0]["lr"])
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Let a stop (``trainer.max_time``, `Trainer.should_stop`) wait for the end of the optimizer step.
+
+        In the middle of a step the gradients of its first batches would be lost. After the last of several batches of
+        an epoch, Lightning would resume with other windows of accumulation. A resumed run would then differ.
+        """
+        loop = self.trainer.fit_loop.epoch_loop
+        # Callbacks have had their turn: one that wants to stop the run has said so.
+        self._stop_waits |= self.trainer.should_stop
+        can_stop = not loop._should_accumulate() and (batch_idx == 0 or not loop._num_ready_batches_reached())
+        self.trainer.should_stop = self._stop_waits and can_stop
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Step, and mark the weights as changed: decoding compares their versions to know that its caches are stale."""
