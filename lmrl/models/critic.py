@@ -1,6 +1,7 @@
 """Critics: a trunk of its own with value heads, and a value head on hidden states that it cannot change."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from transformers import PreTrainedModel
 
 from lmrl.models.heads import ValueHead, copy_sharing_frozen
 from lmrl.models.lm import trunk_of
+from lmrl.utils.distributed import rank_and_world_size
 
-__all__ = ["Critic", "DetachedCritic", "TurnBaseline"]
+__all__ = ["Critic", "DetachedCritic", "OwnCritic", "TurnBaseline"]
 
 
 class Critic(nn.Module):
@@ -119,6 +121,7 @@ class DetachedCritic(nn.Module):
         self.mean_square: Tensor
         self.state_mean: Tensor
         self.state_scale: Tensor
+        self.learns = [f"head.{name}" for name, _ in self.head.named_parameters()]
         self.lr = lr
         self.passes = passes
         self._optimizer: torch.optim.AdamW | None = None
@@ -144,42 +147,59 @@ class DetachedCritic(nn.Module):
         """
         if not self.passes or not len(targets):
             return
-        self._follow_targets(float(np.square(targets).mean()))
-        self._follow_states(hidden, len(targets))
+        wanted = self._follow(hidden, targets)
         states = self._standardised(hidden)
-        scale = max(float(self.mean_square.sqrt()), 1e-8)
-        wanted = torch.as_tensor(targets / scale, dtype=torch.float32, device=hidden.device)
         # Where each of the N states is among those of this process; -1: another process holds it.
         place = np.full(len(targets), -1, dtype=np.int64)
         place[index] = np.arange(len(index))
         draw = np.random.default_rng(seed)
-        self.head.requires_grad_(True)
-        with torch.enable_grad():
+        with self._learning() as step:
             for _ in range(self.passes):
                 order = draw.permutation(len(targets))
                 for first in range(0, len(order), self._BATCH):
-                    self._step(states, wanted, order[first : first + self._BATCH], place)
-        self.head.requires_grad_(False)
+                    batch = order[first : first + self._BATCH]
+                    # Each process computes its own states of the batch.
+                    mine = batch[place[batch] >= 0]
+                    rows = torch.from_numpy(place[mine]).to(states.device)
+                    error = self.head(states[rows]).squeeze(-1) - wanted[torch.from_numpy(mine).to(states.device)]
+                    step(error.square().sum() / len(batch))
 
-    def _step(self, states: Tensor, wanted: Tensor, batch: NDArray[np.int64], place: NDArray[np.int64]) -> None:
-        """Take one step on states of a round, of which each process computes its own."""
-        optimizer = self._optimizer_of_head()
-        mine = batch[place[batch] >= 0]
-        rows = torch.from_numpy(place[mine]).to(states.device)
-        error = self.head(states[rows]).squeeze(-1) - wanted[torch.from_numpy(mine).to(states.device)]
-        loss = error.square().sum() / len(batch)
-        optimizer.zero_grad()
-        loss.backward()
-        if _is_distributed():
-            for parameter in self.head.parameters():
-                dist.all_reduce(parameter.grad)
-        optimizer.step()
+    @contextmanager
+    def _learning(self) -> Iterator[Callable[[Tensor], None]]:
+        """Inside, the parameters learn: by the function that takes a step with this process's part of a loss."""
+        named = dict(self.named_parameters())
+        parameters = [named[name] for name in self.learns]
+        optimizer = self._optimizer_of(parameters)
 
-    def _optimizer_of_head(self) -> torch.optim.AdamW:
-        """Return the optimizer; it is made when the head is where it learns."""
+        def step(loss: Tensor) -> None:
+            optimizer.zero_grad()
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if _is_distributed():
+                    dist.all_reduce(gradient)
+                parameter.grad = gradient
+            optimizer.step()
+
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        try:
+            with torch.enable_grad():
+                yield step
+        finally:
+            for parameter in parameters:
+                parameter.requires_grad_(False)
+                parameter.grad = None
+
+    def _optimizer_of(self, parameters: Sequence[nn.Parameter]) -> torch.optim.AdamW:
+        """Return the optimizer; it is made when the parameters are where they learn."""
         if self._optimizer is None:
-            # Targets are on unit scale. Gradients that are zero but for rounding errors must not become whole steps.
-            self._optimizer = torch.optim.AdamW(self.head.parameters(), lr=self.lr, weight_decay=0.0, eps=1e-4)
+            # Targets are on unit scale. Gradients of the head that are zero but for rounding errors must not become
+            # whole steps.
+            head = len(list(self.head.parameters()))
+            groups: list[dict[str, Any]] = [{"params": parameters[:head], "eps": 1e-4}]
+            if len(parameters) > head:
+                groups.append({"params": parameters[head:]})
+            self._optimizer = torch.optim.AdamW(groups, lr=self.lr, weight_decay=0.0)
             if self._restored is not None:
                 self._optimizer.load_state_dict(self._restored)
         return self._optimizer
@@ -192,6 +212,13 @@ class DetachedCritic(nn.Module):
         """Resume with the state of a checkpoint."""
         self._restored = state
         self._optimizer = None
+
+    def _follow(self, hidden: Tensor, targets: NDArray[np.float64]) -> Tensor:
+        """Move all scales towards a round; return the (N,) targets on their scale."""
+        self._follow_targets(float(np.square(targets).mean()))
+        self._follow_states(hidden, len(targets))
+        scale = max(float(self.mean_square.sqrt()), 1e-8)
+        return torch.as_tensor(targets / scale, dtype=torch.float32, device=hidden.device)
 
     def _follow_targets(self, mean_square: float) -> None:
         """Move the scale of the targets towards that of a round, and the outer layer against it."""
@@ -219,6 +246,59 @@ class DetachedCritic(nn.Module):
             self.head.inner.weight.mul_((new_scale / self.state_scale).float())
         self.state_mean.copy_(new_mean)
         self.state_scale.copy_(new_scale)
+
+
+class OwnCritic(DetachedCritic):
+    """A `DetachedCritic` on a trunk of its own, which begins as the policy's and learns with the head.
+
+    With adapters on the policy, the trunk shares its frozen weights and has adapters of its own.
+
+    Args:
+        model: the policy.
+        lr: learning rate of AdamW.
+        passes: over the states of a round; 0 leaves the baseline alone.
+    """
+
+    def __init__(self, model: PreTrainedModel, lr: float, passes: int) -> None:
+        super().__init__(int(model.config.hidden_size), lr, passes)
+        self.trunk: PreTrainedModel = copy_sharing_frozen(trunk_of(model))
+        self.learns += [f"trunk.{name}" for name, p in self.trunk.named_parameters() if p.requires_grad]
+        self.trunk.requires_grad_(False)
+
+    def fit_trunk(
+        self,
+        hidden: Tensor,
+        read: Callable[[int], Tensor],
+        numbers: Sequence[NDArray[np.int64]],
+        targets: NDArray[np.float64],
+        seed: Sequence[int],
+    ) -> None:
+        """Fit head and trunk to a round. All processes call it together; each reads one batch of every step.
+
+        Args:
+            hidden: (n, width) states of this process, as the trunk was before.
+            read: the number of a batch to the (m, width) states of its tokens, with a gradient.
+            numbers: of each batch, (m,) the numbers of its tokens among all N of the round.
+            targets: (N,) returns less the baseline of their turn.
+            seed: of the order of the batches; the same on all processes.
+        """
+        if not self.passes or not len(targets):
+            return
+        wanted = self._follow(hidden, targets)
+        rank, world = rank_and_world_size()
+        steps = -(-len(numbers) // world)  # rounded up
+        draw = np.random.default_rng(seed)
+        with self._learning() as step:
+            for _ in range(self.passes):
+                for number in draw.permutation(steps):
+                    first = int(number) * world
+                    tokens = sum(map(len, numbers[first : first + world]))
+                    # A process that has no batch left reads the first one of the step, and nothing of it counts.
+                    is_left = first + rank < len(numbers)
+                    mine = first + rank if is_left else first
+                    value = self.head(self._standardised(read(mine))).squeeze(-1)
+                    error = value - wanted[torch.from_numpy(numbers[mine]).to(value.device)]
+                    step(error.square().sum() * float(is_left) / tokens)
 
 
 def _is_distributed() -> bool:

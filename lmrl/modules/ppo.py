@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from lightning.fabric.utilities import move_data_to_device
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils import get_total_norm
@@ -27,12 +28,13 @@ from lmrl.losses import (
     whiten,
     with_kl_penalty,
 )
-from lmrl.models.critic import DetachedCritic
+from lmrl.models.critic import DetachedCritic, OwnCritic
 from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, Vector, joined, sampled, set_column, split_as
 from lmrl.policies import ActorCriticPolicy, LMPolicy
-from lmrl.tokens.collate import TokenBatch
+from lmrl.tokens.collate import TokenBatch, collate
+from lmrl.tokens.segments import Segment
 from lmrl.training.reporting import log_now
 from lmrl.training.sharding import is_sharded
 from lmrl.types import Policy
@@ -41,7 +43,7 @@ from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 __all__ = ["PPO", "compute_advantages"]
 
 LEVELS = ("token", "turn")
-CRITICS = ("detached", "shared")
+CRITICS = ("detached", "own", "shared")
 
 
 def compute_advantages(
@@ -116,9 +118,9 @@ class PPO(PolicyGradient):
     form of Abdulhai et al. 2025 with its episode ends corrected.
 
     The critic cannot harm the policy: it reads the policy's hidden states, but no gradient of it flows back
-    (`lmrl.models.critic.DetachedCritic`). With ``critic: shared`` V is a head on the policy's trunk and the value loss
-    part of the loss, as published. Where returns are large or V explains little, its gradient then bends the trunk
-    more than the policy's own does.
+    (`lmrl.models.critic.DetachedCritic`). With ``critic: own`` it has a trunk of its own. With ``critic: shared`` V is
+    a head on the policy's trunk and the value loss part of the loss, as published. Where returns are large or V
+    explains little, its gradient then bends the trunk more than the policy's own does.
 
     With ``level: turn`` the turn is the step: V, discount and advantages by turn, and the ratio that of the whole
     action. Zeng, Wei, Brown, Frunza, Nevmyvaka and Hong (2025, arXiv 2505.11821) argue for credit by turn; theirs is
@@ -155,10 +157,11 @@ class PPO(PolicyGradient):
             lambda_level: whether `gae_lambda` applies from ``turn`` to turn, or from ``token`` to token as published:
                 in a game of n turns of k tokens the first token then has ``gae_lambda ** (n * k)`` of the end's credit.
             critic: ``detached``: a head of its own on hidden states that it cannot change, added to the mean by turn;
-                ``shared``: a head on the policy's trunk, by a value loss.
-            critic_lr: learning rate of the detached critic.
-            critic_passes: passes of the detached critic over a round; 0: V is the running mean by turn.
-            critic_warmup_rounds: rounds before the policy learns, to which only the detached critic is fitted.
+                ``own``: the same on a trunk (or adapters) of its own; ``shared``: a head on the policy's trunk, by a
+                value loss.
+            critic_lr: learning rate of a detached or own critic.
+            critic_passes: passes of a detached or own critic over a round; 0: V is the running mean by turn.
+            critic_warmup_rounds: rounds before the policy learns, to which only such a critic is fitted.
             value_clip: of the shared critic: how far V may pay to move from its old value; None does not clip.
             value_weight: of the shared critic: weight of the value loss.
             head_bias: of the shared critic: V everywhere at the start; near the data's typical return.
@@ -190,6 +193,9 @@ class PPO(PolicyGradient):
         self.critic = None
         if critic == "detached":
             self.critic = DetachedCritic(int(self.model.config.hidden_size), critic_lr, critic_passes)
+        elif critic == "own":
+            self.critic = OwnCritic(self.model, critic_lr, critic_passes)
+        if self.critic is not None:
             self.warmup_rounds = critic_warmup_rounds
         self.build_values(head_bias)
 
@@ -226,8 +232,40 @@ class PPO(PolicyGradient):
         self.critic.baseline.update([r[episode.turn_starts] for r, episode in zip(returns, rollout, strict=True)])
         targets = joined(returns) - joined(self._turn_means(self.critic, rollout))
         data = online_datamodule(self.trainer, self.name)
-        self.critic.fit(hidden, index, targets, [data.seed, data.round])
+        seed = [data.seed, data.round]
+        if isinstance(self.critic, OwnCritic):
+            self._fit_trunk(self.critic, rollout, hidden, targets, seed)
+        else:
+            self.critic.fit(hidden, index, targets, seed)
         return metrics
+
+    def _fit_trunk(
+        self,
+        critic: OwnCritic,
+        rollout: Sequence[RolloutEpisode],
+        hidden: Tensor,
+        targets: Vector,
+        seed: Sequence[int],
+    ) -> None:
+        """Fit a critic with a trunk of its own, which reads the round again for each step."""
+        segments, numbers = self._numbered(rollout)
+
+        def read(number: int) -> Tensor:
+            batch = move_data_to_device(collate(segments[number], bootstrap=False), self.device)
+            return self.critic_states(batch)[batch.state]
+
+        critic.fit_trunk(hidden, read, numbers, targets, seed)
+
+    def _numbered(self, rollout: Sequence[RolloutEpisode]) -> tuple[list[Sequence[Segment]], list[NDArray[np.int64]]]:
+        """Return the segments of each batch that is read of a round, and the numbers of its tokens among all N."""
+        groups = self.read_groups(list(chain.from_iterable(episode.segments for episode in rollout)))
+        numbers = []
+        end = 0
+        for group in groups:
+            start = end
+            end += sum(len(segment.col) for segment in group)
+            numbers.append(np.arange(start, end))
+        return groups, numbers
 
     def _turn_means(self, critic: DetachedCritic, rollout: Sequence[RolloutEpisode]) -> list[Vector]:
         """Return (T,) for each episode: the critic's baseline of the turn of each token."""
@@ -261,16 +299,10 @@ class PPO(PolicyGradient):
         parts: list[Tensor] = []
 
         def keep(batch: TokenBatch, counts: Tensor) -> None:
-            parts.append(self.states(batch)[batch.state])
+            parts.append(self.critic_states(batch)[batch.state])
 
-        segments = list(chain.from_iterable(episode.segments for episode in rollout))
-        self.read_batches(segments, keep, bootstrap=False)
-        numbers = []
-        end = 0
-        for group in self.read_groups(segments):
-            start = end
-            end += sum(len(segment.col) for segment in group)
-            numbers.append(np.arange(start, end))
+        segments, numbers = self._numbered(rollout)
+        self.read_batches(list(chain.from_iterable(segments)), keep, bootstrap=False)
         rank, world = rank_and_world_size()
         index = np.concatenate([*numbers[rank::world], np.zeros(0, dtype=np.int64)])
         # A process without a batch of its own at the end has read the last one once more.
@@ -294,7 +326,7 @@ class PPO(PolicyGradient):
         def values_after(batch: TokenBatch, counts: Tensor) -> list[float]:
             assert batch.next is not None
             last_tokens = torch.cumsum(counts, 0) - 1
-            hidden = self.states(batch)[batch.next[last_tokens]]
+            hidden = self.critic_states(batch)[batch.next[last_tokens]]
             value = self.v_head(hidden).squeeze(-1) if self.critic is None else self.critic.residual(hidden)
             values: list[float] = value.tolist()
             return values
@@ -322,6 +354,12 @@ class PPO(PolicyGradient):
     def states(self, batch: TokenBatch) -> Tensor:
         """(S, width) hidden states of the policy, from which its logits are made."""
         return self.hidden_states(trunk_of(self.model), batch)
+
+    def critic_states(self, batch: TokenBatch) -> Tensor:
+        """(S, width) hidden states that the critic reads."""
+        if isinstance(self.critic, OwnCritic):
+            return self.hidden_states(self.critic.trunk, batch)
+        return self.states(batch)
 
     def logits_from(self, hidden: Tensor, batch: TokenBatch) -> Scores:
         """(S, vocabulary) logits of the policy, given its hidden states."""

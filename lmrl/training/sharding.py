@@ -144,20 +144,20 @@ def _share(places: Sequence[_Place]) -> None:
 
 def _parts(module: nn.Module) -> list[nn.Module]:
     """The parts of a module that are gathered separately, inner parts first."""
-    models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
+    in_critics: set[nn.Module] = set()
+    for part in module.modules():
+        if isinstance(part, DetachedCritic):
+            in_critics.update(part.modules())
+    models = [part for part in module.modules() if isinstance(part, PreTrainedModel) and part not in in_critics]
     block_classes: set[str] = set()
     of_language_models = set()  # ids of trunks that have a vocabulary head, and are gathered with it
     for model in models:
         block_classes.update(model._no_split_modules or ())
         if model.base_model is not model:
             of_language_models.add(id(model.base_model))
-    in_critics = [part.head for part in module.modules() if isinstance(part, DetachedCritic)]
     parts: list[nn.Module] = []
     for part in module.modules():
-        if isinstance(part, ValueHead):
-            if part not in in_critics:
-                parts.append(part)
-        elif type(part).__name__ in block_classes:
+        if part not in in_critics and (isinstance(part, ValueHead) or type(part).__name__ in block_classes):
             parts.append(part)
     for model in models:
         if model.base_model is model and id(model) not in of_language_models:

@@ -35,6 +35,7 @@ def learn(name: str, kind: str, bc_run: str, data_path: str, root: Path) -> list
         "bc": partial(OnlineFilteredBC, top_fraction=0.5),
         "ilql": partial(ILQL, polyak=0.5),
         "turn_ppo": partial(PPO, level="turn"),
+        "own critic": partial(PPO, critic="own", critic_lr=1e-2),
         "grpo": partial(GRPO, kl_weight=0.1),
         "gigpo": partial(GiGPO, advantage="rloo", loss_agg_mode="seq-mean-token-sum"),
         "archer": partial(ArCHer, actor_loss="pg", polyak=0.5),
@@ -65,7 +66,7 @@ def learn(name: str, kind: str, bc_run: str, data_path: str, root: Path) -> list
         pytest.param("ppo", marks=pytest.mark.slow),
         *(
             pytest.param(kind, marks=pytest.mark.nightly)
-            for kind in ("bc", "ilql", "archer", "turn_ppo", "grpo", "gigpo")
+            for kind in ("bc", "ilql", "archer", "turn_ppo", "own critic", "grpo", "gigpo")
         ),
     ],
 )

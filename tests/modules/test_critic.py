@@ -2,12 +2,13 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from lmrl.callbacks import RolloutCollection
+from lmrl.callbacks import KeepLast, RolloutCollection
 from lmrl.losses import explained_variance
 from lmrl.models.critic import DetachedCritic, TurnBaseline
 from lmrl.modules import GRPO, PPO
@@ -70,6 +71,39 @@ def test_a_resumed_critic_learns_as_if_nothing_had_happened() -> None:
         return critic.residual(hidden)
 
     assert torch.equal(fitted(False), fitted(True))
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 2}])
+def test_a_critic_of_its_own_learns_its_trunk_and_no_weight_of_the_policy(
+    lora: dict[str, Any] | None, bc_run: str, tmp_path: Path
+) -> None:
+    module = PPO(pretrained=bc_run, critic="own", critic_warmup_rounds=2, critic_lr=1e-2, lr=0.0, lora=lora)
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    fit(module, rounds(), tmp_path, steps=1)
+    moved = {name for name, parameter in module.named_parameters() if not torch.equal(parameter, before[name])}
+    assert any(name.startswith("critic.head.") for name in moved)
+    of_trunk = {name for name in moved if name.startswith("critic.trunk.")}
+    assert of_trunk and all("lora_" in name for name in of_trunk) == (lora is not None)
+    assert all(name.startswith("critic.") for name in moved)
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")
+def test_a_run_with_a_critic_of_its_own_goes_on_bit_by_bit(bc_run: str, tmp_path: Path) -> None:
+    def run(root: Path, steps: int) -> dict[str, torch.Tensor]:
+        last = root / "last.ckpt"
+        go = {"ckpt_path": last, "weights_only": True} if last.is_file() else {}
+        module = PPO(pretrained=bc_run, critic="own", critic_lr=1e-2, lr=1e-2, lr_schedule="constant")
+        torch.manual_seed(last.is_file())
+        fit(module, rounds(), root, steps, callbacks=[KeepLast()], **go)
+        return module.state_dict()
+
+    torch.manual_seed(0)
+    whole = run(tmp_path / "whole", 9)
+    torch.manual_seed(0)
+    run(tmp_path / "halves", 5)
+    again = run(tmp_path / "halves", 9)
+    for name, tensor in whole.items():
+        assert torch.equal(tensor, again[name]), name
 
 
 def logged(root: Path, key: str) -> list[float]:
