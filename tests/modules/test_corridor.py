@@ -118,4 +118,4 @@ def test_the_critic_sees_more_than_the_turn(critic: str, bc_run: str, tmp_path: 
             for name, values in logged.items():
                 if row.get(name):
                     values.append(float(row[name]))
-    assert logged["ppo/explained_variance"][-1] > 1.5 * logged["ppo/explained_by_turn"][-1]
+    assert logged["ppo/explained_variance"][-1] > logged["ppo/explained_by_turn"][-1] + 0.04
