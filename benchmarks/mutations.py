@@ -110,9 +110,9 @@ MUTATIONS = (
     ),
     Mutation(
         "PPO", "shift", "a state has the target of the one before it",
-        "models/critic.py", "wanted = torch.as_tensor(targets / scale",
-        "wanted = torch.as_tensor(np.roll(targets, 1) / scale",
-        (SEES_MORE, f"{CRITIC}the_critic_explains_what_its_states_tell"),
+        "models/critic.py", "torch.as_tensor(targets / scale",
+        "torch.as_tensor(np.roll(targets, 1) / scale",
+        (f"{CRITIC}the_critic_explains_what_its_states_tell",),
     ),
     Mutation(
         "PPO", "mask", "lambda fades within a turn, and not behind it",
