@@ -46,7 +46,7 @@ _EXAMPLE_EPISODES = 32
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """What the name of a policy stands for. `parse` makes one, `load` makes the policy.
+    """The meaning of a policy's name. `parse` makes one, `load` makes the policy.
 
     Example::
 
@@ -200,7 +200,7 @@ class PolicySpec:
 
 
 class _Source(NamedTuple):
-    """What a name stands for, whatever the task; the fields are those of `PolicySpec`. Kind None: no such policy."""
+    """The meaning of a name, whatever the task; the fields are those of `PolicySpec`. Kind None: no such policy."""
 
     kind: Kind | None
     file: Path | None = None

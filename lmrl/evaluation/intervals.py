@@ -376,7 +376,9 @@ def _beats(a: Resampled, b: Resampled) -> FloatArray:
 
 @lru_cache(maxsize=1)  # several statistics of the same samples follow each other
 def _weights(shapes: tuple[tuple[int, int], ...], seed: int, resamples: int) -> list[FloatArray]:
-    """Return how often each value counts in each resample, (R, n) for each sample of n values and so many fixed starts.
+    """Return how often each value counts in each resample: (R, n) for each sample.
+
+    `shapes` holds the number of values and of fixed starts of each sample.
 
     A sample is resampled within its strata, with one draw fewer than there are values (see the top of this module).
     """

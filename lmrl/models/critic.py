@@ -62,11 +62,6 @@ class TurnBaseline(nn.Module):
         self.total: Tensor
         self.count: Tensor
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no round has been seen."""
-        return not bool(self.count.any())
-
     def update(self, returns: Sequence[NDArray[np.float64]]) -> None:
         """Take in a round of at least one episode.
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from lmrl.callbacks import KeepLast, RolloutCollection
+from lmrl.callbacks import KeepLast
 from lmrl.losses import explained_variance
 from lmrl.models.critic import DetachedCritic, TurnBaseline
-from lmrl.modules import GRPO, PPO
+from lmrl.modules import PPO
 from tests.helpers.online import fit, rounds
 
 # Six short games of an untrained model may well be equal.
@@ -131,10 +131,3 @@ def test_what_the_policy_learns_does_not_depend_on_how_hard_the_critic_learns(bc
         return torch.cat([parameter.flatten() for parameter in module.model.parameters()])
 
     assert torch.equal(learned(0, tmp_path / "none"), learned(20, tmp_path / "much"))
-
-
-def test_a_baseline_by_turn_without_a_critic(bc_run: str, tmp_path: Path) -> None:
-    module = GRPO(pretrained=bc_run, advantage="turn_baseline", lr=1e-2)
-    playing = RolloutCollection(episodes=8, slots=8)
-    fit(module, rounds(batch_size=64), tmp_path, steps=3, playing=playing)
-    assert module.baseline is not None and not module.baseline.is_empty

@@ -306,6 +306,18 @@ def test_rebn_whitens_what_is_to_come_over_all_turns() -> None:
     np.testing.assert_allclose(found, (to_come - to_come.mean()) / to_come.std(), atol=1e-6)
 
 
+def test_a_baseline_by_turn_is_taken_off_what_is_to_come() -> None:
+    """The mean of each turn in the rounds before, so the first round has none; then the round is whitened."""
+    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    module = make(GRPO, table, advantage="turn_baseline", gamma=1.0)
+    played = rollout_of([one for one, _ in sampled(table, window)][:2], window)
+    first = [np.asarray([1.0, 3.0]), np.asarray([5.0])]  # to come: 4, 3; 5
+    second = [np.asarray([2.0, 1.0]), np.asarray([0.0])]  # to come: 3, 1; 0
+    found = [np.concatenate(module.turn_advantages(played, rewards)) for rewards in (first, second)]
+    for advantages, less in zip(found, (np.asarray([4.0, 3.0, 5.0]), np.asarray([-1.5, -2.0, -4.5])), strict=True):
+        np.testing.assert_allclose(advantages, (less - less.mean()) / less.std(), atol=1e-6)
+
+
 def in_proportion(table: Table, window: Window) -> list[Episode]:
     """A round of a policy that tosses coins in which each episode is as often as it is likely."""
     with torch.no_grad():
