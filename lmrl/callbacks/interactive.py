@@ -42,7 +42,7 @@ class InteractiveEvaluation(Callback):
         every_n_steps: int = 1000,
         episodes: int = 50,
         seed: int = 10_000,
-        slots: int = 32,
+        slots: int | None = None,
         decoding: dict[str, Any] | None = None,
         env: dict[str, Any] | None = None,
     ) -> None:
@@ -54,7 +54,7 @@ class InteractiveEvaluation(Callback):
             episodes: number of episodes, with the same starts and seeds each time.
             seed: of the evaluation. Its episodes are never those of final scores, whatever their seed: final scores
                 must not choose the checkpoint.
-            slots: environments side by side, on each process.
+            slots: environments side by side, on each process; None: 32, on a GPU 256.
             decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own.
             env: arguments of the environment.
 

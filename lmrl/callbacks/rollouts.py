@@ -18,6 +18,7 @@ from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
 from lmrl.callbacks.progress import say
 from lmrl.callbacks.round_workers import RoundWorkers
 from lmrl.datamodules import OnlineDataModule
+from lmrl.decoding.engine import default_slots
 from lmrl.decoding.sampling import check_decoding
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.metrics import EpisodeScores, RolloutPace
@@ -108,7 +109,7 @@ class RolloutCollection(Callback):
     def __init__(
         self,
         episodes: int = 64,
-        slots: int = 32,
+        slots: int | None = None,
         decoding: dict[str, Any] | None = None,
         group_size: int = 1,
         piece: int | None = None,
@@ -120,7 +121,7 @@ class RolloutCollection(Callback):
 
         Args:
             episodes: per round, on all processes together.
-            slots: environments side by side, on each process.
+            slots: environments side by side, on each process; None: 32, on a GPU 256.
             decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own;
                 PPO, which learns from what it samples, may have ``compile`` only.
             group_size: episodes that begin alike, for algorithms that compare them (GRPO).
@@ -140,10 +141,10 @@ class RolloutCollection(Callback):
             raise UserError(f"episodes must be a multiple of group_size, got {episodes} and {group_size}")
         check_decoding(decoding or {})
         self.episodes = episodes
-        self.slots = slots
+        self._slots = slots
         self.group_size = group_size
         self.decoding = dict(decoding or {})
-        self.piece = slots if piece is None and ray is not None else piece
+        self.piece = piece
         self.ray = ray
         self.workers = workers
         self._workers: RoundWorkers | None = None
@@ -151,6 +152,11 @@ class RolloutCollection(Callback):
         self._seconds = 0.0
         self.stop_fallen = stop_fallen
         self._health = RoundHealth()
+
+    @property
+    def slots(self) -> int:
+        """Environments side by side, on each process."""
+        return default_slots(self._trainer.strategy.root_device) if self._slots is None else self._slots
 
     def set_sampler(self, sampler: Sampler) -> None:
         """Have another program sample, in place of the policy that learns.
@@ -205,7 +211,7 @@ class RolloutCollection(Callback):
         else:
             weights = nullcontext()
             self._sampler.hand_over(trainer, self._module)
-        with weights, trainer.precision_plugin.forward_context():
+        with weights:
             episodes = self._play(number, starts, pace)
         if self.group_size > 1:
             for index, episode in enumerate(episodes):
@@ -278,9 +284,10 @@ class RolloutCollection(Callback):
                 episodes.append(piece.episodes)
             return episodes
 
-        if self.piece is None:  # the share of a process is one piece
+        piece_size = self.slots if self.piece is None and self.ray is not None else self.piece
+        if piece_size is None:  # the share of a process is one piece
             return map_over_ranks(starts, lambda mine: play([mine])[0])
-        pieces = pieces_of(starts, self.piece)
+        pieces = pieces_of(starts, piece_size)
         if policy is None:  # the first process has the workers, so all pieces together are its share
             (played,) = map_over_ranks([pieces], lambda mine: [play(mine[0])] if mine else [])
         else:
@@ -292,8 +299,7 @@ class RolloutCollection(Callback):
         if self._workers is None:
             assert self.ray is not None
             of_task = (self._data.task.name, self._data.env or {})
-            run = (self._module, self._trainer)
-            self._workers = RoundWorkers(self.ray, self.workers, *run, *of_task, self.slots, settings)
+            self._workers = RoundWorkers(self.ray, self.workers, self._module, *of_task, self.slots, settings)
         return self._workers
 
     def teardown(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from lightning.pytorch import Trainer
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -40,7 +39,6 @@ class RoundWorkers:
         address: as of `lmrl.utils.cluster.Cluster`.
         count: how many processes; None: as many as the cluster has cores (GPUs, if the module is on one) for.
         module: that is being trained.
-        trainer: in whose precision it plays.
         task: name of the task.
         env: arguments of the environment.
         slots: environments side by side, in each process.
@@ -55,7 +53,6 @@ class RoundWorkers:
         address: str,
         count: int | None,
         module: LanguageModule,
-        trainer: Trainer,
         task: str,
         env: Mapping[str, Any],
         slots: int,
@@ -67,7 +64,7 @@ class RoundWorkers:
             )
         self._module = module
         settings: dict[str, Any] = {"task": task, "env": dict(env), "slots": slots, "decoding": dict(decoding)}
-        make = partial(_RoundPlayer, module.copy_for_rollouts(), trainer.precision_plugin, **settings)
+        make = partial(_RoundPlayer, module.copy_for_rollouts(), **settings)
         gpu = module.device.type == "cuda"
         self._workers: Workers[Sequence[Start], Piece] = Workers(address, count, make, gpu=gpu)
 
@@ -98,14 +95,12 @@ class _RoundPlayer:
     def __init__(
         self,
         module: LanguageModule,
-        precision: Any,
         task: str,
         env: Mapping[str, Any],
         slots: int,
         decoding: Mapping[str, Any],
     ) -> None:
         self._module = module
-        self._precision = precision
         self._make_env: Callable[[], Any] = environment(task, env)
         self._task = task
         self._slots = slots
@@ -113,11 +108,10 @@ class _RoundPlayer:
         self._number: int | None = None
 
     def __call__(self, piece: Sequence[Start], weights: _Weights) -> Piece:
-        with self._precision.forward_context():
-            # A worker plays several pieces of a round, and loads its weights with the first.
-            if weights.number != self._number:
-                self._load(weights)
-            return play_piece(self._policy, self._make_env, piece, self._task, self._slots)
+        # A worker plays several pieces of a round, and loads its weights with the first.
+        if weights.number != self._number:
+            self._load(weights)
+        return play_piece(self._policy, self._make_env, piece, self._task, self._slots)
 
     @torch.no_grad()
     def _load(self, weights: _Weights) -> None:

@@ -99,7 +99,7 @@ def tune_command(
     seed: int = 0,
     env: list[str] | None = None,
     device: str | None = None,
-    slots: int = 32,
+    slots: int | None = None,
 ) -> None:
     """Choose how a run samples, and beta, by games that no score counts; lmrl evaluate --tuned then plays so.
 
@@ -113,7 +113,7 @@ def tune_command(
         seed: of the games, which differ from those of evaluations and of the choice of checkpoints.
         env: arguments of the environment.
         device: where the policy computes, e.g. cuda (default: the CPU).
-        slots: games side by side.
+        slots: games side by side; None: 32, on a GPU 256.
     """
     table = Table(*CHOSEN, "return", "95 % interval", title=str(run))
 

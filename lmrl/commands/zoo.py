@@ -71,14 +71,14 @@ def zoo_info_command(policy: str) -> None:
     print(f"\nsettings: {_told(found)}\nfolder: {found.folder}")
 
 
-def zoo_evaluate_command(policy: str, *, episodes: int | None = None, seed: int = 1, slots: int = 32) -> int:
+def zoo_evaluate_command(policy: str, *, episodes: int | None = None, seed: int = 1, slots: int | None = None) -> int:
     """Play with a policy of the zoo and compare with its published score; 1 if the two intervals are apart.
 
     Args:
         policy: its name, e.g. zoo:maze_fo/ilql.
         episodes: how many (default: as many as were published).
         seed: of the evaluation; the published one is 0.
-        slots: how many episodes are played side by side.
+        slots: how many episodes are played side by side; None: 32.
     """
     found = zoo_policy(policy)
     count = found.scores["episodes"] if episodes is None else episodes

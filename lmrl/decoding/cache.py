@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-__all__ = ["SlotCache", "Slots", "causal_mask", "tree_mask"]
+__all__ = ["SlotCache", "Slots", "bucket", "causal_mask", "tree_mask"]
 
 
 def causal_mask(positions: Tensor, used: int, dtype: torch.dtype) -> Tensor:
@@ -58,6 +58,12 @@ def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
 _STEP = 64  # columns are allocated in multiples of this
 
 
+def bucket(columns: int) -> int:
+    """Return the next of 64, 96, 128, 192, 256, 384...: with few numbers of columns, few passes are recorded."""
+    power = max(_STEP, 1 << (columns - 1).bit_length())
+    return 3 * power // 4 if _STEP < power and columns <= 3 * power // 4 else power
+
+
 class SlotCache(Cache):
     """A `transformers` cache in which every row has its own length.
 
@@ -71,8 +77,8 @@ class SlotCache(Cache):
     Args:
         rows: rows to begin with; `grow` adds more.
         limit: tokens that a row will hold at most. Columns are added on the way there, by doubling.
-        fixed: make all columns at once, and one more that is never read, and tell `torch.compile` that the blocks stay
-            where they are: a CUDA graph writes into them.
+        fixed: for passes over all rows (`bucket`): there are as many columns as a bucket has, and one more that is
+            never read. `torch.compile` is told that the blocks stay where they are: a CUDA graph writes into them.
     """
 
     def __init__(self, rows: int, limit: int, fixed: bool = False) -> None:
@@ -80,7 +86,8 @@ class SlotCache(Cache):
         self.rows = rows
         self._limit = limit
         self._fixed = fixed
-        self._columns = limit + 1 if fixed else min(_STEP, limit)
+        self._columns = min(_STEP, limit) + fixed
+        self.moves = 0  # how often the blocks have been replaced by larger ones
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._range = slice(0, 0)
@@ -105,9 +112,17 @@ class SlotCache(Cache):
         self._range = slice(first, first + batch)
         self._used = used
         self._where = (torch.arange(batch, device=columns.device)[:, None], columns)
-        if room > self._columns:
+        self.make_room(room)
+
+    def make_room(self, columns: int) -> None:
+        """Have at least so many columns."""
+        if columns <= self._columns - self._fixed:
+            return
+        if self._fixed:
+            self._resize(self.rows, max(columns, min(bucket(columns), self._limit)) + 1)
+        else:
             # Doubling keeps copies rare.
-            needed = -(-room // _STEP) * _STEP
+            needed = -(-columns // _STEP) * _STEP
             self._resize(self.rows, max(needed, min(2 * self._columns, self._limit)))
 
     def update(
@@ -172,6 +187,7 @@ class SlotCache(Cache):
         old_columns = self._columns
         self.rows = rows
         self._columns = columns
+        self.moves += 1
         for blocks in (self._keys, self._values):
             for layer, block in enumerate(blocks):
                 blocks[layer] = self._zeros(block)

@@ -180,7 +180,7 @@ def _decoded(
     model: PreTrainedModel, first: list[int], second: list[int], branch: list[int], own: list[Tensor]
 ) -> Pairs:
     """Two rows, one more token in each, and another continuation of a part of the first."""
-    reader = Reader(model, rows=2, limit=_LENGTH)
+    reader = Reader(model, rows=2, limit=_LENGTH, recorded=False)
     pairs: Pairs = []
     for left, right in ((5, 3), (6, 4)):
         new = [reader.slots.rewind(0, first[:left]), reader.slots.rewind(1, second[:right])]

@@ -12,7 +12,7 @@ from lmrl.decoding.reader import Reader
 from lmrl.errors import UserError, check_range
 from lmrl.models.lm import logit_table, positions_of
 
-__all__ = ["Engine", "Weights"]
+__all__ = ["Engine", "Weights", "default_slots"]
 
 _SAMPLES = 256  # numbers of each tensor that are compared
 
@@ -71,6 +71,18 @@ def _sample(tensor: Tensor) -> Tensor:
     return tensor.as_strided((min(_SAMPLES, size),), (step,))
 
 
+_GPU_SLOTS = 256
+_GPU_MEMORY = 20 * 2**30  # bytes of a GPU for so many; a smaller one gets a quarter
+
+
+def default_slots(device: torch.device) -> int:
+    """Return how many episodes are played side by side: 32, on a GPU 256 (64 where it has less than 20 GiB)."""
+    if device.type != "cuda":
+        return 32
+    is_large = torch.cuda.get_device_properties(device).total_memory >= _GPU_MEMORY
+    return _GPU_SLOTS if is_large else _GPU_SLOTS // 4
+
+
 class Engine:
     """Reads contexts with a `transformers` causal LM, and keeps the keys and values of each slot between calls.
 
@@ -81,11 +93,11 @@ class Engine:
     Args:
         model: GPT-2- or Llama-like: full attention, explicit ``position_ids``, eager or sdpa attention; see
             `lmrl.decoding.check.check_model`. It is run in eval mode and left in the mode it was in.
-        slots: how many slots to make room for; more are added as they appear.
+        slots: how many slots to make room for, None: `default_slots`; more are added as they appear.
         max_length: longest context; None is the model's number of positions, or its attention window.
         compile: have `torch.compile` make the pass that reads one token per slot; a word is the name of a backend
-            (true: ``inductor``). On a GPU that pass always runs on all slots and on 64, 128, 256... columns, as a CUDA
-            graph, over a cache that is made in whole at the beginning.
+            (true: ``inductor``). On a GPU passes that read few tokens per slot always run on all slots and on 64, 96,
+            128, 192... columns, as CUDA graphs, which are recorded without a compiler if this is false.
 
     Raises:
         UserError: the model's attention cannot be driven this way, ``max_length`` exceeds its positions, or torch has
@@ -93,7 +105,11 @@ class Engine:
     """
 
     def __init__(
-        self, model: PreTrainedModel, slots: int = 32, max_length: int | None = None, compile: bool | str = False
+        self,
+        model: PreTrainedModel,
+        slots: int | None = None,
+        max_length: int | None = None,
+        compile: bool | str = False,
     ) -> None:
         check_range("[1, inf)", slots=slots)
         positions = positions_of(model.config)
@@ -102,14 +118,14 @@ class Engine:
             raise UserError(f"max_length must be between 1 and the model's {positions} positions, got {max_length}")
         check_model(model)
         self.model = model
-        self._rows = slots
+        self.slots = default_slots(model.device) if slots is None else slots
         self._compile = compile
         self._weights = Weights(model)
         self.reset()
 
     def reset(self) -> None:
         """Forget everything that was read."""
-        self._reader = Reader(self.model, self._rows, self.max_length, self._compile)
+        self._reader = Reader(self.model, self.slots, self.max_length, self._compile)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from lmrl.decoding.cache import SlotCache
 from lmrl.decoding.gpt2 import GPT2Forward
 from lmrl.decoding.llama import LlamaForward
+from lmrl.models.lm import uncompiled
 
 __all__ = ["Forward", "Forwards"]
 
@@ -44,8 +45,9 @@ class Forwards:
         return self._forward
 
     def _own(self, cache: SlotCache, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        output = self._trunk(
-            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
-        )
+        with uncompiled(self._trunk):
+            output = self._trunk(
+                input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
+            )
         hidden: Tensor = output.last_hidden_state
         return hidden

@@ -58,6 +58,7 @@ class LlamaForward:
         self._words: Tensor = parts.embed_tokens.weight
         self._last: LlamaRMSNorm = parts.norm
         self._eps: float = config.rms_norm_eps
+        self._folds = trunk.device.type != "cpu"
         with torch.no_grad():
             self._layers = tuple(_layer(block) for block in parts.layers)
             places = torch.arange(config.max_position_embeddings, device=trunk.device)[None]
@@ -69,7 +70,7 @@ class LlamaForward:
 
     @staticmethod
     def accepts(trunk: PreTrainedModel) -> bool:
-        """Return whether it is a Llama in float32, with no part that is not the very class of `transformers`.
+        """Return whether it is a Llama with no part that is not the very class of `transformers`.
 
         Also no bias, hook, adapter or replaced function, plain rotary embeddings, and no autocast.
         """
@@ -81,7 +82,7 @@ class LlamaForward:
         # Its angles are kept for every position.
         if config.max_position_embeddings * config.head_dim > _ANGLES:
             return False
-        if trunk.dtype != torch.float32 or torch.is_autocast_enabled(trunk.device.type):
+        if trunk.dtype not in (torch.float32, torch.bfloat16) or torch.is_autocast_enabled(trunk.device.type):
             return False
         blocks: Any = trunk.layers
         activations = {block.mlp.act_fn for block in blocks}
@@ -101,6 +102,10 @@ class LlamaForward:
         # (rows, new, 1, head_dim) the angles of each position.
         cos = embedding(positions, self._cos)[:, :, None]
         sin = embedding(positions, self._sin)[:, :, None]
+        # The queries that share a key head are read as so many more queries of one head: on a GPU the kernels that take
+        # a mask know no shared heads, and would copy the keys for each.
+        shared = self._heads // self._kv_heads if self._folds else 1
+        mask = mask.repeat(1, 1, shared, 1)
         hidden = embedding(ids, self._words).view(rows * new, -1)
         for index, layer in enumerate(self._layers):
             states = linear(self._normed(hidden), layer.qkv).view(rows, new, turned + self._kv_heads, -1)
@@ -109,18 +114,22 @@ class LlamaForward:
             turning = torch.addcmul(turning * cos, turning.roll(turning.shape[-1] // 2, -1), sin).transpose(1, 2)
             value = states[:, :, turned:].transpose(1, 2)
             keys, values = cache.update(turning[:, self._heads :], value, index)
+            query = turning[:, : self._heads]
+            if shared > 1:
+                query = query.reshape(rows, self._kv_heads, shared * new, -1)
             attended = scaled_dot_product_attention(
-                turning[:, : self._heads], keys, values, attn_mask=mask, enable_gqa=self._heads != self._kv_heads
+                query, keys, values, attn_mask=mask, enable_gqa=query.shape[1] != self._kv_heads
             )
-            attended = attended.transpose(1, 2).reshape(rows * new, -1)
+            attended = attended.view(rows, self._heads, new, -1).transpose(1, 2).reshape(rows * new, -1)
             hidden = torch.addmm(hidden, attended, layer.attention_out)
             gate, up = linear(self._normed(hidden), layer.gate_up).chunk(2, -1)
             hidden = torch.addmm(hidden, silu(gate).mul_(up), layer.down)
         return (self._normed(hidden) * self._last.weight).view(rows, new, -1)
 
     def _normed(self, hidden: Tensor) -> Tensor:
-        """Divided by the root mean square; the weights of the norm come with the next matrix."""
-        return hidden * hidden.square().mean(-1, keepdim=True).add_(self._eps).rsqrt_()
+        """Divided by the root mean square, in float32; the weights of the norm come with the next matrix."""
+        exact = hidden.float()
+        return (exact * exact.square().mean(-1, keepdim=True).add_(self._eps).rsqrt_()).to(hidden.dtype)
 
 
 def _layer(block: Any) -> _Layer:
@@ -130,8 +139,12 @@ def _layer(block: Any) -> _Layer:
     gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
     # The weight of a norm scales the inputs of the matrix behind it, so it is multiplied into its columns.
     return _Layer(
-        qkv * block.input_layernorm.weight,
+        _scaled(qkv, block.input_layernorm.weight),
         attention.o_proj.weight.t().contiguous(),
-        gate_up * block.post_attention_layernorm.weight,
+        _scaled(gate_up, block.post_attention_layernorm.weight),
         mlp.down_proj.weight.t().contiguous(),
     )
+
+
+def _scaled(matrix: Tensor, inputs: Tensor) -> Tensor:
+    return (matrix.float() * inputs.float()).to(matrix.dtype)

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from lmrl.decoding.cache import SlotCache, Slots, causal_mask, tree_mask
+from lmrl.decoding.cache import SlotCache, Slots, bucket, causal_mask, tree_mask
 from lmrl.decoding.forward import Forwards
 from lmrl.errors import unknown
 from lmrl.models.lm import trunk_of
@@ -22,8 +24,8 @@ Read: TypeAlias = Callable[[PreTrainedModel, SlotCache, Tensor, Tensor, int, tor
 _VARIANTS = 64  # shapes and models that may be compiled before torch gives up: buckets of columns, times models
 
 
-def backend_of(choice: bool | str) -> str | None:
-    """The backend that a setting names; true is ``inductor``, false is None.
+def backend_of(choice: bool | str | None) -> str | None:
+    """The backend that a setting names; true is ``inductor``, false and None are None.
 
     Raises:
         UserError: torch has no such backend.
@@ -43,6 +45,37 @@ def is_static(device: torch.device) -> bool:
     A CPU has no graphs to replay, and would pay for every row without a token.
     """
     return device.type != "cpu"
+
+
+def is_recorded(device: torch.device) -> bool:
+    """Whether passes over all rows are recorded as CUDA graphs."""
+    return device.type == "cuda"
+
+
+def record(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """Record what a function does on the GPU, and return what does it again, by one launch in place of a thousand.
+
+    Args:
+        run: reads and writes tensors that stay where they are, and waits for nothing.
+
+    Returns:
+        Gives the same tensor at each call, with new numbers in it.
+    """
+    # Libraries make their plans and workspaces in a first run, which cannot be recorded.
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return result
+
+    return replay
 
 
 def step_for(choice: bool | str, device: torch.device) -> Read | None:
@@ -87,7 +120,7 @@ def _read_new(
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _PADDING = 256  # this many tokens of padding cost less than one more forward pass
-_COLUMNS = 64  # fewest columns of a compiled step
+_SHORT = 32  # a pass over all rows reads up to so many new tokens in each
 _SCORES = 2**24  # attention scores per head in one forward pass; longer prompts are read in pieces
 
 
@@ -99,18 +132,32 @@ class Reader:
         rows: slots to make room for.
         limit: longest context.
         compile: see `Engine`.
+        recorded: whether passes over all rows are recorded; None: on a GPU.
     """
 
-    def __init__(self, model: PreTrainedModel, rows: int, limit: int, compile: bool | str = False) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        rows: int,
+        limit: int,
+        compile: bool | str = False,
+        recorded: bool | None = None,
+    ) -> None:
         self._trunk = trunk_of(model)
         self._forwards = Forwards(self._trunk)
         self.refresh_forward()
         self._device = model.device
         self._dtype = model.dtype
         self._step = step_for(compile, self._device)
-        self._static = self._step is not None and is_static(self._device)
+        if recorded is None:
+            recorded = self._step is None and is_recorded(self._device)
+        self._recorded = recorded
+        self._static = recorded or (self._step is not None and is_static(self._device))
         self._cache = SlotCache(rows, limit, fixed=self._static)
         self.slots = Slots(self._cache)
+        # By new tokens and columns: what the pass is fed, and the pass.
+        self._passes: dict[tuple[int, int], tuple[Tensor, Callable[[], Tensor]]] = {}
+        self._moves = 0  # of the cache's blocks, into which the passes write
 
     def refresh_forward(self) -> None:
         """Choose how the model is run; hooks that were put on its layers since the last time then run."""
@@ -119,15 +166,34 @@ class Reader:
     def read(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """Read one or more new ids in each slot and return the hidden vectors after the last, ``(rows, width)``."""
         lengths = [len(ids) for ids in new]
-        if max(lengths) == 1:
-            return self._read_static(slots, new) if self._static and self._cache.ready else self._read_one(slots, new)
-        # Texts of similar length are read together.
+        most = 1 if self._step is not None else _SHORT  # that a pass over all rows reads in each
         parts = []
         order: list[int] = []
-        for group in _groups(lengths):
-            parts.append(self._read_group([slots[i] for i in group], [new[i] for i in group]))
+        for group in self._groups(lengths, most):
+            group_slots = [slots[i] for i in group]
+            group_new = [new[i] for i in group]
+            longest = max(map(len, group_new))
+            if self._static and longest <= most and self._cache.ready:
+                parts.append(self._read_all(group_slots, group_new))
+            elif longest == 1:
+                parts.append(self._read_one(group_slots, group_new))
+            else:
+                parts.append(self._read_group(group_slots, group_new))
             order += group
         return _in_order(torch.cat(parts) if len(parts) > 1 else parts[0], order)
+
+    def _groups(self, lengths: list[int], most: int) -> list[list[int]]:
+        """Rows that are read together: of similar length, see `_groups`, and those of a pass over all rows."""
+        if max(lengths) == 1:
+            return [list(range(len(lengths)))]
+        if not self._static:
+            return _groups(lengths)
+        short = [row for row, length in enumerate(lengths) if length <= most]
+        long = [row for row, length in enumerate(lengths) if length > most]
+        groups = [short] if short else []
+        for group in _groups([lengths[row] for row in long]):
+            groups.append([long[place] for place in group])
+        return groups
 
     def read_branches(self, slots: Sequence[int], root: Tensor, branches: Sequence[Sequence[int]]) -> Tensor:
         """Read continuations of what the slots hold, without keeping them (see `Engine.branch`).
@@ -206,30 +272,51 @@ class Reader:
         self.slots.keep(slots, new)
         return _in_order(hidden[:, 0], order)
 
-    def _read_static(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
-        """One id in each slot, in a pass over all rows and as many columns as a power of two."""
-        assert self._step is not None
-        ids = [0] * self._cache.rows
-        positions = [0] * self._cache.rows
-        # Rows without an id write into the last column, which no row reads.
-        columns = [-1] * self._cache.rows
-        rows = []
-        longest = 0
-        for slot, (token,) in zip(slots, new, strict=True):
-            row = self.slots.row(slot)
-            length = len(self.slots.held(slot))
-            ids[row] = token
-            positions[row] = length
-            columns[row] = length
-            rows.append(row)
-            longest = max(longest, length)
-        used = min(_bucket(longest + 1), self._cache.get_max_length())
-        fed = self._tensor([ids, positions, columns])[..., None]
-        self._cache.place(0, fed[2], used, used)
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        hidden = self._step(self._trunk, self._cache, fed[0], fed[1], used, self._dtype)
+    def _read_all(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
+        """Read up to `_SHORT` ids in each slot, in a pass over all rows that always has one of few shapes."""
+        rows = np.array([self.slots.row(slot) for slot in slots])
+        held = np.array([len(self.slots.held(slot)) for slot in slots])[:, None]
+        sizes = np.array([len(ids) for ids in new])[:, None]
+        width = 1 << (int(sizes.max()) - 1).bit_length()
+        used = min(bucket(int((held + sizes).max())), self._cache.get_max_length())
+        # Ids, their positions, and the columns where they go. What is no new id goes into the last column, which no row
+        # reads, and has the position of its row's last id, from where it is not read either.
+        fed = np.zeros((3, self._cache.rows, width), dtype=np.int64)
+        fed[2] = -1
+        place = np.arange(width)
+        is_new = place < sizes
+        of_rows = np.zeros((len(slots), width), dtype=np.int64)
+        of_rows[is_new] = list(chain.from_iterable(new))
+        fed[0, rows] = of_rows
+        fed[1, rows] = held + np.minimum(place, sizes - 1)
+        fed[2, rows] = np.where(is_new, held + place, -1)
+        self._cache.make_room(used)
+        hidden = self._pass(torch.from_numpy(fed), used)
         self.slots.keep(slots, new)
-        return hidden[self._tensor(rows), 0]
+        return hidden[self._tensor(rows), self._tensor(sizes[:, 0] - 1)]
+
+    def _pass(self, fed: Tensor, used: int) -> Tensor:
+        """``(all rows, new, width)`` hidden vectors, by a compiled or a recorded pass; the next pass overwrites them."""
+        if self._step is not None:
+            ids, positions, columns = fed.to(self._device)
+            self._cache.place(0, columns, used, used)
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            return self._step(self._trunk, self._cache, ids, positions, used, self._dtype)
+        if self._cache.moves != self._moves:
+            self._passes.clear()
+            self._moves = self._cache.moves
+        shape = (fed.shape[2], used)
+        if shape not in self._passes:
+            kept = fed.to(self._device, copy=True)
+
+            def run() -> Tensor:
+                self._cache.place(0, kept[2], used, used)
+                return self._read_eagerly(kept[0], kept[1], used)
+
+            self._passes[shape] = (kept, record(run))
+        kept, replay = self._passes[shape]
+        kept.copy_(fed)
+        return replay()
 
     def _read_eagerly(self, ids: Tensor, positions: Tensor, used: int) -> Tensor:
         mask = causal_mask(positions, used, self._dtype)
@@ -244,11 +331,6 @@ class Reader:
 
     def _tensor(self, numbers: object) -> Tensor:
         return torch.tensor(numbers, device=self._device)
-
-
-def _bucket(columns: int) -> int:
-    """Return the next power of two. With few numbers of columns, few steps are compiled."""
-    return max(_COLUMNS, 1 << (columns - 1).bit_length())
 
 
 def _groups(lengths: list[int]) -> list[list[int]]:

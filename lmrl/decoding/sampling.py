@@ -236,7 +236,7 @@ class _Token(NamedTuple):
 
     id: int
     logprob: float
-    value: float
+    value: float = 0.0
     """V of the state in which it was drawn; 0 without a head for it."""
 
 
@@ -244,7 +244,7 @@ class _NextToken(NamedTuple):
     """Logits of the next token, and V of each row, after reading."""
 
     logits: Tensor
-    values: list[float] | None
+    values: Tensor | None
 
 
 class Decoder:
@@ -359,7 +359,7 @@ class Decoder:
         if self.v_head is None:
             return _NextToken(logits, None)
         with torch.inference_mode():
-            return _NextToken(logits, self.v_head(hidden if value is None else value).reshape(-1).float().tolist())
+            return _NextToken(logits, self.v_head(hidden if value is None else value).reshape(-1).float())
 
     def _logits(self, hidden: Tensor, value: Tensor | None) -> Tensor:
         with torch.inference_mode():
@@ -381,11 +381,21 @@ class Decoder:
 
 def _choose(read: _NextToken, uniform: Tensor, settings: SamplingSettings) -> list[_Token]:
     logits = read.logits
-    # NaN, infinite, or nothing allowed at all: sampling from that would give an id that means nothing.
-    if not bool(logits.amax(-1).isfinite().all()):
-        raise UserError("the logits of the next token must be finite; check the weights of the model and of its heads")
     logprobs = process_logits(logits, temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p)
     ids = draw(logprobs, uniform.to(logprobs.device))
-    chosen = logprobs.gather(1, ids[:, None])[:, 0]
-    values = read.values or [0.0] * len(ids)
-    return list(map(_Token, ids.tolist(), chosen.tolist(), values))
+    # NaN, infinite, or nothing allowed at all: what is drawn from that means nothing, and may be no id at all.
+    finite = logits.amax(-1).isfinite()
+    chosen = logprobs.gather(1, ids.clamp(max=logprobs.shape[1] - 1)[:, None])[:, 0]
+    parts = [ids, chosen, finite]
+    if read.values is not None:
+        parts.append(read.values)
+    # One transfer for all, since a GPU is waited for at each. float64 holds ids and float32 exactly.
+    drawn = torch.stack([part.double() for part in parts], 1).tolist()
+    tokens = []
+    for id_, logprob, is_finite, *value in drawn:
+        if not is_finite:
+            raise UserError(
+                "the logits of the next token must be finite; check the weights of the model and of its heads"
+            )
+        tokens.append(_Token(int(id_), logprob, *value))
+    return tokens

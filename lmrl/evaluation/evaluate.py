@@ -34,6 +34,9 @@ _LEAST = 256
 _SELECTION = 2
 """The last number of the seed keys of evaluations that checkpoints are chosen by."""
 
+_SLOTS = 32
+"""Environments that run in parallel where the policy has no number of its own."""
+
 _PIECE = 4
 """Episodes per slot between two resets of policies and partners that keep what they have read."""
 
@@ -121,7 +124,7 @@ def evaluate(
     task: str | None = None,
     episodes: int | None = None,
     seed: int = 0,
-    slots: int = 32,
+    slots: int | None = None,
     on_episode: Callable[[Episode], None] | None = None,
     *,
     name: str | None = None,
@@ -150,7 +153,7 @@ def evaluate(
         task: name of a task, one of `lmrl.tasks()`; None: the one that a run, checkpoint or module was trained on.
         episodes: number of episodes, at least one; None: `default_episodes`.
         seed: seed of the evaluation.
-        slots: number of environments that run in parallel.
+        slots: number of environments that run in parallel; None: 32, for a language model on a GPU 256.
         on_episode: called with each episode when it ends (for progress bars).
         name: name of the policy in tables; None: its name, or that of its class.
         provenance: further facts for `Evaluation.provenance`, JSON-like.
@@ -188,6 +191,7 @@ def evaluate(
         loaded = load_policy(policy, record)
     task = record.name
     episodes = default_episodes(record.name) if episodes is None else episodes
+    slots = getattr(unwrapped(loaded.policy), "slots", _SLOTS) if slots is None else slots
     check_range("[1, inf)", episodes=episodes, slots=slots)
     check_range("[0, inf)", seed=seed)
     fixed = record.selection or record.starts if selection else record.starts

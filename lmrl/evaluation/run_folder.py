@@ -189,7 +189,7 @@ def record_evaluation(
     *,
     episodes: int,
     seed: int = 0,
-    slots: int = 32,
+    slots: int | None = None,
     name: str | None = None,
     greedy: Callable[[], Policy | LoadedPolicy] | None = None,
     provenance: Mapping[str, Any] | None = None,

@@ -40,7 +40,7 @@ def tune(
     env: Mapping[str, Any] | None = None,
     on_tried: Callable[[Tried], None] | None = None,
     device: str | None = None,
-    slots: int = 32,
+    slots: int | None = None,
 ) -> list[Tried]:
     """Evaluate a run with every pair of settings and write the best pair, by mean return, into its folder.
 
@@ -59,7 +59,7 @@ def tune(
         env: arguments of the environment.
         on_tried: called with each pair when it is done.
         device: where the policy computes; None: on the CPU.
-        slots: number of games that run in parallel.
+        slots: number of games that run in parallel; as of `evaluate`.
 
     Returns:
         All pairs, the best first; among equals the one that was tried first.

@@ -1,17 +1,19 @@
 """Causal language models of `transformers`: from a folder or hub id, or a small one from scratch."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging
 
 from lmrl.errors import UserError, in_one_line
@@ -21,14 +23,12 @@ from lmrl.models.lora import adapter_base, merge_adapter
 from lmrl.tokens.collate import TokenBatch
 
 __all__ = [
-    "LogitTransform", "RowReader", "build_lm", "checkpoint_activations", "head_of", "hidden_states", "logit_table",
-    "logit_transform", "logits_of", "positions_of", "read_rows", "trunk_of", "vocabulary_of",
+    "LogitTransform", "build_lm", "checkpoint_activations", "compile_layers", "few_shapes", "head_of", "hidden_states", "logit_table",
+    "logit_transform", "logits_of", "positions_of", "read_rows", "trunk_of", "uncompiled", "vocabulary_of",
     "weights_on_first_process",
 ]  # fmt: skip
 
-RowReader: TypeAlias = Callable[[nn.Module, Tensor, Tensor | None, Tensor | None], Tensor]
-"""A forward pass over some rows of a batch; see `read_rows`."""
-
+_VARIANTS = 64  # kinds of layers, shapes and modes that may be compiled before torch gives up
 _ON_FIRST = ContextVar("weights on the first process only", default=False)
 
 #: Ends of the names of settings in configurations of `transformers`.
@@ -324,30 +324,92 @@ def read_rows(trunk: nn.Module, ids: Tensor, positions: Tensor | None, mask: Ten
     return hidden
 
 
-def hidden_states(trunk: nn.Module, batch: TokenBatch, read: RowReader = read_rows, groups: bool = True) -> Tensor:
+def hidden_states(trunk: nn.Module, batch: TokenBatch, groups: bool = True) -> Tensor:
     """Read the rows of a batch.
 
     Args:
         trunk: a transformer without its vocabulary head.
         batch: of which rows of similar length are read together.
-        read: `read_rows`, perhaps compiled.
-        groups: whether they are; else all rows by one forward pass (where processes have to make the same number).
+        groups: whether they are: that saves arithmetic. Else all rows are read by one forward pass, in one of few
+            shapes: that saves calls, which is what a GPU waits for, and processes with shards make the same number.
 
     Returns:
         (S, width) hidden vectors at its states.
     """
-    rows, width = batch.input_ids.shape
+    if not groups:
+        ids, positions, mask = few_shapes(batch, positions_of(cast(PreTrainedModel, trunk).config))
+        hidden = read_rows(trunk, ids, positions, mask)
+        return hidden.flatten(0, 1).index_select(0, batch.row * ids.shape[1] + batch.col)
     hidden_parts = []  # per group, (rows * its width, hidden width)
     row_starts = []  # per group, index of each row's first vector among all vectors
     first_row = 0
     num_vectors = 0
-    for count, group_width in batch.groups if groups else ((rows, width),):
+    for count, group_width in batch.groups:
         here = slice(first_row, first_row + count)
         positions = None if batch.positions is None else batch.positions[here, :group_width]
         mask = None if batch.mask is None else batch.mask[here, :, :group_width, :group_width]
-        hidden = read(trunk, batch.input_ids[here, :group_width], positions, mask)
+        hidden = read_rows(trunk, batch.input_ids[here, :group_width], positions, mask)
         hidden_parts.append(hidden.reshape(-1, hidden.shape[-1]))
         row_starts.append(num_vectors + group_width * torch.arange(count, device=hidden.device))
         first_row += count
         num_vectors += count * group_width
     return torch.cat(hidden_parts).index_select(0, torch.cat(row_starts)[batch.row] + batch.col)
+
+
+#: Rows and columns of a pass over a whole batch are multiples of these.
+_ROWS = 16
+_COLUMNS = 128
+
+
+def few_shapes(batch: TokenBatch, limit: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Pad a batch, so that a run has few shapes: each is compiled, and planned by the kernels, on its own.
+
+    Args:
+        batch: its padding is read by nothing, so what it holds does not matter.
+        limit: the model's positions, which plain rows do not exceed.
+
+    Returns:
+        (R', L') ids, and the position ids and the mask of `TokenBatch` for them.
+    """
+    rows, columns = batch.input_ids.shape
+    more_rows = -rows % _ROWS
+    more_columns = -columns % _COLUMNS
+    if batch.positions is None:
+        more_columns = max(0, min(more_columns, limit - columns))
+    ids = pad(batch.input_ids, (0, more_columns, 0, more_rows))
+    if batch.positions is None or batch.mask is None:
+        return ids, None, None
+    positions = pad(batch.positions, (0, more_columns, 0, more_rows))
+    mask = pad(batch.mask, (0, more_columns, 0, more_columns, 0, 0, 0, more_rows))
+    # Padding has to read something, or its numbers are none. The first token of a row is read by all others anyway.
+    mask[..., 0] = True
+    return ids, positions, mask
+
+
+def _layers(module: nn.Module) -> list[nn.Module]:
+    return [part for part in module.modules() if isinstance(part, GradientCheckpointingLayer)]
+
+
+def uncompiled(trunk: nn.Module) -> AbstractContextManager[None]:
+    """Inside, layers that are compiled for training run as they are: decoding has too many shapes."""
+    if any(layer._compiled_call_impl is not None for layer in _layers(trunk)):
+        stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+        return stance
+    return nullcontext()
+
+
+def compile_layers(module: nn.Module, backend: str) -> int:
+    """Have `torch.compile` make the layers of all transformers inside of a module; they share what is compiled.
+
+    One layer takes seconds where a whole trunk takes a minute. The masks stay outside, so that plain rows keep the
+    kernels of causal attention.
+
+    Returns:
+        The number of layers: 0 for a model whose layers `transformers` does not mark.
+    """
+    layers = _layers(module)
+    limits = torch._dynamo.config  # torch.compile takes a limit of its own from a later release on
+    limits.cache_size_limit = max(limits.cache_size_limit, _VARIANTS)
+    for layer in layers:
+        layer.compile(backend=backend)
+    return len(layers)

@@ -19,9 +19,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.decoding.check import check_model
+from lmrl.decoding.reader import backend_of
 from lmrl.errors import UserError
 from lmrl.models.checkpoints import resolve_pretrained
-from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, hidden_states, positions_of, read_rows
+from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, hidden_states, positions_of
 from lmrl.models.lora import add_lora
 from lmrl.models.tokenizer import add_task_tokens, tokenizer_for
 from lmrl.tokens.collate import TokenBatch
@@ -30,7 +31,7 @@ from lmrl.training.noise_scale import NoiseScale
 from lmrl.training.optimizer import (
     check_optimizer,
     check_start,
-    compiled_reader,
+    compile_for,
     keep_values_float32,
     optimizer_and_schedule,
 )
@@ -90,7 +91,7 @@ class LanguageModule(L.LightningModule):
         trust_remote_code: bool = False,
         lora: dict[str, Any] | None = None,
         activation_checkpointing: bool = False,
-        compile: bool | str = False,
+        compile: bool | str | None = None,
     ) -> None:
         """Build the language model.
 
@@ -110,7 +111,8 @@ class LanguageModule(L.LightningModule):
             trust_remote_code: run code that `pretrained` or `tokenizer` bring with them from a hub.
             lora: train adapters on a frozen model: settings of `lmrl.models.lora.add_lora`, as ``{r: 8}``.
             activation_checkpointing: compute the activations of what learns a second time instead of keeping them.
-            compile: use `torch.compile` in training, perhaps with the backend of that name; decoding has its own.
+            compile: use `torch.compile` in training, perhaps with the backend of that name; None: on a GPU, in runs of
+                200 steps and more. Decoding has its own.
 
         Raises:
             UserError: for unknown names, names that do not belong together, and numbers outside of their range.
@@ -129,7 +131,7 @@ class LanguageModule(L.LightningModule):
         if folder is None and added_tokens:
             compose_embeddings(self.model, added_tokens)
         self.add_adapters(lora)
-        self._read_rows = compiled_reader(compile)
+        backend_of(compile)  # so that an unknown one is refused now
         self.reporter = LossReporter(self.name)
         self.made_with = {}
 
@@ -175,14 +177,13 @@ class LanguageModule(L.LightningModule):
     def hidden_states(self, trunk: nn.Module, batch: TokenBatch) -> Tensor:
         """(S, width) hidden vectors of a trunk at the states of a batch; see `lmrl.models.lm.hidden_states`."""
         # Weights in shards are gathered by all processes together, in each forward pass.
-        return hidden_states(trunk, batch, self._read_rows, groups=not is_sharded(self))
+        return hidden_states(trunk, batch, groups=self.device.type == "cpu" and not is_sharded(self))
 
     def copy_for_rollouts(self) -> "LanguageModule":
         """Return a shallow copy without the submodules that rollouts don't use; it can be sent to other processes."""
         lean = copy(self)  # Lightning leaves the trainer out
         lean._modules = {name: part for name, part in self._modules.items() if name not in self.unused_in_rollouts}
         lean.reporter = LossReporter(self.name)
-        lean._read_rows = read_rows  # a compiled function cannot be sent
         return lean
 
     @property
@@ -227,6 +228,7 @@ class LanguageModule(L.LightningModule):
             self.train()
             if self.hparams["activation_checkpointing"]:
                 checkpoint_activations(self.trainable_model)
+            compile_for(self, self.hparams["compile"])
 
     def configure_model(self) -> None:
         """Keep on each process its share of the weights; see `lmrl.training.sharding.configure_shards`."""

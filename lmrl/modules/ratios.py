@@ -38,7 +38,7 @@ class RatioModel(NamedTuple):
         return RatioGuidedPolicy(module.model, module.tokenizer, module.context_window(), **played)
 
     def reranker(
-        self, module: LanguageModule, proposals: Sequence[str], beta: float, slots: int = 32, **settings: Any
+        self, module: LanguageModule, proposals: Sequence[str], beta: float, slots: int | None = None, **settings: Any
     ) -> RerankPolicy:
         """Score actions by their likelihood under the guided policy."""
         window = module.context_window()

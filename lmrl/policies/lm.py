@@ -126,7 +126,7 @@ class LMPolicy:
         top_k: 0 is off.
         top_p: 1 is off.
         max_new_tokens: an action without a line break ends here, as it is.
-        slots: parallel episodes to make room for; more are possible.
+        slots: parallel episodes to make room for, None: `lmrl.decoding.engine.default_slots`; more are possible.
         compile: have `torch.compile` make the decode steps, see `lmrl.decoding.engine.Engine`.
 
     Raises:
@@ -143,11 +143,12 @@ class LMPolicy:
         top_k: int = 0,
         top_p: float = 1.0,
         max_new_tokens: int = 32,
-        slots: int = 32,
+        slots: int | None = None,
         compile: bool | str = False,
     ) -> None:
         self.model = model
         engine = Engine(model, slots, compile=compile)
+        self.slots = engine.slots
         self._context_builder = ContextBuilder(tokenizer, window, engine.max_length, max_new_tokens)
         self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._context_builder.stop_ids())
         invalid = self._context_builder.invalid_ids(model)

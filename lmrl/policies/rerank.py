@@ -110,7 +110,7 @@ class RerankPolicy:
         guidance: for ``"guided"``: the values that guide the language model.
         logit_weight: weight of the likelihood in a ``"value"`` score.
         temperature: 0 takes the best, above 0 samples from ``softmax(score / temperature)``.
-        slots: parallel episodes to make room for; more are possible.
+        slots: parallel episodes to make room for, None: `lmrl.decoding.engine.default_slots`; more are possible.
 
     Raises:
         UserError: a model or the proposals are missing, or window and proposals do not fit into a model.
@@ -130,7 +130,7 @@ class RerankPolicy:
         guidance: Guidance | None = None,
         logit_weight: float = 0.0,
         temperature: float = 0.0,
-        slots: int = 32,
+        slots: int | None = None,
     ) -> None:
         check_range("[0, inf)", logit_weight=logit_weight)
         encoder = encoder_for(tokenizer, window)

@@ -39,7 +39,7 @@ class ValueGuidedPolicy:
         support_top_k: allow only this number of the language model's most probable tokens; 0 is off.
         support_top_p: likewise by probability mass; 1 is off.
         max_new_tokens: an action without a line break ends here, as it is.
-        slots: parallel episodes to make room for; more are possible.
+        slots: parallel episodes to make room for, None: `lmrl.decoding.engine.default_slots`; more are possible.
         compile: have `torch.compile` make the decode steps of both models, see `lmrl.decoding.engine.Engine`.
 
     Raises:
@@ -62,10 +62,11 @@ class ValueGuidedPolicy:
         support_top_k: int = 0,
         support_top_p: float = 1.0,
         max_new_tokens: int = 32,
-        slots: int = 32,
+        slots: int | None = None,
         compile: bool | str = False,
     ) -> None:
         speaking = Engine(model, slots, compile=compile)
+        self.slots = speaking.slots
         self._values = Engine(value_model, slots, compile=compile)
         positions = min(speaking.max_length, self._values.max_length)
         self._context_builder = ContextBuilder(tokenizer, window, positions, max_new_tokens)

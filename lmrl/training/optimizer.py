@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import lightning as L
 import torch
 from lightning.pytorch.plugins.precision import HalfPrecision
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -16,13 +17,13 @@ from transformers.pytorch_utils import Conv1D
 
 from lmrl.decoding.reader import backend_of
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.models.lm import RowReader, read_rows
+from lmrl.models.lm import compile_layers
 from lmrl.models.lora import is_adapter
 from lmrl.training.sharding import is_sharded
 
 __all__ = [
     "OPTIMIZERS", "OR_ADAPTERS", "SCHEDULES", "HalfTransformers", "Muon", "adamw", "check_optimizer", "check_start",
-    "check_target_precision", "compiled_reader", "keep_values_float32", "optimizer_and_schedule", "schedule",
+    "check_target_precision", "compile_for", "keep_values_float32", "optimizer_and_schedule", "schedule",
 ]  # fmt: skip
 
 
@@ -287,17 +288,24 @@ def schedule(optimizer: torch.optim.Optimizer, kind: str, warmup: int, last: flo
     return LambdaLR(optimizer, factor)
 
 
-def compiled_reader(choice: bool | str) -> RowReader:
-    """Return the function that reads the rows of a batch: `lmrl.models.lm.read_rows`, compiled if a backend is chosen.
+#: Steps after which a compilation of layers (some twenty seconds) has paid on a GPU.
+_STEPS_WORTH_COMPILING = 200
 
-    Raises:
-        UserError: torch has no such backend.
+
+def compile_for(module: L.LightningModule, choice: bool | str | None) -> None:
+    """Compile the layers of a module that begins to train; see `lmrl.models.lm.compile_layers`.
+
+    Args:
+        module: with its trainer.
+        choice: false: not; true or the name of a backend; None: on a GPU, if the run is long enough to gain by it.
     """
+    trainer = module.trainer
+    if choice is None:
+        long_enough = trainer.max_steps == -1 or trainer.max_steps >= _STEPS_WORTH_COMPILING
+        choice = trainer.strategy.root_device.type == "cuda" and long_enough
     backend = backend_of(choice)
-    if backend is None:
-        return read_rows
-    compiled: RowReader = torch.compile(read_rows, dynamic=True, backend=backend)
-    return compiled
+    if backend is not None and compile_layers(module, backend) == 0:
+        rank_zero_warn("compile: the layers of this model are none that can be compiled one by one")
 
 
 def check_start(module: Any) -> None:
