@@ -2,7 +2,8 @@
 
 A float32 table of 1,000 states by 50,000 words takes 200 MB, and plain autograd keeps several of them for each head.
 Here the memory of a piece is all there is, whatever the vocabulary (the idea of Wijmans et al. 2024, "Cut Your Losses
-in Large-Vocabulary Language Models", without its kernels).
+in Large-Vocabulary Language Models", without its kernels). On a CPU a piece is some words of all states and stays in
+the cache. On other devices it is all words of some states: there one kernel normalises a row of scores.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,8 +28,8 @@ __all__ = [
 ]
 
 _WHOLE = 2**24  # tables up to this size are made at once: for small vocabularies that is faster
-_PIECE = {"cpu": 2**19}  # scores in a piece; on a processor they should stay in its cache
-_PIECE_ELSEWHERE = 2**26
+_PIECE = 2**19  # scores in a piece of words; they should stay in the cache of a CPU
+_PIECE_BYTES = 2**30  # of all tables of a piece of states: less would add the gradient of the weight more often
 _PIECE_OF_ROWS = 2**22  # scores that `RowScores` computes at once; it holds a handful of such tables
 _NARROWEST = 256  # words in a piece at least: a thinner matrix product is a slow one
 
@@ -187,8 +188,7 @@ def linear_scores(
 
 def _pieces(hidden: Tensor, weight: Tensor, tables: int = 1) -> Iterator[slice]:
     """Slices of the vocabulary, narrower where several tables of a piece are held at once."""
-    size = _PIECE.get(hidden.device.type, _PIECE_ELSEWHERE) // tables
-    step = max(_NARROWEST, size // max(1, hidden.shape[0]))
+    step = max(_NARROWEST, _PIECE // tables // max(1, hidden.shape[0]))
     return (slice(first, first + step) for first in range(0, weight.shape[0], step))
 
 
@@ -198,12 +198,111 @@ def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, words: slice, c
 
 
 def _cap_slope(capped: Tensor, cap: float) -> Tensor:
-    """The derivative of `soft_cap`, from its result."""
-    return 1.0 - (capped / cap).square()
+    """The derivative of `soft_cap`, from its result; 0 for words that are never sampled, of score ``-inf``."""
+    return 1.0 - (capped / cap).square().clamp_(max=1.0)
+
+
+def _by_states(device: torch.device) -> bool:
+    """Whether pieces are states with all their words, rather than words of all states."""
+    return device.type != "cpu"
+
+
+def _state_pieces(hidden: Tensor, weight: Tensor, bytes_per_score: int) -> Iterator[slice]:
+    """Slices of the states; their tables take `bytes_per_score` for each score."""
+    num_states = hidden.shape[0]
+    step = max(1, _PIECE_BYTES // (bytes_per_score * weight.shape[0]))
+    return (slice(first, min(first + step, num_states)) for first in range(0, num_states, step))
+
+
+def _forward_by_states(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    state: Tensor,
+    token: Tensor,
+    invalid: Tensor | None,
+    cap: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See `LinearScores.distribution`; the entropy is 0 where `invalid` is None.
+
+    Nothing here or in `_backward_by_states` makes the host wait for the device: no index is read back.
+    """
+    score = hidden.new_zeros(token.shape, dtype=torch.float32)
+    total = hidden.new_empty(hidden.shape[:1], dtype=torch.float32)
+    entropy = torch.zeros_like(total)
+    # A piece is held in the precision of the product, in float32, and as a float32 softmax.
+    for rows in _state_pieces(hidden, weight, hidden.itemsize + 8):
+        scores = soft_cap(linear(hidden[rows], weight, bias), cap)
+        if invalid is not None:
+            scores.masked_fill_(invalid, -torch.inf)
+        row = state - rows.start
+        inside = (row >= 0) & (row < scores.shape[0])
+        score = torch.where(inside, scores[row.clamp(0, scores.shape[0] - 1), token].float(), score)
+        share = scores.softmax(-1, dtype=torch.float32)
+        # Any word gives logsumexp = score - log(share). The likeliest has a share of at least 1 / vocabulary, and a
+        # score near the result: another one may have a share of 0, or lose digits in the difference.
+        best, word = scores.max(-1, keepdim=True)
+        total[rows] = (best.float() - share.gather(-1, word).log()).squeeze(-1)
+        if invalid is not None:
+            entropy[rows] = torch.special.entr(share, out=share).sum(-1)
+    return score, total, entropy
+
+
+def _backward_by_states(
+    ctx: Any, to_score: Tensor, to_total: Tensor, to_entropy: Tensor | None = None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return the gradients of hidden vectors, weight and bias of `_forward_by_states`.
+
+    Args:
+        ctx: of `_Pieces` or `_Distribution`.
+        to_score: (N,) gradient of the loss with respect to the scores of the tokens.
+        to_total: (S,) with respect to the `logsumexp` of each state.
+        to_entropy: (S,) with respect to its entropy; None in `_Pieces`.
+    """
+    hidden, weight, bias, state, token, invalid, score, _, entropy = ctx.saved_tensors
+    cap: float | None = ctx.cap
+    of_hidden = torch.empty_like(hidden, dtype=torch.float32)
+    # Sums over pieces and over tokens are float32: in bfloat16 the sum of a frequent word would stop growing.
+    of_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+    of_bias = torch.zeros_like(bias, dtype=torch.float32) if ctx.needs_input_grad[2] else None
+    # One factor for a whole row of the softmax is cheaper on the narrow sides of both products.
+    row_factor = to_total if to_entropy is None else torch.ones_like(to_total)
+    pull = row_factor.to(hidden.dtype)
+    pulled = hidden * pull[:, None]
+    tables = 2 if cap is None else 4
+    for rows in _state_pieces(hidden, weight, tables * hidden.itemsize + (0 if to_entropy is None else 8)):
+        scores = soft_cap(linear(hidden[rows], weight, bias), cap)
+        if to_entropy is None:
+            slope = scores.softmax(-1)
+        else:
+            # With p the softmax and H the entropy: d logsumexp / d score = p, d H / d score = -p (log p + H).
+            scores.masked_fill_(invalid, -torch.inf)
+            share = scores.softmax(-1, dtype=torch.float32)
+            to_share = to_total[rows] - to_entropy[rows] * entropy[rows]
+            slope = torch.special.entr(share).mul_(to_entropy[rows, None]).addcmul_(share, to_share[:, None])
+        if cap is not None:
+            slope *= _cap_slope(scores, cap)
+        slope = slope.to(hidden.dtype)
+        of_hidden[rows] = (slope @ weight) * row_factor[rows, None]
+        if of_weight is not None:
+            of_weight += slope.T @ pulled[rows]
+        if of_bias is not None:
+            of_bias += slope.T @ pull[rows]
+    # Then the gradient of the scores of the N tokens.
+    if cap is not None:
+        to_score = to_score * _cap_slope(score, cap)
+    of_hidden.index_add_(0, state, to_score[:, None] * weight[token])
+    if of_weight is not None:
+        of_weight.index_add_(0, token, to_score[:, None] * hidden[state])
+        of_weight = of_weight.to(weight.dtype)
+    if of_bias is not None:
+        of_bias.index_add_(0, token, to_score)
+        of_bias = of_bias.to(bias.dtype)
+    return of_hidden.to(hidden.dtype), of_weight, of_bias
 
 
 class _Pieces(torch.autograd.Function):
-    """Forward goes over the words in pieces; backward does it again, since nothing (S, vocabulary) is kept."""
+    """Forward goes over the table in pieces; backward does it again, since nothing (S, vocabulary) is kept."""
 
     @staticmethod
     def forward(
@@ -216,25 +315,30 @@ class _Pieces(torch.autograd.Function):
         cap: float | None,
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(hidden.device.type, enabled=False):
-            total = hidden.new_full(hidden.shape[:1], -torch.inf, dtype=torch.float32)
-            score = hidden.new_zeros(token.shape, dtype=torch.float32)
-            for words in _pieces(hidden, weight):
-                scores = _scores(hidden, weight, bias, words, cap)
-                column = token - words.start
-                inside = (column >= 0) & (column < scores.shape[1])
-                score = torch.where(inside, scores[state, column.clamp(0, scores.shape[1] - 1)], score)
-                # logsumexp over all words so far.
-                total = torch.logaddexp(total, scores.logsumexp(-1))
-        ctx.save_for_backward(hidden, weight, bias, state, token, total, score)
+            if _by_states(hidden.device):
+                score, total, _ = _forward_by_states(hidden, weight, bias, state, token, None, cap)
+            else:
+                total = hidden.new_full(hidden.shape[:1], -torch.inf, dtype=torch.float32)
+                score = hidden.new_zeros(token.shape, dtype=torch.float32)
+                for words in _pieces(hidden, weight):
+                    scores = _scores(hidden, weight, bias, words, cap)
+                    column = token - words.start
+                    inside = (column >= 0) & (column < scores.shape[1])
+                    score = torch.where(inside, scores[state, column.clamp(0, scores.shape[1] - 1)], score)
+                    # logsumexp over all words so far.
+                    total = torch.logaddexp(total, scores.logsumexp(-1))
+        ctx.save_for_backward(hidden, weight, bias, state, token, None, score, total, None)
         ctx.cap = cap
         return score, total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_score: Tensor, to_total: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, state, token, total, score = ctx.saved_tensors
+        hidden, weight, bias, state, token, _, score, total, _ = ctx.saved_tensors
         cap: float | None = ctx.cap
         with torch.autocast(hidden.device.type, enabled=False):
+            if _by_states(hidden.device):
+                return *_backward_by_states(ctx, to_score, to_total), None, None, None
             of_hidden = torch.zeros_like(hidden, dtype=torch.float32)
             of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
             of_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
@@ -283,32 +387,38 @@ class _Distribution(torch.autograd.Function):
         cap: float | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         with torch.autocast(hidden.device.type, enabled=False):
-            # Not -inf, from which nothing can be taken off if all words of the first piece are invalid.
-            lowest = torch.finfo(torch.float32).min
-            total = hidden.new_full(hidden.shape[:1], lowest, dtype=torch.float32)
-            entropy = torch.zeros_like(total)
-            score = hidden.new_zeros(token.shape, dtype=torch.float32)
-            for words in _pieces(hidden, weight, _Distribution._TABLES):
-                never = invalid[words]
-                scores = _scores(hidden, weight, bias, words, cap).masked_fill_(never, -torch.inf)
-                column = token - words.start
-                inside = (column >= 0) & (column < scores.shape[1])
-                score = torch.where(inside, scores[state, column.clamp(0, scores.shape[1] - 1)], score)
-                before = total
-                total = torch.logaddexp(before, scores.logsumexp(-1))
-                # The words of earlier pieces become less likely, by the same factor.
-                kept = (before - total).exp() * (entropy + (total - before))
-                logprob = scores.sub_(total[:, None])
-                share = logprob.exp()
-                entropy = kept - share.mul_(logprob.masked_fill_(never, 0.0)).sum(-1)
-        ctx.save_for_backward(hidden, weight, bias, state, token, invalid, total, entropy)
+            if _by_states(hidden.device):
+                score, total, entropy = _forward_by_states(hidden, weight, bias, state, token, invalid, cap)
+            else:
+                # Not -inf, from which nothing can be taken off if all words of the first piece are invalid.
+                lowest = torch.finfo(torch.float32).min
+                total = hidden.new_full(hidden.shape[:1], lowest, dtype=torch.float32)
+                entropy = torch.zeros_like(total)
+                score = hidden.new_zeros(token.shape, dtype=torch.float32)
+                for words in _pieces(hidden, weight, _Distribution._TABLES):
+                    never = invalid[words]
+                    scores = _scores(hidden, weight, bias, words, cap).masked_fill_(never, -torch.inf)
+                    column = token - words.start
+                    inside = (column >= 0) & (column < scores.shape[1])
+                    score = torch.where(inside, scores[state, column.clamp(0, scores.shape[1] - 1)], score)
+                    before = total
+                    total = torch.logaddexp(before, scores.logsumexp(-1))
+                    # The words of earlier pieces become less likely, by the same factor.
+                    kept = (before - total).exp() * (entropy + (total - before))
+                    logprob = scores.sub_(total[:, None])
+                    share = logprob.exp()
+                    entropy = kept - share.mul_(logprob.masked_fill_(never, 0.0)).sum(-1)
+        ctx.save_for_backward(hidden, weight, bias, state, token, invalid, score, total, entropy)
         ctx.cap = cap
         return score, total, entropy
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_score: Tensor, to_total: Tensor, to_entropy: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, state, token, invalid, total, entropy = ctx.saved_tensors
+        hidden, weight, bias, state, token, invalid, _, total, entropy = ctx.saved_tensors
+        if _by_states(hidden.device):
+            with torch.autocast(hidden.device.type, enabled=False):
+                return *_backward_by_states(ctx, to_score, to_total, to_entropy), None, None, None, None
         of_hidden = torch.zeros_like(hidden, dtype=torch.float32)
         of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         of_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None

@@ -29,6 +29,7 @@ from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Window
 from lmrl.training.noise_scale import NoiseScale
 from lmrl.training.optimizer import (
+    FastFloat32,
     check_optimizer,
     check_start,
     compile_for,
@@ -235,8 +236,8 @@ class LanguageModule(L.LightningModule):
         configure_shards(self)
 
     def configure_callbacks(self) -> Sequence[Callback]:
-        """What logs the terms of the loss, and the gradient noise scale."""
-        return [self.reporter, NoiseScale()]
+        """What logs the terms of the loss and the gradient noise scale, and what sets the precision of products."""
+        return [self.reporter, NoiseScale(), FastFloat32()]
 
     def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
         """Log the terms of the loss, and return what is minimised; see `objective`.

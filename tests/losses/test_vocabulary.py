@@ -1,5 +1,6 @@
 """Scores in pieces are those of the whole table, gradients too, and the table is never kept."""
 
+import math
 from typing import Any
 
 import pytest
@@ -29,18 +30,28 @@ STATES, WIDTH, WORDS = 8, 6, 23
 STATE, TOKEN = torch.tensor([0, 3, 3, 4, 0, 1, 3]), torch.tensor([22, 0, 7, 8, 22, 15, 0])
 
 
-@pytest.fixture
-def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four words at a time, whatever the size."""
+@pytest.fixture(params=["words", "states"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Four words at a time as on a CPU, or up to three states at a time as on a GPU, whatever the size."""
+    by: str = request.param
     monkeypatch.setattr(token_scores, "_WHOLE", 0)
-    monkeypatch.setattr(token_scores, "_PIECE", {"cpu": 1})
+    monkeypatch.setattr(token_scores, "_PIECE", 1)
     monkeypatch.setattr(token_scores, "_NARROWEST", 4)
+    monkeypatch.setattr(token_scores, "_PIECE_BYTES", 3 * 12 * WORDS)
+    monkeypatch.setattr(token_scores, "_by_states", lambda device: by == "states")
+    return by
 
 
 def factors(bias: bool = True) -> list[Tensor]:
     g = torch.Generator().manual_seed(0)
     shapes = [(STATES, WIDTH), (WORDS, WIDTH), *([(WORDS,)] if bias else [])]
     return [(3 * torch.randn(shape, generator=g)).requires_grad_() for shape in shapes]
+
+
+def assert_near(found: Tensor | None, expected: Tensor | None, share: float) -> None:
+    """Within a share of the largest number: what rounding of half precision leaves."""
+    assert found is not None and expected is not None
+    torch.testing.assert_close(found.float(), expected, atol=share * expected.abs().max().item(), rtol=0)
 
 
 def objective(found: TokenScores) -> Tensor:
@@ -50,7 +61,7 @@ def objective(found: TokenScores) -> Tensor:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_pieces_give_the_numbers_and_gradients_of_the_table(pieces: None, bias: bool) -> None:
+def test_pieces_give_the_numbers_and_gradients_of_the_table(pieces: str, bias: bool) -> None:
     ours, theirs = factors(bias), factors(bias)
     table = torch.nn.functional.linear(*theirs)
     expected = gather_token_scores(table, STATE, TOKEN)
@@ -68,7 +79,7 @@ def test_pieces_give_the_numbers_and_gradients_of_the_table(pieces: None, bias: 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_pieces_of_scaled_and_capped_scores_give_the_numbers_and_gradients_of_the_table(
-    pieces: None, bias: bool
+    pieces: str, bias: bool
 ) -> None:
     ours = factors(bias)
     theirs = factors(bias)
@@ -93,14 +104,26 @@ def test_small_tables_are_scaled_and_capped_too() -> None:
     torch.testing.assert_close(found, 4.0 * torch.tanh(0.25 * table / 4.0))
 
 
-def test_frozen_factors_get_no_gradient(pieces: None) -> None:
-    hidden, weight, bias = factors()
-    objective(gather_token_scores(LinearScores(hidden, weight.detach(), bias.detach()), STATE, TOKEN)).backward()
-    assert hidden.grad is not None
-    assert weight.grad is None
+@pytest.mark.parametrize("learning", [(0,), (0, 1), (0, 2)], ids=["hidden", "and weight", "and bias"])
+@pytest.mark.parametrize("policy", [False, True])
+def test_frozen_factors_get_no_gradient(pieces: str, learning: tuple[int, ...], policy: bool) -> None:
+    """Those of the others are as if all learned."""
+    found = []
+    for learns in (learning, (0, 1, 2)):
+        parts = [part.requires_grad_(index in learns) for index, part in enumerate(factors())]
+        scores = LinearScores(*parts)
+        loss = objective(gather_token_scores(scores, STATE, TOKEN))
+        if policy:
+            loss = policy_objective(token_logprobs(scores, STATE, TOKEN, NEVER))
+        loss.backward()
+        found.append([part.grad for part in parts])
+    for index, (some, every) in enumerate(zip(*found, strict=True)):
+        assert (some is not None) == (index in learning)
+        if some is not None:
+            torch.testing.assert_close(some, every)
 
 
-def test_nothing_of_the_size_of_the_table_is_kept(pieces: None) -> None:
+def test_nothing_of_the_size_of_the_table_is_kept(pieces: str) -> None:
     kept: list[int] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -119,7 +142,7 @@ def test_small_tables_are_made_at_once() -> None:
     assert isinstance(linear_scores(*factors()), Tensor)
 
 
-def test_under_autocast_products_are_rounded_as_by_a_linear_layer(pieces: None) -> None:
+def test_under_autocast_products_are_rounded_as_by_a_linear_layer(pieces: str) -> None:
     parts = factors()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = gather_token_scores(linear_scores(*parts), STATE, TOKEN)
@@ -132,7 +155,80 @@ def test_under_autocast_products_are_rounded_as_by_a_linear_layer(pieces: None) 
     assert all(part.grad is not None and part.grad.dtype == torch.float32 for part in parts)
 
 
-def test_no_states_no_numbers(pieces: None) -> None:
+@pytest.mark.parametrize("cap", [None, 4.0])
+def test_half_precision_is_near_float32(pieces: str, cap: float | None) -> None:
+    """Hidden vectors and weights that bfloat16 holds: what is left is the rounding of scores and of the softmax."""
+    found = []
+    for half in (False, True):
+        parts = [(0.2 * part.detach()).bfloat16().float().requires_grad_() for part in factors()]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+            scores = linear_scores(*parts, cap=cap)
+            assert isinstance(scores, LinearScores)
+            looked_up = gather_token_scores(scores, STATE, TOKEN)
+            logprobs = token_logprobs(scores, STATE, TOKEN, NEVER)
+        (objective(looked_up) + policy_objective(logprobs)).backward()
+        found.append((*looked_up, *logprobs, *[part.grad for part in parts]))
+    for exact, rounded in zip(*found, strict=True):
+        assert_near(rounded, exact, 0.02)
+
+
+def test_in_half_precision_a_frequent_word_keeps_its_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of states add in float32: a sum in bfloat16 ends where the next term is below its last digit."""
+    monkeypatch.setattr(token_scores, "_by_states", lambda device: True)
+    monkeypatch.setattr(token_scores, "_PIECE_BYTES", 1)
+    count = 2000
+    hidden = torch.ones(count, WIDTH, dtype=torch.bfloat16)
+    weight = torch.zeros(WORDS, WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    zeros = torch.zeros(count, dtype=torch.long)
+    gather_token_scores(LinearScores(hidden, weight, None), torch.arange(count), zeros).nll.sum().backward()
+    assert weight.grad is not None and weight.grad.dtype == torch.bfloat16
+    expected = torch.full((WORDS, WIDTH), count / WORDS)
+    expected[0] -= count
+    torch.testing.assert_close(weight.grad.float(), expected, rtol=0.02, atol=0)
+
+
+def test_the_logsumexp_is_exact_whatever_a_word_has(pieces: str) -> None:
+    """Even where the first word, or the word of the token, is so unlikely that float32 has no share for it."""
+    hidden = torch.ones(2, 1)
+    weight = torch.full((WORDS, 1), -1e9)
+    weight[5:7] = 3.0
+    found = gather_token_scores(LinearScores(hidden, weight, None), torch.tensor([1, 0]), torch.tensor([0, 5]))
+    torch.testing.assert_close(found.nll, torch.tensor([1e9, math.log(2.0)]))
+
+
+class Waits(TorchDispatchMode):
+    """Notes operations for which the host of a GPU waits, since it needs a number or a shape from there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        by_mask = name.strip("_").startswith("index") and any(
+            isinstance(part, Tensor) and part.dtype == torch.bool for part in tree_flatten(args)[0]
+        )
+        if by_mask or name in ("_local_scalar_dense", "equal", "item", "masked_select", "nonzero"):
+            self.names.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("cap", [None, 4.0])
+def test_pieces_of_states_never_wait_for_the_device(cap: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_scores, "_PIECE_BYTES", 3 * 12 * WORDS)
+    monkeypatch.setattr(token_scores, "_by_states", lambda device: True)
+    parts = factors()
+    with Waits() as waits:
+        scores = LinearScores(*parts, cap)
+        loss = objective(gather_token_scores(scores, STATE, TOKEN))
+        (loss + policy_objective(token_logprobs(scores, STATE, TOKEN, NEVER))).backward()
+    assert not waits.names
+    with Waits() as waits:
+        float(TOKEN[STATE > 0].sum())
+    assert {"index", "_local_scalar_dense"} <= waits.names  # the ways that the rule above can fail
+
+
+def test_no_states_no_numbers(pieces: str) -> None:
     none = torch.zeros(0, dtype=torch.long)
     hidden = torch.zeros(0, WIDTH, requires_grad=True)
     found = gather_token_scores(linear_scores(hidden, *factors()[1:]), none, none)
@@ -141,7 +237,7 @@ def test_no_states_no_numbers(pieces: None) -> None:
 
 
 @pytest.mark.parametrize("inner", [None, 2])
-def test_a_value_head_looks_up_in_pieces_what_it_says_as_a_whole(pieces: None, inner: int | None) -> None:
+def test_a_value_head_looks_up_in_pieces_what_it_says_as_a_whole(pieces: str, inner: int | None) -> None:
     head = ValueHead(WIDTH, WORDS, bias=-1.0, inner=inner)
     torch.nn.init.normal_(head.outer.weight)
     hidden = torch.randn(STATES, WIDTH)
@@ -174,7 +270,7 @@ NEVER = torch.tensor([word not in (0, 7, 8, 9, 10, 15, 22) for word in range(WOR
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("cap", [None, 4.0])
 def test_pieces_give_the_log_probabilities_and_entropies_of_the_table(
-    pieces: None, bias: bool, never: Tensor, cap: float | None
+    pieces: str, bias: bool, never: Tensor, cap: float | None
 ) -> None:
     ours = factors(bias)
     theirs = factors(bias)
@@ -191,7 +287,7 @@ def test_pieces_give_the_log_probabilities_and_entropies_of_the_table(
         torch.testing.assert_close(left.grad, right.grad, atol=1e-4, rtol=1e-5)
 
 
-def test_a_first_piece_of_words_that_are_never_sampled(pieces: None) -> None:
+def test_a_first_piece_of_words_that_are_never_sampled(pieces: str) -> None:
     never = torch.arange(WORDS) < 4
     token = TOKEN.clamp(min=4)
     ours, theirs = factors(), factors()
@@ -247,13 +343,14 @@ class Largest(TorchDispatchMode):
         return result
 
 
+@pytest.mark.parametrize("by_states", [False, True], ids=["words", "states"])
 @pytest.mark.parametrize(
     ("kind", "lora"),
     [(PPO, None), (GRPO, None), (GRPO, {"r": 2, "target_modules": ["lm_head", "c_attn"]})],
     ids=["ppo", "grpo", "adapters of the head"],
 )
 def test_no_policy_gradient_makes_a_table_of_tokens_by_words(
-    kind: type[PolicyGradient], lora: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+    kind: type[PolicyGradient], lora: dict[str, Any] | None, by_states: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The largest tensors of a step are then as large as the weights of the head."""
     words, width = 2048, 16
@@ -268,8 +365,10 @@ def test_no_policy_gradient_makes_a_table_of_tokens_by_words(
     expected = {name: parameter.grad for name, parameter in module.named_parameters()}
     module.zero_grad()
     monkeypatch.setattr(token_scores, "_WHOLE", 0)
-    monkeypatch.setattr(token_scores, "_PIECE", {"cpu": 1})
+    monkeypatch.setattr(token_scores, "_PIECE", 1)
     monkeypatch.setattr(token_scores, "_PIECE_OF_ROWS", width * words)
+    monkeypatch.setattr(token_scores, "_PIECE_BYTES", 12 * width * words)
+    monkeypatch.setattr(token_scores, "_by_states", lambda device: by_states)
     with Largest() as pieces:
         module.losses(data).loss.backward()
     assert table.elements >= len(data.row) * words

@@ -1,5 +1,8 @@
 """Precision, activation checkpointing and compilation change how a loss is computed, not what it is."""
 
+from contextlib import nullcontext
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +10,16 @@ import lightning as L
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
+from lmrl.decoding.engine import Engine
 from lmrl.errors import UserError
-from lmrl.models.lm import trunk_of
+from lmrl.models.lm import compile_layers, hidden_states, trunk_of
 from lmrl.modules import BC, ILQL, LanguageModule
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Window
+from lmrl.training import optimizer
+from lmrl.training.optimizer import float32_products
 from tests.helpers.doubles import cut, episode
 from tests.modules.test_gradients import examples, loader
 from tests.modules.test_lora import LLAMA, LORA
@@ -41,7 +48,9 @@ class Watching(L.Callback):
         self.losses.append(float(trainer.callback_metrics["train/loss"]))
 
 
-def run(module: LanguageModule, root: Path, steps: int = 2, **settings: Any) -> Watching:
+def run(
+    module: LanguageModule, root: Path, steps: int = 2, callback: L.Callback | None = None, **settings: Any
+) -> Watching:
     watching = Watching()
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
     trainer = L.Trainer(
@@ -49,7 +58,7 @@ def run(module: LanguageModule, root: Path, steps: int = 2, **settings: Any) -> 
         logger=False,
         accelerator="cpu",
         default_root_dir=root,
-        callbacks=[watching],
+        callbacks=[watching] if callback is None else [watching, callback],
         **quiet,
         **settings,
     )
@@ -84,6 +93,55 @@ def test_half_precision_leaves_heads_adapters_and_rewards_whole(
     for name, kept in half.kinds.items():
         in_half = precision == "bf16-true" and name not in whole
         assert kept is (torch.bfloat16 if in_half else torch.float32), name
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "before", "expected"),
+    [
+        *[(name, "cuda", "highest", "high") for name in ("bf16-mixed", "bf16-true", "16-mixed", "16-true")],
+        ("bf16-mixed", "cuda", "medium", "medium"),
+        ("32-true", "cuda", "highest", "highest"),
+        ("64-true", "cuda", "highest", "highest"),
+        ("32-true", "cuda", "high", "high"),
+        ("bf16-mixed", "cpu", "highest", "highest"),
+    ],
+)
+def test_float32_products_may_use_tf32_on_a_gpu_in_reduced_precision(
+    precision: str, device: str, before: str, expected: str
+) -> None:
+    assert float32_products(precision, device, before) == expected
+
+
+class Products(L.Callback):
+    """The precision of products as a step sees it; the step can fail."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails = fails
+        self.seen = ""
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.seen = torch.get_float32_matmul_precision()
+        if self.fails:
+            raise OSError("full")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_precision_of_products_is_restored_after_a_run(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def lowered(*arguments: str) -> str:
+        asked.append(arguments)
+        return "high"
+
+    monkeypatch.setattr(optimizer, "float32_products", lowered)
+    products = Products(fails)
+    with pytest.raises(OSError, match="full") if fails else nullcontext():
+        run(make(BC), tmp_path, steps=1, callback=products, precision="bf16-mixed")
+    assert asked == [("bf16-mixed", "cpu", "highest")]
+    assert products.seen == "high"
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_target_networks_in_half_precision_are_refused(tmp_path: Path) -> None:
@@ -160,16 +218,27 @@ def test_checkpointed_activations_give_the_same_gradients(
         torch.testing.assert_close(checkpointed[name], gradient, atol=1e-6, rtol=1e-5, msg=name)
 
 
-@pytest.mark.nightly
-def test_a_compiled_run_is_the_same_run() -> None:
-    """With the backend that traces and differentiates without a compiler of machine code."""
+def test_compiled_layers_learn_the_same() -> None:
+    """With a backend that makes no machine code: layers share one graph, a second shape makes one for all shapes."""
     batch = collate(examples())
-    plain, compiled = make(BC), make(BC, compile="aot_eager")
+    plain, compiled = make(BC), make(BC)
+    # As on a GPU: all rows by one pass.
+    for module in (plain, compiled):
+        module.hidden_states = partial(hidden_states, groups=False)  # type: ignore[assignment,method-assign]
+    torch.compiler.reset()
+    counters.clear()
+    assert compile_layers(compiled, "aot_eager") == 2
     assert plain.state_dict().keys() == compiled.state_dict().keys()
     ours, theirs = gradients(plain, batch), gradients(compiled, batch)
-    assert compiled._read_rows is not plain._read_rows
+    assert counters["stats"]["unique_graphs"] == 1
     for name, gradient in ours.items():
         torch.testing.assert_close(theirs[name], gradient, atol=1e-6, rtol=1e-5, msg=name)
+    # Play and copies run the layers as they are.
+    copied = deepcopy(compiled)
+    engine = Engine(compiled.model, 2)
+    torch.testing.assert_close(engine.feed([0], [[1, 2, 3]]), Engine(copied.model, 2).feed([0], [[1, 2, 3]]))
+    assert counters["stats"]["unique_graphs"] == 1
+    torch.compiler.reset()
     with pytest.raises(UserError, match=r"compile.*'swift'"):
         make(BC, compile="swift")
 
