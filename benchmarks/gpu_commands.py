@@ -46,17 +46,19 @@ class Amount:
     batch: int
     """Dialogues in a batch of BC."""
     steps: int
-    """Steps of BC that are measured, with those before the first row of its log."""
+    """Steps of BC: so many that layers are compiled by default."""
     log_every: int
-    """Steps of BC between two rows of its log. The first of them are not counted."""
+    """Steps of BC between two rows of its log; the second half of the rows is measured."""
     episodes: int
     """Episodes of a PPO round, and of the evaluation."""
     ppo_batch: int
     """Episodes in a minibatch of PPO."""
+    rounds: int
+    """Rounds of PPO, of which the last is measured."""
 
 
-FULL = Amount(dialogues=60_000, batch=64, steps=50, log_every=10, episodes=256, ppo_batch=16)
-TINY = Amount(dialogues=40, batch=4, steps=4, log_every=2, episodes=4, ppo_batch=2)
+FULL = Amount(dialogues=60_000, batch=64, steps=300, log_every=25, episodes=256, ppo_batch=64, rounds=3)
+TINY = Amount(dialogues=40, batch=4, steps=4, log_every=1, episodes=4, ppo_batch=2, rounds=2)
 
 
 @dataclass(frozen=True)
@@ -166,14 +168,16 @@ def fit_bc(session: Session) -> Iterator[Row]:
     with watched_memory(session) as memory:
         command(words)
     logged = log_of(folder, "train/loss")
+    first = logged[0]
+    logged = logged[len(logged) // 2 :]
     steps = logged[-1].step - logged[0].step
     seconds = (logged[-1].wall_time - logged[0].wall_time) / steps
-    startup = logged[0].wall_time - began - seconds * (logged[0].step + 1)
+    startup = first.wall_time - began - seconds * (first.step + 1)
     tokens = amount.batch * tokens_per_dialogue(session) / seconds
     best = peak(session.device, session.on_gpu, 4_096 if session.on_gpu else 1_024)
     mfu = 100 * 6 * parameters(session.model) * tokens / best.flops
     name = f"{session.label}, fit BC, batches of {amount.batch}"
-    yield Row(f"{name}, start-up until the first step", startup, "s", "lower", digits=1)
+    yield Row(f"{name}, start-up until the first step, with compilation", startup, "s", "lower", digits=1)
     yield Row(f"{name}, a step", seconds, "s", "lower", digits=3)
     yield Row(name, tokens, "tokens/s", "higher")
     yield Row(f"{name}, MFU (6 FLOPs per weight and token)", mfu, "% of peak", "higher", digits=1)
@@ -181,25 +185,27 @@ def fit_bc(session: Session) -> Iterator[Row]:
 
 
 def fit_ppo(session: Session) -> Iterator[Row]:
-    """Play one round with the weights of the BC run and learn from it."""
+    """Play rounds with the weights of the BC run and learn from them."""
     episodes = session.amount.episodes
     folder = session.runs / "ppo"
     words = ["fit", "--config", f"configs/{TASK}/ppo.yaml", *scale(session)]
     words += [f"--model.init_args.pretrained={bc_run(session)}", f"--rollout.episodes={episodes}"]
-    # Three passes over the episodes, as the configuration has it: one round.
-    steps = 3 * episodes // session.amount.ppo_batch
-    words += [f"--data.init_args.batch_size={session.amount.ppo_batch}", "--data.init_args.epochs=3"]
-    words += [f"--trainer.max_steps={steps}", *kept_short(folder)]
+    # One pass over the episodes, as the configuration has it. Layers are compiled as in a long run.
+    steps = session.amount.rounds * episodes // session.amount.ppo_batch
+    words += [f"--data.init_args.batch_size={session.amount.ppo_batch}", "--trainer.accumulate_grad_batches=1"]
+    words += [f"--trainer.max_steps={steps}", "--rollout.slots=null", *kept_short(folder)]
+    words.append(f"--model.init_args.compile={'true' if session.on_gpu else 'false'}")
     with watched_memory(session) as memory:
         command(words)
     played = last_of(folder, "perf/episodes_per_s")
     # An episode is played at the last step before its row is logged, so the time of the others stands for it.
     last_but_one = log_of(folder, "train/grad_norm")[-2]
     learned = last_but_one.wall_time - log_of(folder, "perf/episodes_per_s")[-1].wall_time
+    minibatches = episodes // session.amount.ppo_batch
     name = f"{session.label}, fit PPO, a round of {episodes} episodes"
     yield Row(f"{name}, playing", episodes / played, "s", "lower", digits=1)
     yield Row(f"{name}, playing, action tokens", last_of(folder, "perf/tokens_per_s"), "tokens/s", "higher")
-    yield Row(f"{name}, learning", learned * steps / (steps - 1), "s", "lower", digits=1)
+    yield Row(f"{name}, learning", learned * minibatches / (minibatches - 1), "s", "lower", digits=1)
     yield from memory_rows(name, memory)
 
 
