@@ -120,7 +120,7 @@ class LlamaForward:
             attended = scaled_dot_product_attention(
                 query, keys, values, attn_mask=mask, enable_gqa=query.shape[1] != self._kv_heads
             )
-            attended = attended.view(rows, self._heads, new, -1).transpose(1, 2).reshape(rows * new, -1)
+            attended = attended.reshape(rows, self._heads, new, -1).transpose(1, 2).reshape(rows * new, -1)
             hidden = torch.addmm(hidden, attended, layer.attention_out)
             gate, up = linear(self._normed(hidden), layer.gate_up).chunk(2, -1)
             hidden = torch.addmm(hidden, silu(gate).mul_(up), layer.down)
