@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import Cache
 
-__all__ = ["SlotCache", "Slots", "bucket", "causal_mask", "tree_mask"]
+__all__ = ["SlotCache", "Slots", "attend", "bucket", "causal_mask", "tree_mask"]
 
 
 def causal_mask(positions: Tensor, used: int, dtype: torch.dtype) -> Tensor:
@@ -50,11 +51,50 @@ def tree_mask(owner: Tensor, depth: Tensor, start: Tensor, used: int, dtype: tor
     return _additive((behind < 0)[:, None] | (inside[:, None] & related), dtype)
 
 
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Scaled dot-product attention over the cache.
+
+    Args:
+        query: ``(rows, heads, new, head_dim)``.
+        keys: ``(rows, key heads, used, head_dim)``; queries of neighbouring heads share a key head.
+        values: likewise.
+        mask: ``(rows, 1, new, used)``, additive.
+
+    Returns:
+        As `query`.
+    """
+    if query.device.type != "cpu":
+        return attend_on_gpu(query, keys, values, mask)
+    is_shared = query.shape[1] != keys.shape[1]
+    return scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=is_shared)
+
+
+def attend_on_gpu(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Do the same by what is fast on a GPU.
+
+    The kernels that take a mask know no shared heads there. So the queries that share one are read as so many more
+    queries of one head.
+    """
+    rows, heads, new, width = query.shape
+    key_heads = keys.shape[1]
+    shared = heads // key_heads
+    query = query.reshape(rows, key_heads, shared * new, width)
+    mask = mask.repeat(1, 1, shared, 1)
+    if shared * new <= _FEW:
+        # A fused kernel works on 64 queries at once, whose arithmetic takes longer than reading keys and values.
+        scores = torch.matmul(query, keys.transpose(-1, -2)).float() * width**-0.5 + mask
+        attended = torch.matmul(scores.softmax(-1).to(values.dtype), values)
+    else:
+        attended = scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+    return attended.reshape(rows, heads, new, width)
+
+
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     zero = torch.zeros((), dtype=dtype, device=visible.device)
     return torch.where(visible, zero, -torch.inf)[:, None]
 
 
+_FEW = 16  # queries of a head
 _STEP = 64  # columns are allocated in multiples of this
 
 

@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP, GPT2Attention, GPT2Block, GPT2Model
 from transformers.pytorch_utils import Conv1D
 
-from lmrl.decoding.cache import SlotCache
+from lmrl.decoding.cache import SlotCache, attend
 
 __all__ = ["GPT2Forward"]
 
@@ -99,7 +98,7 @@ class GPT2Forward:
             query, key, value = states.view(rows, new, 3, self._heads, -1).transpose(1, 3).unbind(2)
             # The cache returns all that the rows may read, (rows, heads, columns, head_dim).
             keys, values = cache.update(key, value, index)
-            attended = scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+            attended = attend(query, keys, values, mask)
             attended = attended.transpose(1, 2).reshape(rows * new, -1)
             hidden = torch.addmm(layer.attention_out[0], attended, layer.attention_out[1]) + hidden
             states = torch.addmm(layer.up[0], torch.layer_norm(hidden, *layer.before_mlp), layer.up[1])

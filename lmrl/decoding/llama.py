@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, linear, silu
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import (
     LlamaAttention,
@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from lmrl.decoding.cache import SlotCache
+from lmrl.decoding.cache import SlotCache, attend
 
 __all__ = ["LlamaForward"]
 
@@ -58,7 +58,6 @@ class LlamaForward:
         self._words: Tensor = parts.embed_tokens.weight
         self._last: LlamaRMSNorm = parts.norm
         self._eps: float = config.rms_norm_eps
-        self._folds = trunk.device.type != "cpu"
         with torch.no_grad():
             self._layers = tuple(_layer(block) for block in parts.layers)
             places = torch.arange(config.max_position_embeddings, device=trunk.device)[None]
@@ -102,10 +101,6 @@ class LlamaForward:
         # (rows, new, 1, head_dim) the angles of each position.
         cos = embedding(positions, self._cos)[:, :, None]
         sin = embedding(positions, self._sin)[:, :, None]
-        # The queries that share a key head are read as so many more queries of one head: on a GPU the kernels that take
-        # a mask know no shared heads, and would copy the keys for each.
-        shared = self._heads // self._kv_heads if self._folds else 1
-        mask = mask.repeat(1, 1, shared, 1)
         hidden = embedding(ids, self._words).view(rows * new, -1)
         for index, layer in enumerate(self._layers):
             states = linear(self._normed(hidden), layer.qkv).view(rows, new, turned + self._kv_heads, -1)
@@ -114,13 +109,8 @@ class LlamaForward:
             turning = torch.addcmul(turning * cos, turning.roll(turning.shape[-1] // 2, -1), sin).transpose(1, 2)
             value = states[:, :, turned:].transpose(1, 2)
             keys, values = cache.update(turning[:, self._heads :], value, index)
-            query = turning[:, : self._heads]
-            if shared > 1:
-                query = query.reshape(rows, self._kv_heads, shared * new, -1)
-            attended = scaled_dot_product_attention(
-                query, keys, values, attn_mask=mask, enable_gqa=query.shape[1] != self._kv_heads
-            )
-            attended = attended.reshape(rows, self._heads, new, -1).transpose(1, 2).reshape(rows * new, -1)
+            attended = attend(turning[:, : self._heads], keys, values, mask)
+            attended = attended.transpose(1, 2).reshape(rows * new, -1)
             hidden = torch.addmm(hidden, attended, layer.attention_out)
             gate, up = linear(self._normed(hidden), layer.gate_up).chunk(2, -1)
             hidden = torch.addmm(hidden, silu(gate).mul_(up), layer.down)

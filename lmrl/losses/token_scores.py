@@ -6,14 +6,17 @@ in Large-Vocabulary Language Models", without its kernels). On a CPU a piece is 
 the cache. On other devices it is all words of some states: there one kernel normalises a row of scores.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
+
+from lmrl.errors import in_one_line
 
 __all__ = [
     "LinearScores",
@@ -29,6 +32,7 @@ __all__ = [
 
 _WHOLE = 2**24  # tables up to this size are made at once: for small vocabularies that is faster
 _PIECE = 2**19  # scores in a piece of words; they should stay in the cache of a CPU
+_ALIGNMENT = 64  # words
 _PIECE_BYTES = 2**30  # of all tables of a piece of states: less would add the gradient of the weight more often
 _PIECE_OF_ROWS = 2**22  # scores that `RowScores` computes at once; it holds a handful of such tables
 _NARROWEST = 256  # words in a piece at least: a thinner matrix product is a slow one
@@ -207,11 +211,83 @@ def _by_states(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def _state_pieces(hidden: Tensor, weight: Tensor, bytes_per_score: int) -> Iterator[slice]:
-    """Slices of the states; their tables take `bytes_per_score` for each score."""
+def _state_pieces(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
+    """Slices of the states, of which a table and its gradient are held at once."""
     num_states = hidden.shape[0]
-    step = max(1, _PIECE_BYTES // (bytes_per_score * weight.shape[0]))
+    step = max(1, _PIECE_BYTES // (2 * hidden.itemsize * weight.shape[0]))
     return (slice(first, min(first + step, num_states)) for first in range(0, num_states, step))
+
+
+def _aligned(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Add words, so that rows of a table begin where the fast products of a GPU need them."""
+    more = -weight.shape[0] % _ALIGNMENT
+    return pad(weight, (0, 0, 0, more)), None if bias is None else pad(bias, (0, more))
+
+
+def _table(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, vocabulary: int, invalid: Tensor | None, cap: float | None
+) -> Tensor:
+    """Scores of states for all words; ``-inf`` for those that are never sampled or were added by `_aligned`."""
+    scores = soft_cap(linear(hidden, weight, bias), cap)
+    scores[:, vocabulary:] = -torch.inf
+    if invalid is not None:
+        scores[:, :vocabulary].masked_fill_(invalid, -torch.inf)
+    return scores
+
+
+class _Fused:
+    """A function of one pass over a table: on a GPU compiled to one kernel, elsewhere as it is.
+
+    Operation by operation, a table of 16 bit is written and read as one of 32 bit several times, which takes longer
+    than the products around it. Without a compiler it still works.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._compiled: Callable[..., Any] | None = None
+        self._can_compile = True
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        if tensors[0].device.type != "cuda" or not self._can_compile:
+            return self._function(*tensors)
+        try:
+            if self._compiled is None:
+                self._compiled = torch.compile(self._function, dynamic=True)
+            return self._compiled(*tensors)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            warnings.warn(f"losses are slower: their kernels cannot be compiled ({in_one_line(error, 200)})")
+            self._can_compile = False
+            return self._function(*tensors)
+
+
+@_Fused
+def _total(scores: Tensor) -> Tensor:
+    return scores.float().logsumexp(-1)
+
+
+@_Fused
+def _total_and_entropy(scores: Tensor) -> tuple[Tensor, Tensor]:
+    exact = scores.float()
+    total = exact.logsumexp(-1)
+    logprob = exact - total[:, None]
+    entropy = -(logprob.exp() * logprob.masked_fill(scores == -torch.inf, 0.0)).sum(-1)
+    return total, entropy
+
+
+@_Fused
+def _share(scores: Tensor, total: Tensor) -> Tensor:
+    """The derivative of logsumexp: the softmax."""
+    return (scores.float() - total[:, None]).exp().to(scores.dtype)
+
+
+@_Fused
+def _slope(scores: Tensor, total: Tensor, entropy: Tensor, to_total: Tensor, to_entropy: Tensor) -> Tensor:
+    """The gradient of the scores from those of logsumexp and entropy."""
+    # With p the softmax and H the entropy: d logsumexp / d score = p, d H / d score = -p (log p + H).
+    logprob = (scores.float() - total[:, None]).masked_fill(scores == -torch.inf, 0.0)
+    share = (scores.float() - total[:, None]).exp()
+    slope = share * (to_total[:, None] - to_entropy[:, None] * (logprob + entropy[:, None]))
+    return slope.to(scores.dtype)
 
 
 def _forward_by_states(
@@ -230,21 +306,17 @@ def _forward_by_states(
     score = hidden.new_zeros(token.shape, dtype=torch.float32)
     total = hidden.new_empty(hidden.shape[:1], dtype=torch.float32)
     entropy = torch.zeros_like(total)
-    # A piece is held in the precision of the product, in float32, and as a float32 softmax.
-    for rows in _state_pieces(hidden, weight, hidden.itemsize + 8):
-        scores = soft_cap(linear(hidden[rows], weight, bias), cap)
-        if invalid is not None:
-            scores.masked_fill_(invalid, -torch.inf)
+    vocabulary = weight.shape[0]
+    weight, bias = _aligned(weight, bias)
+    for rows in _state_pieces(hidden, weight):
+        scores = _table(hidden[rows], weight, bias, vocabulary, invalid, cap)
         row = state - rows.start
         inside = (row >= 0) & (row < scores.shape[0])
         score = torch.where(inside, scores[row.clamp(0, scores.shape[0] - 1), token].float(), score)
-        share = scores.softmax(-1, dtype=torch.float32)
-        # Any word gives logsumexp = score - log(share). The likeliest has a share of at least 1 / vocabulary, and a
-        # score near the result: another one may have a share of 0, or lose digits in the difference.
-        best, word = scores.max(-1, keepdim=True)
-        total[rows] = (best.float() - share.gather(-1, word).log()).squeeze(-1)
-        if invalid is not None:
-            entropy[rows] = torch.special.entr(share, out=share).sum(-1)
+        if invalid is None:
+            total[rows] = _total(scores)
+        else:
+            total[rows], entropy[rows] = _total_and_entropy(scores)
     return score, total, entropy
 
 
@@ -259,8 +331,10 @@ def _backward_by_states(
         to_total: (S,) with respect to the `logsumexp` of each state.
         to_entropy: (S,) with respect to its entropy; None in `_Pieces`.
     """
-    hidden, weight, bias, state, token, invalid, score, _, entropy = ctx.saved_tensors
+    hidden, weight, bias, state, token, invalid, score, total, entropy = ctx.saved_tensors
     cap: float | None = ctx.cap
+    vocabulary = weight.shape[0]
+    weight, bias = _aligned(weight, bias)
     of_hidden = torch.empty_like(hidden, dtype=torch.float32)
     # Sums over pieces and over tokens are float32: in bfloat16 the sum of a frequent word would stop growing.
     of_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
@@ -269,20 +343,14 @@ def _backward_by_states(
     row_factor = to_total if to_entropy is None else torch.ones_like(to_total)
     pull = row_factor.to(hidden.dtype)
     pulled = hidden * pull[:, None]
-    tables = 2 if cap is None else 4
-    for rows in _state_pieces(hidden, weight, tables * hidden.itemsize + (0 if to_entropy is None else 8)):
-        scores = soft_cap(linear(hidden[rows], weight, bias), cap)
+    for rows in _state_pieces(hidden, weight):
+        scores = _table(hidden[rows], weight, bias, vocabulary, invalid, cap)
         if to_entropy is None:
-            slope = scores.softmax(-1)
+            slope = _share(scores, total[rows])
         else:
-            # With p the softmax and H the entropy: d logsumexp / d score = p, d H / d score = -p (log p + H).
-            scores.masked_fill_(invalid, -torch.inf)
-            share = scores.softmax(-1, dtype=torch.float32)
-            to_share = to_total[rows] - to_entropy[rows] * entropy[rows]
-            slope = torch.special.entr(share).mul_(to_entropy[rows, None]).addcmul_(share, to_share[:, None])
+            slope = _slope(scores, total[rows], entropy[rows], to_total[rows], to_entropy[rows])
         if cap is not None:
             slope *= _cap_slope(scores, cap)
-        slope = slope.to(hidden.dtype)
         of_hidden[rows] = (slope @ weight) * row_factor[rows, None]
         if of_weight is not None:
             of_weight += slope.T @ pulled[rows]
@@ -294,10 +362,10 @@ def _backward_by_states(
     of_hidden.index_add_(0, state, to_score[:, None] * weight[token])
     if of_weight is not None:
         of_weight.index_add_(0, token, to_score[:, None] * hidden[state])
-        of_weight = of_weight.to(weight.dtype)
+        of_weight = of_weight[:vocabulary].to(weight.dtype)
     if of_bias is not None:
         of_bias.index_add_(0, token, to_score)
-        of_bias = of_bias.to(bias.dtype)
+        of_bias = of_bias[:vocabulary].to(bias.dtype)
     return of_hidden.to(hidden.dtype), of_weight, of_bias
 
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lmrl.decoding.cache import bucket
+from lmrl.decoding.cache import attend, attend_on_gpu, bucket, causal_mask
 from lmrl.decoding.engine import Engine
-from lmrl.decoding.llama import LlamaForward
 from tests.decoding.test_engine import check, full, tiny, words
 
 SLOTS = 5
@@ -88,22 +87,16 @@ def test_bucket(columns: int, size: int) -> None:
     assert bucket(columns) == size
 
 
-def test_queries_that_share_a_key_head_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = random.Random(3)
-    model = tiny("llama")
-    before = LlamaForward.__init__
-
-    def folds(self: LlamaForward, trunk: torch.nn.Module) -> None:
-        before(self, trunk)
-        self._folds = True
-
-    monkeypatch.setattr(LlamaForward, "__init__", folds)
-    engine = Engine(model, slots=3)
-    contexts = [words(rng, count) for count in (3, 7, 1)]
-    for _ in range(4):
-        check(engine, [0, 1, 2], contexts)
-        for context in contexts:
-            context += words(rng, rng.randint(1, 3))
+@pytest.mark.parametrize("new", [1, 3, 9])
+@pytest.mark.parametrize("key_heads", [2, 6])
+def test_attention_of_a_gpu(new: int, key_heads: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    query = torch.randn(4, 6, new, 8, generator=draw)
+    keys, values = torch.randn(2, 4, key_heads, 20, 8, generator=draw)
+    mask = causal_mask(torch.randint(0, 20, (4, new), generator=draw), 20, torch.float32)
+    expected = attend(query, keys, values, mask)
+    found = attend_on_gpu(query, keys, values, mask)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 class _Calls(TorchDispatchMode):

@@ -367,7 +367,7 @@ def test_no_policy_gradient_makes_a_table_of_tokens_by_words(
     monkeypatch.setattr(token_scores, "_WHOLE", 0)
     monkeypatch.setattr(token_scores, "_PIECE", 1)
     monkeypatch.setattr(token_scores, "_PIECE_OF_ROWS", width * words)
-    monkeypatch.setattr(token_scores, "_PIECE_BYTES", 12 * width * words)
+    monkeypatch.setattr(token_scores, "_PIECE_BYTES", 8 * width * words)
     monkeypatch.setattr(token_scores, "_by_states", lambda device: by_states)
     with Largest() as pieces:
         module.losses(data).loss.backward()
