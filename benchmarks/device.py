@@ -5,21 +5,9 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Peak", "Stopwatch", "Timing", "matmul_peak", "now", "peak"]
+from lmrl.training.flops import data_sheet_peak
 
-#: Dense bfloat16 FLOP/s (no sparsity) from NVIDIA's data sheets, by what the name of a device contains. The first that
-#: fits counts, so the variants of a model come before it.
-_DATA_SHEETS = {
-    "B200": 2.25e15,
-    "GH200": 989e12,
-    "H200 NVL": 835e12,
-    "H200": 989e12,
-    "H100 NVL": 835e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-}
+__all__ = ["Peak", "Stopwatch", "Timing", "matmul_peak", "now", "peak"]
 
 
 class Peak(NamedTuple):
@@ -77,10 +65,9 @@ def peak(device: str, half: bool, side: int = 4_096) -> Peak:
     """
     if torch.device(device).type == "cuda" and half:
         name = torch.cuda.get_device_name(device)
-        # A slice of a GPU (MIG) has the name of the whole and a share of its peak.
-        known = [flops for part, flops in _DATA_SHEETS.items() if part in name and "MIG" not in name]
-        if known:
-            return Peak(known[0], f"{name}, data sheet, dense bfloat16")
+        known = data_sheet_peak(name)
+        if known is not None:
+            return Peak(known, f"{name}, data sheet, dense bfloat16")
     kind = torch.bfloat16 if half else torch.float32
     return Peak(matmul_peak(device, kind, side), f"the best of ten products of matrices of {side:,} x {side:,}")
 

@@ -6,7 +6,7 @@ clipping, on the same batch. A row of the batch is all action tokens, so that BC
 a quarter of it is (turns of 12 and 4 tokens), as in dialogues. Tokens are those that are read.
 
 Blocks of steps alternate between the sides, each after a few steps that are not counted (compilation is among them);
-each figure is the median of the blocks. The FLOPs of MFU are those of `benchmarks.flops`.
+each figure is the median of the blocks. The FLOPs of MFU are those of `lmrl.training.flops`.
 """
 
 import logging
@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import lightning as L
 import torch
 
-from benchmarks import flops
 from benchmarks.device import Stopwatch, Timing, peak
 from benchmarks.row import Row
 from benchmarks.size import CPU, Size
@@ -29,6 +28,7 @@ from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 from lmrl.modules import BC, ILQL, LanguageModule
 from lmrl.tokens.collate import TokenBatch
+from lmrl.training.flops import lm_cost
 
 __all__ = ["run"]
 
@@ -44,8 +44,8 @@ class Side(NamedTuple):
     block: Callable[[], Timing]
     tokens: int
     """Read in a step."""
-    flops: int
-    """Of a step."""
+    flops: Callable[[], int]
+    """Of a step; known when a block has built the module."""
     asked: str = ""
     """Of its MFU."""
 
@@ -117,39 +117,38 @@ def sides(size: Size) -> Iterator[tuple[str, Side]]:
     """
     everywhere = batch(0, size.length, rows=size.rows, length=size.length, vocabulary=size.vocabulary)
     quarter = batch(12, 4, rows=size.rows, length=size.length, vocabulary=size.vocabulary)
-    tokens = size.rows * size.length
     on_gpu = torch.device(size.device).type == "cuda"
     backends = (False, size.compile) if size.compile else (False,)
     for backend in backends:
         name = f"{PLAIN}, compiled" if backend else PLAIN
         key = "plain_compiled" if backend else "plain"
-        yield name, Side(key, _plain(everywhere, size, backend), tokens, flops.plain(size, everywhere))
+        yield name, _plain(key, everywhere, size, backend)
     for backend in backends:
         suffix = ", compiled" if backend else ""
         key_suffix = "_compiled" if backend else ""
         asked = size.asked if backend or not size.compile else {}
         for name, key, data in (("BC", "bc", everywhere), ("BC, a quarter action tokens", "bc_quarter", quarter)):
-            block = _ours(BC, data, size, backend)
-            yield name + suffix, Side(key + key_suffix, block, tokens, flops.bc(size, data), asked.get("BC", ""))
+            yield name + suffix, _ours(BC, key + key_suffix, data, size, backend, asked.get("BC", ""))
         for mix, key, data in (
             ("a quarter action tokens", "ilql_quarter", quarter),
             ("action tokens only", "ilql", everywhere),
         ):
             name = f"ILQL, {mix}{suffix}"
-            block = _ours(ILQL, data, size, backend)
-            count = flops.ilql(size, data)
-            wanted = asked.get("ILQL", "")
-            yield name, Side(key + key_suffix, block, tokens, count, wanted)
+            side = _ours(ILQL, key + key_suffix, data, size, backend, asked.get("ILQL", ""))
+            yield name, side
             if on_gpu:
                 # Value heads are float32; how exactly a GPU multiplies that is for the user to choose.
-                yield (
-                    f"{name}, heads in TF32",
-                    Side(key + key_suffix, _in_tf32(block), tokens, count, wanted),
-                )
+                yield f"{name}, heads in TF32", side._replace(block=_in_tf32(side.block))
 
 
-def _plain(data: TokenBatch, size: Size, backend: bool | str) -> Callable[[], Timing]:
-    """Blocks of the plain loop. The model is built when the first block begins."""
+def plain_flops(model: Any, data: TokenBatch) -> int:
+    """Return the FLOPs of a step of a language model whose loss is on all tokens."""
+    everywhere = data.input_ids.flatten()
+    return lm_cost(model).of(data._replace(row=everywhere))
+
+
+def _plain(key: str, data: TokenBatch, size: Size, backend: bool | str) -> Side:
+    """The plain loop. The model is built when the first block begins."""
 
     @cache
     def built() -> tuple[torch.nn.Module, Callable[..., Any]]:
@@ -158,11 +157,12 @@ def _plain(data: TokenBatch, size: Size, backend: bool | str) -> Callable[[], Ti
             return model, model
         return model, torch.compile(model, backend="inductor" if backend is True else backend)
 
-    return lambda: plain_loop(*built(), data, size)
+    tokens = size.rows * size.length
+    return Side(key, lambda: plain_loop(*built(), data, size), tokens, lambda: plain_flops(built()[0], data))
 
 
-def _ours(kind: type[LanguageModule], data: TokenBatch, size: Size, backend: bool | str) -> Callable[[], Timing]:
-    """Blocks of a module's training. The module is built when the first block begins."""
+def _ours(kind: type[LanguageModule], key: str, data: TokenBatch, size: Size, backend: bool | str, asked: str) -> Side:
+    """The training of a module. It is built when the first block begins."""
 
     @cache
     def built() -> LanguageModule:
@@ -170,7 +170,8 @@ def _ours(kind: type[LanguageModule], data: TokenBatch, size: Size, backend: boo
         module.starts_from_bc = False  # random weights are as fast as learned ones
         return module
 
-    return lambda: ours(built(), data, size)
+    tokens = size.rows * size.length
+    return Side(key, lambda: ours(built(), data, size), tokens, lambda: built().step_cost().of(data), asked)
 
 
 def _in_tf32(block: Callable[[], Timing]) -> Callable[[], Timing]:
@@ -228,7 +229,7 @@ def _rows(name: str, side: Side, blocks: dict[str, list[Timing]], size: Size, be
     title = f"{size.label}, training, {name}"
     seconds = median(block.seconds for block in its) / size.steps
     yield Row(title, side.tokens / seconds, "tokens/s", "higher")
-    yield Row(f"{title}, MFU", 100 * side.flops / seconds / best, "% of peak", "higher", side.asked, 1)
+    yield Row(f"{title}, MFU", 100 * side.flops() / seconds / best, "% of peak", "higher", side.asked, 1)
     for plain, label in ((PLAIN, "the plain loop"), (f"{PLAIN}, compiled", "the compiled plain loop")):
         if plain not in blocks or name in (PLAIN, plain):
             continue

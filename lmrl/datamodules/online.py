@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -49,6 +50,8 @@ class OnlineDataModule(OfflineDataModule):
     round = 0
     #: Minibatches of the current round that were learned from, the one under way included.
     consumed = 0
+    #: Seconds in which rounds were collected and prepared.
+    collecting_seconds = 0.0
 
     def __init__(
         self,
@@ -161,7 +164,9 @@ class OnlineDataModule(OfflineDataModule):
         if self.trainer is not None and self.trainer.fit_loop.done:
             return  # no step is left that could learn from another round
         if self.consumed >= len(self._planned()):
+            began = perf_counter()
             self.collect_round()
+            self.collecting_seconds += perf_counter() - began
         for runs in self._planned()[self.consumed :]:
             yield self._batch(runs, self._expected)
 

@@ -8,6 +8,7 @@ corpus, its recipe (which describes its purpose) and the trained tokenizer.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,7 +108,7 @@ def tokenizer_for(folder: str | None, name: str | None, trust_remote_code: bool 
     if folder is not None and name is not None:
         theirs = fingerprint(load_tokenizer(folder, trust_remote_code))
         if fingerprint(tokenizer) != theirs:
-            raise UserError(f"tokenizer {tokenizer.name_or_path!r} is another one than that of {folder!r} ({theirs})")
+            raise UserError(f"tokenizer {name!r} is another one than that of {folder!r} ({theirs})")
     return tokenizer
 
 
@@ -158,9 +159,14 @@ def bundled_name(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """Return the name of a bundled tokenizer, or None for any other."""
     wanted = fingerprint(tokenizer)
     for name in BUNDLED:
-        if fingerprint(load_tokenizer(name)) == wanted:
+        if _bundled_fingerprint(name) == wanted:
             return name
     return None
+
+
+@cache
+def _bundled_fingerprint(name: str) -> str:
+    return fingerprint(load_tokenizer(name))
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -9,13 +9,14 @@ from torch import Tensor
 from lmrl.errors import UserError, check_range
 from lmrl.losses import gather_token_scores, token_logprobs
 from lmrl.models.critic import Critic
-from lmrl.models.lm import checkpoint_activations, logits_of, trunk_of, vocabulary_of
+from lmrl.models.lm import checkpoint_activations, head_of, logits_of, trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
 from lmrl.modules.values import load_pretrained_values
 from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import encoder_for
+from lmrl.training.flops import StepCost, matmul_flops, total_cost, trunk_cost
 
 __all__ = ["ActorCritic"]
 
@@ -62,6 +63,14 @@ class ActorCritic(LanguageModule):
         super().setup(stage)
         if stage == "fit" and self.hparams["activation_checkpointing"]:
             checkpoint_activations(self.critic.trunk)
+
+    def step_cost(self) -> StepCost:
+        """Both trunks, and the vocabulary head where tokens are chosen.
+
+        Heads of one number count little and are left out. States that tokens share count once for each.
+        """
+        head = StepCost(per_token=matmul_flops(head_of(self.model), learns=True))
+        return total_cost(trunk_cost(trunk_of(self.model)), trunk_cost(self.critic.trunk), head)
 
     def token_logprobs(self, batch: TokenBatch) -> Tensor:
         """(N,) log-probabilities of the action tokens under the language model, among all tokens."""

@@ -17,6 +17,7 @@ from lmrl.modules.actor_critic import ActorCritic
 from lmrl.modules.policy_gradient import sampled, with_columns
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.segments import Segment
+from lmrl.training.flops import StepCost, total_cost, trunk_cost
 from lmrl.training.optimizer import check_target_precision
 from lmrl.training.reporting import WeightReporter
 from lmrl.types import Episode
@@ -150,6 +151,10 @@ class ArCHer(ActorCritic):
         with torch.no_grad():
             target_q = self.target_critic.q(self.hidden_states(self.target_critic.trunk, batch)[behind])
         return TurnValues(self.critic.q(hidden[behind]), target_q, value, next_value)
+
+    def step_cost(self) -> StepCost:
+        """See `ActorCritic.step_cost`; the target trunk runs forward."""
+        return total_cost(super().step_cost(), trunk_cost(self.target_critic.trunk))
 
     def train(self, mode: bool = True) -> "ArCHer":
         """Training mode for what learns; the target networks stay in eval mode."""

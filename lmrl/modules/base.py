@@ -27,6 +27,7 @@ from lmrl.models.lora import add_lora
 from lmrl.models.tokenizer import add_task_tokens, tokenizer_for
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Window
+from lmrl.training.flops import StepCost, lm_cost
 from lmrl.training.noise_scale import NoiseScale
 from lmrl.training.optimizer import (
     FastFloat32,
@@ -46,6 +47,7 @@ from lmrl.training.saving import (
     write_folder,
 )
 from lmrl.training.sharding import configure_shards, full_tensor, is_sharded
+from lmrl.training.throughput import Throughput
 from lmrl.types import Episode, Policy
 
 __all__ = ["LanguageModule"]
@@ -157,6 +159,10 @@ class LanguageModule(L.LightningModule):
         loss: Tensor = terms.loss * batch.scale
         return loss
 
+    def step_cost(self) -> StepCost:
+        """Return what a training step costs, for MFU; an algorithm that runs more than its language model adds it."""
+        return lm_cost(self.model)
+
     @property
     def trainable_model(self) -> PreTrainedModel:
         """The transformer that learns."""
@@ -236,8 +242,8 @@ class LanguageModule(L.LightningModule):
         configure_shards(self)
 
     def configure_callbacks(self) -> Sequence[Callback]:
-        """What logs the terms of the loss and the gradient noise scale, and what sets the precision of products."""
-        return [self.reporter, NoiseScale(), FastFloat32()]
+        """Return what logs the terms of the loss, the gradient noise scale and the pace, and what sets TF32."""
+        return [self.reporter, NoiseScale(), Throughput(), FastFloat32()]
 
     def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
         """Log the terms of the loss, and return what is minimised; see `objective`.

@@ -16,6 +16,7 @@ from lmrl.modules.ppo import PPO
 from lmrl.modules.values import ValueModel, build_q_heads, build_value_trunk, load_pretrained_values
 from lmrl.policies import RerankPolicy, ValueGuidedPolicy
 from lmrl.tokens.collate import TokenBatch
+from lmrl.training.flops import StepCost, matmul_flops, total_cost, trunk_cost
 
 __all__ = ["GuidedPPO"]
 
@@ -98,6 +99,11 @@ class GuidedPPO(PPO):
             return add_q_to_logits(base, min_q(q_heads, rows), self.beta)
 
         return row_scores(compute, (base_hidden, hidden), vocabulary_of(self.model))
+
+    def step_cost(self) -> StepCost:
+        """See `PPO.step_cost`; the trunk and the Q heads learn next to the frozen model."""
+        q_heads = StepCost(per_state=matmul_flops(self.q_heads, learns=True))
+        return total_cost(super().step_cost(), trunk_cost(self.trunk), q_heads)
 
     def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
         """Sample from the guided policy; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""

@@ -13,6 +13,7 @@ from lmrl.losses import ILQLLoss, ilql_loss
 from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.modules.values import ValueModel, ValueModule, load_pretrained_values, update_target
 from lmrl.tokens.collate import TokenBatch
+from lmrl.training.flops import StepCost, matmul_flops, total_cost, trunk_cost
 from lmrl.training.optimizer import OR_ADAPTERS, check_target_precision
 
 __all__ = ["ILQL"]
@@ -106,6 +107,17 @@ class ILQL(ValueModule):
             batch.terminated,
             **self.loss_arguments,
         )
+
+    def step_cost(self) -> StepCost:
+        """See `ValueModule.step_cost`; the target networks run forward."""
+        # Of their outer layers one row is needed per action token.
+        inner = 0
+        row = 0
+        for head in cast(Iterable[ValueHead], self.target_q_heads):
+            inner += matmul_flops(head.inner, learns=False)
+            row += 2 * head.outer.in_features
+        target_heads = StepCost(per_state=inner, per_token=row)
+        return total_cost(super().step_cost(), trunk_cost(self.target_trunk), target_heads)
 
     def train(self, mode: bool = True) -> "ILQL":
         """Training mode for what learns; the target networks stay in eval mode."""

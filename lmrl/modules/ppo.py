@@ -35,6 +35,7 @@ from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, Vector,
 from lmrl.policies import ActorCriticPolicy, LMPolicy
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import Segment
+from lmrl.training.flops import StepCost, matmul_flops, total_cost
 from lmrl.training.reporting import log_now
 from lmrl.training.sharding import is_sharded
 from lmrl.types import Policy
@@ -405,6 +406,11 @@ class PPO(PolicyGradient):
                     dist.all_reduce(gradient)
             norms.append(float(get_total_norm(gradients)))
         return norms[1] / sum(norms) if sum(norms) else 0.0
+
+    def step_cost(self) -> StepCost:
+        """The policy and the head of a shared critic; another critic learns between the rounds."""
+        value = StepCost(per_state=matmul_flops(self.v_head, learns=True) if self.critic is None else 0)
+        return total_cost(super().step_cost(), value)
 
     def action_scores(self, batch: TokenBatch) -> Tensor:
         """See `PolicyGradient.action_scores`; (N, 2) with V of a shared critic."""

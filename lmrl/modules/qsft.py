@@ -28,6 +28,7 @@ from lmrl.modules.ratios import RatioModel, checked_return_range, unspoken_ids
 from lmrl.modules.values import learning_copy, load_pretrained_values, update_target
 from lmrl.policies import RatioGuidedPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch
+from lmrl.training.flops import StepCost, lm_cost, total_cost
 from lmrl.training.optimizer import OR_ADAPTERS, check_target_precision
 
 __all__ = ["QSFT"]
@@ -143,6 +144,10 @@ class QSFT(LanguageModule):
 
     def _logits(self, model: PreTrainedModel, batch: TokenBatch) -> Scores:
         return logits_of(model, self.hidden_states(trunk_of(model), batch))
+
+    def step_cost(self) -> StepCost:
+        """Three language models: pi_beta, the target copy, and p."""
+        return total_cost(lm_cost(self.model), lm_cost(self.target_q_model), lm_cost(self.q_model))
 
     def train(self, mode: bool = True) -> "QSFT":
         """Training mode for p; pi_beta and the target copy stay in eval mode."""

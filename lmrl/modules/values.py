@@ -16,6 +16,7 @@ from lmrl.models.lora import adapter_weights, add_lora
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import RerankPolicy, ValueGuidedPolicy
 from lmrl.tokens.collate import TokenBatch
+from lmrl.training.flops import StepCost, matmul_flops, total_cost, trunk_cost
 
 __all__ = [
     "ValueModel",
@@ -194,6 +195,13 @@ class ValueModule(LanguageModule):
         """Return each Q head's values for the action tokens of a batch, given (S, width) hidden vectors."""
         heads = cast(Iterable[ValueHead], self.q_heads)
         return [head.gather_token_scores(hidden, batch.state, batch.token) for head in heads]
+
+    def step_cost(self) -> StepCost:
+        """The trunk of the values and the heads on it; the frozen policy is not run in training."""
+        heads = matmul_flops(self.q_heads, learns=True)
+        if self.v_head is not None:
+            heads += matmul_flops(self.v_head, learns=True)
+        return total_cost(trunk_cost(self.trunk), StepCost(per_state=heads))
 
     def value_state_dict(self) -> dict[str, Tensor]:
         """Trunk (its adapters, where it has some) and heads that play: ``trunk.*``, ``q_heads.*``, ``v_head.*``."""

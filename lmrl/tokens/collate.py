@@ -108,6 +108,7 @@ class RowLayout:
         self.rows = len(order)
         row_lengths = [lengths[context] // WORD for context in order]  # in ids
         self.width = max(row_lengths, default=1)
+        self.lengths = tuple(row_lengths)
         self.groups = grouped(row_lengths)
         # By key: where its row begins in the flattened rows, the length of its context, and the shift of its branch.
         self._places: dict[bytes, tuple[int, int, int]] = {}
@@ -187,6 +188,8 @@ class TokenBatch(NamedTuple):
     """(R, L) right-padded ids, long rows first."""
     groups: Groups
     """Rows that are read together, without the padding that all of them end with: numbers of rows, and widths."""
+    lengths: tuple[int, ...]
+    """(R,) number of ids of each row, without padding."""
     positions: Tensor | None
     """(R, L) position of each id in its context; None where that is just its column."""
     mask: Tensor | None
@@ -314,6 +317,7 @@ def collate(
     return TokenBatch(
         input_ids=torch.from_numpy(ids),
         groups=layout.groups,
+        lengths=layout.lengths,
         positions=positions,
         mask=mask,
         row=torch.from_numpy(states // layout.width),

@@ -193,4 +193,4 @@ def test_all_leaves_the_gpu_out_where_there_is_none(
 
 def test_every_benchmark_is_found() -> None:
     assert {"training", "decoding", "gpu_training", "gpu_decoding", "engine", "games", "memory"} <= set(command.names())
-    assert not {"row", "size", "flops", "device", "results"} & set(command.names())
+    assert not {"row", "size", "device", "results"} & set(command.names())

@@ -9,13 +9,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import __main__ as command
-from benchmarks import decoding, flops, results, training
+from benchmarks import decoding, results, training
 from benchmarks.device import Peak, Stopwatch, matmul_peak, peak
 from benchmarks.row import Row
 from benchmarks.size import CPU, GPU, GPU_LLAMA, TINY, TINY_LLAMA, Size
 from benchmarks.training_step import batch
 from lmrl.errors import UserError
 from lmrl.losses import token_scores
+from lmrl.models.lm import build_lm
 from lmrl.modules import BC, ILQL
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Window
@@ -66,7 +67,7 @@ def test_the_flops_of_a_plain_step() -> None:
     attends_by_products(module)
     with FlopCounterMode(display=False) as counter:
         module.model(input_ids=its.input_ids, labels=its.input_ids).loss.backward()
-    assert counter.get_total_flops() == flops.plain(SIZE, its)
+    assert counter.get_total_flops() == training.plain_flops(module.model, its)
 
 
 def test_the_flops_of_a_llama() -> None:
@@ -77,18 +78,21 @@ def test_the_flops_of_a_llama() -> None:
     attends_by_products(module)
     with FlopCounterMode(display=False) as counter:
         module.model(input_ids=its.input_ids, labels=its.input_ids).loss.backward()
-    assert counter.get_total_flops() == pytest.approx(flops.plain(size, its), rel=1e-3)  # and the angles of rotations
+    # And the angles of rotations.
+    assert counter.get_total_flops() == pytest.approx(training.plain_flops(module.model, its), rel=1e-3)
 
 
 def test_the_flops_of_bc(mix: TokenBatch) -> None:
-    assert count_of(BC(architecture=SIZE.architecture()), mix) == flops.bc(SIZE, mix)
+    module = BC(architecture=SIZE.architecture())
+    assert count_of(module, mix) == module.step_cost().of(mix)
 
 
 def test_the_flops_of_ilql(mix: TokenBatch) -> None:
     """A small vocabulary's slow tables are made whole, which a large one's are not."""
     states, width = len(mix.row), SIZE.width
     whole_tables = 2 * 2 * width * (SIZE.vocabulary * states - mix.n_tokens)
-    assert count_of(ILQL(architecture=SIZE.architecture()), mix) == flops.ilql(SIZE, mix) + whole_tables
+    module = ILQL(architecture=SIZE.architecture())
+    assert count_of(module, mix) == module.step_cost().of(mix) + whole_tables
 
 
 def test_a_large_vocabulary_is_gone_over_twice_and_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,13 +100,16 @@ def test_a_large_vocabulary_is_gone_over_twice_and_counts_once(monkeypatch: pyte
     monkeypatch.setattr(token_scores, "_WHOLE", 0)
     its = data(0, 16)
     again = 2 * SIZE.width * SIZE.vocabulary * len(its.row)
-    assert count_of(BC(architecture=SIZE.architecture()), its) == flops.bc(SIZE, its) + again
+    module = BC(architecture=SIZE.architecture())
+    assert count_of(module, its) == module.step_cost().of(its) + again
 
 
 def test_the_formula_in_numbers() -> None:
     """GPT-2 small: 6 x (85 M + 38.6 M) and 12 x 12 x 768 x 1,024 per token."""
     its = data(0, 1_024, replace(GPU, rows=1))
-    assert flops.plain(GPU, its) == 1_024 * (6 * (12 * 12 * 768**2 + 768 * 50_257) + 12 * 12 * 768 * 1_024)
+    with torch.device("meta"):
+        model = build_lm(None, GPU.architecture(), GPU.vocabulary)
+    assert training.plain_flops(model, its) == 1_024 * (6 * (12 * 12 * 768**2 + 768 * 50_257) + 12 * 12 * 768 * 1_024)
 
 
 def test_the_peak_is_of_the_data_sheet_or_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +176,9 @@ def test_a_row_is_there_before_the_next_side_is_measured(monkeypatch: pytest.Mon
 def test_mfu_is_required_work_by_time_and_peak(trained: dict[str, Row]) -> None:
     tokens, its = TINY.rows * TINY.length, data(0, 16, TINY)
     best = next(row.value for name, row in trained.items() if name.startswith("peak"))
-    for name, work in (("plain loop", flops.plain(TINY, its)), ("BC", flops.bc(TINY, its))):
+    module = BC(architecture=TINY.architecture())
+    plain, bc = training.plain_flops(module.model, its), module.step_cost().of(its)
+    for name, work in (("plain loop", plain), ("BC", bc)):
         speed = trained[f"training, {name}"].value
         assert speed is not None and best is not None
         expected = 100 * work * speed / tokens / (best * 1e12)
