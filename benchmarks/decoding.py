@@ -60,12 +60,12 @@ def endless_lm(size: Size) -> PreTrainedModel:
 
 
 def player(side: str, model: PreTrainedModel, window: Window, tokens: int, greedy: bool, size: Size) -> Policy:
-    """Ours, with compiled decode steps where the size says so, or the other side."""
+    """Ours, with default settings, or the other side."""
     if side == "generate":
         return Afresh(model, TOKENIZER, window, tokens, greedy)
     temperature = 0.0 if greedy else 1.0
-    settings: dict[str, Any] = {"slots": size.slots, "compile": size.compile}
-    return LMPolicy(model, TOKENIZER, window, temperature=temperature, max_new_tokens=tokens, **settings)
+    settings: dict[str, Any] = {"temperature": temperature, "max_new_tokens": tokens, "slots": size.slots}
+    return LMPolicy(model, TOKENIZER, window, **settings)
 
 
 def contexts(size: Size, number: int) -> list[Request]:

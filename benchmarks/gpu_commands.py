@@ -57,7 +57,7 @@ class Amount:
     """Rounds of PPO, of which the last is measured."""
 
 
-FULL = Amount(dialogues=60_000, batch=64, steps=300, log_every=25, episodes=256, ppo_batch=64, rounds=3)
+FULL = Amount(dialogues=60_000, batch=64, steps=200, log_every=20, episodes=256, ppo_batch=64, rounds=3)
 TINY = Amount(dialogues=40, batch=4, steps=4, log_every=1, episodes=4, ppo_batch=2, rounds=2)
 
 

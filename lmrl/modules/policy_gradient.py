@@ -11,7 +11,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
-from lightning.fabric.utilities import move_data_to_device
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -326,8 +325,8 @@ class PolicyGradient(LanguageModule):
             # A rank that has no batch left reads the last one too: sharded weights need all ranks in each forward pass.
             group = groups[min(first + rank, len(groups) - 1)]
             counts = torch.tensor([len(segment.col) for segment in group])
-            batch, counts = move_data_to_device((collate(group, bootstrap=bootstrap), counts), self.device)
-            results.append(use(batch, counts))
+            batch = collate(group, bootstrap=bootstrap).to(self.device)
+            results.append(use(batch, counts.to(self.device)))
         by_rank = all_gather_objects(results)
         # Rank r has read the batches r, r + world, r + 2 world, ...
         return [by_rank[index % world][index // world] for index in range(len(groups))]

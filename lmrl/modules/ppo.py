@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from lightning.fabric.utilities import move_data_to_device
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils import get_total_norm
@@ -252,7 +251,7 @@ class PPO(PolicyGradient):
         segments, numbers = self._numbered(rollout)
 
         def read(number: int) -> Tensor:
-            batch = move_data_to_device(collate(segments[number], bootstrap=False), self.device)
+            batch = collate(segments[number], bootstrap=False).to(self.device)
             return self.critic_states(batch)[batch.state]
 
         critic.fit_trunk(hidden, read, numbers, targets, seed)

@@ -246,6 +246,16 @@ class TokenBatch(NamedTuple):
             return torch.zeros_like(self.expected_tokens)
         return self.observation_token.numel() / self.expected_observation_tokens
 
+    def to(self, device: torch.device) -> "TokenBatch":
+        """The same batch on another device. A GPU copies it while it works on what came before."""
+        moved: dict[str, Any] = {}
+        for name, value in self._asdict().items():
+            if isinstance(value, Tensor):
+                moved[name] = _moved(value, device)
+        if self.columns is not None:
+            moved["columns"] = {name: _moved(column, device) for name, column in self.columns.items()}
+        return self._replace(**moved)
+
     def without_targets(self) -> "TokenBatch":
         """The same rows without action tokens or observation tokens."""
         empty: dict[str, Any] = {}
@@ -257,6 +267,13 @@ class TokenBatch(NamedTuple):
         if self.columns is not None:
             empty["columns"] = dict.fromkeys(self.columns, self.token[:0].float())
         return self._replace(**empty)
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    # From other memory than pinned memory, a copy waits for all work of the GPU.
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def collate(
