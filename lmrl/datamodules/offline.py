@@ -295,6 +295,12 @@ class OfflineDataModule(L.LightningDataModule):
                 )
         return Window(self.task.last_texts, limit, self.hparams["rendering"])
 
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """See `lmrl.tokens.collate.TokenBatch.to`."""
+        if isinstance(batch, TokenBatch):
+            return batch.to(device)
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
     def state_dict(self) -> dict[str, Any]:
         """The seed of the training."""
         return {"seed": self.seed}

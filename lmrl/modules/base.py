@@ -245,12 +245,6 @@ class LanguageModule(L.LightningModule):
         """Return what logs the terms of the loss, the gradient noise scale and the pace, and what sets TF32."""
         return [self.reporter, NoiseScale(), Throughput(), FastFloat32()]
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """See `lmrl.tokens.collate.TokenBatch.to`."""
-        if isinstance(batch, TokenBatch):
-            return batch.to(device)
-        return super().transfer_batch_to_device(batch, device, dataloader_idx)
-
     def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
         """Log the terms of the loss, and return what is minimised; see `objective`.
 
