@@ -119,7 +119,7 @@ def rollouts(model: PreTrainedModel, size: Size, greedy: bool) -> dict[str, list
     """Seconds and memory of a round of games, by side."""
     window = Window(None, model.config.max_position_embeddings - size.action)
     timings: dict[str, list[Timing]] = {side: [] for side in SIDES}
-    uncounted = int(bool(size.compile))  # in which each number of columns is compiled
+    uncounted = int(torch.device(size.device).type == "cuda")  # in which passes are recorded
     for number in range(uncounted + size.rounds):
         for side in SIDES:
             watch = Stopwatch(size.device)

@@ -40,7 +40,7 @@ class Size:
     half: bool = False
     """bfloat16: ``bf16-mixed`` in training, bfloat16 weights in playing. Else float32."""
     compile: bool | str = False
-    """Whether training is measured compiled as well, and decode steps are; a word names another backend."""
+    """Whether training is measured compiled as well; a word names another backend."""
     warm_up: int = 2
     """Training steps that are not counted, at the beginning of each block."""
     steps: int = 3

@@ -62,7 +62,7 @@ def record(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
         Gives the same tensor at each call, with new numbers in it.
     """
     # Libraries make their plans and workspaces in a first run, which cannot be recorded.
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         run()
@@ -296,7 +296,7 @@ class Reader:
         return hidden[self._tensor(rows), self._tensor(sizes[:, 0] - 1)]
 
     def _pass(self, fed: Tensor, used: int) -> Tensor:
-        """``(all rows, new, width)`` hidden vectors, by a compiled or a recorded pass; the next pass overwrites them."""
+        """``(all rows, new, width)`` hidden vectors by a compiled or recorded pass; the next pass overwrites them."""
         if self._step is not None:
             ids, positions, columns = fed.to(self._device)
             self._cache.place(0, columns, used, used)

@@ -255,7 +255,9 @@ class _Fused:
                 self._compiled = torch.compile(self._function, dynamic=True)
             return self._compiled(*tensors)
         except torch._dynamo.exc.TorchDynamoException as error:
-            warnings.warn(f"losses are slower: their kernels cannot be compiled ({in_one_line(error, 200)})")
+            warnings.warn(
+                f"losses are slower: their kernels cannot be compiled ({in_one_line(error, 200)})", stacklevel=2
+            )
             self._can_compile = False
             return self._function(*tensors)
 
@@ -338,7 +340,9 @@ def _backward_by_states(
     of_hidden = torch.empty_like(hidden, dtype=torch.float32)
     # Sums over pieces and over tokens are float32: in bfloat16 the sum of a frequent word would stop growing.
     of_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-    of_bias = torch.zeros_like(bias, dtype=torch.float32) if ctx.needs_input_grad[2] else None
+    of_bias = None
+    if bias is not None and ctx.needs_input_grad[2]:
+        of_bias = torch.zeros_like(bias, dtype=torch.float32)
     # One factor for a whole row of the softmax is cheaper on the narrow sides of both products.
     row_factor = to_total if to_entropy is None else torch.ones_like(to_total)
     pull = row_factor.to(hidden.dtype)
@@ -365,7 +369,7 @@ def _backward_by_states(
         of_weight = of_weight[:vocabulary].to(weight.dtype)
     if of_bias is not None:
         of_bias.index_add_(0, token, to_score)
-        of_bias = of_bias[:vocabulary].to(bias.dtype)
+        of_bias = of_bias[:vocabulary].to(hidden.dtype)
     return of_hidden.to(hidden.dtype), of_weight, of_bias
 
 

@@ -23,9 +23,9 @@ from lmrl.models.lora import adapter_base, merge_adapter
 from lmrl.tokens.collate import TokenBatch
 
 __all__ = [
-    "LogitTransform", "build_lm", "checkpoint_activations", "compile_layers", "few_shapes", "head_of", "hidden_states", "logit_table",
-    "logit_transform", "logits_of", "positions_of", "read_rows", "trunk_of", "uncompiled", "vocabulary_of",
-    "weights_on_first_process",
+    "LogitTransform", "build_lm", "checkpoint_activations", "compile_layers", "few_shapes", "head_of", "hidden_states",
+    "logit_table", "logit_transform", "logits_of", "positions_of", "read_rows", "trunk_of", "uncompiled",
+    "vocabulary_of", "weights_on_first_process",
 ]  # fmt: skip
 
 _VARIANTS = 64  # kinds of layers, shapes and modes that may be compiled before torch gives up

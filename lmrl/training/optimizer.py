@@ -335,7 +335,7 @@ def schedule(optimizer: torch.optim.Optimizer, kind: str, warmup: int, last: flo
     return LambdaLR(optimizer, factor)
 
 
-#: Steps after which a compilation of layers (some twenty seconds) has paid on a GPU.
+#: Steps after which a compilation of layers (some 20 s) has paid on a GPU.
 _STEPS_WORTH_COMPILING = 200
 
 

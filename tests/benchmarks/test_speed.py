@@ -259,14 +259,6 @@ def test_contexts_have_nothing_in_common_from_one_call_to_the_next() -> None:
     assert all(one[:3] != other[:3] for one, other in zip(first, second, strict=True))
 
 
-def test_our_side_plays_compiled_where_the_size_says_so() -> None:
-    size, window = replace(TINY, compile="no such backend"), Window(None, TINY.prompt)
-    with pytest.raises(UserError, match="no such backend"):
-        decoding.player("slots", decoding.endless_lm(TINY), window, 2, True, size)
-    compiled = decoding.rollouts(decoding.endless_lm(TINY), replace(TINY, compile="eager"), greedy=True)
-    assert {side: len(timings) for side, timings in compiled.items()} == dict.fromkeys(decoding.SIDES, TINY.rounds)
-
-
 def test_decoding_is_measured_beside_generate() -> None:
     rows = {row.name.removeprefix("tiny, float32, "): row for row in decoding.run(TINY)}
     for how in ("greedy", "sampled"):
