@@ -30,11 +30,13 @@ from omegaconf import OmegaConf
 
 from lmrl.data.storage import write_episodes
 from lmrl.datamodules import OfflineDataModule
+from lmrl.decoding.cache import attend_on_gpu
 from lmrl.envs.maze.players import MazePlayer
 from lmrl.envs.registry import task
 from lmrl.evaluation import evaluate
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.modules import BC
+from lmrl.models.lm import hidden_states
+from lmrl.modules import BC, LanguageModule
 from lmrl.utils.configuration import configuration
 from tests.helpers.online import trainer as quiet_trainer
 from tests.helpers.ranks import on_ranks, strategy
@@ -116,6 +118,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "online_ilql": {**REPLAY, **VALUES, "model.play_target": True},
     "ilql_to_online": {**REPLAY, **VALUES},
 }
+
+
+#: Of which the ways of a GPU are tested at each change; those of the others every night.
+ON_GPU = ("bc", "ilql", "qsft", "ppo", "gigpo")
 
 
 class Notes(Logger):
@@ -265,7 +271,9 @@ def numbers_of(name: str, folder: Path) -> dict[str, Any]:
 # -- comparing and recording ----------------------------------------------------------------------------------------
 
 
-def differences(found: Any, golden: Any, exact: bool = True, where: str = "") -> list[str]:
+def differences(
+    found: Any, golden: Any, exact: bool = True, where: str = "", tolerance: float = 1e-5
+) -> list[str]:
     """Return a line for each number that has changed.
 
     Args:
@@ -273,6 +281,7 @@ def differences(found: Any, golden: Any, exact: bool = True, where: str = "") ->
         golden: what they should be.
         exact: compare all digits; otherwise five.
         where: the place of both within the whole.
+        tolerance: relative, where not all digits are compared.
     """
     if isinstance(golden, list):
         found = dict(enumerate(found))
@@ -282,9 +291,9 @@ def differences(found: Any, golden: Any, exact: bool = True, where: str = "") ->
             return [f"{where}: only one side has {sorted(found.keys() ^ golden.keys())}"]
         lines = []
         for key, value in golden.items():
-            lines += differences(found[key], value, exact, f"{where}, {key}" if where else str(key))
+            lines += differences(found[key], value, exact, f"{where}, {key}" if where else str(key), tolerance)
         return lines
-    same = found == golden if exact else math.isclose(found, golden, rel_tol=1e-5, abs_tol=1e-6)
+    same = found == golden if exact else math.isclose(found, golden, rel_tol=tolerance, abs_tol=1e-6)
     return [] if same else [f"{where}: {found!r}, was {golden!r}"]
 
 
@@ -316,6 +325,30 @@ def test_a_run_gives_the_numbers_of_before(name: str, tmp_path: Path) -> None:
     found = numbers_of(name, tmp_path)
     changed = differences(found, golden["numbers"], exact=golden["made_with"] == made_with())
     check(f"{name} has changed; if on purpose: python -m tests.test_golden_runs {name}", changed)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in ON_GPU else pytest.mark.nightly) for name in SETTINGS],
+)
+def test_the_ways_of_a_gpu_give_the_same_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU batches are read by one pass, tables are cut by states, and passes over all slots are recorded."""
+    monkeypatch.setattr(LanguageModule, "hidden_states", lambda _, trunk, batch: hidden_states(trunk, batch, False))
+    monkeypatch.setattr("lmrl.losses.token_scores._by_states", lambda device: True)
+    monkeypatch.setattr("lmrl.losses.token_scores._WHOLE", 0)
+    monkeypatch.setattr("lmrl.losses.token_scores._PIECE_BYTES", 2**18)
+    monkeypatch.setattr("lmrl.decoding.reader.is_recorded", lambda device: True)
+    monkeypatch.setattr("lmrl.decoding.reader.record", lambda run: run)
+    monkeypatch.setattr("lmrl.decoding.gpt2.attend", attend_on_gpu)
+    lay_out(tmp_path)
+    if name.startswith("ilql_to"):
+        train("ilql", tmp_path)
+    module, notes = train(name, tmp_path)
+    golden = json.loads((RUNS / f"{name}.json").read_text(encoding="utf-8"))["numbers"]["one process"]
+    steps = {key: golden[key] for key in notes.steps}
+    # AdamW makes differences of rounding larger from step to step.
+    check(name, differences(notes.steps, steps, exact=False, tolerance=1e-4))
+    check(name, differences(weights_of(module), golden["weights"], exact=False, tolerance=1e-4))
 
 
 def train_start() -> None:
