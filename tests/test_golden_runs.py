@@ -34,8 +34,8 @@ from lmrl.decoding.cache import attend_on_gpu
 from lmrl.envs.maze.players import MazePlayer
 from lmrl.envs.registry import task
 from lmrl.evaluation import evaluate
-from lmrl.models.tokenizer import load_tokenizer
 from lmrl.models.lm import hidden_states
+from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, LanguageModule
 from lmrl.utils.configuration import configuration
 from tests.helpers.online import trainer as quiet_trainer
@@ -271,9 +271,7 @@ def numbers_of(name: str, folder: Path) -> dict[str, Any]:
 # -- comparing and recording ----------------------------------------------------------------------------------------
 
 
-def differences(
-    found: Any, golden: Any, exact: bool = True, where: str = "", tolerance: float = 1e-5
-) -> list[str]:
+def differences(found: Any, golden: Any, exact: bool = True, where: str = "", tolerance: float = 1e-5) -> list[str]:
     """Return a line for each number that has changed.
 
     Args:
