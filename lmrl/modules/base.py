@@ -288,7 +288,12 @@ class LanguageModule(L.LightningModule):
         return optimizer_and_schedule(self, self.trainer.estimated_stepping_batches)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Make the checkpoint stand alone: no path of the run that it started from."""
+        """Make the checkpoint stand alone: no path of the run that it started from.
+
+        Raises:
+            UserError: the loss of the last batch is not finite: its step has spoiled the weights.
+        """
+        self.reporter.check_last()
         pack_checkpoint(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

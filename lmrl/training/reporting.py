@@ -144,6 +144,7 @@ class LossReporter(Callback):
         self._of_batch: dict[tuple[str, ...], TokenMeans] = {}
         self._metrics: dict[str, Metric] = {}
         self._restored: dict[str, dict[str, Tensor]] = {}
+        self._last: _LastBatch | None = None
 
     def train(self, module: L.LightningModule, losses: NamedTuple, batch: TokenBatch) -> int:
         """Log a training batch, and stop the run on all ranks where the loss is not finite.
@@ -152,13 +153,29 @@ class LossReporter(Callback):
             The number of action tokens of this batch on all ranks.
 
         Raises:
-            UserError: the loss is not finite; the batch is in a file.
+            UserError: as `check_last`.
         """
+        self.check_last()
         terms = self.over_ranks(self._named(losses, "train"), batch.n_tokens)
-        if not terms.means["train/loss"].isfinite():
-            _stop_at(module, batch, terms.means)
+        self._last = _LastBatch(module, batch, terms.means, module.global_step)
+        if not _is_asynchronous(terms.means["train/loss"].device):
+            self.check_last()
         self.log_batch(module, terms)
         return int(terms.tokens)
+
+    def check_last(self) -> None:
+        """Stop the run if the loss of the last training batch is not finite.
+
+        On a GPU this is asked before the next batch and before weights are saved: asked at once, the host would wait
+        for the forward pass before it could start the backward pass.
+
+        Raises:
+            UserError: it is not; the batch is in a file.
+        """
+        last = self._last
+        self._last = None
+        if last is not None and not last.means["train/loss"].isfinite():
+            _stop_at(last)
 
     def validate(self, module: L.LightningModule, losses: NamedTuple, batch: TokenBatch) -> None:
         """Add a validation batch to what the epoch logs."""
@@ -211,6 +228,10 @@ class LossReporter(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Log the metrics over the epoch."""
         self._log(pl_module, validation=False)
+
+    def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """See `check_last`."""
+        self.check_last()
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Begin again."""
@@ -342,9 +363,9 @@ class RoundReporter(LossReporter):
 
     def log_batch(self, module: L.LightningModule, terms: TermMeans) -> None:
         """Add a minibatch to the means of the round."""
-        ratio = terms.means[self.ratio].item()
         # In the first minibatch of a round the policy is still the one that sampled it.
         if online_datamodule(module.trainer, self.name).consumed == 1:
+            ratio = terms.means[self.ratio].item()
             log_now(module.trainer, {f"{self.name}/first_ratio": ratio})
             if abs(ratio - 1.0) > self._FARTHEST:
                 rank_zero_warn(
@@ -367,10 +388,25 @@ def _of_validation(key: str) -> bool:
     return key.partition("/")[0] == "val"
 
 
-def _stop_at(module: L.LightningModule, batch: TokenBatch, means: Mapping[str, Tensor]) -> NoReturn:
+class _LastBatch(NamedTuple):
+    """A training batch whose loss may not be known yet."""
+
+    module: L.LightningModule
+    batch: TokenBatch
+    means: dict[str, Tensor]
+    step: int
+
+
+def _is_asynchronous(device: torch.device) -> bool:
+    """Whether the host is ahead of the device."""
+    return device.type != "cpu"
+
+
+def _stop_at(last: _LastBatch) -> NoReturn:
     rank, world = rank_and_world_size()
-    file = Path(module.trainer.default_root_dir) / ("bad_batch.pt" if world == 1 else f"bad_batch-{rank}.pt")
+    root = Path(last.module.trainer.default_root_dir)
+    file = root / ("bad_batch.pt" if world == 1 else f"bad_batch-{rank}.pt")
     file.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({"batch": batch._asdict(), "terms": dict(means), "step": module.global_step}, file)
-    terms = ", ".join(f"{name} {float(value):.3g}" for name, value in means.items())
-    raise UserError(f"the loss of step {module.global_step} is not finite ({terms}); its batch is in {file}")
+    torch.save({"batch": last.batch._asdict(), "terms": last.means, "step": last.step}, file)
+    terms = ", ".join(f"{name} {float(value):.3g}" for name, value in last.means.items())
+    raise UserError(f"the loss of step {last.step} is not finite ({terms}); its batch is in {file}")

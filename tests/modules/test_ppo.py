@@ -277,14 +277,20 @@ def test_recorded_batches_alone_are_no_rounds(bc_run: str, data_path: Path, tmp_
         trainer(tmp_path, 1).fit(ppo(bc_run), rounds())
 
 
-def test_a_loss_that_is_no_number_stops_with_its_batch_saved(bc_run: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("asynchronous", "steps"), [(False, 5), (True, 5), (True, 3)])
+def test_a_loss_that_is_no_number_stops_with_its_batch_saved(
+    asynchronous: bool, steps: int, bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU it is seen one step later, or when the run ends."""
+    monkeypatch.setattr("lmrl.training.reporting._is_asynchronous", lambda device: asynchronous)
+
     class Broken(PPO):
         def losses(self, batch: TokenBatch) -> Any:
             terms = super().losses(batch)
             return terms._replace(loss=terms.loss * float("nan")) if self.global_step == 2 else terms
 
     with pytest.raises(UserError, match=r"step 2 is not finite \(.*policy_loss .*bad_batch.pt"):
-        fit(Broken(pretrained=bc_run), rounds(), tmp_path, steps=5)
+        fit(Broken(pretrained=bc_run), rounds(), tmp_path, steps=steps)
     saved = torch.load(tmp_path / "bad_batch.pt", weights_only=True)
     assert saved["step"] == 2
     batch = TokenBatch(**saved["batch"])
