@@ -291,9 +291,10 @@ class Reader:
         fed[1, rows] = held + np.minimum(place, sizes - 1)
         fed[2, rows] = np.where(is_new, held + place, -1)
         self._cache.make_room(used)
+        ends = self._tensor(rows), self._tensor(sizes[:, 0] - 1)  # before the pass, for which a copy would wait
         hidden = self._pass(torch.from_numpy(fed), used)
         self.slots.keep(slots, new)
-        return hidden[self._tensor(rows), self._tensor(sizes[:, 0] - 1)]
+        return hidden[ends]
 
     def _pass(self, fed: Tensor, used: int) -> Tensor:
         """``(all rows, new, width)`` hidden vectors by a compiled or recorded pass; the next pass overwrites them."""

@@ -12,7 +12,8 @@ import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging
 
@@ -338,7 +339,8 @@ def hidden_states(trunk: nn.Module, batch: TokenBatch, groups: bool = True) -> T
     """
     if not groups:
         ids, positions, mask = few_shapes(batch, positions_of(cast(PreTrainedModel, trunk).config))
-        hidden = read_rows(trunk, ids, positions, mask)
+        with _without_masks(cast(PreTrainedModel, trunk).config) if mask is None else nullcontext():
+            hidden = read_rows(trunk, ids, positions, mask)
         return hidden.flatten(0, 1).index_select(0, batch.row * ids.shape[1] + batch.col)
     hidden_parts = []  # per group, (rows * its width, hidden width)
     row_starts = []  # per group, index of each row's first vector among all vectors
@@ -354,6 +356,27 @@ def hidden_states(trunk: nn.Module, batch: TokenBatch, groups: bool = True) -> T
         first_row += count
         num_vectors += count * group_width
     return torch.cat(hidden_parts).index_select(0, torch.cat(row_starts)[batch.row] + batch.col)
+
+
+#: Attention as of ``sdpa``. As no masks are registered under this name, `transformers` makes none.
+_CAUSAL = "causal_sdpa"
+AttentionInterface.register(_CAUSAL, sdpa_attention_forward)
+
+
+@contextmanager
+def _without_masks(config: PreTrainedConfig) -> Iterator[None]:
+    """Inside, a model reads plain rows without looking at their positions, which are on the GPU.
+
+    With ``sdpa``, `transformers` asks in each pass whether several texts lie in a row, and the host waits for all that
+    the GPU still has to do before it can start the pass.
+    """
+    before = config._attn_implementation
+    if before == "sdpa":
+        config._attn_implementation = _CAUSAL
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
 
 
 #: Rows and columns of a pass over a whole batch are multiples of these.

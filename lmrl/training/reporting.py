@@ -157,8 +157,9 @@ class LossReporter(Callback):
         """
         self.check_last()
         terms = self.over_ranks(self._named(losses, "train"), batch.n_tokens)
-        self._last = _LastBatch(module, batch, terms.means, module.global_step)
-        if not _is_asynchronous(terms.means["train/loss"].device):
+        loss = terms.means["train/loss"]
+        self._last = _LastBatch(module, batch, terms.means, module.global_step, Arriving(loss.isfinite()))
+        if not _is_asynchronous(loss.device):
             self.check_last()
         self.log_batch(module, terms)
         return int(terms.tokens)
@@ -174,7 +175,7 @@ class LossReporter(Callback):
         """
         last = self._last
         self._last = None
-        if last is not None and not last.means["train/loss"].isfinite():
+        if last is not None and not last.is_finite.read():
             _stop_at(last)
 
     def validate(self, module: L.LightningModule, losses: NamedTuple, batch: TokenBatch) -> None:
@@ -395,6 +396,24 @@ class _LastBatch(NamedTuple):
     batch: TokenBatch
     means: dict[str, Tensor]
     step: int
+    is_finite: "Arriving"
+
+
+class Arriving:
+    """A number on its way from a device. Reading it waits for what made it, not for all that was started since."""
+
+    def __init__(self, number: Tensor) -> None:
+        self._copy = number.to("cpu", non_blocking=True)
+        self._event: torch.cuda.Event | None = None
+        if number.device.type == "cuda":
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def read(self) -> float:
+        """Return the number."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._copy.item()
 
 
 def _is_asynchronous(device: torch.device) -> bool:
