@@ -18,6 +18,7 @@ from transformers import GPT2LMHeadModel, GPT2Model, LlamaForCausalLM, LlamaMode
 from lmrl.decoding.reader import Reader
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.lm import (
+    READ_WITHOUT_MASKS,
     LogitTransform,
     logit_table,
     logit_transform,
@@ -25,6 +26,7 @@ from lmrl.models.lm import (
     read_rows,
     trunk_of,
     vocabulary_of,
+    without_masks,
 )
 
 __all__ = ["check_attention", "check_model"]
@@ -137,6 +139,24 @@ def _compare(model: PreTrainedModel) -> None:
             raise _refused(
                 model, f"{name} differ from its own forward pass by {difference:.2g} (logits reach {scale:.2g})"
             )
+    if _reads_without_masks(model, [first, second], own, tolerance * scale):
+        READ_WITHOUT_MASKS.add(type(trunk_of(model)))
+    else:
+        READ_WITHOUT_MASKS.discard(type(trunk_of(model)))
+
+
+def _reads_without_masks(model: PreTrainedModel, rows: list[list[int]], own: list[Tensor], tolerance: float) -> bool:
+    """Whether `lmrl.models.lm.without_masks` leaves the logits as they are: a model may not know the name."""
+    if model.config._attn_implementation != "sdpa":
+        return False
+    try:
+        with without_masks(model.config):
+            pairs = _trained(model, rows, own)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception:  # in any exception of the model
+        return False
+    return all(float((computed - expected).abs().max()) <= tolerance for computed, expected in pairs)
 
 
 def _own(model: PreTrainedModel, ids: list[int]) -> Tensor:

@@ -15,6 +15,8 @@ from torch.nn.functional import pad
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.models.gpt2.modeling_gpt2 import GPT2Model
+from transformers.models.llama.modeling_llama import LlamaModel
 from transformers.utils import logging
 
 from lmrl.errors import UserError, in_one_line
@@ -24,9 +26,9 @@ from lmrl.models.lora import adapter_base, merge_adapter
 from lmrl.tokens.collate import TokenBatch
 
 __all__ = [
-    "LogitTransform", "build_lm", "checkpoint_activations", "compile_layers", "few_shapes", "head_of", "hidden_states",
-    "logit_table", "logit_transform", "logits_of", "positions_of", "read_rows", "trunk_of", "uncompiled",
-    "vocabulary_of", "weights_on_first_process",
+    "READ_WITHOUT_MASKS", "LogitTransform", "build_lm", "checkpoint_activations", "compile_layers", "few_shapes",
+    "head_of", "hidden_states", "logit_table", "logit_transform", "logits_of", "positions_of", "read_rows", "trunk_of",
+    "uncompiled", "vocabulary_of", "weights_on_first_process", "without_masks",
 ]  # fmt: skip
 
 _VARIANTS = 64  # kinds of layers, shapes and modes that may be compiled before torch gives up
@@ -339,7 +341,8 @@ def hidden_states(trunk: nn.Module, batch: TokenBatch, groups: bool = True) -> T
     """
     if not groups:
         ids, positions, mask = few_shapes(batch, positions_of(cast(PreTrainedModel, trunk).config))
-        with _without_masks(cast(PreTrainedModel, trunk).config) if mask is None else nullcontext():
+        is_plain = mask is None and any(isinstance(trunk, kind) for kind in READ_WITHOUT_MASKS)
+        with without_masks(cast(PreTrainedModel, trunk).config) if is_plain else nullcontext():
             hidden = read_rows(trunk, ids, positions, mask)
         return hidden.flatten(0, 1).index_select(0, batch.row * ids.shape[1] + batch.col)
     hidden_parts = []  # per group, (rows * its width, hidden width)
@@ -363,8 +366,12 @@ _CAUSAL = "causal_sdpa"
 AttentionInterface.register(_CAUSAL, sdpa_attention_forward)
 
 
+#: Trunks that are known to read plain rows so; `lmrl.decoding.check.check_model` adds what it has verified.
+READ_WITHOUT_MASKS: set[type[nn.Module]] = {GPT2Model, LlamaModel}
+
+
 @contextmanager
-def _without_masks(config: PreTrainedConfig) -> Iterator[None]:
+def without_masks(config: PreTrainedConfig) -> Iterator[None]:
     """Inside, a model reads plain rows without looking at their positions, which are on the GPU.
 
     With ``sdpa``, `transformers` asks in each pass whether several texts lie in a row, and the host waits for all that
