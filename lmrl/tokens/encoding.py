@@ -106,9 +106,12 @@ class Window:
             openings: lengths of the observations (every other text) as the first text that is read, if they differ
                 there; then no action is ever the first.
         """
+        earliest = 0 if self.texts is None else max(0, len(lengths) - self.texts)
+        # Mostly all of them fit. This is asked at each turn of each episode of a data set.
+        if not openings and sum(lengths[earliest:]) <= self.tokens:
+            return earliest
         newest = len(lengths) - 1
         first = newest
-        earliest = 0 if self.texts is None else max(0, len(lengths) - self.texts)
         total = 0
         for index in range(newest, earliest - 1, -1):
             # With openings of their own, contexts begin at observations (even indices) only.
