@@ -214,7 +214,7 @@ def _by_states(device: torch.device) -> bool:
 def _state_pieces(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
     """Slices of the states, of which a table and its gradient are held at once."""
     num_states = hidden.shape[0]
-    step = max(1, _PIECE_BYTES // (2 * hidden.itemsize * weight.shape[0]))
+    step = max(1, _PIECE_BYTES // (8 * weight.shape[0]))  # float32 in both
     return (slice(first, min(first + step, num_states)) for first in range(0, num_states, step))
 
 
@@ -227,12 +227,27 @@ def _aligned(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None
 def _table(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, vocabulary: int, invalid: Tensor | None, cap: float | None
 ) -> Tensor:
-    """Scores of states for all words; ``-inf`` for those that are never sampled or were added by `_aligned`."""
-    scores = soft_cap(linear(hidden, weight, bias), cap)
+    """Scores of states for all words; ``-inf`` for those that are never sampled or were added by `_aligned`.
+
+    Those of a policy (`invalid` is given) are float32 whatever is multiplied. Ratios of probabilities compare them with
+    those of play, and in bfloat16 a score of 16 is rounded by up to .06.
+    """
+    if invalid is None:
+        scores = linear(hidden, weight, bias)
+    else:
+        scores = _product(hidden, weight) if bias is None else _product(hidden, weight) + bias
+    scores = soft_cap(scores, cap)
     scores[:, vocabulary:] = -torch.inf
     if invalid is not None:
         scores[:, :vocabulary].masked_fill_(invalid, -torch.inf)
     return scores
+
+
+def _product(hidden: Tensor, weight: Tensor) -> Tensor:
+    """``hidden @ weight.T`` in float32."""
+    if hidden.dtype == torch.float32 or hidden.device.type != "cuda":
+        return hidden.float() @ weight.float().T
+    return torch.mm(hidden, weight.T, out_dtype=torch.float32)
 
 
 class _Fused:
@@ -355,6 +370,7 @@ def _backward_by_states(
             slope = _slope(scores, total[rows], entropy[rows], to_total[rows], to_entropy[rows])
         if cap is not None:
             slope *= _cap_slope(scores, cap)
+        slope = slope.to(hidden.dtype)
         of_hidden[rows] = (slope @ weight) * row_factor[rows, None]
         if of_weight is not None:
             of_weight += slope.T @ pulled[rows]

@@ -256,6 +256,19 @@ def test_the_rank_of_a_head_is_its_inner_size() -> None:
     assert sum(p.numel() for p in head.parameters()) == 2 * (WIDTH + 1) + WORDS * 3
 
 
+def test_probabilities_of_a_policy_are_not_rounded_with_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: the product of what bfloat16 holds is float32, so that ratios to what was sampled are near 1."""
+    monkeypatch.setattr(token_scores, "_WHOLE", 0)
+    monkeypatch.setattr(token_scores, "_by_states", lambda device: True)
+    hidden, weight = (part.detach().bfloat16() for part in factors(bias=False))
+    never = torch.zeros(WORDS, dtype=torch.bool)
+    exact = token_logprobs(hidden.float() @ weight.float().T, STATE, TOKEN, never).logprob
+    found = token_logprobs(LinearScores(hidden, weight, None), STATE, TOKEN, never).logprob
+    torch.testing.assert_close(found, exact, atol=1e-4, rtol=0.0)
+    rounded = token_logprobs(hidden @ weight.T, STATE, TOKEN, never).logprob
+    assert float((rounded - exact).abs().max()) > 1e-2
+
+
 def policy_objective(found: TokenLogprobs) -> Tensor:
     """Every token pulls with its own weight, at its log-probability and at its entropy."""
     weight = torch.linspace(-1.0, 2.0, len(TOKEN))
