@@ -54,7 +54,7 @@ class InteractiveEvaluation(Callback):
             episodes: number of episodes, with the same starts and seeds each time.
             seed: of the evaluation. Its episodes are never those of final scores, whatever their seed: final scores
                 must not choose the checkpoint.
-            slots: environments side by side, on each process; None: 32, on a GPU 256.
+            slots: environments side by side, on each process; None: 32, on a GPU up to 256.
             decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own.
             env: arguments of the environment.
 

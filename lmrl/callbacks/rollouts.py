@@ -121,7 +121,7 @@ class RolloutCollection(Callback):
 
         Args:
             episodes: per round, on all processes together.
-            slots: environments side by side, on each process; None: 32, on a GPU 256.
+            slots: environments side by side, on each process; None: 32, on a GPU up to 256.
             decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own;
                 PPO, which learns from what it samples, may have ``compile`` only.
             group_size: episodes that begin alike, for algorithms that compare them (GRPO).
@@ -156,7 +156,7 @@ class RolloutCollection(Callback):
     @property
     def slots(self) -> int:
         """Environments side by side, on each process."""
-        return default_slots(self._trainer.strategy.root_device) if self._slots is None else self._slots
+        return default_slots(self._module.model) if self._slots is None else self._slots
 
     def set_sampler(self, sampler: Sampler) -> None:
         """Have another program sample, in place of the policy that learns.

@@ -62,7 +62,7 @@ def evaluate_command(
         seed: of the whole evaluation; the result does not depend on the number of slots.
         out: folder for the two files (default: evaluation in the run's folder, or in runs/TASK/PLAYER; with other
             settings than the policy's own, a folder next to it that names them).
-        slots: how many episodes are played side by side; None: 32, for a language model on a GPU 256.
+        slots: how many episodes are played side by side; None: 32, for a language model on a GPU up to 256.
         ray: play on a Ray cluster: local (this machine), auto (begun here by ray start) or HOST:PORT.
         workers: with --ray, how many processes play (default: as many as the cluster has cores for).
         temperature: of sampling, 0 is greedy (default: the checkpoint's; of a chat model the published one).

@@ -113,7 +113,7 @@ def tune_command(
         seed: of the games, which differ from those of evaluations and of the choice of checkpoints.
         env: arguments of the environment.
         device: where the policy computes, e.g. cuda (default: the CPU).
-        slots: games side by side; None: 32, on a GPU 256.
+        slots: games side by side; None: 32, on a GPU up to 256.
     """
     table = Table(*CHOSEN, "return", "95 % interval", title=str(run))
 

@@ -71,16 +71,29 @@ def _sample(tensor: Tensor) -> Tensor:
     return tensor.as_strided((min(_SAMPLES, size),), (step,))
 
 
-_GPU_SLOTS = 256
-_GPU_MEMORY = 20 * 2**30  # bytes of a GPU for so many; a smaller one gets a quarter
+_CONTEXT = 1024  # tokens
 
 
-def default_slots(device: torch.device) -> int:
-    """Return how many episodes are played side by side: 32, on a GPU 256 (64 where it has less than 20 GiB)."""
-    if device.type != "cuda":
+def default_slots(model: PreTrainedModel) -> int:
+    """Return how many episodes are played side by side: 32, on a GPU up to 256.
+
+    On a GPU it is the largest power of two for which the keys and values of contexts of 1,024 tokens take a quarter of
+    the memory at most, but at least 8.
+    """
+    if model.device.type != "cuda":
         return 32
-    is_large = torch.cuda.get_device_properties(device).total_memory >= _GPU_MEMORY
-    return _GPU_SLOTS if is_large else _GPU_SLOTS // 4
+    config = model.config
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    tokens = min(_CONTEXT, positions_of(config))
+    bytes_per_slot = 2 * config.num_hidden_layers * heads * width * tokens * model.dtype.itemsize
+    fitting = memory_of(model.device) // 4 // bytes_per_slot
+    return max(8, min(256, 1 << max(0, fitting.bit_length() - 1)))
+
+
+def memory_of(device: torch.device) -> int:
+    """Return the bytes of a GPU."""
+    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 class Engine:
@@ -118,7 +131,7 @@ class Engine:
             raise UserError(f"max_length must be between 1 and the model's {positions} positions, got {max_length}")
         check_model(model)
         self.model = model
-        self.slots = default_slots(model.device) if slots is None else slots
+        self.slots = default_slots(model) if slots is None else slots
         self._compile = compile
         self._weights = Weights(model)
         self.reset()

@@ -153,7 +153,7 @@ def evaluate(
         task: name of a task, one of `lmrl.tasks()`; None: the one that a run, checkpoint or module was trained on.
         episodes: number of episodes, at least one; None: `default_episodes`.
         seed: seed of the evaluation.
-        slots: number of environments that run in parallel; None: 32, for a language model on a GPU 256.
+        slots: number of environments that run in parallel; None: 32, for a language model on a GPU up to 256.
         on_episode: called with each episode when it ends (for progress bars).
         name: name of the policy in tables; None: its name, or that of its class.
         provenance: further facts for `Evaluation.provenance`, JSON-like.

@@ -1,12 +1,13 @@
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, PreTrainedModel
 
-from lmrl.decoding.engine import Engine
+from lmrl.decoding.engine import Engine, default_slots
 from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 
@@ -223,3 +224,19 @@ def shapes(model: PreTrainedModel) -> list[tuple[int, ...]]:
 
     model.base_model.register_forward_pre_hook(note, with_kwargs=True)
     return seen
+
+
+@pytest.mark.parametrize(("memory", "slots"), [(80e9, 256), (26e9, 128), (10e9, 32), (1e8, 8)])
+def test_slots_are_as_many_as_the_memory_has_room_for(
+    memory: float, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of SmolLM2's size takes 47 MB for a context of 1,024 tokens."""
+    config = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}
+    positions = {"max_position_embeddings": 8192, "head_dim": 64, "model_type": "llama"}
+    model = SimpleNamespace(
+        device=torch.device("cuda"), dtype=torch.float32, config=LlamaConfig(**{**config, **positions})
+    )
+    monkeypatch.setattr("lmrl.decoding.engine.memory_of", lambda device: int(memory))
+    assert default_slots(model) == slots  # type: ignore[arg-type]
+    model.device = torch.device("cpu")
+    assert default_slots(model) == 32  # type: ignore[arg-type]
