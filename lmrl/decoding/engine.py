@@ -86,7 +86,7 @@ def default_slots(model: PreTrainedModel) -> int:
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     tokens = min(_CONTEXT, positions_of(config))
-    bytes_per_slot = 2 * config.num_hidden_layers * heads * width * tokens * model.dtype.itemsize
+    bytes_per_slot: int = 2 * config.num_hidden_layers * heads * width * tokens * model.dtype.itemsize
     fitting = memory_of(model.device) // 4 // bytes_per_slot
     return max(8, min(256, 1 << max(0, fitting.bit_length() - 1)))
 
