@@ -151,7 +151,6 @@ class Reader:
         self._step = step_for(compile, self._device)
         if recorded is None:
             recorded = self._step is None and is_recorded(self._device)
-        self._recorded = recorded
         self._static = recorded or (self._step is not None and is_static(self._device))
         self._cache = SlotCache(rows, limit, fixed=self._static)
         self.slots = Slots(self._cache)

@@ -165,6 +165,17 @@ def test_long_texts_and_more_slots_than_announced(recorded: list[int]) -> None:
     assert len(recorded) > before
 
 
+def test_a_pass_is_recorded_again_when_the_blocks_have_moved(recorded: list[int]) -> None:
+    engine = Engine(tiny(), slots=2)
+    engine.feed([0, 1], [[1, 2], [3, 4]])
+    engine.append([0, 1], [5, 6])
+    engine.append([0, 1], [7, 8])
+    assert len(recorded) == 1
+    engine.feed([2], [list(range(40))])  # a third row: the cache makes larger blocks
+    engine.append([0, 1], [9, 10])
+    assert len(recorded) == 2
+
+
 def test_few_passes_are_recorded(recorded: list[int]) -> None:
     """A game of 60 tokens in replies of 1 to 4: as many passes as widths (1, 2, 4) times buckets (64, 96)."""
     rng = random.Random(2)

@@ -306,6 +306,24 @@ def test_batches_of_a_run_have_few_shapes() -> None:
     assert len(shapes) <= 3
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_rows_with_branches_are_read_as_in_groups(attention: str) -> None:
+    """Padded rows and columns read something, or numbers that are none would reach the gradients."""
+    torch.manual_seed(0)
+    module = BC(architecture=DEEP).train()
+    module.model.set_attn_implementation(attention)
+    games = [episode("context", action, rewards=[0.0], terminated=True) for action in ("abc", "de", "fghi")]
+    batch = collate(cut(games, Window()))
+    assert batch.mask is not None
+    gradients = []
+    for groups in (True, False):
+        module.zero_grad()
+        hidden = hidden_states(trunk_of(module.model), batch, groups)
+        hidden.square().sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
+    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-4, rtol=1e-4)
+
+
 def test_no_row_outgrows_the_model() -> None:
     ids, _, _ = few_shapes(collate(dialogues(2)), limit=60)
     assert ids.shape[1] <= 60
