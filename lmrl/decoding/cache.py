@@ -72,7 +72,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
 def attend_on_gpu(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """Do the same by what is fast on a GPU.
 
-    The kernels that take a mask know no shared heads there. So the queries that share one are read as so many more
+    The kernels that take a mask there have no shared heads. So the queries of all heads that share a key head become
     queries of one head.
     """
     rows, heads, new, width = query.shape
@@ -118,7 +118,7 @@ class SlotCache(Cache):
         rows: rows to begin with; `grow` adds more.
         limit: tokens that a row will hold at most. Columns are added on the way there, by doubling.
         fixed: for passes over all rows (`bucket`): there are as many columns as a bucket has, and one more that is
-            never read. `torch.compile` is told that the blocks stay where they are: a CUDA graph writes into them.
+            never read. The blocks are marked as tensors that stay where they are: a CUDA graph writes into them.
     """
 
     def __init__(self, rows: int, limit: int, fixed: bool = False) -> None:
@@ -155,7 +155,7 @@ class SlotCache(Cache):
         self.make_room(room)
 
     def make_room(self, columns: int) -> None:
-        """Have at least so many columns."""
+        """Enlarge the blocks if they have fewer columns."""
         if columns <= self._columns - self._fixed:
             return
         if self._fixed:

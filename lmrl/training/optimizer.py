@@ -352,7 +352,7 @@ def compile_for(module: L.LightningModule, choice: bool | str | None) -> None:
         choice = trainer.strategy.root_device.type == "cuda" and long_enough
     backend = backend_of(choice)
     if backend is not None and compile_layers(module, backend) == 0:
-        rank_zero_warn("compile: the layers of this model are none that can be compiled one by one")
+        rank_zero_warn("compile: this model has no layers that can be compiled one by one, and is run as it is")
 
 
 def check_start(module: Any) -> None:
