@@ -148,7 +148,8 @@ def memory(episodes: int = 2048, turns: int = 32) -> tuple[float, float, float]:
     ref = [np.zeros(sum(len(part.col) for part in its)) for its in parts]
     buffer, settings = ReplayBuffer(), {"kl_weight": 0.0, "gamma": 1.0, "gae_lambda": 0.95}
     collected = [rollout_episode(*its) for its in zip(played, parts, ref, strict=True)]
-    compute_advantages(collected, [0.0] * episodes, **settings)
+    values = [np.concatenate(episode.action_values) for episode in played]
+    compute_advantages(collected, values, [0.0] * episodes, **settings)
     for episode in collected:
         buffer.append(episode.trained_segments(), Outcome(0.0, False))
     del episode, collected, parts, ref

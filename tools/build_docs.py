@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -356,6 +357,13 @@ def called() -> str:
     return "\n\n".join([*parts[:6], "...", *parts[-2:]])
 
 
+def api(package: str) -> str:
+    """A heading of the API page for each class of a package."""
+    found = import_module(package)
+    classes = [name for name in found.__all__ if isinstance(getattr(found, name), type)]
+    return "\n\n".join(f"::: {package}.{name}" for name in sorted(classes, key=str.lower))
+
+
 def _content(message: dict[str, Any]) -> str:
     calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or ()]
     return "\n".join([*([message["content"]] if message["content"] else []), *calls])
@@ -412,6 +420,8 @@ def generated(mark: str, before: str) -> str | None:
         return of_quickstart(name)
     if kind == "order":
         return of_order(name)
+    if kind == "api":
+        return api(name)
     if mark == "first game":
         return of_first_game()
     if mark == "anchors":

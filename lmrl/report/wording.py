@@ -1,6 +1,7 @@
 """Labels, order and colours of policies, and formats of numbers, the same in every table and picture."""
 
 from collections.abc import Iterable, Sequence
+from zlib import crc32
 
 # Name to label and colour, from the weakest to the best informed policy. Methods of the benchmark have the palette of
 # Okabe and Ito, which is distinct for all common kinds of colour vision; the others have colours between.
@@ -40,12 +41,13 @@ _PLAYERS: dict[str, tuple[str, str]] = {
     "opener": ("opener", "#8A8A8A"),
     "optimal": ("optimal", "#7A7A7A"),
 }
-_UNKNOWN = "#8A5A44"
+# Colours of policies without a row above. The name picks one, so a policy keeps it in all pictures.
+_SPARE = ("#8A5A44", "#1B7F79", "#6B4C9A", "#AA3377", "#5A6E1F", "#2F5D8A", "#B5483A", "#3F7F3F")
 
 
 def label(name: str) -> str:
     """Return the label of a policy: ``filtered BC`` for ``filtered_bc``; an unknown name stays as it is."""
-    return _PLAYERS.get(name, (name, _UNKNOWN))[0]
+    return _PLAYERS[name][0] if name in _PLAYERS else name
 
 
 def is_known(name: str) -> bool:
@@ -55,7 +57,9 @@ def is_known(name: str) -> bool:
 
 def colour(name: str) -> str:
     """Return the colour of a policy, as ``#RRGGBB``."""
-    return _PLAYERS.get(name, (name, _UNKNOWN))[1]
+    if name in _PLAYERS:
+        return _PLAYERS[name][1]
+    return _SPARE[crc32(name.encode()) % len(_SPARE)]
 
 
 def ordered(names: Iterable[str]) -> list[str]:
