@@ -14,13 +14,13 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.row import Row
+from lmrl.checkpoints.export import MANIFEST
 from lmrl.data import generate
 from lmrl.datamodules import MazeDataModule
 from lmrl.envs.chess.opponents import find_engine
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.evaluate import RayWorkers
-from lmrl.models.export import MANIFEST
 from lmrl.modules import BC
 from lmrl.utils.cluster import Cluster
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from lmrl.commands.training import fit
     from lmrl.data.storage import read_episodes
     from lmrl.evaluation.evaluate import evaluate
-    from lmrl.loading import load_policy
+    from lmrl.evaluation.loading import load_policy
     from lmrl.modules import load_module
 
 __version__ = "0.2.0"
@@ -54,7 +54,7 @@ __getattr__, __dir__ = exports(
         "evaluate": "lmrl.evaluation",
         "fit": "lmrl.commands.training",
         "load_module": "lmrl.modules",
-        "load_policy": "lmrl.loading",
+        "load_policy": "lmrl.evaluation.loading",
         "read_episodes": "lmrl.data.storage",
         **dict.fromkeys(
             (

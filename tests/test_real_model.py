@@ -24,9 +24,9 @@ from lmrl.losses.token_scores import gather_token_scores
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules import BC, load_module
 from lmrl.policies import LMPolicy
-from lmrl.policies.lm import ContextBuilder, invalid_ids
+from lmrl.policies.lm import ContextBuilder
 from lmrl.rollout import rollout
-from lmrl.tokens.encoding import Window
+from lmrl.tokens.encoding import Window, invalid_ids
 from lmrl.types import Episode, Request, Start
 
 ROOT = Path(__file__).parent.parent

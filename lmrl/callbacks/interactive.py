@@ -13,9 +13,9 @@ from lmrl.decoding.sampling import check_decoding
 from lmrl.envs.registry import task as task_of
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation import evaluate
+from lmrl.models.sharding import summon_full_params
 from lmrl.modules import LanguageModule
 from lmrl.training.reporting import log_now
-from lmrl.training.sharding import summon_full_params
 from lmrl.types import Policy
 
 __all__ = ["InteractiveEvaluation", "policy_of"]

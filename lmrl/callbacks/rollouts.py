@@ -22,11 +22,11 @@ from lmrl.decoding.engine import default_slots
 from lmrl.decoding.sampling import check_decoding
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.metrics import EpisodeScores, RolloutPace
+from lmrl.models.sharding import summon_full_params
 from lmrl.modules import LanguageModule
 from lmrl.partners import environment
 from lmrl.rollout import episode_seed, pieces_of, play_piece
 from lmrl.training.reporting import log_now
-from lmrl.training.sharding import summon_full_params
 from lmrl.types import Episode, Policy, Start
 from lmrl.utils.distributed import map_over_ranks
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lmrl.callbacks.interactive import policy_of
 from lmrl.errors import UserError
+from lmrl.models.sharding import is_sharded
 from lmrl.modules import LanguageModule
 from lmrl.partners import environment
 from lmrl.rollout import Piece, play_piece
-from lmrl.training.sharding import is_sharded
 from lmrl.types import Start
 from lmrl.utils.cluster import Workers
 

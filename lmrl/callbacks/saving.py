@@ -17,10 +17,10 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from lmrl.checkpoints.saving import note_weights
 from lmrl.errors import check_range
+from lmrl.models.sharding import full_state_dict, is_sharded
 from lmrl.modules import LanguageModule
-from lmrl.training.saving import note_weights
-from lmrl.training.sharding import full_state_dict, is_sharded
 from lmrl.utils.distributed import shared_work
 from lmrl.utils.files import remove, replace
 

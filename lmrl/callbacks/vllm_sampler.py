@@ -10,18 +10,19 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lmrl.callbacks.progress import say
 from lmrl.callbacks.rollouts import RolloutCollection
+from lmrl.checkpoints.export import check_replaceable, export_for_reload
+from lmrl.checkpoints.saving import language_model_weights
 from lmrl.decoding.sampling import SamplingSettings
 from lmrl.errors import UserError, check_range
-from lmrl.models.export import check_replaceable, export_for_reload
 from lmrl.models.lm import vocabulary_of
+from lmrl.models.sharding import full_state_dict
 from lmrl.modules import LanguageModule
 from lmrl.modules.policy_gradient import PolicyGradient, RolloutCorrection
 from lmrl.policies import VLLMPolicy
 from lmrl.policies.chat.reloading import WeightReloader
 from lmrl.policies.chat.tokens import TokenClient
-from lmrl.policies.lm import ContextBuilder, invalid_ids
-from lmrl.training.saving import language_model_weights
-from lmrl.training.sharding import full_state_dict
+from lmrl.policies.lm import ContextBuilder
+from lmrl.tokens.encoding import invalid_ids
 from lmrl.utils.distributed import map_over_ranks
 
 __all__ = ["VLLMSampler"]

@@ -14,10 +14,10 @@ from lmrl.envs import registry
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range, counted, terminated_by_exception
 from lmrl.evaluation.evaluate import RayWorkers, default_episodes
+from lmrl.evaluation.loading import PolicySpec
 from lmrl.evaluation.run_folder import record_evaluation
 from lmrl.evaluation.scores import ALIKE, settings_told
 from lmrl.evaluation.tuning import CHOSEN, tuned_settings
-from lmrl.loading import PolicySpec
 from lmrl.utils.configuration import env_arguments, named_values
 from lmrl.utils.files import locked
 

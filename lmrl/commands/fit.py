@@ -26,11 +26,11 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf.errors import OmegaConfBaseException
 
 from lmrl.callbacks import InteractiveEvaluation, KeepLast, TrainingProgress
+from lmrl.checkpoints.reading import check_checkpoint, is_checkpoint, steps_of, unreadable
 from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
 from lmrl.commands.run_folder import check_run_folder, run_folder, unfinished
 from lmrl.errors import UserError, check_range, in_one_line, system_error, user_error_in
-from lmrl.models.checkpoints import check_checkpoint, is_checkpoint, steps_of, unreadable
 from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import LanguageModule
 from lmrl.modules.load import variables_before

@@ -8,12 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from lmrl.checkpoints.export import check_replaceable
 from lmrl.commands.arguments import partner_argument
 from lmrl.errors import UserError
 from lmrl.evaluation.agreement import partner_agreement
 from lmrl.evaluation.result_json import read_json
 from lmrl.evaluation.tuning import CHOSEN, TEMPERATURES, TUNED, Tried, tune
-from lmrl.models.export import check_replaceable
 from lmrl.modules import load_module
 from lmrl.partners import make_partner
 from lmrl.play.viewer import write_view

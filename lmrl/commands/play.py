@@ -1,7 +1,7 @@
 """``lmrl play``: a person at the terminal plays one episode, or watches a policy play it."""
 
 from lmrl.errors import UserError
-from lmrl.loading import PolicySpec, own_tasks_only, task_of
+from lmrl.evaluation.loading import PolicySpec, own_tasks_only, task_of
 from lmrl.play.terminal import known_actions, play_episode
 from lmrl.utils.configuration import env_arguments
 

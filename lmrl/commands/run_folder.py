@@ -11,9 +11,9 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from omegaconf import OmegaConf
 
+from lmrl.checkpoints.export import read_manifest
+from lmrl.checkpoints.reading import has_run, is_checkpoint, set_aside, steps_of
 from lmrl.errors import UserError
-from lmrl.models.checkpoints import has_run, is_checkpoint, set_aside, steps_of
-from lmrl.models.export import read_manifest
 from lmrl.utils.configuration import check_config, max_steps_of
 from lmrl.utils.files import check_may_replace, locked, replacing
 
@@ -100,7 +100,7 @@ def run_folder(trainer: Trainer, checkpoint: Path | None, overwrite: bool, allow
         trainer: of the run.
         checkpoint: from which the training goes on.
         overwrite: move the run that is there to ``.earlier/NAME-1`` (2, 3, ...) next to it.
-        allow_pickle: as of `lmrl.models.checkpoints.read_checkpoint`.
+        allow_pickle: as of `lmrl.checkpoints.reading.read_checkpoint`.
 
     Raises:
         UserError: as `check_run_folder`, or another training is under way in the folder.

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lmrl.errors import UserError, terminated_by_exception
-from lmrl.loading import PolicySpec, task_of
+from lmrl.evaluation.loading import PolicySpec, task_of
 from lmrl.play.game import Game, Offer, Order
 from lmrl.utils.configuration import named_values
 

@@ -10,15 +10,15 @@ from rich.table import Column, Table
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from lmrl.checkpoints.export import read_manifest
+from lmrl.checkpoints.zoo import GET_ZOO, ZOO_FILE, ZooPolicy, file_hashes, zoo_policies, zoo_policy
 from lmrl.envs import registry
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import default_episodes, evaluate
+from lmrl.evaluation.loading import load_policy
 from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.evaluation.scores import settings_told
 from lmrl.evaluation.tuning import TUNED, tuned_settings
-from lmrl.loading import load_policy
-from lmrl.models.export import read_manifest
-from lmrl.models.zoo import GET_ZOO, ZOO_FILE, ZooPolicy, file_hashes, zoo_policies, zoo_policy
 from lmrl.modules import find_trained, load_module
 from lmrl.utils.files import check_may_replace, locked, replacing_folder
 

@@ -1,5 +1,6 @@
 """Recorded episodes as batches of action tokens: the core of every task's datamodule."""
 
+import hashlib
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -118,6 +119,14 @@ def global_seed() -> int | None:
     """The seed of Lightning's ``seed_everything``, which it keeps in the environment; None if it was not called."""
     seed = os.environ.get("PL_GLOBAL_SEED")
     return None if seed is None else int(seed)
+
+
+def _hash_of(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while block := opened.read(1 << 20):  # a dataset may be larger than memory
+            digest.update(block)
+    return digest.hexdigest()[:32]
 
 
 Run: TypeAlias = tuple[Segment, ...]
@@ -254,6 +263,19 @@ class OfflineDataModule(L.LightningDataModule):
                 tokens += len(segment.col)
         self.tokens_per_action = tokens / sum(map(len, held))
         return loader
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a model card says about the data, JSON-like; None where it is not known."""
+        return {
+            "task": self.task.name,
+            "max_new_tokens": self.task.max_action_tokens,
+            "data": self.path.name,
+            "data_hash": _hash_of(self.path) if self.path.is_file() else None,
+            "data_episodes": len(self.episodes) or None,
+            "data_seed": self.hparams["data_seed"],
+            "batch_size": self.hparams["batch_size"],
+            "env": self.env,
+        }
 
     def entropy(self) -> float | None:
         """Mean entropy of an action of the behaviour policy, in nats; None where it is not known."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lmrl.checkpoints.reading import has_run
 from lmrl.errors import UserError
 from lmrl.evaluation.episode_table import EpisodeTable, read_table
 from lmrl.evaluation.intervals import (
@@ -21,7 +22,6 @@ from lmrl.evaluation.intervals import (
 )
 from lmrl.evaluation.result_json import SCORE_KEYS, read_json
 from lmrl.evaluation.scores import settings_told
-from lmrl.models.checkpoints import has_run
 
 __all__ = ["Comparison", "Played", "compare", "read_played"]
 

@@ -18,7 +18,7 @@ from lmrl.envs.scores import Scores, normalize
 from lmrl.errors import UserError, check_range, counted
 from lmrl.evaluation.episode_table import EpisodeTable
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
-from lmrl.loading import PolicySpec, TrainedModule, load_policy, module_task, task_of
+from lmrl.evaluation.loading import PolicySpec, TrainedModule, load_policy, module_task, task_of
 from lmrl.partners import environment
 from lmrl.partners.environment import check_budget
 from lmrl.rollout import MakeEnv, episode_seed, in_order, pieces_of, rollout

@@ -12,9 +12,8 @@ from lmrl.decoding.sampling import add_q_to_logits, min_q
 from lmrl.losses import probability_ratio
 from lmrl.models.lm import hidden_states, logit_table, trunk_of
 from lmrl.modules import QSFT, GuidedPPO, LanguageModule, ValueModule
-from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.collate import TokenBatch, collate
-from lmrl.tokens.encoding import Encoder, encoder_for
+from lmrl.tokens.encoding import Encoder, encoder_for, invalid_ids
 from lmrl.tokens.segments import action_ids, segments
 from lmrl.types import Episode
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from lmrl import policies
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import evaluate
+from lmrl.evaluation.loading import PolicySpec
 from lmrl.evaluation.result_json import read_json, write_json
-from lmrl.loading import PolicySpec
 from lmrl.utils.files import check_may_replace
 
 __all__ = ["BETAS", "CHOSEN", "TEMPERATURES", "TUNED", "Tried", "tune", "tuned_settings"]

@@ -13,9 +13,8 @@ from lmrl.models.lm import checkpoint_activations, head_of, logits_of, trunk_of,
 from lmrl.modules.base import LanguageModule
 from lmrl.modules.values import load_pretrained_values
 from lmrl.policies import LMPolicy, RerankPolicy
-from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.collate import TokenBatch
-from lmrl.tokens.encoding import encoder_for
+from lmrl.tokens.encoding import encoder_for, invalid_ids
 from lmrl.training.flops import StepCost, matmul_flops, total_cost, trunk_cost
 
 __all__ = ["ActorCritic"]

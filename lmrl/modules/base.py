@@ -16,14 +16,22 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lmrl.datamodules.offline import OfflineDataModule
+from lmrl.checkpoints.reading import resolve_pretrained
+from lmrl.checkpoints.saving import (
+    check_resumed,
+    check_vocabulary,
+    pack_checkpoint,
+    read_entry,
+    write_folder,
+)
+from lmrl.datamodules.offline import OfflineDataModule, global_seed
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.decoding.check import check_model
 from lmrl.decoding.reader import backend_of
 from lmrl.errors import UserError
-from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, hidden_states, positions_of
 from lmrl.models.lora import add_lora
+from lmrl.models.sharding import configure_shards, full_tensor, is_sharded
 from lmrl.models.tokenizer import add_task_tokens, tokenizer_for
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Window
@@ -38,15 +46,6 @@ from lmrl.training.optimizer import (
     optimizer_and_schedule,
 )
 from lmrl.training.reporting import LossReporter
-from lmrl.training.saving import (
-    check_resumed,
-    check_vocabulary,
-    pack_checkpoint,
-    read_entry,
-    training_facts,
-    write_folder,
-)
-from lmrl.training.sharding import configure_shards, full_tensor, is_sharded
 from lmrl.training.throughput import Throughput
 from lmrl.types import Episode, Policy
 
@@ -229,7 +228,7 @@ class LanguageModule(L.LightningModule):
         keep_values_float32(self.trainer)
         if stage == "fit":
             check_vocabulary(self)
-            self.made_with = training_facts(self, data)
+            self.made_with = self._training_facts(data)
             check_start(self)
             # from_pretrained leaves a model in eval mode, in which transformers keeps all activations.
             self.train()
@@ -237,8 +236,15 @@ class LanguageModule(L.LightningModule):
                 checkpoint_activations(self.trainable_model)
             compile_for(self, self.hparams["compile"])
 
+    def _training_facts(self, data: object) -> dict[str, Any]:
+        """What is known when training begins, JSON-like: task, data, seeds and where it starts from."""
+        known = data.facts() if isinstance(data, OfflineDataModule) else {}
+        known["starts_from"] = self.hparams.get("pretrained")
+        known["seed"] = global_seed()
+        return {name: value for name, value in known.items() if value is not None}
+
     def configure_model(self) -> None:
-        """Keep on each process its share of the weights; see `lmrl.training.sharding.configure_shards`."""
+        """Keep on each process its share of the weights; see `lmrl.models.sharding.configure_shards`."""
         configure_shards(self)
 
     def configure_callbacks(self) -> Sequence[Callback]:
@@ -309,5 +315,5 @@ class LanguageModule(L.LightningModule):
         weights: Mapping[str, Tensor] | None = None,
         merge: bool = True,
     ) -> None:
-        """Write a folder that `transformers` loads without this package; see `lmrl.training.saving.write_folder`."""
+        """Write a folder that `transformers` loads without this package; see `lmrl.checkpoints.saving.write_folder`."""
         write_folder(self, folder, scores, weights, merge)

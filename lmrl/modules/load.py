@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import lightning as L
 
+from lmrl.checkpoints.export import MANIFEST, read_manifest
+from lmrl.checkpoints.reading import read_checkpoint, read_made_with, resolve_run
+from lmrl.checkpoints.saving import plain_arguments, read_folder
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, in_one_line
-from lmrl.models.checkpoints import read_checkpoint, read_made_with, resolve_run
-from lmrl.models.export import MANIFEST, read_manifest
 from lmrl.models.folders import check_architecture, limited_weights, weights_held
 from lmrl.modules.base import LanguageModule
-from lmrl.training.saving import plain_arguments, read_folder
 from lmrl.types import LoadedPolicy, Policy
 from lmrl.utils.lazy import load
 from lmrl.utils.plugins import algorithm_packages

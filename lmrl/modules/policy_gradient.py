@@ -22,9 +22,8 @@ from lmrl.losses import LOSS_AGG_MODES, KLController, Scores, bc_loss, importanc
 from lmrl.models.lm import logits_of, trunk_of, vocabulary_of
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy, RerankPolicy
-from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.collate import TokenBatch, collate
-from lmrl.tokens.encoding import encoder_for
+from lmrl.tokens.encoding import encoder_for, invalid_ids
 from lmrl.tokens.segments import Segment
 from lmrl.training.reporting import RoundReporter, log_now
 from lmrl.types import Episode, Policy

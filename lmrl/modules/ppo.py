@@ -30,13 +30,13 @@ from lmrl.losses import (
 from lmrl.models.critic import DetachedCritic, OwnCritic
 from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
+from lmrl.models.sharding import is_sharded
 from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, Vector, joined, sampled, set_column, split_as
 from lmrl.policies import ActorCriticPolicy, LMPolicy
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import Segment
 from lmrl.training.flops import StepCost, matmul_flops, total_cost
 from lmrl.training.reporting import log_now
-from lmrl.training.sharding import is_sharded
 from lmrl.types import Policy
 from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 

@@ -15,8 +15,7 @@ from lmrl.models.lm import logit_table, vocabulary_of
 from lmrl.models.lora import adapter_weights
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import RatioGuidedPolicy, RerankPolicy
-from lmrl.policies.lm import invalid_ids
-from lmrl.tokens.encoding import encoder_for
+from lmrl.tokens.encoding import encoder_for, invalid_ids
 
 __all__ = ["RatioModel", "checked_return_range", "unspoken_ids"]
 

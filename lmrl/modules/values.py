@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from lmrl.checkpoints.export import exported_values
+from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.errors import UserError, check_range
 from lmrl.losses import TokenScores
-from lmrl.models.checkpoints import resolve_pretrained
-from lmrl.models.export import exported_values
 from lmrl.models.heads import ValueHead, copy_sharing_frozen, polyak_update
 from lmrl.models.lm import trunk_of, vocabulary_of
 from lmrl.models.lora import adapter_weights, add_lora

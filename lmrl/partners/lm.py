@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
+from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.errors import UserError
-from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.folders import check_folder, held_by_folder, limited_weights, model_config
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.partners.environment import first_line, partner_dialogue

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from lmrl.checkpoints.zoo import zoo_policies
 from lmrl.envs import registry
 from lmrl.envs.registry import policy_names
 from lmrl.errors import UserError, unknown
-from lmrl.loading import PolicySpec, own_tasks_only
-from lmrl.models.zoo import zoo_policies
+from lmrl.evaluation.loading import PolicySpec, own_tasks_only
 from lmrl.partners import environment
 from lmrl.play.seat import Seat, advise
 from lmrl.report.pages import rounded, shown_text
@@ -71,7 +71,7 @@ class Game:
 
     Args:
         order: what is played.
-        chat: settings of the chat models among the players, see `lmrl.loading.PolicySpec.load`.
+        chat: settings of the chat models among the players, see `lmrl.evaluation.loading.PolicySpec.load`.
 
     Raises:
         UserError: for an unknown task or policy, a wrong seed or argument, three players, or two people.

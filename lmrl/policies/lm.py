@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import Decoder, Head, SamplingSettings
 from lmrl.errors import UserError
-from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.lm import build_lm, positions_of
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.tokens.encoding import Encoder, Window, encoder_for
+from lmrl.tokens.encoding import Window, encoder_for, invalid_ids, stop_ids
 from lmrl.tokens.segments import context
 from lmrl.types import Reply, Request
 
@@ -21,10 +21,8 @@ __all__ = [
     "ActorCriticPolicy",
     "ContextBuilder",
     "LMPolicy",
-    "invalid_ids",
     "load_lm_policy",
     "sample_actions",
-    "stop_ids",
 ]
 
 
@@ -70,32 +68,6 @@ class ContextBuilder:
     def invalid_ids(self, model: PreTrainedModel) -> Tensor:
         """Return the token ids that the policy must never sample."""
         return invalid_ids(self.encoder.tokenizer, model.config.vocab_size, model.device, self.encoder.end)
-
-
-def stop_ids(encoder: Encoder) -> frozenset[int]:
-    """The id that ends a turn; where there is none, every id whose text ends a line.
-
-    Raises:
-        UserError: the tokenizer has none of either kind.
-    """
-    if encoder.end is not None:
-        return frozenset((encoder.end,))
-    tokenizer = encoder.tokenizer
-    ids = frozenset(token for token in range(len(tokenizer)) if encoder.decode((token,)).endswith("\n"))
-    if not ids:
-        raise UserError(
-            f"the tokenizer must have a token that ends in a line break, {type(tokenizer).__name__} has none"
-        )
-    return ids
-
-
-def invalid_ids(
-    tokenizer: PreTrainedTokenizerBase, vocabulary: int, device: torch.device, end: int | None = None
-) -> Tensor:
-    """``(vocabulary,)`` bool: special ids but ``end``, and ids that pad the vocabulary beyond the tokenizer's."""
-    mask = torch.arange(vocabulary) >= len(tokenizer)
-    mask[[token for token in tokenizer.all_special_ids if token < vocabulary and token != end]] = True
-    return mask.to(device)
 
 
 def sample_actions(

@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LogitsProcessor, PreTrainedModel
 
+from lmrl.checkpoints.export import load_values
 from lmrl.decoding.engine import Weights
 from lmrl.decoding.sampling import Head, add_q_to_logits, min_q
 from lmrl.errors import UserError, check_range
-from lmrl.models.export import load_values
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.policies.lm import invalid_ids
-from lmrl.tokens.encoding import Window, encoder_for
+from lmrl.tokens.encoding import Window, encoder_for, invalid_ids
 
 __all__ = ["ValueGuidedLogitsProcessor"]
 

@@ -21,8 +21,8 @@ from lmrl.decoding.sampling import (
     uniforms,
 )
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.policies.lm import ContextBuilder, invalid_ids
-from lmrl.tokens.encoding import Window, encoder_for
+from lmrl.policies.lm import ContextBuilder
+from lmrl.tokens.encoding import Window, encoder_for, invalid_ids
 from lmrl.types import Reply, Request
 
 __all__ = ["Measure", "RerankPolicy", "Score", "advantage", "guided_likelihood", "likelihood", "proposal_scores"]

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
+from lmrl.checkpoints.export import read_manifest
+from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.decoding.sampling import SamplingSettings
 from lmrl.errors import UserError, unknown
-from lmrl.models.checkpoints import resolve_pretrained
-from lmrl.models.export import read_manifest
 from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer
 from lmrl.policies.chat.tokens import Completion, TokenClient
-from lmrl.policies.lm import ContextBuilder, invalid_ids
+from lmrl.policies.lm import ContextBuilder
 from lmrl.rollout import episode_seed
-from lmrl.tokens.encoding import Window
+from lmrl.tokens.encoding import Window, invalid_ids
 from lmrl.types import Reply, Request
 
 __all__ = ["VLLMPolicy", "load_vllm_policy", "vllm_player"]

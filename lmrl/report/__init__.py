@@ -1,1 +1,1 @@
-
+"""Tables, pictures and pages about results."""

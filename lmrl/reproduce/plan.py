@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from lmrl.checkpoints.reading import read_checkpoint, weights_of
 from lmrl.data.recording import dataset_path
 from lmrl.envs import registry
 from lmrl.envs.registry import policy_names
@@ -18,7 +19,6 @@ from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.records import DATA, seed_folder
 from lmrl.evaluation.result_json import read_json
 from lmrl.evaluation.tuning import BETAS, TEMPERATURES
-from lmrl.models.checkpoints import read_checkpoint, weights_of
 from lmrl.utils.configuration import base_of, configs_folder, configuration, max_steps_of, value_at
 
 

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lmrl.checkpoints.reading import set_aside
 from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.records import DATA
 from lmrl.evaluation.result_json import read_json, write_json
-from lmrl.models.checkpoints import set_aside
 from lmrl.reproduce.plan import Cell, Order, Standing, Step, dataset_of, is_done, is_finished, reached, standing
 from lmrl.reproduce.processes import CommandFailed, Processes
 from lmrl.reproduce.progress import Progress

@@ -1,1 +1,1 @@
-
+"""Text to token ids, segments of action tokens, and batches."""

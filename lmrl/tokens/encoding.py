@@ -17,12 +17,16 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeAlias
 
+import torch
 from jinja2 import TemplateError
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from lmrl.errors import UserError, in_one_line, unknown
 
-__all__ = ["RENDERINGS", "ChatEncoder", "Encoder", "Ids", "Window", "encoder_for", "render_chat"]
+__all__ = [
+    "RENDERINGS", "ChatEncoder", "Encoder", "Ids", "Window", "encoder_for", "invalid_ids", "render_chat", "stop_ids",
+]  # fmt: skip
 
 Ids: TypeAlias = tuple[int, ...]
 
@@ -265,3 +269,29 @@ class ChatEncoder(Encoder):
             f"the chat template of {self._name} cannot be used for training, which needs one that is prefix-stable: "
             f"{why}. Use rendering text"
         )
+
+
+def stop_ids(encoder: Encoder) -> frozenset[int]:
+    """The id that ends a turn; where there is none, every id whose text ends a line.
+
+    Raises:
+        UserError: the tokenizer has none of either kind.
+    """
+    if encoder.end is not None:
+        return frozenset((encoder.end,))
+    tokenizer = encoder.tokenizer
+    ids = frozenset(token for token in range(len(tokenizer)) if encoder.decode((token,)).endswith("\n"))
+    if not ids:
+        raise UserError(
+            f"the tokenizer must have a token that ends in a line break, {type(tokenizer).__name__} has none"
+        )
+    return ids
+
+
+def invalid_ids(
+    tokenizer: PreTrainedTokenizerBase, vocabulary: int, device: torch.device, end: int | None = None
+) -> Tensor:
+    """``(vocabulary,)`` bool: special ids but ``end``, and ids that pad the vocabulary beyond the tokenizer's."""
+    mask = torch.arange(vocabulary) >= len(tokenizer)
+    mask[[token for token in tokenizer.all_special_ids if token < vocabulary and token != end]] = True
+    return mask.to(device)

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.online import OnlineDataModule
-from lmrl.training.sharding import full_tensor, is_sharded
+from lmrl.models.sharding import full_tensor, is_sharded
 from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = ["NoiseScale"]

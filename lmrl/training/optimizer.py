@@ -20,7 +20,7 @@ from lmrl.decoding.reader import backend_of
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.models.lm import compile_layers
 from lmrl.models.lora import is_adapter
-from lmrl.training.sharding import is_sharded
+from lmrl.models.sharding import is_sharded
 
 __all__ = [
     "OPTIMIZERS", "OR_ADAPTERS", "SCHEDULES", "FastFloat32", "HalfTransformers", "Muon", "adamw", "check_optimizer",

@@ -22,7 +22,7 @@ from lmrl.envs import registry
 from lmrl.envs.chess.env import spaced_san
 from lmrl.envs.registry import make_policy
 from lmrl.errors import UserError
-from lmrl.loading import load_policy
+from lmrl.evaluation.loading import load_policy
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, MC
 from lmrl.tokens.encoding import Window

@@ -13,9 +13,9 @@ from lightning.pytorch import Callback
 
 import lmrl
 from lmrl.callbacks import InteractiveEvaluation, RolloutCollection
+from lmrl.models.sharding import summon_full_params
 from lmrl.modules import BC, GRPO, ILQL, PPO, ArCHer, GiGPO, LanguageModule, OnlineFilteredBC
 from lmrl.rollout import in_order, rollout
-from lmrl.training.sharding import summon_full_params
 from lmrl.types import Episode, Start
 from lmrl.utils.distributed import all_gather_objects, map_over_ranks, rank_and_world_size
 from tests.helpers.online import ENV, TINY, rounds

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from lmrl.callbacks import RolloutCollection, VLLMSampler
 from lmrl.callbacks import vllm_sampler as module_of_sampler
+from lmrl.checkpoints.export import export_for_reload
 from lmrl.errors import UserError
-from lmrl.models.export import export_for_reload
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, GRPO, PPO, LanguageModule

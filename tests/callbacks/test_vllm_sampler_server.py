@@ -10,8 +10,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from lmrl.callbacks import RolloutCollection, VLLMSampler
+from lmrl.checkpoints.export import export_for_reload
 from lmrl.errors import UserError
-from lmrl.models.export import export_for_reload
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import GRPO, PPO, LanguageModule
 from lmrl.policies.chat.reloading import WeightReloader

@@ -10,11 +10,11 @@ import torch
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser
 
+from lmrl.checkpoints.reading import weights_of
 from lmrl.cli import main
 from lmrl.commands.run_folder import MetricsFile, unfinished
 from lmrl.data import generate
 from lmrl.errors import UserError, system_error
-from lmrl.models.checkpoints import weights_of
 from lmrl.modules import BC
 from lmrl.utils.files import locked
 from tests.helpers.online import TINY

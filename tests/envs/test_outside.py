@@ -21,9 +21,9 @@ from lmrl.envs import registry
 from lmrl.envs.checker import tried_laws
 from lmrl.envs.outside import named_task
 from lmrl.errors import UserError
+from lmrl.evaluation.loading import PolicySpec
 from lmrl.integrations.openenv import Limits
 from lmrl.integrations.trl import environment_factory
-from lmrl.loading import PolicySpec
 from tests.helpers.cases import cases
 from tests.helpers.endpoints import Unruly, reply
 from tests.helpers.served import serving

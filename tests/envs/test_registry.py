@@ -13,7 +13,7 @@ from lmrl.envs.maze.env import Maze
 from lmrl.envs.registry import make_policy, policy_names, recording, register
 from lmrl.envs.task import Task
 from lmrl.errors import UserError
-from lmrl.loading import PolicySpec
+from lmrl.evaluation.loading import PolicySpec
 from tests.helpers.cases import cases
 
 

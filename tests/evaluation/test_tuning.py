@@ -11,8 +11,8 @@ from lmrl.envs import registry
 from lmrl.envs.task import Tuning
 from lmrl.errors import UserError
 from lmrl.evaluation import tuning
+from lmrl.evaluation.loading import PolicySpec
 from lmrl.evaluation.tuning import TUNED, tune, tuned_settings
-from lmrl.loading import PolicySpec
 from lmrl.modules import MC
 from lmrl.tokens.encoding import Window
 from lmrl.types import LoadedPolicy, Policy

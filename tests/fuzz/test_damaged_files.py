@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import lmrl
+from lmrl.checkpoints.export import load_values
 from lmrl.contrib.study.ratings import read_ratings
 from lmrl.data import dataset_stats, generate, import_official, read_dataset, verify
 from lmrl.data.storage import read_metadata
@@ -30,7 +31,6 @@ from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.evaluation.result_json import write_json
 from lmrl.evaluation.run_folder import write_evaluation
 from lmrl.evaluation.scores import data_score, score
-from lmrl.models.export import load_values
 from lmrl.modules import BC, ILQL, load_module
 from lmrl.play.viewer import view_data
 from lmrl.rollout import in_order, rollout

@@ -148,8 +148,8 @@ def make(good: Path) -> None:
 
 def loads(kind: str, folder: Path) -> None:
     """Read a file as commands do, and play a turn with what is in it."""
-    from lmrl.loading import load_policy
-    from lmrl.models.export import load_values
+    from lmrl.checkpoints.export import load_values
+    from lmrl.evaluation.loading import load_policy
     from lmrl.modules import BC
     from lmrl.types import Request
 

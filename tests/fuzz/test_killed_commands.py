@@ -24,10 +24,10 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from lmrl.checkpoints.export import read_manifest
+from lmrl.checkpoints.reading import has_run, weights_of
 from lmrl.data.storage import read_episodes
 from lmrl.errors import UserError
-from lmrl.models.checkpoints import has_run, weights_of
-from lmrl.models.export import read_manifest
 from lmrl.reproduce import Order, reproduce
 from tests.fuzz import forked
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from lmrl.checkpoints.reading import resolve_checkpoint, resolve_pretrained
 from lmrl.errors import UserError
-from lmrl.models.checkpoints import resolve_checkpoint, resolve_pretrained
 from lmrl.models.heads import ValueHead, frozen_copy, polyak_update
 from lmrl.models.lm import build_lm, compose_embeddings, head_of, vocabulary_of
 

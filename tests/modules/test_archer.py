@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from lmrl.callbacks import KeepLast
+from lmrl.checkpoints.export import exported_values
 from lmrl.datamodules import MazeDataModule
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.losses import archer_loss, awr_actor_loss, clipped_actor_loss, turns_of
 from lmrl.losses.archer import TurnValues
-from lmrl.models.export import exported_values
 from lmrl.modules import ILQL, ArCHer, LanguageModule, load_module
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Window

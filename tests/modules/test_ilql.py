@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from lmrl.checkpoints.export import load_values
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.token_values import token_values
-from lmrl.models.export import load_values
 from lmrl.modules import ILQL, GuidedPPO
 from lmrl.policies import ValueGuidedLogitsProcessor
-from lmrl.policies.lm import invalid_ids
 from lmrl.tokens.collate import collate
-from lmrl.tokens.encoding import Window, encoder_for
+from lmrl.tokens.encoding import Window, encoder_for, invalid_ids
 from lmrl.tokens.segments import context, segments
 from lmrl.types import Request
 from tests.helpers.online import ENV

@@ -17,7 +17,7 @@ from lmrl.datamodules import MazeDataModule
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.loading import load_policy
+from lmrl.evaluation.loading import load_policy
 from lmrl.models import lora
 from lmrl.models.lm import build_lm
 from lmrl.models.lora import add_lora, has_lora, merged

@@ -13,7 +13,7 @@ from lmrl.datamodules import MazeDataModule
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.loading import load_policy
+from lmrl.evaluation.loading import load_policy
 from lmrl.losses import token_scores
 from lmrl.modules import BC, ILQL, MC, GuidedPPO, LanguageModule, load_module
 from tests.helpers.online import ENV, TINY, fit, rounds, trainer

@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 from transformers import AutoModelForCausalLM
 
 from lmrl.callbacks import KeepLast
+from lmrl.checkpoints.export import exported_values
+from lmrl.checkpoints.reading import check_checkpoint, read_checkpoint
 from lmrl.cli import main
 from lmrl.errors import UserError
-from lmrl.models.checkpoints import check_checkpoint, read_checkpoint
-from lmrl.models.export import exported_values
 from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import AWR, BC, ILQL, MC, QSFT, ArCHer, LanguageModule
 from lmrl.tokens.collate import TokenBatch, collate

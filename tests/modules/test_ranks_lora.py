@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from lmrl.callbacks import KeepLast
+from lmrl.checkpoints.reading import read_checkpoint
 from lmrl.cli import main
-from lmrl.models.checkpoints import read_checkpoint
 from lmrl.modules import BC, ILQL, MC, PPO, LanguageModule
 from tests.helpers.online import fit, rounds
 from tests.helpers.ranks import on_ranks, strategy

@@ -17,7 +17,7 @@ from lmrl.datamodules import MazeDataModule
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.loading import load_policy
+from lmrl.evaluation.loading import load_policy
 from lmrl.models.tokenizer import BUNDLED, load_tokenizer
 from lmrl.modules import BC, ILQL, MC, FilteredBC, LanguageModule, load_module
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from lmrl.checkpoints.reading import check_checkpoint
 from lmrl.cli import main
 from lmrl.contrib.symbolic import SymbolicDQN
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
-from lmrl.loading import PolicySpec, load_policy
-from lmrl.models.checkpoints import check_checkpoint
+from lmrl.evaluation.loading import PolicySpec, load_policy
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, load_module

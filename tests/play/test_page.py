@@ -10,10 +10,10 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from lmrl.checkpoints.zoo import zoo_policies
 from lmrl.envs import registry
 from lmrl.envs.registry import make, make_policy
 from lmrl.errors import UserError
-from lmrl.models.zoo import zoo_policies
 from lmrl.play.app import _page
 from lmrl.play.game import Game, Offer, Order, listed_players, read_moves
 from lmrl.types import Policy, Request

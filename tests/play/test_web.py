@@ -24,7 +24,7 @@ from lmrl.commands.web import _chat_settings, _leading_to
 from lmrl.envs.registry import make, make_policy
 from lmrl.envs.task import Task
 from lmrl.errors import UserError
-from lmrl.loading import PolicySpec
+from lmrl.evaluation.loading import PolicySpec
 from lmrl.play.access import listen
 from lmrl.play.app import make_app
 from lmrl.play.game import Game, Offer, Order

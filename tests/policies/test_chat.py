@@ -13,8 +13,8 @@ from lmrl.data.storage import read_episodes
 from lmrl.envs.maze.layouts import LAYOUTS, MOVES
 from lmrl.envs.registry import chat_prompt, make, task, tasks
 from lmrl.errors import UserError
+from lmrl.evaluation.loading import PolicySpec
 from lmrl.evaluation.result_json import read_json
-from lmrl.loading import PolicySpec
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.chat.client import Messages

@@ -19,7 +19,7 @@ from lmrl.decoding.sampling import process_logits
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.loading import PolicySpec
+from lmrl.evaluation.loading import PolicySpec
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies import LMPolicy, VLLMPolicy, load_vllm_policy
 from lmrl.policies.chat import endpoint

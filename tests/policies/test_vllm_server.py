@@ -14,8 +14,8 @@ from lmrl.envs.registry import task
 from lmrl.evaluation import evaluate
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies import LMPolicy, VLLMPolicy, load_vllm_policy
-from lmrl.policies.lm import ContextBuilder, invalid_ids
-from lmrl.tokens.encoding import Window
+from lmrl.policies.lm import ContextBuilder
+from lmrl.tokens.encoding import Window, invalid_ids
 from lmrl.types import Episode, Request
 from tests.helpers.vllm import VLLMServer
 

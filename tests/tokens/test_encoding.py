@@ -15,7 +15,7 @@ from lmrl.datamodules import MazeDataModule
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.loading import load_policy
+from lmrl.evaluation.loading import load_policy
 from lmrl.modules import BC, ILQL, load_module
 from lmrl.policies import LMPolicy
 from lmrl.tokens import encoding

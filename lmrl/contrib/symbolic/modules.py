@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
+from lmrl.checkpoints.saving import class_name
 from lmrl.contrib.symbolic.grid import ACTIONS, Grid, GridMaze, Transitions, from_episodes
 from lmrl.data.storage import read_dataset
 from lmrl.envs.maze.layouts import LAYOUTS, find_layout
 from lmrl.errors import UserError
-from lmrl.training.saving import class_name
 from lmrl.types import Reply, Request
 
 __all__ = ["GridPolicy", "Recorded", "Replay", "SymbolicCQL", "SymbolicDQN", "SymbolicLoss", "symbolic_loss"]

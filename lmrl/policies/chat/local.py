@@ -6,10 +6,10 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import Decoder, SamplingSettings
 from lmrl.errors import UserError
-from lmrl.models.checkpoints import resolve_pretrained
 from lmrl.models.lm import build_lm, positions_of
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.chat.client import Messages

@@ -26,9 +26,9 @@ from lmrl.envs.maze.layouts import LAYOUTS
 from lmrl.envs.registry import make_policy, task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
+from lmrl.evaluation.loading import load_policy
 from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.evaluation.result_json import read_json
-from lmrl.loading import load_policy
 from lmrl.modules import load_module
 
 GRID = Grid(LAYOUTS["double_t_maze"])

@@ -12,7 +12,7 @@ import lmrl
 from lmrl.cli import main
 from lmrl.data.storage import write_episodes
 from lmrl.errors import UserError
-from lmrl.loading import PolicySpec, load_policy
+from lmrl.evaluation.loading import PolicySpec, load_policy
 from lmrl.modules import BC, find_trained
 from lmrl.tokens.encoding import Window
 from tests.helpers.cases import cases

@@ -22,10 +22,10 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from lmrl.checkpoints.export import MANIFEST, read_manifest
+from lmrl.checkpoints.zoo import ZOO_PREFIX, zoo_policy
 from lmrl.errors import UserError, in_one_line
-from lmrl.models.export import MANIFEST, read_manifest
 from lmrl.models.lora import ADAPTER_CONFIG
-from lmrl.models.zoo import ZOO_PREFIX, zoo_policy
 
 __all__ = [
     "check_archive", "check_checkpoint", "check_plain", "has_run", "is_checkpoint", "is_sharded_checkpoint",

@@ -10,25 +10,23 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from lmrl.datamodules.offline import OfflineDataModule, global_seed
+from lmrl.checkpoints.card import model_card
+from lmrl.checkpoints.export import MANIFEST, export, exported_values, read_manifest
+from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.envs.registry import may_choose
 from lmrl.errors import UserError
-from lmrl.models.checkpoints import resolve_pretrained
-from lmrl.models.export import MANIFEST, export, exported_values, read_manifest
 from lmrl.models.folders import CHOOSE_CODE, check_architecture, held_by_folder, limited_weights
 from lmrl.models.lm import build_lm, vocabulary_of
 from lmrl.models.lora import has_lora, is_adapter
+from lmrl.models.sharding import class_of, is_sharded
 from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint
-from lmrl.policies.lm import invalid_ids, stop_ids
-from lmrl.tokens.encoding import Window, encoder_for
-from lmrl.training.card import model_card
-from lmrl.training.sharding import class_of, is_sharded
+from lmrl.tokens.encoding import Window, encoder_for, invalid_ids, stop_ids
 from lmrl.utils.plugins import algorithm_packages
 
 __all__ = [
     "SavedModule", "check_resumed", "check_vocabulary", "class_name", "facts", "generation_defaults",
     "language_model_weights", "note_weights", "pack_checkpoint", "plain_arguments", "read_entry", "read_folder",
-    "training_facts", "write_folder",
+    "write_folder",
 ]  # fmt: skip
 
 
@@ -67,33 +65,6 @@ class SavedModule(Protocol):
 M = TypeVar("M", bound=SavedModule)
 
 _NOT_SETTINGS = ("pretrained", "architecture", "tokenizer", "_class_path", "_instantiator")
-
-
-def training_facts(module: SavedModule, data: object) -> dict[str, Any]:
-    """What is known when training begins, JSON-like: task, data, seeds and where it starts from."""
-    known: dict[str, Any] = {}
-    if isinstance(data, OfflineDataModule):
-        known = {
-            "task": data.task.name,
-            "max_new_tokens": data.task.max_action_tokens,
-            "data": data.path.name,
-            "data_hash": _hash_of(data.path) if data.path.is_file() else None,
-            "data_episodes": len(data.episodes) or None,
-            "data_seed": data.hparams["data_seed"],
-            "batch_size": data.hparams["batch_size"],
-            "env": data.env,
-        }
-    known["starts_from"] = module.hparams.get("pretrained")
-    known["seed"] = global_seed()
-    return {name: value for name, value in known.items() if value is not None}
-
-
-def _hash_of(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while block := opened.read(1 << 20):  # a dataset may be larger than memory
-            digest.update(block)
-    return digest.hexdigest()[:32]
 
 
 # A resumed run may change how it computes and where its data lies.

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
+from lmrl.checkpoints.export import MANIFEST, VALUES_FILE, export, exported_values, load_values
 from lmrl.errors import UserError
-from lmrl.models.export import MANIFEST, VALUES_FILE, export, exported_values, load_values
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import build_lm, trunk_of
 from lmrl.models.tokenizer import load_tokenizer
@@ -74,7 +74,7 @@ def test_one_that_breaks_off_leaves_the_last(tmp_path: Path, monkeypatch: pytest
             (tmp_path / ".best.new" / VALUES_FILE).write_bytes(b"half of it")
             raise OSError("no space left on device")
 
-        patch.setattr("lmrl.models.export.save_file", full)
+        patch.setattr("lmrl.checkpoints.export.save_file", full)
         with pytest.raises(OSError, match="no space"):
             write(tmp_path / "best", 1, values(1))
     assert holds(tmp_path / "best", 0)

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+from lmrl.checkpoints.reading import check_checkpoint, is_checkpoint, read_checkpoint, resolve_checkpoint
 from lmrl.errors import UserError
-from lmrl.models.checkpoints import check_checkpoint, is_checkpoint, read_checkpoint, resolve_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 

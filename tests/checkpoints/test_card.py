@@ -2,7 +2,7 @@
 
 import yaml
 
-from lmrl.training.card import model_card
+from lmrl.checkpoints.card import model_card
 
 FACTS = {
     "algorithm": "ilql",

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file
 
 import lmrl
+from lmrl.checkpoints import zoo
+from lmrl.checkpoints.zoo import zoo_policies, zoo_policy
 from lmrl.cli import main
 from lmrl.envs import registry
 from lmrl.errors import UserError
+from lmrl.evaluation.loading import PolicySpec, load_policy
 from lmrl.evaluation.result_json import read_json
-from lmrl.loading import PolicySpec, load_policy
-from lmrl.models import zoo
-from lmrl.models.zoo import zoo_policies, zoo_policy
 from lmrl.modules import load_module
 from tests.helpers.cases import cases
 
@@ -39,7 +39,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory, bc_run: str) -> Path:
 
 @pytest.fixture
 def here(policies: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("lmrl.models.zoo.zoo_folder", lambda: policies)
+    monkeypatch.setattr("lmrl.checkpoints.zoo.zoo_folder", lambda: policies)
     zoo._read.cache_clear()
     return policies
 
@@ -128,7 +128,7 @@ def test_a_name_is_one_of_those_that_are_there(name: str, here: Path) -> None:
 
 
 def test_without_a_zoo_it_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmrl.models.zoo.zoo_folder", lambda: None)
+    monkeypatch.setattr("lmrl.checkpoints.zoo.zoo_folder", lambda: None)
     with pytest.raises(UserError, match="not installed: pip install ") as told:
         zoo_policy(NAME)
     repository = Path(__file__).parents[2]
@@ -213,7 +213,7 @@ def test_odd_scores_are_refused_in_one_line(
     scores: dict[str, object],
 ) -> None:
     shutil.copytree(here, tmp_path / "zoo", dirs_exist_ok=True)
-    monkeypatch.setattr("lmrl.models.zoo.zoo_folder", lambda: tmp_path / "zoo")
+    monkeypatch.setattr("lmrl.checkpoints.zoo.zoo_folder", lambda: tmp_path / "zoo")
     zoo._read.cache_clear()
     file = tmp_path / "zoo/maze_fo/bc/zoo.json"
     record = json.loads(file.read_text())

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from lmrl.callbacks import KeepLast, save_run
+from lmrl.checkpoints.export import MANIFEST, read_manifest
+from lmrl.checkpoints.reading import weights_of
 from lmrl.cli import main
 from lmrl.datamodules import MazeDataModule
 from lmrl.envs.registry import task
 from lmrl.evaluation import evaluate
-from lmrl.loading import load_policy
-from lmrl.models.checkpoints import weights_of
-from lmrl.models.export import MANIFEST, read_manifest
+from lmrl.evaluation.loading import load_policy
 from lmrl.modules import BC, ILQL, PPO, LanguageModule, load_module
 from tests.helpers.online import ENV, rounds, trainer
 from tests.helpers.online import fit as fit_online

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from lmrl import modules, policies
+from lmrl.checkpoints.zoo import ZOO_PREFIX, zoo_policy
 from lmrl.data.recording import dataset_path, generate
 from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.envs import registry
@@ -21,7 +22,6 @@ from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt, policy_names
 from lmrl.envs.task import Task
 from lmrl.errors import OtherTaskError, UserError, unknown
-from lmrl.models.zoo import ZOO_PREFIX, zoo_policy
 from lmrl.policies import chat as chat_models
 from lmrl.policies.chat.policy import ChatPolicy, Speaker
 from lmrl.policies.human import HumanPolicy
