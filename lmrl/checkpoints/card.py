@@ -100,6 +100,8 @@ def _how(facts: Mapping[str, Any], guided: bool, ratios: bool) -> str:
     prompt = f"`text` holds {reads}, joined without anything between them."
     if facts.get("rendering") == "chat":
         prompt = f"`text` holds {reads} as `apply_chat_template` renders them, with a generation prompt."
+        if "system" in facts:
+            prompt += " The conversation begins with the system message in the table above."
     if "told" in facts:
         which = "the first text" if facts.get("reads_texts") is None else "every text of the game"
         prompt += f" In front of {which} stands `{json.dumps(facts['told'])}`."

@@ -111,6 +111,8 @@ def facts(module: SavedModule) -> dict[str, Any]:
     reads: dict[str, Any] = {}
     if window is not None:
         reads = {"reads_texts": window.texts, "reads_tokens": window.tokens, "rendering": window.rendering}
+        if window.system:
+            reads["system"] = window.system
     if module.told:
         reads["told"] = module.told
     return {"algorithm": module.name, **module.made_with, **reads, **settings}

@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
@@ -21,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lmrl import policies
-from lmrl.data.storage import check_place, write_episodes
+from lmrl.data.storage import check_place, read_episodes, write_episodes
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make_policy, policy_names, recording, task
 from lmrl.envs.task import Recording
@@ -33,7 +34,7 @@ from lmrl.types import Episode, Policy
 from lmrl.utils.cluster import Workers
 from lmrl.utils.files import in_place_of
 
-__all__ = ["RecordingSetup", "dataset_path", "generate", "recording_setup"]
+__all__ = ["RecordingSetup", "dataset_path", "first_episodes", "generate", "recording_setup"]
 
 Behaviour: TypeAlias = str | Mapping[str, Any] | None
 """Who plays: a name, or a mapping of the name and settings; None: the task's own player."""
@@ -348,3 +349,23 @@ def _shown(episodes: Iterable[Episode], task_name: str, size: int, progress: boo
         for episode in episodes:
             yield episode
             bar.advance(job)
+
+
+_EXAMPLES = 32  # episodes among which the examples of a prompt are chosen
+
+
+def first_episodes(task_name: str) -> list[Episode]:
+    """Return the first episodes of a task's default dataset, among which the examples of a prompt are chosen.
+
+    They come from its file if that is there. Otherwise they are recorded and kept: a longer dataset begins with the
+    same episodes.
+
+    Raises:
+        UserError: for an unknown task.
+    """
+    path = dataset_path(task_name, task(task_name).dataset_size, 0)
+    if not path.is_file():
+        path = dataset_path(task_name, _EXAMPLES, 0)
+    if not path.is_file():
+        path = generate(task_name, _EXAMPLES, progress=False)
+    return list(islice(read_episodes(path), _EXAMPLES))

@@ -20,6 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from transformers import PreTrainedTokenizerBase
 
 from lmrl.data import dataset_path, generate, read_dataset
+from lmrl.data.recording import first_episodes
 from lmrl.data.storage import read_metadata
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.envs import registry
@@ -27,8 +28,9 @@ from lmrl.envs.task import Task
 from lmrl.errors import UserError, check_range, counted, unknown
 from lmrl.losses import returns_to_go
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.policies.chat.policy import best_examples, system_prompt
 from lmrl.tokens.collate import TokenBatch, collate
-from lmrl.tokens.encoding import Encoder, Window, encoder_for
+from lmrl.tokens.encoding import ChatEncoder, Encoder, Window, encoder_for
 from lmrl.tokens.segments import Segment, segments
 from lmrl.types import Episode
 from lmrl.utils.distributed import rank_and_world_size
@@ -133,6 +135,9 @@ Run: TypeAlias = tuple[Segment, ...]
 """Consecutive segments of one episode, which are read together."""
 
 
+_EXAMPLE_POOL = 1_000  # recorded episodes among which the examples of a system message are chosen
+
+
 class OfflineDataModule(L.LightningDataModule):
     """The episodes of one task, split by episode into training and validation.
 
@@ -153,6 +158,8 @@ class OfflineDataModule(L.LightningDataModule):
         env: dict[str, Any] | None = None,
         behaviour: str | None = None,
         rendering: str = "text",
+        system: str | None = None,
+        examples: int = 0,
         seed: int | None = None,
     ) -> None:
         """Choose the data.
@@ -171,25 +178,34 @@ class OfflineDataModule(L.LightningDataModule):
             behaviour: the behaviour policy of a generated dataset, see `lmrl.data.recording`; None: the task's own.
             rendering: ``text``: all texts, one after the other; ``chat``: a dialogue in the form of the tokenizer's
                 chat template, whose end of turn ends an action. Policies read the same rendering.
+            system: with ``chat``: the system message; None: the rules of the task, as prompted chat models read them;
+                empty: none.
+            examples: with ``chat``: number of recorded episodes that the task's rules show; the best are taken.
             seed: of the order of batches and the episodes of rounds; None: that of ``seed_everything``, or else 0.
 
         Raises:
-            UserError: for an unknown task or rendering, or a number outside of its range.
+            UserError: for an unknown task or rendering, a number outside of its range, or a system message or examples
+                that nothing would read.
         """
         super().__init__()
         self.save_hyperparameters()
         self.task: Task = registry.task(task)
         check_range("[1, inf)", size=size, batch_size=batch_size, consecutive=consecutive, max_tokens=max_tokens)
-        check_range("[0, inf)", data_seed=data_seed, seed=seed, num_workers=num_workers)
+        check_range("[0, inf)", data_seed=data_seed, seed=seed, num_workers=num_workers, examples=examples)
         check_range("[0, 1)", val_fraction=val_fraction)
         if rendering not in ("text", "chat"):
             raise unknown("rendering", rendering, ("text", "chat"))
+        if rendering == "text" and (system or examples):
+            raise UserError("system and examples need rendering: chat, since plain text has no place for them")
+        if system is not None and examples:
+            raise UserError("examples are shown with the rules of the task: leave system out")
         generated = dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
         self.path = Path(path) if path else generated
         self.env = env
         self.spec = BatchSpec()
         self.episodes: list[Episode] = []
         self.tokens_per_action: float | None = None
+        self._examples: list[Episode] = []
         self._seed = seed
 
     @property
@@ -315,7 +331,21 @@ class OfflineDataModule(L.LightningDataModule):
                     f"the model reads {self.spec.positions} tokens, which leaves nothing beside an action of "
                     f"{self.task.max_action_tokens}: take a model with more positions (n_positions)"
                 )
-        return Window(self.task.last_texts, limit, self.hparams["rendering"])
+        return Window(self.task.last_texts, limit, self.hparams["rendering"], self._system())
+
+    def _system(self) -> str:
+        """Return the system message of each context."""
+        if self.hparams["rendering"] == "text":
+            return ""
+        if self.hparams["system"] is not None:
+            return str(self.hparams["system"])
+        if not self.task.chat:
+            return ""
+        prompt = replace(registry.chat_prompt(self.task.name), examples=self.hparams["examples"])
+        if prompt.examples and not self._examples:
+            recorded = self.episodes[:_EXAMPLE_POOL] or first_episodes(self.task.name)
+            self._examples = best_examples(recorded, prompt)
+        return system_prompt(prompt, self.env or {}, self._examples)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """See `lmrl.tokens.collate.TokenBatch.to`."""
@@ -335,7 +365,14 @@ class OfflineDataModule(L.LightningDataModule):
         return self.spec.tokenizer or load_tokenizer()
 
     def _encoder(self) -> Encoder:
-        return encoder_for(self._tokenizer(), self.window())
+        window = self.window()
+        encoder = encoder_for(self._tokenizer(), window)
+        if isinstance(encoder, ChatEncoder) and not window.system and encoder.own_system:
+            rank_zero_warn(
+                f"the chat template writes a system message of its own, {encoder.own_system!r:.200}: "
+                "data.init_args.system replaces it"
+            )
+        return encoder
 
     def _segments(
         self, episode: Episode, encoder: Encoder, window: Window, prepared: Episode | None = None

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checka
 
 from lmrl import modules, policies
 from lmrl.checkpoints.zoo import ZOO_PREFIX, zoo_policy
-from lmrl.data.recording import dataset_path, generate
-from lmrl.data.storage import read_dataset, read_episodes
+from lmrl.data.recording import first_episodes
+from lmrl.data.storage import read_dataset
 from lmrl.envs import registry
 from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt, policy_names
@@ -40,8 +40,6 @@ _CHECKPOINTS = ("best", "last")
 _MAX_CHAT_TOKENS = 512
 _EXAMPLE_POOL = 1_000
 """Episodes of a given file among which the examples of a chat prompt are chosen."""
-_EXAMPLE_EPISODES = 32
-"""Episodes of the default dataset among which they are chosen where no file is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,21 +377,7 @@ def _chat_policy(
     if examples is not None:
         episodes = list(islice(read_dataset(examples, task.name), _EXAMPLE_POOL))
     elif prompt.examples:
-        episodes = _first_episodes(task)
+        episodes = first_episodes(task.name)
     chosen = prompt.temperature if temperature is None else temperature
     made = client(model, **{"max_tokens": _MAX_CHAT_TOKENS, **settings, "temperature": chosen})
     return ChatPolicy(made, task.name, episodes, reply, env)
-
-
-def _first_episodes(task: Task) -> list[Episode]:
-    """Return the first episodes of the default dataset.
-
-    They come from its file if that is there. Otherwise they are recorded and kept: a longer dataset begins with the
-    same episodes.
-    """
-    path = dataset_path(task.name, task.dataset_size, 0)
-    if not path.is_file():
-        path = dataset_path(task.name, _EXAMPLE_EPISODES, 0)
-    if not path.is_file():
-        path = generate(task.name, _EXAMPLE_EPISODES, progress=False)
-    return list(islice(read_episodes(path), _EXAMPLE_EPISODES))

@@ -1,7 +1,8 @@
 r"""Text to token ids and back: plain text, or a chat template cut at the turns.
 
-With ``rendering: chat`` observations are user turns and actions assistant turns. A rendered dialogue is cut where the
-other side begins to write, so that training and rollouts build contexts of the same pieces::
+With ``rendering: chat`` observations are user turns and actions assistant turns, after a system message if there is
+one. A rendered dialogue is cut where the other side begins to write, so that training and rollouts build contexts of
+the same pieces::
 
     opening     <|im_start|>user\nat 1, 1<|im_end|>\n<|im_start|>assistant\n       the first observation that is read
     action      move right<|im_end|>                                              the action, and its end of turn
@@ -101,6 +102,8 @@ class Window:
     """The most tokens that are read. The oldest texts go first; a single longer text keeps its end."""
     rendering: str = "text"
     """``text``: one text after the other as they are; ``chat``: as the tokenizer's chat template has it."""
+    system: str = ""
+    """With ``chat``: the system message at the beginning of each context. It counts among the tokens."""
 
     def start(self, lengths: Sequence[int], openings: Sequence[int] = ()) -> int:
         """Index of the first text that is read when there are texts of these ``lengths`` (in tokens).
@@ -138,10 +141,11 @@ def encoder_for(tokenizer: PreTrainedTokenizerBase, window: Window | None) -> En
     Raises:
         UserError: for an unknown rendering; for ``chat`` as `ChatEncoder`.
     """
-    rendering = "text" if window is None else window.rendering
-    if rendering not in RENDERINGS:
-        raise unknown("rendering", rendering, RENDERINGS)
-    return ChatEncoder(tokenizer) if rendering == "chat" else Encoder(tokenizer)
+    if window is None or window.rendering == "text":
+        return Encoder(tokenizer)
+    if window.rendering not in RENDERINGS:
+        raise unknown("rendering", window.rendering, RENDERINGS)
+    return ChatEncoder(tokenizer, window.system)
 
 
 _SECONDS = 5.0  # for one conversation, which takes a millisecond
@@ -175,15 +179,23 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[s
 class ChatEncoder(Encoder):
     """Renders with the chat template of the tokenizer. Texts lose the white space around them, as in most templates.
 
+    Args:
+        tokenizer: with a chat template.
+        system: the system message. A template that has no such role gets it in front of the first observation. If it
+            is empty, some templates write one of their own, see `own_system`.
+        remember: number of texts whose ids are kept.
+
     Raises:
         UserError: there is no template, or one that cannot be cut: it writes something before what the assistant says,
             a turn does not end in a token of its own, or earlier turns change when the dialogue goes on.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, remember: int = 100_000) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, system: str = "", remember: int = 100_000) -> None:
         super().__init__(tokenizer, remember)
         if not tokenizer.chat_template:
             raise UserError(f"rendering chat needs a chat template, and {self._name} has none: use rendering text")
+        self._system = system.strip()
+        self._has_system_role = bool(self._system) and self._takes_system()
         self._openings: dict[str, Ids] = {}
         self._followings: dict[str, Ids] = {}
         # Render a short dialogue and find the places where it can be cut.
@@ -201,6 +213,32 @@ class ChatEncoder(Encoder):
             built += self._lead + action + self.decode((self.end,)) + self._after(observation)
         if built != self._render(*_DIALOGUE):
             raise self._unfit(f"earlier turns change when the dialogue goes on, as in {self._render(*_DIALOGUE)!r}")
+
+    @property
+    def own_system(self) -> str:
+        """The system message that the template writes where it gets none; empty if it writes none."""
+        observation = _DIALOGUE[0]
+        system = "zeta six"
+        try:
+            with_system = render_chat(
+                self.tokenizer,
+                [{"role": "system", "content": system}, {"role": "user", "content": observation}],
+            )
+        except TemplateError:
+            return ""
+        without = render_chat(self.tokenizer, [{"role": "user", "content": observation}])
+        before, found, after = with_system.partition(system)
+        if not found or not (without.startswith(before) and without.endswith(after)):
+            return ""
+        return without[len(before) : len(without) - len(after)].strip()
+
+    def _takes_system(self) -> bool:
+        """Whether the template has a place for a system message."""
+        messages = [{"role": "system", "content": self._system}, {"role": "user", "content": _DIALOGUE[0]}]
+        try:
+            return self._system in render_chat(self.tokenizer, messages)
+        except TemplateError:
+            return False
 
     def action(self, text: str) -> Ids:
         """Ids of an action, the end of the turn included."""
@@ -259,6 +297,10 @@ class ChatEncoder(Encoder):
         messages = []
         for index, text in enumerate(texts):
             messages.append({"role": "assistant" if index % 2 else "user", "content": text})
+        if self._has_system_role:
+            messages.insert(0, {"role": "system", "content": self._system})
+        elif self._system:
+            messages[0]["content"] = f"{self._system}\n\n{texts[0]}"
         try:
             return render_chat(self.tokenizer, messages)
         except TemplateError as error:

@@ -48,8 +48,16 @@ class _Texts:
             UserError: there are none, so that there would be no state to act in.
         """
         first = self.openings[start // 2] if self.openings else self.pieces[start]
+        read = list(chain(first, *self.pieces[start + 1 : count]))
+        if window.system and len(read) > window.tokens:
+            number = self.skipped + count // 2
+            raise UserError(
+                f"the system message and observation {number} of {self.name} have {len(read)} tokens, and a context "
+                f"may have {window.tokens}: shorten data.init_args.system (empty for none), or take a model that reads "
+                "more"
+            )
         # A single text that is longer than the window keeps its end.
-        read = list(chain(first, *self.pieces[start + 1 : count]))[-window.tokens :]
+        read = read[-window.tokens :]
         if not read:
             raise UserError(
                 f"observation {self.skipped + count // 2} of {self.name} is an empty text, and a policy reads "

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from lmrl.datamodules import MazeDataModule
-from lmrl.envs.registry import task
+from lmrl.envs.registry import chat_prompt, task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.loading import load_policy
@@ -86,23 +86,28 @@ def messages(first: int, count: int) -> list[dict[str, str]]:
     return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
 
 
-def rendered(tokens: PreTrainedTokenizerBase, first: int, count: int) -> list[int]:
+def rendered(tokens: PreTrainedTokenizerBase, first: int, count: int, system: str = "") -> list[int]:
     """What the tokenizer itself makes of the dialogue, as a whole."""
     told = messages(first, count)
+    if system and tokens.chat_template in (CHATML, LLAMA3):
+        told.insert(0, {"role": "system", "content": system})
+    elif system:  # the others have no such role
+        told[0]["content"] = f"{system}\n\n{told[0]['content']}"
     return list(tokens.apply_chat_template(told, add_generation_prompt=True, tokenize=True, return_dict=False))
 
 
+@pytest.mark.parametrize("system", ["", "You walk.\n\nFour moves."], ids=["no system", "system"])
 @pytest.mark.parametrize("texts", [None, 1, 3, 4], ids=lambda n: f"{n} texts")
-def test_contexts_are_those_of_the_template(style: str, texts: int | None) -> None:
+def test_contexts_are_those_of_the_template(style: str, texts: int | None, system: str) -> None:
     """In play and in training; a window that would begin with an action begins with the observation after it."""
-    tokens, window = tokenizer(TEMPLATES[style]), Window(texts, rendering="chat")
+    tokens, window = tokenizer(TEMPLATES[style]), Window(texts, rendering="chat", system=system)
     encoder = encoder_for(tokens, window)
     parts = list(segments(played(), encoder, window))
     trained = [part.ids[: col + 1].tolist() for part in parts for col in part.col]
     for turn in range(4):
         count = 2 * turn + 1
         first = 0 if texts is None else max(0, count - texts + (count - texts) % 2)
-        expected = rendered(tokens, first, count)
+        expected = rendered(tokens, first, count, system)
         assert context(encoder, window, OBSERVATIONS[: turn + 1], ACTIONS[:turn]) == expected
         following = [part.next_ids.tolist() for part in parts if part.next_ids is not None]
         assert expected in [*trained, *following]
@@ -150,6 +155,51 @@ def test_a_rollout_is_trained_on_as_it_was_read_and_said(style: str, texts: int 
     assert said == [token for _, ids in read for token in ids]
 
 
+def test_a_system_message_is_never_cut() -> None:
+    window = Window(tokens=60, rendering="chat", system="walk " * 20)
+    with pytest.raises(UserError, match=r"the system message and observation 0 of the episode have .* may have 60"):
+        context(encoder_for(tokenizer(CHATML), window), window, OBSERVATIONS[:1], [])
+
+
+OWN = CHATML.replace(
+    "{% for m in messages %}",
+    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are Bot.<|im_end|>\n' }}{% endif %}"
+    "{% for m in messages %}",
+)
+
+
+def test_a_template_with_a_system_message_of_its_own_is_named(data_path: Path, tmp_path: Path) -> None:
+    assert ChatEncoder(tokenizer(CHATML)).own_system == ""
+    assert ChatEncoder(tokenizer(GEMMA)).own_system == ""
+    assert ChatEncoder(tokenizer(OWN)).own_system == "You are Bot."
+    tokenizer(OWN).save_pretrained(tmp_path / "tokens")
+
+    def fit(system: str, folder: Path) -> None:
+        module = BC(architecture={**TINY, "n_positions": 256}, tokenizer=str(tmp_path / "tokens"))
+        data = MazeDataModule("maze_fo", path=str(data_path), batch_size=64, rendering="chat", system=system)
+        trainer(folder, 1).fit(module, data)
+        assert module.window is not None and module.window.system == system
+
+    with pytest.warns(UserWarning, match=r"a system message of its own, 'You are Bot\.': data\.init_args\.system"):
+        fit("", tmp_path / "none")
+    fit("Walk.", tmp_path / "given")
+
+
+def test_by_default_a_chat_reads_the_rules_that_prompted_models_read(data_path: Path) -> None:
+    data = MazeDataModule("maze_fo", path=str(data_path), rendering="chat")
+    prompt = chat_prompt("maze_fo")
+    system = data.window().system
+    assert prompt.rules in system and system.startswith(f"You are {prompt.role}. Reply with nothing but your action")
+    data = MazeDataModule("maze_fo", path=str(data_path), rendering="chat", examples=2)
+    data.setup("fit")
+    window = data.window()
+    assert window.system.startswith(system) and window.system.count("\nGame: ") > 2
+    assert "Example 2:" in window.system
+    assert MazeDataModule("maze_fo", path=str(data_path)).window().system == ""
+    with pytest.raises(UserError, match="system and examples need rendering: chat"):
+        MazeDataModule("maze_fo", path=str(data_path), system="Walk.")
+
+
 def test_a_turn_that_was_cut_off_is_ended_by_what_follows(style: str) -> None:
     """The player reads the end of its turn, and is not trained to have said it."""
     tokens, window = tokenizer(TEMPLATES[style]), Window(rendering="chat")
@@ -188,7 +238,7 @@ def test_templates_that_cannot_be_cut_are_refused(template: str | None, message:
 def test_a_run_on_chat_plays_as_it_was_trained(data_path: Path, tmp_path: Path) -> None:
     """From the tokenizer's folder over BC and ILQL to the checkpoint that plays, and to `generate`."""
     tokenizer(GEMMA).save_pretrained(tmp_path / "tokens")
-    data: dict[str, Any] = {"path": str(data_path), "batch_size": 64, "rendering": "chat"}
+    data: dict[str, Any] = {"path": str(data_path), "batch_size": 64, "rendering": "chat", "system": ""}
     bc = BC(architecture={**TINY, "n_positions": 256}, tokenizer=str(tmp_path / "tokens"))
     run: L.Trainer = trainer(tmp_path / "bc", 2)
     run.fit(bc, MazeDataModule("maze_fo", **data))

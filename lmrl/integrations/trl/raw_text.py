@@ -17,8 +17,10 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lmrl.envs.outside import named_task
+from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.integrations.trl.tools import TaskEnvironment, take_turns
+from lmrl.policies.chat.policy import system_prompt
 from lmrl.policies.lm import LMPolicy
 from lmrl.rollout import episode_seed
 from lmrl.tokens.encoding import RENDERINGS, Encoder, Window, encoder_for
@@ -52,20 +54,31 @@ class TextRollout:
         name: of a task, of the benchmark or registered, ``openenv:URL`` or ``textarena:NAME``.
         rendering: ``text``: one text after the other as they are; ``chat``: as the tokenizer's chat template has it.
         max_new_tokens: longest action; None: that of the task.
+        system: with ``chat``: the system message; None: the rules of the task, as `OfflineDataModule` has them.
         env: arguments of the environment that replace those of the task.
 
     Raises:
         UserError: for an unknown task or rendering, or a length below 1.
     """
 
-    def __init__(self, name: str, rendering: str = "text", max_new_tokens: int | None = None, **env: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        rendering: str = "text",
+        max_new_tokens: int | None = None,
+        system: str | None = None,
+        **env: Any,
+    ) -> None:
         task = named_task(name)
         self.max_new_tokens = task.max_action_tokens if max_new_tokens is None else max_new_tokens
         check_range("[1, inf)", max_new_tokens=self.max_new_tokens)
         if rendering not in RENDERINGS:
             raise unknown("rendering", rendering, RENDERINGS)
         self._name = name
+        if system is None:
+            system = system_prompt(chat_prompt(name), env) if rendering == "chat" and task.chat else ""
         self._rendering = rendering
+        self._system = system
         self._env = env
         self._environments: list[TaskEnvironment] = []
         self._trainer: Any = None
@@ -94,7 +107,7 @@ class TextRollout:
                 )
             seeds.append(int(prompt))
         if self._trainer is not trainer:
-            self._player = _player(trainer, self._rendering, self.max_new_tokens, len(seeds))
+            self._player = _player(trainer, self._rendering, self._system, self.max_new_tokens, len(seeds))
             self._trainer = trainer
         while len(self._environments) < len(seeds):
             self._environments.append(TaskEnvironment(self._name, self._env))
@@ -125,7 +138,7 @@ class _Player:
         return completion <= self.max_completion and len(first) + completion <= self.positions
 
 
-def _player(trainer: Any, rendering: str, action: int, slots: int) -> _Player:
+def _player(trainer: Any, rendering: str, system: str, action: int, slots: int) -> _Player:
     """The trainer's model as a player."""
     args = trainer.args
     for name, why in _UNFIT.items():
@@ -144,7 +157,7 @@ def _player(trainer: Any, rendering: str, action: int, slots: int) -> _Player:
     model = model.get_base_model() if hasattr(model, "get_base_model") else model  # LoRA layers stay in their places
     if not isinstance(model, PreTrainedModel):
         raise UserError(f"raw-text episodes need a model of transformers, got {type(model).__name__}")
-    window = Window(None, model.config.max_position_embeddings - action, rendering)
+    window = Window(None, model.config.max_position_embeddings - action, rendering, system)
     policy = LMPolicy(
         model,
         trainer.processing_class,

@@ -22,6 +22,7 @@ __all__ = [
     "best_examples",
     "conversation",
     "introduction",
+    "system_prompt",
     "transcript",
 ]
 
@@ -97,6 +98,20 @@ def introduction(task: ChatPrompt, appendix: str, examples: Sequence[Episode], f
         shown = texts if task.example_turns is None else texts[: 2 * task.example_turns]
         parts.append("\n".join([f"{heading}:", *transcript(task, shown, 0, form)]))
     return "\n\n".join(part for part in parts if part)
+
+
+def system_prompt(task: ChatPrompt, env: Mapping[str, Any], examples: Sequence[Episode] = ()) -> str:
+    """The system message of a dialogue whose user is the game and whose assistant is the policy.
+
+    It holds what `conversation` sends before the game: role, form of the reply, rules and examples.
+
+    Args:
+        task: the prompt of the task.
+        env: arguments of the environment, on which some rules depend.
+        examples: episodes to show.
+    """
+    ask = _PLAIN.format(key=task.key)
+    return f"You are {task.role}. {ask}\n\n{introduction(task, task.appendix(env), examples, 'plain')}"
 
 
 def conversation(task: ChatPrompt, introduced: str, request: Request, form: str) -> list[dict[str, str]]:
