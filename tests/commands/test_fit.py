@@ -231,7 +231,7 @@ def check_ended(first: "subprocess.Popen[str]", others: list[int], how: signal.S
 
 #: Which signal reaches which of three processes. Each case takes half a minute of a core.
 SIGNALS = [
-    pytest.param(signal.SIGINT, "group", marks=pytest.mark.slow),
+    pytest.param(signal.SIGINT, "group", marks=pytest.mark.nightly),
     pytest.param(signal.SIGINT, "first", marks=pytest.mark.nightly),
     pytest.param(signal.SIGINT, "other", marks=pytest.mark.nightly),
     pytest.param(signal.SIGTERM, "group", marks=pytest.mark.nightly),

@@ -69,7 +69,7 @@ def test_welchs_interval_of_two_samples() -> None:
         welch_difference([1.0], [1.0, 2.0, 3.0])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("gap", [0.0, 1.0])
 def test_a_few_training_runs_against_a_few_hold_the_truth(gap: float) -> None:
     """Runs are normal with deviation 1; percentiles of a bootstrap hold the difference in .90 of the cases at best."""
@@ -89,7 +89,7 @@ def test_a_few_training_runs_against_a_few_hold_the_truth(gap: float) -> None:
     assert {name: count / draws for name, count in held.items() if count < 0.93 * draws} == {}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("expected", [1, 8, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 4))])
 def test_an_interval_holds_the_truth_or_is_said_to_rest_on_few_games(expected: int) -> None:
     """Games return 0 or 1, and one in some hundreds returns -400, as a game that runs to the clock does."""

@@ -51,7 +51,7 @@ ABSURD: list[dict[str, object]] = [
 @pytest.mark.parametrize(
     "count",
     [
-        pytest.param(10, marks=pytest.mark.slow),
+        pytest.param(10, marks=pytest.mark.nightly),
         pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(1_200)]),
     ],
 )

@@ -88,7 +88,7 @@ def test_answers_are_understood_in_wordle(tmp_path: Path) -> None:
         pytest.param("chess", "behaviour", {"opponent": "random"}, marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_won_game_is_won_again(task: str, player: str, env: dict[str, Any], tmp_path: Path) -> None:
     many = play(make_policy(task, player, env), task, starts_of(task, 12), env)
     game = min((episode for episode in many if episode.success), key=len)

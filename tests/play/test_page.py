@@ -282,7 +282,7 @@ def test_every_task_in_the_page_to_its_end_and_from_its_link(task: str, width: i
         tab.wait_for_selector("#problem:not(:empty)")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("fails", [False, True])
 def test_players_that_take_long_to_load_are_named_and_nothing_else_is_ordered(
     fails: bool, monkeypatch: pytest.MonkeyPatch

@@ -611,7 +611,7 @@ def test_the_browser_is_led_to_the_page_and_keeps_the_token(tmp_path: Path) -> N
         other.wait_for_selector("body[data-turns='0']")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_words_of_a_watched_policy_and_of_advice_show_their_values() -> None:
     name = "zoo:maze_fo/ilql"
     first = Order("maze_fo", (name,), seed=5, advisor=name)
@@ -695,7 +695,7 @@ class Hostile:
         return [Reply(EVIL[request.turn % 3] + "\n") for request in requests]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_hostile_texts_of_people_and_models_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_policies(monkeypatch, lambda name: Hostile())
     evil = Order("twenty_questions", ("human", EVIL[0]), advisor=EVIL[1], env=[])
@@ -719,7 +719,7 @@ def test_hostile_texts_of_people_and_models_stay_texts(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_narrow_window_is_wide_enough_and_the_words_stand_out(scheme: str) -> None:
     window = {"viewport": {"width": 390, "height": 800}, "color_scheme": scheme}
     with served(Order("wordle")) as root, opened(**window) as tab:

@@ -44,7 +44,7 @@ def test_leaving_the_block_ends_what_runs(place: Path, order: Callable[..., Orde
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for the process in /proc")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_terminated_reproduction_leaves_no_training_behind(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (place / "sleeper.py").write_text("import os, time; print('pid', os.getpid(), flush=True); time.sleep(60)")

@@ -109,7 +109,7 @@ def test_what_is_ready_together_is_an_array_after_what_it_starts_from(
     assert run_as_jobs(order("mc", "filtered_bc"), shown) == {} and len(trained()) == 3  # all finished before
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_command_that_goes_on_waits_for_the_jobs_of_the_one_before(
     queue: Path, place: Path, order: Make, trained: Trained
 ) -> None:

@@ -28,7 +28,7 @@ def test_results_come_in_the_order_of_their_items(ray_cluster: str) -> None:
     assert again[0][1] in {process for _, process, _ in found} and again[0][2] > 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_as_many_processes_as_the_cluster_has_cores_for(ray_cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for threads, count in (("1", 4), ("2", 2), ("5", 1)):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
@@ -51,7 +51,7 @@ def test_what_processes_are_told(ray_cluster: str, tmp_path: Path, monkeypatch: 
         assert [*workers.map(["common"], "weights", 7)] == [("weights", 7)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_item_of_a_process_that_dies_is_begun_anew(ray_cluster: str, tmp_path: Path) -> None:
     for name in ("die-1", "die-2"):
         (tmp_path / name).touch()
@@ -74,7 +74,7 @@ def test_processes_that_die_again_and_again_are_told_of(
         [*workers.map([1, 3])]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_errors_are_those_of_one_process(ray_cluster: str) -> None:
     with (
         Workers[int, int](ray_cluster, 1, refusing) as workers,

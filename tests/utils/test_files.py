@@ -377,7 +377,7 @@ def test_a_killed_export_to_minari_leaves_no_dataset_or_a_whole_one(
     check_killed(place, words, target, check)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_report_names_no_picture_that_is_missing(place: Path, run_of: Any, player: Any) -> None:
     """The earlier report has pictures that the new one has not."""
     bc = player(lambda request: "move down\n")

@@ -122,7 +122,7 @@ def served_page(site: Path, folder: Path) -> tuple[str, str]:
         return page, server.stderr.read()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_web_page_offers_it(site: Path, tmp_path: Path) -> None:
     page, told = served_page(site, tmp_path)
     assert 'PICTURES.set("corridor"' in page and ">corridor<" in page and told == ""

@@ -156,7 +156,7 @@ return log;
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rating_saving_coming_back_and_starting_over(study: Path) -> None:
     with opened() as tab:
         tab.goto(study.as_uri())

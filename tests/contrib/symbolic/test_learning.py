@@ -158,7 +158,7 @@ def test_the_slow_copy_goes_its_share_of_the_way_in_each_step(data: Path) -> Non
         torch.testing.assert_close(slow, 0.75 * first + 0.25 * fast)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_puts_results_where_the_report_finds_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,7 @@ def dataset() -> list[Episode]:
     return play(recipe.policy, [recipe.start(0, index) for index in range(800)])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_dataset_is_like_the_published_one(dataset: list[Episode]) -> None:
     lines, fancy = [2 * len(e) for e in dataset], [e.info["fancy"] for e in dataset]
     assert mean(lines) == pytest.approx(16.5, rel=0.07) and pstdev(lines) < 6
@@ -54,7 +54,7 @@ def test_the_best_response_earns_more_in_both_units(dataset: list[Episode]) -> N
     assert success(best) > 0.95
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("style", "strategy"), zip(("discounts", "features", "concise"), CHOICES["strategy"], strict=True)
 )

@@ -43,7 +43,7 @@ def test_who_plays_what() -> None:
     assert any_move(chess.Board("7k/8/8/8/8/8/8/K7 w - - 0 1"), Random(0)).uci() in ("a1a2", "a1b1", "a1b2")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_built_in_players_win_and_lose() -> None:
     episodes = recorded(12)
     assert {episode.total_reward for episode in episodes} >= {1.0, -1.0}

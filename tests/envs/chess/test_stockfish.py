@@ -66,7 +66,7 @@ def test_one_process_serves_all_environments() -> None:
 
 
 @needs_engine
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killing_the_engine_between_moves_loses_no_game() -> None:
     env = Chess(opponent="stockfish", nodes=20)
     undisturbed = [game(env, seed, turns=4) for seed in range(100)]

@@ -41,7 +41,7 @@ def play(name: str, count: int) -> list[Episode]:
     return in_order(rollout(make_policy("endgames", name), make, map(Start, range(count)), task="endgames"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_data_come_near_the_published_figures() -> None:
     episodes = record(500)
     wins = sum(episode.success for episode in episodes) / len(episodes)

@@ -72,7 +72,7 @@ def test_what_answers_leave(question: str, answer: str, left: int) -> None:
     assert len(members(agreeing(question, answer))) == left
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_dataset_is_like_the_published_one() -> None:
     episodes = recorded(1_000)
     assert mean(episode.success for episode in episodes) == pytest.approx(0.53, abs=0.04)

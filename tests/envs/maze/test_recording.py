@@ -77,7 +77,7 @@ def test_the_parts_meet_in_the_data() -> None:
     assert not any((above, corner) in walk and (corner, beside) in walk for walk in steps)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_clock_is_memoryless() -> None:
     """A geometric limit with mean 22.5: about 1 - 1/22.5 of the episodes that reach a turn reach the next."""
     lengths = [len(episode) for episode in record(1500) if not episode.success]

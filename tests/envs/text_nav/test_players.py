@@ -17,7 +17,7 @@ def recorded(count: int) -> list[Episode]:
     return in_order(rollout(recipe.policy, lambda: lmrl.make("text_nav_fo"), starts, task="text_nav_fo"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_dataset_is_like_the_published_one() -> None:
     episodes = recorded(2_500)
     assert mean(map(len, episodes)) == pytest.approx(12.2, rel=0.1)
@@ -26,7 +26,7 @@ def test_the_dataset_is_like_the_published_one() -> None:
     assert {episode.info["start"]["room"] for episode in episodes} == set(ROOMS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_far_rooms_are_rarely_won_from() -> None:
     episodes = recorded(1_500)
     by_room = {room: [e.success for e in episodes if e.info["start"]["room"] == room] for room in ROOMS}

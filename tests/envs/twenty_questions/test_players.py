@@ -36,7 +36,7 @@ def test_the_most_telling_questions_find_every_object() -> None:
     assert 7.3 <= mean(map(len, episodes)) <= 9
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_skill_pays() -> None:
     starts = [Start(seed) for seed in range(150)]
     returns = [mean(e.total_reward for e in play(Guesser(attentive(skill)), starts)) for skill in (0, 0.2, 0.5, 1)]
@@ -46,7 +46,7 @@ def test_skill_pays() -> None:
         attentive(2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_dataset_is_like_the_published_one() -> None:
     episodes = recorded()
     assert mean(map(len, episodes)) == pytest.approx(14.9, rel=0.05)

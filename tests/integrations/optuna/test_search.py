@@ -142,7 +142,7 @@ def test_where_the_first_trials_all_fail_it_ends(place: Path, run: Run) -> None:
     assert len(trained(place)) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_trials_side_by_side_are_all_there(place: Path, run: Run) -> None:
     found = run("side", trials=6, jobs=3, sampler="random")
     assert [trial.number for trial in found] == list(range(6)) and all(trial.scores for trial in found)

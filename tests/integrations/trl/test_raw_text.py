@@ -158,7 +158,7 @@ def logprob(network: GPT2LMHeadModel, read: str, said: str) -> float:
     return float(scores[len(words.encode(read)) - 1 :].sum())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("served", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_the_better_episode_becomes_more_likely(served: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("websockets")

@@ -88,7 +88,7 @@ class Decided(Qwen3ForCausalLM):
         return torch.cat([input_ids, torch.tensor(padded)], dim=1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_calls_of_the_tool_are_played_and_the_better_episode_becomes_more_likely(tmp_path: Path) -> None:
     speech, brain = tokenizer(), model(Decided)
     good, bad = WAY, ("move left", "fly")
