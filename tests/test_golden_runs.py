@@ -368,7 +368,7 @@ def write(name: str) -> None:
         numbers = numbers_of(name, Path(folder))
     about = "Golden run of tests/test_golden_runs.py. It changes only on purpose, and the commit says why."
     golden = {"about": about, "made_with": made_with(), "numbers": numbers}
-    (RUNS / f"{name}.json").write_text(json.dumps(golden, indent=1) + "\n", encoding="utf-8")
+    (RUNS / f"{name}.json").write_text(json.dumps(golden, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -185,7 +185,7 @@ class OfflineDataModule(L.LightningDataModule):
 
         Raises:
             UserError: for an unknown task or rendering, a number outside of its range, or a system message or examples
-                that nothing would read.
+                that nothing would read; for arguments of the environment that are objects.
         """
         super().__init__()
         self.save_hyperparameters()
@@ -199,6 +199,12 @@ class OfflineDataModule(L.LightningDataModule):
             raise UserError("system and examples need rendering: chat, since plain text has no place for them")
         if system is not None and examples:
             raise UserError("examples are shown with the rules of the task: leave system out")
+        for argument, value in (env or {}).items():
+            if not isinstance(value, str | int | float | list | tuple | Mapping | None):
+                raise UserError(
+                    f"env is written into checkpoints and must hold plain values, got {type(value).__name__} for "
+                    f"{argument}: a partner of your own gets a name by an entry point (docs/extending.md)"
+                )
         generated = dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
         self.path = Path(path) if path else generated
         self.env = env

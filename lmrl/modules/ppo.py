@@ -318,7 +318,7 @@ class PPO(PolicyGradient):
         return residual
 
     def _end_values(self, rollout: Sequence[RolloutEpisode]) -> list[float]:
-        """Return V of the state after the last observation of each episode; 0 where the rules ended it.
+        """Return V of the state after the last observation of each truncated episode; 0 for a terminated one.
 
         The policy that played has noted it where it has V. Otherwise the state is read again.
         """
@@ -334,7 +334,7 @@ class PPO(PolicyGradient):
         end_values = [0.0] * len(rollout)
         unread = []
         for index, episode in enumerate(rollout):
-            if episode.segments[-1].next_ids is None:  # the rules ended it
+            if episode.segments[-1].next_ids is None:  # terminated: the rules ended it
                 continue
             if self.critic is None and episode.episode.final_value is not None:
                 end_values[index] = episode.episode.final_value
@@ -345,6 +345,7 @@ class PPO(PolicyGradient):
         for index, value in zip(unread, chain.from_iterable(batches), strict=True):
             end_values[index] = value
             if self.critic is not None:
+                # Where the clock ends all episodes at the same turn, the baseline is that of the last turn before it.
                 next_turn = np.asarray([len(rollout[index].turn_lengths)])
                 end_values[index] += float(self.critic.baseline.values(next_turn)[0])
         return end_values

@@ -14,6 +14,7 @@ from lmrl.envs.task import PartnerDialogue
 from lmrl.errors import UserError, unknown
 from lmrl.policies.chat.client import ChatClient
 from lmrl.types import Episode, Partner, PartnerRequest
+from lmrl.utils.plugins import PARTNERS, entry_points_of
 
 __all__ = ["check_budget", "environment", "make_partner", "partner_dialogue", "partner_episodes"]
 
@@ -26,12 +27,12 @@ _KINDS = {
 
 
 def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
-    """Make the partner of a name: ``scripted`` (None), ``lm:PATH``, ``chat:MODEL`` or ``vllm:URL#MODEL``.
+    """Make the partner of a name: ``scripted`` (None), ``lm:PATH``, ``chat:MODEL``, ``vllm:URL#MODEL``, or a plugin's.
 
     Args:
         name: a name, or a mapping of ``name`` and the settings of `lmrl.partners.lm.LMPartner`,
-            `lmrl.policies.chat.client.ChatClient` or `lmrl.partners.vllm.VLLMPartner`, for example
-            ``{"name": "chat:gpt-4o", "budget_tokens": 1_000_000}``.
+            `lmrl.policies.chat.client.ChatClient`, `lmrl.partners.vllm.VLLMPartner` or the partner of a plugin
+            (`lmrl.utils.plugins.PARTNERS`), for example ``{"name": "chat:gpt-4o", "budget_tokens": 1_000_000}``.
         task: name of the game.
 
     Raises:
@@ -40,12 +41,22 @@ def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
     settings = {"name": name} if isinstance(name, str) else dict(name)
     name = str(settings.pop("name", ""))
     kind, _, what = name.partition(":")
-    if name == "scripted" and not settings:
+    if name == "scripted":
+        if settings:
+            raise UserError(f"the scripted partner has no settings, got {', '.join(settings)}")
         return None
+    plugins = {point.name: point for point in entry_points_of(PARTNERS)}
+    if name in plugins:
+        maker = plugins[name].load()
+        for setting in settings:
+            if setting not in inspect.signature(maker).parameters:
+                raise unknown(f"setting of the partner {name}", setting, inspect.signature(maker).parameters)
+        return cast(Partner, maker(**settings))
     if kind not in _KINDS or not what:
+        known = ", ".join(["vllm:URL#MODEL", *plugins])
         raise UserError(
             "partner must be scripted, lm:PATH (a run folder, a model folder or a hub id), chat:MODEL (at an "
-            f"OpenAI-compatible endpoint) or vllm:URL#MODEL, got {name!r:.80}"
+            f"OpenAI-compatible endpoint) or {known}, got {name!r:.80}"
         )
     module, class_name = _KINDS[kind]
     partner_class = getattr(import_module(module), class_name)

@@ -133,7 +133,7 @@ class Segment:
     turn_end: NDArray[np.bool_]
     """(n,) whether it is the last token of its action."""
     next_ids: NDArray[np.int32] | None
-    """What the policy reads when it acts after the last action token; None if the rules ended the episode."""
+    """What the policy reads when it acts after the last action token; None if the rules ended it (``terminated``)."""
     key: bytes
     """``ids`` as bytes that sort like the ids, to find equal segments and prefixes."""
     next_key: bytes

@@ -96,10 +96,12 @@ class NoiseScale(Callback):
             return
         self._warned = True
         per_episode = segments / max(1, episodes)
-        needed = "unknown, no signal is seen yet" if self.signal <= 0.0 else f"{self.value / per_episode:,.0f}"
+        found = f"the gradient noise scale is {self.value / per_episode:,.0f} episodes"
+        if self.signal <= 0.0:
+            found = f"no signal is seen in {self.steps} steps"
         rank_zero_warn(
-            f"rounds of {episodes} episodes are mostly noise: the gradient noise scale is {needed} episodes. Larger "
-            "rounds (rollout.episodes) and batches learn more per game"
+            f"rounds of {episodes} episodes are mostly noise: {found}. Larger rounds (rollout.episodes) and batches "
+            "learn more per game"
         )
 
     def state_dict(self) -> dict[str, Any]:

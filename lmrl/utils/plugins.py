@@ -1,4 +1,4 @@
-"""Plugins: installed packages with entry points that add tasks, commands or algorithms. Nothing is imported here."""
+"""Plugins: packages whose entry points add tasks, partners, commands or algorithms. Nothing is imported here."""
 
 import re
 from functools import cache
@@ -6,7 +6,10 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["ALGORITHMS", "COMMANDS", "TASKS", "TASK_KINDS", "algorithm_packages", "entry_points_of", "plugin_configs"]
+__all__ = [
+    "ALGORITHMS", "COMMANDS", "PARTNERS", "TASKS", "TASK_KINDS", "algorithm_packages", "entry_points_of",
+    "plugin_configs",
+]  # fmt: skip
 
 TASKS = "lmrl.tasks"
 """The value of an entry point, ``module:attribute``, is a `lmrl.envs.task.Task` or a tuple of them."""
@@ -14,6 +17,8 @@ TASK_KINDS = "lmrl.task_kinds"
 """The name is a prefix, such as that of ``openenv:URL``; the value is a function from the rest to a task."""
 COMMANDS = "lmrl.commands"
 """The value is a mapping from names of commands to `lmrl.commands.verb.Verb`."""
+PARTNERS = "lmrl.partners"
+"""The name is that of a partner; the value is a class or function that makes it from its settings."""
 ALGORITHMS = "lmrl.algorithms"
 """The value is a package. Checkpoints may name the classes in its ``__all__``."""
 

@@ -11,6 +11,7 @@ import torch
 from lmrl.data import generate
 from lmrl.datamodules import Filter, OnlineDataModule
 from lmrl.datamodules.spec import BatchSpec
+from lmrl.envs.twenty_questions.env import ScriptedOracle
 from lmrl.errors import UserError
 from lmrl.tokens.collate import TokenBatch
 from lmrl.types import Episode
@@ -212,3 +213,8 @@ def test_processes_share_each_minibatch(world: int, monkeypatch: pytest.MonkeyPa
         found.append([batch.token.tolist() for batch in batches])
     assert [tokens(list(shares)) for shares in zip(*found, strict=True)] == [sorted(batch) for batch in expected]
     assert [] in found[-1]
+
+
+def test_an_object_in_the_environment_is_refused_since_checkpoints_hold_it() -> None:
+    with pytest.raises(UserError, match="must hold plain values, got ScriptedOracle for partner"):
+        OnlineDataModule("twenty_questions", env={"partner": ScriptedOracle()})

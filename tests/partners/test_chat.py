@@ -203,7 +203,7 @@ def test_a_budget_that_is_used_up_ends_a_rollout_that_forgives(unruly: Unruly) -
             {"name": "lm:x", "api_key": 5},
             "unknown setting of lm partners 'api_key'; known: max_new_t",
         ),
-        ({"name": "scripted", "budget_tokens": 5}, "partner must be scripted, lm:PATH"),
+        ({"name": "scripted", "budget_tokens": 5}, "the scripted partner has no settings, got budget_tokens"),
         ({"budget_tokens": 5}, "partner must be scripted, lm:PATH .*, got ''"),
     ],
 )

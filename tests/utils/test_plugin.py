@@ -17,12 +17,12 @@ from tests.test_repo import ROOT, blocks
 PAGE = ROOT / "docs" / "extending.md"
 
 
-def install(folder: Path, package: str, entry_points: str) -> None:
+def install(folder: Path, package: str, entry_points: str, group: str = "lmrl.tasks") -> None:
     """What pip leaves beside a package."""
     told = folder / f"{package}-0.1.dist-info"
     told.mkdir()
     (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1\n")
-    (told / "entry_points.txt").write_text(f"[lmrl.tasks]\n{entry_points}\n")
+    (told / "entry_points.txt").write_text(f"[{group}]\n{entry_points}\n")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (package / "__init__.py").write_text(tasks)
     (package / "picture.js").write_text(*blocks(PAGE, "js"))
     (package / "configs" / "corridor" / "bc.yaml").write_text(*blocks(PAGE, "yaml"))
-    (project,) = blocks(PAGE, "toml")
+    (project,) = (block for block in blocks(PAGE, "toml") if "lmrl.tasks" in block)
     entries = project.split('[project.entry-points."lmrl.tasks"]\n')[1].split("[tool")[0]
     install(folder, "lmrl_corridor", entries.replace('"', ""))
     return folder
@@ -58,6 +58,41 @@ def done(site: Path, folder: Path, *words: str, typed: str = "") -> str:
     result = lmrl(site, folder, *words, typed=typed)
     assert result.returncode == 0, result.stderr[-2000:]
     return result.stdout
+
+
+NAYSAYER = """
+class Naysayer:
+    def __init__(self, answer="No."):
+        self.answer = answer
+
+    def reply(self, requests):
+        return [f"{self.answer}\\n" for _ in requests]
+
+    def describe(self):
+        return {"name": "naysayer", "answer": self.answer}
+"""
+ASK = """
+from lmrl.partners import environment
+
+for partner in ("naysayer", {"name": "naysayer", "answer": "Never."}, {"name": "naysayer", "mood": 1}, "nobody"):
+    try:
+        env = environment("guess_city", {"partner": partner})()
+        print(env.reset(seed=0)[1]["partner"], env.step("What do people speak?\\n")[0])
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_a_partner_has_a_name_and_settings(tmp_path: Path) -> None:
+    (tmp_path / "naysayer.py").write_text(NAYSAYER)
+    install(tmp_path, "naysayer", "naysayer = naysayer:Naysayer", group="lmrl.partners")
+    command = [sys.executable, "-c", ASK]
+    asked = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+    named, _, other, _, unknown_setting, unknown_partner = asked.stdout.splitlines()
+    assert named == "{'name': 'naysayer', 'answer': 'No.'} No."
+    assert other == "{'name': 'naysayer', 'answer': 'Never.'} Never."
+    assert unknown_setting == "UserError unknown setting of the partner naysayer 'mood'; known: answer"
+    assert "vllm:URL#MODEL, naysayer, got 'nobody'" in unknown_partner
 
 
 @pytest.mark.slow
