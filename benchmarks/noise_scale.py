@@ -1,7 +1,7 @@
 """The gradient noise scale that a run logs, against a direct computation on the same games.
 
 The policy is filtered BC of Twenty Questions from the zoo, the algorithm PPO, and the learning rate so small that no
-weight moves. One run logs the estimate from micro-batches of 64. Another takes one game per step, so that the gradients
+weight moves. One run logs the estimate from steps of 128 games. Another takes one game per step, so that the gradients
 of all games are known one by one.
 """
 
@@ -28,16 +28,16 @@ __all__ = ["run"]
 
 TASK = "twenty_questions"
 GAMES = 2_048
-BATCH = 64
+BATCH = 128
 
 
 class _Gradients(Callback):
-    """Sums the gradients of single games, in two halves, and their squared norms."""
+    """Sums the gradients of single games, and their squared norms."""
 
     def __init__(self) -> None:
-        self.sums: list[NDArray[np.float64]] = []
-        self.counts = [0, 0]
-        self.squared_norm = 0.0
+        self.sum: NDArray[np.float64] | float = 0.0
+        self.count = 0
+        self.squared_norms = 0.0
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         parts: list[Tensor] = []
@@ -45,20 +45,16 @@ class _Gradients(Callback):
             if parameter.grad is not None:
                 parts.append(parameter.grad.flatten())
         gradient = torch.cat(parts).double().numpy()
-        if not self.sums:
-            self.sums = [np.zeros_like(gradient), np.zeros_like(gradient)]
-        half = sum(self.counts) % 2
-        self.sums[half] += gradient
-        self.counts[half] += 1
-        self.squared_norm += float(gradient @ gradient)
+        self.sum = self.sum + gradient
+        self.count += 1
+        self.squared_norms += float(gradient @ gradient)
 
     @property
     def noise_scale(self) -> float:
-        """tr(Sigma) / |G|^2, both without bias: two halves of the games have independent noise."""
-        first = self.sums[0] / self.counts[0]
-        second = self.sums[1] / self.counts[1]
-        signal = float(first @ second)
-        return (self.squared_norm / sum(self.counts) - signal) / signal
+        """tr(Sigma) / |G|^2, both without bias: |G|^2 is the mean product of the gradients of two different games."""
+        pairs = self.count * (self.count - 1)
+        signal = (float(np.square(self.sum).sum()) - self.squared_norms) / pairs
+        return (self.squared_norms / self.count - signal) / signal
 
 
 class _Clock(Callback):
@@ -76,14 +72,9 @@ class _Clock(Callback):
 
 
 class _TimedNoiseScale(NoiseScale):
-    """Replaces the callback of the module, since Lightning keeps the trainer's own one of two of a kind."""
+    """`NoiseScale` with a clock."""
 
     seconds = 0.0
-
-    def on_after_backward(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        began = time.perf_counter()
-        super().on_after_backward(trainer, pl_module)
-        self.seconds += time.perf_counter() - began
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         began = time.perf_counter()
@@ -98,7 +89,7 @@ class _StandingPPO(PPO):
         return [callback for callback in super().configure_callbacks() if not isinstance(callback, NoiseScale)]
 
 
-def train(games: int, batch: int, parts: int, callbacks: list[Callback]) -> None:
+def train(games: int, batch: int, callbacks: list[Callback]) -> None:
     """Play a round and learn from it once, with steps that move nothing."""
     seed_everything(5, verbose=False)
     module = _StandingPPO(
@@ -114,8 +105,7 @@ def train(games: int, batch: int, parts: int, callbacks: list[Callback]) -> None
     data = OnlineDataModule(TASK, epochs=1, batch_size=batch, max_tokens=900)
     with TemporaryDirectory() as folder:
         trainer = Trainer(
-            max_steps=games // (batch * parts),
-            accumulate_grad_batches=parts,
+            max_steps=games // batch,
             accelerator="cpu",
             default_root_dir=folder,
             logger=False,
@@ -132,11 +122,12 @@ def run(games: int = GAMES) -> Iterator[Row]:
     """Rows for `python -m benchmarks noise_scale`."""
     logged = _TimedNoiseScale()
     clock = _Clock()
-    train(games, BATCH, 2, [logged, clock])
+    train(games, BATCH, [logged, clock])
     gradients = _Gradients()
-    train(games, 1, 1, [gradients])
+    train(games, 1, [gradients])
     direct = gradients.noise_scale
+    estimate = logged.value.item()
     yield Row(f"{games:,} games of {TASK}: noise scale, gradients of single games", direct, "games", digits=0)
-    yield Row(f"{games:,} games of {TASK}: noise scale, from micro-batches", logged.value, "games", digits=0)
-    yield Row("micro-batches / single games", logged.value / direct, "x", asked="0.8 to 1.2", digits=2)
+    yield Row(f"{games:,} games of {TASK}: noise scale, as logged", estimate, "games", digits=0)
+    yield Row("logged / single games", estimate / direct, "x", asked="0.8 to 1.2", digits=2)
     yield Row("share of a step that it takes", 100 * logged.seconds / clock.steps, "%", "lower", "<= 2 %", 2)

@@ -137,7 +137,8 @@ class Notes(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         row = self.steps.setdefault(f"step {step}", {})
         for name, value in metrics.items():
-            if not name.startswith(("epoch", "health/", "perf/", "time/")):
+            # The noise scale is divided by a signal near 0, so that rounding decides its first values.
+            if not name.startswith(("epoch", "health/", "perf/", "time/", "train/noise_scale")):
                 row[name] = float(value)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:

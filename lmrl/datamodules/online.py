@@ -86,6 +86,7 @@ class OnlineDataModule(OfflineDataModule):
         self.played = ReplayBuffer()
         self._collector: Collector | None = None
         self._plan: list[list[BufferRun]] | None = []
+        self._per_pass = 0  # minibatches of a pass over the round
         self._expected = (0.0, 0.0)
 
     def configure_batches(self, spec: BatchSpec) -> None:
@@ -110,6 +111,12 @@ class OnlineDataModule(OfflineDataModule):
     def start_minibatch(self) -> None:
         """Count the next minibatch of the round as learned from; `RolloutCollection` calls it before each one."""
         self.consumed += 1
+
+    @property
+    def is_repetition(self) -> bool:
+        """Whether the current minibatch belongs to a second or later pass over the round."""
+        self._planned()
+        return self.consumed > self._per_pass
 
     def prepare_data(self) -> None:
         """Generate the task's own dataset if it is needed and not there yet."""
@@ -225,6 +232,7 @@ class OnlineDataModule(OfflineDataModule):
             per_pass = -(-len(runs) // self._runs_per_batch())  # minibatches, rounded up
             batches = self.hparams["batches"]
             passes = self.hparams["epochs"] if batches is None else -(-batches // max(1, per_pass))
+            self._per_pass = per_pass
             self._expected = self._expect(runs, max(1, per_pass))
             self._plan = []
             draw = self._draw(0, self.round)

@@ -1,5 +1,6 @@
 """The gradient noise scale: how many samples a step needs before its gradient is more signal than noise."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import lightning as L
@@ -7,97 +8,108 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.optim import Optimizer
 
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.online import OnlineDataModule
-from lmrl.models.sharding import full_tensor, is_sharded
+from lmrl.models.sharding import full_tensor
 from lmrl.utils.distributed import rank_and_world_size
 
-__all__ = ["NoiseScale"]
+__all__ = ["NoiseScale", "sketch"]
+
+_BUCKETS = 2**14
+_SIGNS = 2**20 + 7  # no multiple of the buckets, see `sketch`
+_CHUNK = 2**24  # elements of gradients that are copied side by side
 
 
 class NoiseScale(Callback):
-    """Logs ``train/noise_scale`` in segments of a batch, where a step accumulates several micro-batches.
+    """Logs ``train/noise_scale`` in segments of a batch.
 
     ``B_noise = tr(Sigma) / |G|^2`` for gradients ``G`` with covariance ``Sigma`` per segment (McCandlish et al. 2018,
-    "An Empirical Model of Large-Batch Training", appendix A.1). A gradient over B segments has an expected squared norm
-    of ``|G|^2 + tr(Sigma) / B``. Two sizes are at hand for nothing: the gradient after the first micro-batch, and that
-    of the whole step. Both unknowns are running means over many steps, since a single one says little.
+    "An Empirical Model of Large-Batch Training", appendix A.1). A gradient ``g`` over B segments has an expected
+    squared norm of ``|G|^2 + tr(Sigma) / B``. Gradients of different steps have independent noise, so their scalar
+    product has the expectation ``|G|^2``. It is taken between the gradient of a step and a running mean of those
+    before it, both as sketches of 64 kB (`sketch`). Both unknowns are running means over some forty steps, since a
+    single one says little.
 
-    With ``trainer.accumulate_grad_batches: 1`` nothing is logged.
+    The policy moves between steps, which makes the estimate too large rather than too small. Of a round that is
+    learned from several times, the first pass counts alone: later ones repeat its noise.
     """
 
-    _KEPT = 0.95  # weight of the earlier steps
+    _REMEMBERED = 0.9  # weight of the earlier gradients in their running mean
+    _KEPT = 0.95  # weight of the earlier estimates
     _STEPS = 30  # before the estimate is worth a line
     _FAR = 8.0  # how many times larger than a round it may be without a warning
 
     def __init__(self) -> None:
-        self.signal = 0.0
-        self.noise = 0.0
+        self.signal = torch.zeros((), dtype=torch.float64)
+        self.noise = torch.zeros((), dtype=torch.float64)
         self.steps = 0
-        self._small: Tensor | None = None
+        self._earlier: Tensor | None = None  # running mean of sketches
+        self._weight = 0.0  # sum of the weights in it
         self._warned = False
 
     @property
-    def value(self) -> float:
-        """The noise scale in segments; NaN before the first step, infinite where no signal can be seen."""
+    def value(self) -> Tensor:
+        """() the noise scale in segments; NaN before the second step, infinite where no signal can be seen."""
         if not self.steps:
-            return float("nan")
-        return self.noise / self.signal if self.signal > 0.0 else float("inf")
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
-        """Begin a step."""
-        if batch_idx % trainer.accumulate_grad_batches == 0:
-            self._small = None
-
-    def on_after_backward(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Note the gradient of the first micro-batch of a step."""
-        parts = trainer.accumulate_grad_batches
-        if parts > 1 and self._small is None and _is_plain(trainer):
-            # Lightning has divided the loss by the number of micro-batches.
-            self._small = _squared_norm(pl_module) * parts**2
+            return torch.full_like(self.noise, float("nan"))
+        seen = self.signal > 0.0
+        scale = self.noise / torch.where(seen, self.signal, 1.0)
+        return torch.where(seen, scale, float("inf"))
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
-        """Compare it with that of the whole step, and log."""
+        """Compare the gradient of the step with those before it, and log. Nothing here waits for the device."""
         data = trainer.datamodule  # type: ignore[attr-defined]
-        if self._small is None or not isinstance(data, OfflineDataModule):
+        if not isinstance(data, OfflineDataModule) or not _is_plain(trainer) or _is_repetition(data):
             return
-        segments = int(data.hparams["batch_size"])
-        both = torch.stack([self._small, _squared_norm(pl_module)])
+        gradients = [full_tensor(p.grad) for p in pl_module.parameters() if p.grad is not None]
+        norms = torch.stack(list(torch._foreach_norm(gradients)))
         _, world = rank_and_world_size()
-        few = segments
-        if is_sharded(pl_module):
-            few *= world  # shards are averaged over the processes after each micro-batch
-        elif world > 1:
-            torch.distributed.all_reduce(both)
-            both /= world
-        small, large = both.tolist()
-        self.add(small, few, large, segments * trainer.accumulate_grad_batches * world)
-        pl_module.log("train/noise_scale", self.value)
-        if isinstance(data, OnlineDataModule):
+        segments = int(data.hparams["batch_size"]) * trainer.accumulate_grad_batches * world
+        self.add(sketch(gradients), norms.double().square().sum(), segments)
+        if self.steps:
+            pl_module.log("train/noise_scale", self.value.float())
+        if isinstance(data, OnlineDataModule) and data.consumed <= trainer.accumulate_grad_batches:
             self._compare(data)
 
-    def add(self, small: float, few: int, large: float, many: int) -> None:
-        """Add the squared norms of the gradients over few and over many segments to the running means."""
-        signal = (many * large - few * small) / (many - few)
-        noise = (small - large) / (1.0 / few - 1.0 / many)
-        self.steps += 1
-        # The first steps are averaged; later ones push the oldest out.
-        weight = max(1.0 / self.steps, 1.0 - self._KEPT)
-        self.signal += weight * (signal - self.signal)
-        self.noise += weight * (noise - self.noise)
+    def add(self, gradient: Tensor, squared_norm: Tensor, segments: int) -> None:
+        """Add the gradient of a step to the running means.
+
+        Args:
+            gradient: (k,) its sketch.
+            squared_norm: () its squared norm.
+            segments: size of its batch.
+        """
+        if self._earlier is None:
+            self._earlier = torch.zeros_like(gradient)
+            self.signal = self.signal.to(gradient.device)
+            self.noise = self.noise.to(gradient.device)
+        if self._weight > 0.0:
+            signal = (gradient @ self._earlier).double() / self._weight
+            noise = (squared_norm - signal) * segments
+            self.steps += 1
+            # The first steps are averaged; later ones push the oldest out.
+            weight = max(1.0 / self.steps, 1.0 - self._KEPT)
+            self.signal = torch.lerp(self.signal, signal, weight)
+            self.noise = torch.lerp(self.noise, noise, weight)
+        self._earlier.lerp_(gradient, 1.0 - self._REMEMBERED)
+        self._weight += (1.0 - self._REMEMBERED) * (1.0 - self._weight)
 
     def _compare(self, data: OnlineDataModule) -> None:
         """Warn once where rounds are far below the noise scale, with the number of episodes that would do."""
+        if self._warned or self.steps < self._STEPS:
+            return
         segments = len(data.played)
         episodes = len(data.played.outcomes())
-        if self._warned or self.steps < self._STEPS or not self.value > self._FAR * segments:
+        scale = self.value.item()
+        if not scale > self._FAR * segments:
             return
         self._warned = True
         per_episode = segments / max(1, episodes)
-        found = f"the gradient noise scale is {self.value / per_episode:,.0f} episodes"
-        if self.signal <= 0.0:
+        found = f"the gradient noise scale is {scale / per_episode:,.0f} episodes"
+        if scale == float("inf"):
             found = f"no signal is seen in {self.steps} steps"
         rank_zero_warn(
             f"rounds of {episodes} episodes are mostly noise: {found}. Larger rounds (rollout.episodes) and batches "
@@ -106,13 +118,71 @@ class NoiseScale(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The running means."""
-        return {"signal": self.signal, "noise": self.noise, "steps": self.steps}
+        return {
+            "signal": self.signal.item(),
+            "noise": self.noise.item(),
+            "steps": self.steps,
+            "earlier": None if self._earlier is None else self._earlier.cpu(),
+            "weight": self._weight,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume."""
-        self.signal = float(state_dict["signal"])
-        self.noise = float(state_dict["noise"])
+        earlier: Tensor | None = state_dict["earlier"]
+        self.signal = torch.tensor(float(state_dict["signal"]), dtype=torch.float64)
+        self.noise = torch.tensor(float(state_dict["noise"]), dtype=torch.float64)
         self.steps = int(state_dict["steps"])
+        self._earlier = earlier
+        self._weight = float(state_dict["weight"])
+
+
+def sketch(gradients: list[Tensor]) -> Tensor:
+    """Project gradients onto 16,384 numbers whose scalar products have those of the gradients as expectation.
+
+    Each element gets a random sign and is added to a bucket (the count sketch of Charikar et al. 2002). Two gradients
+    ``a`` and ``b`` have a product within about ``|a| |b| / 128`` of the true one. Elements with the same sign are never
+    in the same bucket, since the signs repeat after ``_SIGNS`` elements, and each chunk begins at another bucket.
+
+    Args:
+        gradients: of all parameters, in an order that stays the same.
+
+    Returns:
+        (16384,) the sketch, in float32.
+    """
+    total = torch.zeros(_BUCKETS, device=gradients[0].device)
+    for number, chunk in enumerate(_chunks(gradients)):
+        signed = chunk * _signs(len(chunk), chunk.device)
+        by_bucket = pad(signed, (0, -len(signed) % _BUCKETS)).view(-1, _BUCKETS).sum(0)
+        total += by_bucket.roll(101 * number)
+    return total
+
+
+def _chunks(gradients: list[Tensor]) -> Iterator[Tensor]:
+    """The gradients one after the other, in parts of at most `_CHUNK` elements, or of one parameter."""
+    parts: list[Tensor] = []
+    size = 0
+    for gradient in gradients:
+        if parts and size + gradient.numel() > _CHUNK:
+            yield torch.cat(parts)
+            parts = []
+            size = 0
+        parts.append(gradient.flatten().float())
+        size += gradient.numel()
+    yield torch.cat(parts)
+
+
+_longest_signs: dict[torch.device, Tensor] = {}
+
+
+def _signs(count: int, device: torch.device) -> Tensor:
+    """(count,) random signs, the same in every process; they repeat after `_SIGNS` elements."""
+    signs = _longest_signs.get(device)
+    if signs is None or len(signs) < count:
+        draw = torch.Generator().manual_seed(0)
+        once = torch.randint(0, 2, (_SIGNS,), generator=draw, dtype=torch.int8) * 2 - 1
+        signs = once.to(device).repeat(-(-count // _SIGNS))
+        _longest_signs[device] = signs
+    return signs[:count]
 
 
 def _is_plain(trainer: Trainer) -> bool:
@@ -120,8 +190,6 @@ def _is_plain(trainer: Trainer) -> bool:
     return getattr(trainer.precision_plugin, "scaler", None) is None
 
 
-def _squared_norm(module: L.LightningModule) -> Tensor:
-    """() the squared norm of the gradient of all parameters."""
-    gradients = [full_tensor(p.grad) for p in module.parameters() if p.grad is not None]
-    norms = torch._foreach_norm(gradients)
-    return torch.stack(list(norms)).square().sum().double()
+def _is_repetition(data: OfflineDataModule) -> bool:
+    """Whether the minibatch repeats segments of the round that were learned from before."""
+    return isinstance(data, OnlineDataModule) and data.is_repetition

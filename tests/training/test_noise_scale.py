@@ -1,4 +1,4 @@
-"""The gradient noise scale from micro-batches, against the scale that was put in and a direct computation."""
+"""The gradient noise scale, against the scale that was put in and a direct computation."""
 
 from pathlib import Path
 
@@ -7,36 +7,75 @@ import torch
 
 from lmrl.callbacks import RolloutCollection
 from lmrl.modules import GRPO
-from lmrl.training.noise_scale import NoiseScale
+from lmrl.training import noise_scale
+from lmrl.training.noise_scale import NoiseScale, sketch
 from tests.helpers.online import fit, rounds
 
 pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")
 
 
 def test_it_finds_the_scale_of_gradients_that_were_drawn() -> None:
-    """Gradients of norm 1 with noise of trace 300 per segment."""
+    """Gradients of norm 1 with noise of trace 300 per segment, in steps of 64 segments."""
     chance = torch.Generator().manual_seed(0)
     signal = torch.zeros(300)
     signal[0] = 1.0
     scale = NoiseScale()
     for _ in range(400):
-        segments = signal + torch.randn(64, 300, generator=chance)
-        small, large = segments[:16].mean(0), segments.mean(0)
-        scale.add(float(small.square().sum()), 16, float(large.square().sum()), 64)
-    # The running mean covers some forty steps.
-    assert scale.value == pytest.approx(300.0, rel=0.3)
+        gradient = signal + torch.randn(64, 300, generator=chance).mean(0)
+        scale.add(sketch([gradient]), gradient.double().square().sum(), 64)
+    # The running means cover some forty steps.
+    assert scale.value.item() == pytest.approx(300.0, rel=0.15)
+
+
+def test_without_a_signal_it_is_far_above_every_batch() -> None:
+    chance = torch.Generator().manual_seed(1)
+    scale = NoiseScale()
+    assert scale.value.isnan()
+    for _ in range(200):
+        gradient = torch.randn(64, 300, generator=chance).mean(0)
+        scale.add(sketch([gradient]), gradient.double().square().sum(), 64)
+    assert scale.value.item() > 64 * 100
+
+
+@pytest.mark.parametrize("chunk", [2**24, 5_000])
+def test_products_of_sketches_are_those_of_the_gradients(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """Also over several chunks, and where the signs begin anew."""
+    monkeypatch.setattr(noise_scale, "_CHUNK", chunk)
+    monkeypatch.setattr(noise_scale, "_SIGNS", 2**14 + 7)
+    monkeypatch.setattr(noise_scale, "_longest_signs", {})
+    chance = torch.Generator().manual_seed(2)
+    sizes = (10, 4_000, 40_000, 6_000)
+    one = [torch.randn(size, generator=chance) + 1.0 for size in sizes]
+    other = [torch.randn(size, generator=chance) + 1.0 for size in sizes]
+    whole, second = torch.cat(one), torch.cat(other)
+    exact = float(whole @ second)
+    spread = float(whole.norm() * second.norm()) / 128.0
+    assert abs(float(sketch(one) @ sketch(other)) - exact) < 4.0 * spread
+    assert float(sketch(one) @ sketch(one)) == pytest.approx(float(whole @ whole), rel=4.0 / 128.0)
 
 
 @pytest.mark.filterwarnings("ignore:rounds of .* episodes are mostly noise")
-def test_a_run_logs_it_where_steps_have_micro_batches(bc_run: str, tmp_path: Path) -> None:
-    def run(parts: int) -> float | None:
-        playing = RolloutCollection(episodes=16, slots=8)
-        module = GRPO(pretrained=bc_run, advantage="rebn", lr=1e-3)
-        settings = {"accumulate_grad_batches": parts}
-        trainer = fit(module, rounds(), tmp_path / str(parts), steps=4, playing=playing, settings=settings)
-        value = trainer.callback_metrics.get("train/noise_scale")
-        return None if value is None else float(value)
+def test_a_run_logs_it_and_leaves_repetitions_out(bc_run: str, tmp_path: Path) -> None:
+    """Rounds of 16 episodes are learned from twice, in minibatches of 8: of four steps a round, two count."""
 
-    assert run(1) is None
-    several = run(2)
-    assert several is not None and several == several
+    def run(parts: int, steps: int) -> NoiseScale:
+        module = GRPO(pretrained=bc_run, advantage="rebn", lr=1e-3)
+        playing = RolloutCollection(episodes=16, slots=8)
+        data = rounds(epochs=2, consecutive=4)
+        settings = {"accumulate_grad_batches": parts}
+        trainer = fit(module, data, tmp_path / f"{parts}", steps=steps, playing=playing, settings=settings)
+        value = float(trainer.callback_metrics["train/noise_scale"])
+        assert value == value
+        (callback,) = (one for one in trainer.callbacks if isinstance(one, NoiseScale))  # type: ignore[attr-defined]
+        # The first step has none before it. The last round may be learned from in part.
+        per_pass = data._per_pass / parts
+        assert data.round > 1
+        assert abs(callback.steps + 1 - steps / 2) <= per_pass
+        return callback
+
+    one = run(1, steps=40)
+    assert one.state_dict()["steps"] == one.steps
+    again = NoiseScale()
+    again.load_state_dict(one.state_dict())
+    assert again.value.item() == one.value.item()
+    run(2, steps=20)
