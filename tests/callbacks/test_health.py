@@ -62,7 +62,7 @@ def rows(root: Path) -> list[dict[str, str]]:
 def test_an_online_run_logs_its_health(critic: str, bc_run: str, tmp_path: Path) -> None:
     fit(PPO(pretrained=bc_run, critic=critic, lr=1e-2), rounds(epochs=2), tmp_path, steps=12)
     logged = {name for row in rows(tmp_path) for name, value in row.items() if value and name.startswith("health/")}
-    expected = {"return", "success", "entropy", "kl_to_start", "kl_to_last_round", "clip_fraction"}
+    expected = {"return", "success", "entropy", "kl_to_start", "kl_to_last_round", "clip_fraction", "noise_scale"}
     expected |= {"explained_variance", "critic_share" if critic == "shared" else "explained_by_turn"}
     assert {name.partition("/")[2] for name in logged} == expected
     if critic == "shared":
