@@ -20,10 +20,12 @@ from lmrl.data.storage import read_episodes
 from lmrl.datamodules import TwentyQuestionsDataModule
 from lmrl.decoding.engine import Engine
 from lmrl.envs import make
+from lmrl.envs.registry import chat_prompt
 from lmrl.losses.token_scores import gather_token_scores
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules import BC, load_module
 from lmrl.policies import LMPolicy
+from lmrl.policies.chat.policy import system_prompt
 from lmrl.policies.lm import ContextBuilder
 from lmrl.rollout import rollout
 from lmrl.tokens.encoding import Window, invalid_ids
@@ -31,7 +33,7 @@ from lmrl.types import Episode, Request, Start
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "models" / "smollm2-135m"
-CONFIGS = ("twenty_questions/bc.yaml", "scale/gpt2.yaml", "scale/cpu.yaml")
+CONFIGS = ("twenty_questions/bc.yaml", "models/smollm2.yaml", "scale/cpu.yaml")
 CHAT = Window(tokens=512, rendering="chat")
 
 pytestmark = [pytest.mark.real_model, pytest.mark.slow]
@@ -85,20 +87,23 @@ def fit(dialogues: Path, run: Path, *words: str) -> list[float]:
     overlay.write_text(yaml.safe_dump(small), encoding="utf-8")
     configs = [*(ROOT / "configs" / name for name in CONFIGS), overlay]
     files = [word for config in configs for word in ("--config", str(config))]
-    settings = ["pretrained=" + str(FOLDER), "task_tokens=null", "optimizer=adamw"]
-    model = [f"--model.init_args.{setting}" for setting in settings]
-    assert main(["fit", *files, *model, "--data.init_args.rendering=chat", *words]) == 0
+    start = f"--model.init_args.pretrained={FOLDER}"
+    assert main(["fit", *files, start, "--model.init_args.lr=1e-4", "--model.init_args.warmup_steps=0", *words]) == 0
     with (run / "metrics.csv").open(encoding="utf-8") as file:
         return [float(row["bc/nll"]) for row in csv.DictReader(file) if row["bc/nll"]]
 
 
 def loss_of_actions(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, episodes: list[Episode]) -> float:
-    """Mean loss of the assistant's words and ends of turn, by the chat template and the loss of transformers."""
+    """Mean loss of the assistant's words and ends of turn, by the chat template and the loss of transformers.
+
+    The system message is the rules of the game, not the template's own.
+    """
+    rules = system_prompt(chat_prompt("twenty_questions"), {})
     start_of_turn = tokenizer.encode("<|im_start|>assistant\n")
     total = 0.0
     count = 0
     for episode in episodes:
-        messages = []
+        messages = [{"role": "system", "content": rules}]
         for observation, action in zip(episode.observations, episode.actions, strict=False):
             messages.append({"role": "user", "content": observation.strip()})
             messages.append({"role": "assistant", "content": action.strip()})

@@ -139,7 +139,7 @@ class Segment:
     next_key: bytes
     """The same for ``next_ids``; empty if there are none."""
     new_col: int = 0
-    """Column of the first token that no earlier segment of the episode holds; there the newest observation begins."""
+    """Column where the newest observation begins: after what earlier segments hold, and after a system message."""
     return_to_go: NDArray[np.float64] | None = None
     """(n,) discounted sum of the rewards from each token to the end of the episode, where it was asked for."""
     columns: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
@@ -214,8 +214,9 @@ def _segment(
 ) -> Segment:
     # The context of the first turn; the texts of the others are appended as they come.
     ids = texts.ids(start, 2 * turns[0] + 1, window)
-    # What earlier segments hold of it: all but the newest observation, if the context has more than that.
-    read_before = len(ids) - texts.lengths[2 * turns[0]] if 0 < turns[0] and start < 2 * turns[0] else 0
+    # What is no new observation: all but the newest text, if the context has more than that.
+    newest = 2 * turns[0]
+    read_before = len(ids) - texts.lengths[newest] if start < newest or window.system else 0
     col: list[int] = []
     reward: list[float] = []
     turn_end: list[bool] = []

@@ -155,6 +155,17 @@ def test_a_rollout_is_trained_on_as_it_was_read_and_said(style: str, texts: int 
     assert said == [token for _, ids in read for token in ids]
 
 
+@pytest.mark.parametrize("texts", [None, 1, 4], ids=lambda n: f"{n} texts")
+def test_a_system_message_is_no_observation_to_predict(texts: int | None) -> None:
+    tokens = tokenizer(CHATML)
+    window = Window(texts, rendering="chat", system="You walk. Four moves.")
+    predicted = ""
+    for part in segments(played(), encoder_for(tokens, window), window):
+        predicted += tokens.decode(part.ids[part.observation_col() + 1])
+    assert "walk." not in predicted and "Four moves" not in predicted
+    assert [predicted.count(observation.strip()) for observation in OBSERVATIONS] == [1, 1, 1, 0]
+
+
 def test_a_system_message_is_never_cut() -> None:
     window = Window(tokens=60, rendering="chat", system="walk " * 20)
     with pytest.raises(UserError, match=r"the system message and observation 0 of the episode have .* may have 60"):
