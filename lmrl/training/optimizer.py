@@ -1,7 +1,7 @@
 """AdamW, Muon and their schedule, half precision for trunks with float32 values, and compiled forward passes."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -171,7 +171,25 @@ def optimizer_and_schedule(module: L.LightningModule, steps: float) -> Optimizer
     else:
         optimizer = adamw(module, *common)
     rate = schedule(optimizer, settings["lr_schedule"], settings["warmup_steps"], settings["final_lr"], steps)
+    _warn_of_short_run(settings, steps)
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+
+def _warn_of_short_run(settings: Mapping[str, Any], steps: float) -> None:
+    """Warn of settings that cannot take effect in so few steps."""
+    warmup = settings["warmup_steps"]
+    if 0 < steps <= warmup:
+        rank_zero_warn(
+            f"the learning rate never reaches lr: warmup_steps is {warmup}, and the run has {steps:,.0f} steps. Take "
+            "fewer warmup_steps or more steps"
+        )
+    polyak = settings.get("polyak")
+    if polyak is not None and (1.0 - polyak) ** steps > 0.5:
+        moved = 1.0 - (1.0 - polyak) ** steps
+        rank_zero_warn(
+            f"the target networks go only {moved:.0%} of their way in {steps:,.0f} steps with polyak {polyak}, so values "
+            "hardly spread back over turns. Take a larger polyak or more steps"
+        )
 
 
 def adamw(module: nn.Module, lr: float, weight_decay: float, beta2: float) -> torch.optim.AdamW:

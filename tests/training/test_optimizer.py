@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import pytest
 import torch
@@ -6,8 +7,9 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from lmrl.errors import UserError
-from lmrl.modules import BC
-from lmrl.training.optimizer import Muon, adamw, muon, orthogonalized, schedule
+from lmrl.modules import BC, ILQL
+from lmrl.training.optimizer import Muon, adamw, muon, optimizer_and_schedule, orthogonalized, schedule
+from tests.helpers.cases import cases
 
 
 def rates(kind: str, warmup: int, last: float, steps: int) -> list[float]:
@@ -148,3 +150,24 @@ def test_muon_over_shards_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_optimizer_names_the_known_ones() -> None:
     with pytest.raises(UserError, match="unknown optimizer 'sgd'; known: adamw, muon"):
         BC(optimizer="sgd")
+
+
+@cases(
+    ("settings", "steps", "message"),
+    [
+        ({"warmup_steps": 30}, 30, "the learning rate never reaches lr: warmup_steps is 30, and the run has 30 steps"),
+        ({"warmup_steps": 30}, 31, ""),
+        ({"warmup_steps": 0, "polyak": 0.005}, 100, "the target networks go only 39% of their way in 100 steps"),
+        ({"warmup_steps": 0, "polyak": 0.005}, 200, ""),
+        ({"warmup_steps": 0, "polyak": 0.05}, 20, ""),
+    ],
+)
+def test_settings_without_effect_in_a_short_run_are_warned_of(
+    settings: dict[str, float], steps: int, message: str
+) -> None:
+    module = ILQL(**settings) if "polyak" in settings else BC(**settings)  # type: ignore[arg-type]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer_and_schedule(module, steps)
+    texts = [str(warning.message) for warning in caught]
+    assert [message in text for text in texts] == ([True] if message else [])
