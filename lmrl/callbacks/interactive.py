@@ -10,6 +10,7 @@ from lightning.pytorch import Callback, Trainer
 from lmrl.callbacks.progress import say
 from lmrl.callbacks.saving import save_run
 from lmrl.decoding.sampling import check_decoding
+from lmrl.envs.registry import DIALOGUES
 from lmrl.envs.registry import task as task_of
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation import evaluate
@@ -38,7 +39,7 @@ class InteractiveEvaluation(Callback):
 
     def __init__(
         self,
-        task: str,
+        task: str | None,
         every_n_steps: int = 1000,
         episodes: int = 50,
         seed: int = 10_000,
@@ -49,7 +50,7 @@ class InteractiveEvaluation(Callback):
         """Choose the episodes and how often they are played.
 
         Args:
-            task: name of a task.
+            task: name of a task; None: dialogues without a simulator, which nothing is played of.
             every_n_steps: optimizer steps between evaluations; the last step is always evaluated.
             episodes: number of episodes, with the same starts and seeds each time.
             seed: of the evaluation. Its episodes are never those of final scores, whatever their seed: final scores
@@ -64,7 +65,7 @@ class InteractiveEvaluation(Callback):
         check_range("[1, inf)", every_n_steps=every_n_steps, episodes=episodes, slots=slots)
         check_range("[0, inf)", seed=seed)
         check_decoding(decoding or {})
-        self.task = task_of(task)
+        self.task = DIALOGUES if task is None else task_of(task)
         self.every_n_steps = every_n_steps
         self.episodes = episodes
         self.seed = seed
@@ -88,12 +89,14 @@ class InteractiveEvaluation(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         """Evaluate if it is time."""
         step = trainer.global_step
+        if self.task is DIALOGUES:
+            return
         if step and (step % self.every_n_steps == 0 or step == trainer.max_steps):
             self._evaluate(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Make sure that a run which ends by epochs or time has a best checkpoint."""
-        if self.best == float("-inf"):
+        if self.best == float("-inf") and self.task is not DIALOGUES:
             self._evaluate(trainer, pl_module)
 
     def _evaluate(self, trainer: Trainer, module: L.LightningModule) -> None:

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lmrl.data.dialogues import episode_from_messages, is_dialogue
 from lmrl.data.records import SCHEMA, episode_from_row, record_from_episode, table_of
-from lmrl.envs.registry import task, tasks
+from lmrl.envs.registry import DIALOGUES, task, tasks
 from lmrl.errors import UserError, in_one_line, unknown
 from lmrl.types import Episode
 from lmrl.utils.files import parse_json, replacing
@@ -60,6 +61,8 @@ def write_episodes(
 
 def read_episodes(source: str | os.PathLike[str] | Iterable[Episode]) -> Iterator[Episode]:
     """Yield the episodes of a file in order. Tuples in `Episode.info` come back as lists.
+
+    Rows with ``messages`` are dialogues of your own, see `lmrl.data.dialogues.episode_from_messages`.
 
     Args:
         source: a file; the folder of an evaluation, or of a run that was evaluated (``RUN/evaluation``); or episodes,
@@ -350,7 +353,8 @@ def _parquet_episodes(path: Path) -> Iterator[Episode]:
             records = batch.to_pylist()
         for record in records:
             row += 1
-            yield episode_from_row(record, f"{path}, row {row}")
+            place = f"{path}, row {row}"
+            yield episode_from_messages(record, place) if is_dialogue(record) else episode_from_row(record, place)
 
 
 def _jsonl_episodes(path: Path) -> Iterator[Episode]:
@@ -361,8 +365,9 @@ def _jsonl_episodes(path: Path) -> Iterator[Episode]:
             expected = record.get(_COUNT)
             continue
         count += 1
+        place = f"{path}, line {number}"
         # pandas writes the JSON text that a Parquet file has in ``info`` as it is.
-        yield episode_from_row(record, f"{path}, line {number}")
+        yield episode_from_messages(record, place) if is_dialogue(record) else episode_from_row(record, place)
     if expected is not None and count != expected:
         raise UserError(
             f"{path}: ends after {count} episodes, its first line says {expected!r:.20}: it was cut off or changed (if "
@@ -394,7 +399,7 @@ def read_dataset(path: str | os.PathLike[str], task_name: str | None = None) -> 
     expected = None if task_name is None else task(task_name).name
     empty = True
     for number, episode in enumerate(read_episodes(path), start=1):
-        if expected is None and episode.task not in tasks():
+        if expected is None and episode.task not in (*tasks(), DIALOGUES.name):
             raise unknown(f"task in episode {number} of {path}:", episode.task[:80], tasks())
         expected = episode.task if expected is None else expected
         if episode.task != expected:

@@ -146,7 +146,7 @@ class OfflineDataModule(L.LightningDataModule):
 
     def __init__(
         self,
-        task: str,
+        task: str | None,
         path: str | None = None,
         size: int | None = None,
         data_seed: int = 0,
@@ -165,7 +165,7 @@ class OfflineDataModule(L.LightningDataModule):
         """Choose the data.
 
         Args:
-            task: name of a task.
+            task: name of a task; None: dialogues of your own in `path`, without a simulator.
             path: a Parquet or JSON Lines file of its episodes; None: the task's own dataset, generated if missing.
             size: episodes in the generated dataset; None: as many as the task's default.
             data_seed: seed of the generated dataset and the split: what different trainings share.
@@ -189,7 +189,9 @@ class OfflineDataModule(L.LightningDataModule):
         """
         super().__init__()
         self.save_hyperparameters()
-        self.task: Task = registry.task(task)
+        self.task: Task = registry.DIALOGUES if task is None else registry.task(task)
+        if self.task is registry.DIALOGUES and path is None:
+            raise UserError("task: null trains on dialogues of your own: data.init_args.path must name their file")
         check_range("[1, inf)", size=size, batch_size=batch_size, consecutive=consecutive, max_tokens=max_tokens)
         check_range("[0, inf)", data_seed=data_seed, seed=seed, num_workers=num_workers, examples=examples)
         check_range("[0, 1)", val_fraction=val_fraction)
@@ -205,13 +207,14 @@ class OfflineDataModule(L.LightningDataModule):
                     f"env is written into checkpoints and must hold plain values, got {type(value).__name__} for "
                     f"{argument}: a partner of your own gets a name by an entry point (docs/extending.md)"
                 )
-        generated = dataset_path(task, size or self.task.dataset_size, data_seed, env, behaviour)
-        self.path = Path(path) if path else generated
+        size = size or self.task.dataset_size
+        self.path = Path(path or dataset_path(self.task.name, size, data_seed, env, behaviour))
         self.env = env
         self.spec = BatchSpec()
         self.episodes: list[Episode] = []
         self.tokens_per_action: float | None = None
         self._examples: list[Episode] = []
+        self._common_system = ""  # of all dialogues of a file without a simulator
         self._seed = seed
 
     @property
@@ -253,6 +256,32 @@ class OfflineDataModule(L.LightningDataModule):
             rank_zero_warn(f"{self.path}: {counted(aborted, 'episode')} aborted by an error left out")
         if not self.episodes:
             raise UserError(f"{self.path} holds no episode with an action: there is nothing to train on")
+        if self.task is registry.DIALOGUES:
+            self._place_system_messages()
+
+    def _place_system_messages(self) -> None:
+        """Put system messages that differ from dialogue to dialogue in front of the first observation.
+
+        One that all have in common becomes that of the window, see `window`. The argument ``system`` replaces them all.
+
+        Raises:
+            UserError: replies have several lines, and the rendering ends them at the first.
+        """
+        in_text = self.hparams["rendering"] == "text"
+        messages = {episode.info.get("system", "") for episode in self.episodes}
+        self._common_system = messages.pop() if len(messages) == 1 and not in_text else ""
+        episodes = []
+        for number, episode in enumerate(self.episodes, start=1):
+            if in_text and any("\n" in action.rstrip("\n") for action in episode.actions):
+                raise UserError(
+                    f"{self.path}: dialogue {number} has a reply of several lines, which needs rendering: chat"
+                )
+            system = episode.info.get("system", "")
+            if system and not self._common_system and self.hparams["system"] is None:
+                first, *later = episode.observations
+                episode = replace(episode, observations=(f"{system}\n\n{first}", *later))
+            episodes.append(episode)
+        self.episodes = episodes
 
     def split(self) -> tuple[list[Episode], list[Episode]]:
         """Training and validation episodes: the same for the same file and seed, whatever is filtered later."""
@@ -315,9 +344,14 @@ class OfflineDataModule(L.LightningDataModule):
     def return_range(self) -> tuple[float, float]:
         """Lowest and highest return of an episode, according to the environment of the recorded data.
 
+        Dialogues without an environment have those of the file.
+
         Raises:
             UserError: the environment does not declare them.
         """
+        if self.task is registry.DIALOGUES:
+            returns = [episode.total_reward for episode in self.episodes]
+            return min(returns), max(returns)
         recorded = read_metadata(self.path).get("env", {})
         settings = registry.recorded_arguments(self.task.name, recorded, self.env, str(self.path))
         with closing(registry.make(self.task.name, **settings)) as env:
@@ -346,7 +380,7 @@ class OfflineDataModule(L.LightningDataModule):
         if self.hparams["system"] is not None:
             return str(self.hparams["system"])
         if not self.task.chat:
-            return ""
+            return self._common_system
         prompt = replace(registry.chat_prompt(self.task.name), examples=self.hparams["examples"])
         if prompt.examples and not self._examples:
             recorded = self.episodes[:_EXAMPLE_POOL] or first_episodes(self.task.name)

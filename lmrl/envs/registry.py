@@ -39,7 +39,7 @@ from lmrl.types import Policy
 from lmrl.utils.plugins import TASKS, entry_points_of
 
 __all__ = [
-    "BENCHMARK", "Task", "chat_prompt", "check_arguments", "file_format", "guide", "make", "make_picture",
+    "BENCHMARK", "DIALOGUES", "Task", "chat_prompt", "check_arguments", "file_format", "guide", "make", "make_picture",
     "make_policy", "may_choose", "partner_prompts", "pictures", "policy_names", "probe", "probe_plot",
     "recorded_arguments", "recording", "register", "task", "task_tokens", "tasks",
 ]  # fmt: skip
@@ -67,11 +67,16 @@ def _enter(task: Task) -> None:
     gymnasium.register(task.env_id, entry_point=task.entry_point, kwargs=dict(task.kwargs))
 
 
-_TASKS: dict[str, Task] = {}
+DIALOGUES = Task(
+    "dialogues", "recorded dialogues without a simulator", env_id="", entry_point="", max_action_tokens=256
+)
+"""The task of files of messages and rewards (`lmrl.data.dialogues`). No environment can be made of it."""
+
+_TASKS: dict[str, Task] = {DIALOGUES.name: DIALOGUES}
 for _task in BENCHMARK:
     _enter(_task)
 
-_unlisted: set[str] = set()  # names of tasks that `tasks` leaves out
+_unlisted: set[str] = {DIALOGUES.name}  # names of tasks that `tasks` leaves out
 _searched = False  # whether the tasks of other packages have been loaded
 
 
@@ -106,9 +111,9 @@ def register(task: Task, *, listed: bool = True) -> None:
         listed: whether `tasks` lists it.
 
     Raises:
-        UserError: the name is that of a task of the benchmark.
+        UserError: the name is that of a task of the benchmark, or ``dialogues``.
     """
-    for official in BENCHMARK:
+    for official in (*BENCHMARK, DIALOGUES):
         if task.name == official.name:
             raise UserError(f"name must not be that of a task of the benchmark, got {task.name!r}")
     _enter(task)
@@ -169,6 +174,8 @@ def check_arguments(name: str, arguments: Iterable[str]) -> None:
 
 
 def _creator(task: Task) -> Callable[..., TextEnv]:
+    if task is DIALOGUES:
+        raise UserError("recorded dialogues have no simulator: nothing can be played with them")
     # Gymnasium does not know that the entry points of our tasks are text environments.
     env: Callable[..., TextEnv] = load_env_creator(task.entry_point)  # type: ignore[assignment]
     return env

@@ -187,8 +187,8 @@ def _warn_of_short_run(settings: Mapping[str, Any], steps: float) -> None:
     if polyak is not None and (1.0 - polyak) ** steps > 0.5:
         moved = 1.0 - (1.0 - polyak) ** steps
         rank_zero_warn(
-            f"the target networks go only {moved:.0%} of their way in {steps:,.0f} steps with polyak {polyak}, so values "
-            "hardly spread back over turns. Take a larger polyak or more steps"
+            f"the target networks go only {moved:.0%} of their way in {steps:,.0f} steps with polyak {polyak}, so "
+            "values hardly spread back over turns. Take a larger polyak or more steps"
         )
 
 

@@ -1,0 +1,116 @@
+"""Dialogues of your own: messages and rewards, without a game that could answer."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lmrl.envs.registry import DIALOGUES
+from lmrl.errors import UserError
+from lmrl.types import Episode
+
+__all__ = ["episode_from_messages", "is_dialogue"]
+
+
+def is_dialogue(record: Any) -> bool:
+    """Whether a row of a file holds messages, rather than an episode as `write_episodes` writes it."""
+    return isinstance(record, Mapping) and "messages" in record
+
+
+def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
+    """Make an episode of a dialogue: what the user writes is observed, what the assistant writes are the actions.
+
+    Example::
+
+        {"messages": [{"role": "system", "content": "You sell bikes."},
+                      {"role": "user", "content": "I need one for the city."},
+                      {"role": "assistant", "content": "What is your budget?"},
+                      {"role": "user", "content": "500."},
+                      {"role": "assistant", "content": "Then take this one."}],
+         "rewards": [0, 1]}
+
+    Args:
+        record: ``messages``, and ``rewards`` (one for each message of the assistant) or ``reward`` (for the last one).
+            ``terminated: false`` says that the dialogue was cut: it then ends with a message of the user. Other
+            entries are left out.
+        place: name of the file and the row, for errors.
+
+    Returns:
+        The episode. Its ``info["system"]`` holds the system message, if there is one.
+
+    Raises:
+        UserError: roles are missing, unknown or in another order, a text is missing, or rewards are missing, too few
+            or no finite numbers.
+    """
+    messages = record["messages"]
+    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
+        raise UserError(f"{place}: messages must be a list of roles and contents, got {messages!r:.60}")
+    texts: list[str] = []
+    system = ""
+    for number, message in enumerate(messages):
+        role, content = _message(message, f"{place}, message {number}")
+        if role == "system" and number == 0:
+            system = content
+            continue
+        expected = "assistant" if len(texts) % 2 else "user"
+        if role != expected:
+            raise UserError(
+                f"{place}, message {number}: expected one of the {expected}, got {role!r:.40}: after an optional "
+                "system message, user and assistant take turns, and the user begins"
+            )
+        # One line break, as in the texts of games; other white space around a text would be lost in chat templates.
+        texts.append(f"{content.strip()}\n")
+    observations = texts[::2]
+    actions = texts[1::2]
+    if not actions:
+        raise UserError(f"{place}: there is no message of the assistant, and so nothing to learn")
+    terminated = record.get("terminated", True)
+    if not isinstance(terminated, bool):
+        raise UserError(f"{place}: terminated must be true or false, got {terminated!r:.40}")
+    if len(observations) == len(actions):
+        if not terminated:
+            raise UserError(
+                f"{place}: a dialogue that was cut (terminated: false) ends with a message of the user, from which its "
+                "value goes on"
+            )
+        observations.append("\n")  # nothing was said after the last message
+    return Episode(
+        task=DIALOGUES.name,
+        observations=tuple(observations),
+        actions=tuple(actions),
+        rewards=_rewards(record, len(actions), place),
+        terminated=terminated,
+        truncated=not terminated,
+        info={"system": system} if system else {},
+    )
+
+
+def _message(message: Any, place: str) -> tuple[str, str]:
+    if not isinstance(message, Mapping):
+        raise UserError(f"{place}: must have a role and a content, got {message!r:.60}")
+    role = message.get("role")
+    content = message.get("content")
+    if not isinstance(role, str):
+        raise UserError(f"{place}: role must be system, user or assistant, got {role!r:.40}")
+    if not isinstance(content, str) or not content.strip():
+        raise UserError(f"{place}: content must be a text, got {content!r:.40}")
+    return role, content
+
+
+def _rewards(record: Mapping[str, Any], actions: int, place: str) -> tuple[float, ...]:
+    rewards = record.get("rewards")
+    if rewards is None:
+        if record.get("reward") is None:
+            raise UserError(
+                f"{place}: there are no rewards: give rewards, one for each of {actions} messages of the "
+                "assistant, or reward for the whole dialogue"
+            )
+        rewards = [0.0] * (actions - 1) + [record["reward"]]
+    if not isinstance(rewards, Sequence) or isinstance(rewards, str) or len(rewards) != actions:
+        count = len(rewards) if isinstance(rewards, Sequence) else repr(rewards)[:40]
+        raise UserError(f"{place}: rewards must be {actions}, one for each message of the assistant, got {count}")
+    numbers = []
+    for number, reward in enumerate(rewards):
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise UserError(f"{place}: reward {number} must be a finite number, got {reward!r:.40}")
+        numbers.append(float(reward))
+    return tuple(numbers)

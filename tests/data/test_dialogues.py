@@ -1,0 +1,157 @@
+"""Dialogues of your own: files of messages and rewards, from reading to a policy that prefers what was rewarded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from lmrl.callbacks import InteractiveEvaluation
+from lmrl.cli import main
+from lmrl.data import read_dataset
+from lmrl.data.dialogues import episode_from_messages
+from lmrl.datamodules import OfflineDataModule
+from lmrl.envs import make
+from lmrl.errors import UserError
+from lmrl.modules import BC, ILQL, LanguageModule, load_module
+from lmrl.types import Request
+from tests.helpers.cases import cases
+from tests.helpers.online import trainer
+from tests.tokens.test_encoding import CHATML, tokenizer
+
+SMALL = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 512, "initializer_range": 0.1}
+
+
+def message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def dialogue(*texts: str, system: str = "", **more: Any) -> dict[str, Any]:
+    messages = [message("assistant" if number % 2 else "user", text) for number, text in enumerate(texts)]
+    return {"messages": [*([message("system", system)] if system else []), *messages], **more}
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_messages_become_an_episode() -> None:
+    row = dialogue("Hi ", "Hello!", "Bye.", "Bye!\nSee you.", system="Be kind.", rewards=[0, 2])
+    episode = episode_from_messages(row, "here")
+    assert episode.observations == ("Hi\n", "Bye.\n", "\n") and episode.actions == ("Hello!\n", "Bye!\nSee you.\n")
+    assert episode.rewards == (0.0, 2.0) and episode.terminated and episode.info == {"system": "Be kind."}
+    cut = episode_from_messages(dialogue("Hi", "Hello!", "Bye", reward=1.5, terminated=False), "here")
+    assert cut.observations == ("Hi\n", "Bye\n") and cut.rewards == (1.5,) and cut.truncated
+
+
+@cases(
+    ("row", "error"),
+    [
+        (dialogue("Hi", "Hello"), "there are no rewards: give rewards, one for each of 1 messages of the assistant"),
+        (dialogue("Hi", "Hello", rewards=[1, 2]), "rewards must be 1, one for each message of the assistant, got 2"),
+        (dialogue("Hi", "Hello", reward=float("nan")), "reward 0 must be a finite number, got nan"),
+        (dialogue("Hi", "Hello", reward="good"), "reward 0 must be a finite number, got 'good'"),
+        (dialogue("Hi", reward=1), "there is no message of the assistant"),
+        (dialogue("Hi", "", reward=1), "message 1: content must be a text, got ''"),
+        (dialogue("Hi", "Hello", reward=1, terminated=False), "ends with a message of the user"),
+        (
+            {"messages": [message("assistant", "Hi")], "reward": 1},
+            "message 0: expected one of the user, got 'assistant'",
+        ),
+        ({"messages": [message("user", "a"), message("tool", "b")], "reward": 1}, "one of the assistant, got 'tool'"),
+        ({"messages": "Hi", "reward": 1}, "messages must be a list of roles and contents, got 'Hi'"),
+        ({"messages": ["Hi"], "reward": 1}, "message 0: must have a role and a content, got 'Hi'"),
+    ],
+)
+def test_a_broken_row_is_named_in_one_line(row: dict[str, Any], error: str) -> None:
+    with pytest.raises(UserError, match=f"^logs, line 7.*{error}"):
+        episode_from_messages(row, "logs, line 7")
+
+
+def test_files_are_described_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [dialogue("Hi", "Hello", reward=1), dialogue("Hi", "Go away", reward=-1)]
+    file = write(tmp_path / "logs.jsonl", rows)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "logs.parquet")
+    assert list(read_dataset(tmp_path / "logs.parquet")) == list(read_dataset(file))
+    assert main(["data", "stats", str(file)]) == 0
+    assert "dialogues: 2 episodes" in capsys.readouterr().out
+    assert main(["data", "verify", str(file)]) == 0
+    assert "2 dialogues with 2 replies of the assistant are in order" in capsys.readouterr().out
+    write(tmp_path / "bad.jsonl", [rows[0], dialogue("Hi", "Hello")])
+    assert main(["data", "verify", str(tmp_path / "bad.jsonl")]) == 2
+    assert f"{tmp_path / 'bad.jsonl'}, line 2: there are no rewards" in capsys.readouterr().err
+    with pytest.raises(UserError, match="holds no episodes"):
+        list(read_dataset(write(tmp_path / "empty.jsonl", [])))
+    with pytest.raises(UserError, match="have no simulator"):
+        make("dialogues")
+
+
+def two_styles(count: int = 120) -> list[dict[str, Any]]:
+    """Each question is answered rudely or politely, as often; only politeness is rewarded."""
+    rows = []
+    for number in range(count):
+        polite = number % 2 == 0
+        question = f"How are you, {'abcdefgh'[number // 2 % 8]}?"
+        answers = ("Well, thank you.", "You are kind.") if polite else ("None of yours.", "Go away.")
+        rows.append(dialogue(question, answers[0], "I see.", answers[1], system="You talk.", rewards=[0, int(polite)]))
+    return rows
+
+
+def fit(module: LanguageModule, data: OfflineDataModule, root: Path, steps: int) -> L.Trainer:
+    torch.manual_seed(0)
+    run = trainer(root, steps, [InteractiveEvaluation(None, every_n_steps=10)])
+    run.fit(module, data)
+    return run
+
+
+@pytest.mark.slow
+def test_a_policy_learns_what_was_rewarded(tmp_path: Path) -> None:
+    """BC answers in both styles; the values of ILQL find the polite one."""
+    file = write(tmp_path / "logs.jsonl", two_styles())
+    tokenizer(CHATML).save_pretrained(tmp_path / "tokens")
+
+    def data() -> OfflineDataModule:
+        return OfflineDataModule(None, path=str(file), batch_size=32, rendering="chat", seed=0)
+
+    shared = {"lr": 5e-3, "warmup_steps": 5}
+    bc = BC(architecture=SMALL, tokenizer=str(tmp_path / "tokens"), **shared)
+    fit(bc, data(), tmp_path / "bc", 250)
+    assert bc.made_with["task"] == "dialogues" and bc.window is not None and bc.window.system == "You talk."
+    bc.export(tmp_path / "bc" / "last")
+    ilql = ILQL(pretrained=str(tmp_path / "bc"), gamma=1.0, polyak=0.2, beta=16.0, **shared)
+    fit(ilql, data(), tmp_path / "ilql", 300)
+    ilql.export(tmp_path / "ilql" / "last")
+    loaded = load_module(tmp_path / "ilql" / "last")
+    requests = [Request(slot, slot, (f"How are you, {'abcdefgh'[slot % 8]}?\n",)) for slot in range(40)]
+    cloned = [reply.text for reply in bc.policy(max_new_tokens=16, slots=40).act(requests)]
+    valued = [reply.text for reply in loaded.policy(max_new_tokens=16, slots=40).act(requests)]
+    assert 10 <= cloned.count("Well, thank you.\n") <= 30
+    assert valued.count("Well, thank you.\n") >= 36
+
+
+def test_system_messages_that_differ_are_part_of_the_first_observation(tmp_path: Path) -> None:
+    rows = [dialogue("Hi", "Hello", system=f"You are {name}.", reward=1) for name in ("Ann", "Bob")]
+    data = OfflineDataModule(None, path=str(write(tmp_path / "logs.jsonl", rows)), rendering="chat")
+    data.setup("fit")
+    assert data.window().system == ""
+    assert [episode.observations[0] for episode in data.episodes] == ["You are Ann.\n\nHi\n", "You are Bob.\n\nHi\n"]
+    given = OfflineDataModule(None, path=str(data.path), rendering="chat", system="You are nobody.")
+    given.setup("fit")
+    assert given.window().system == "You are nobody." and given.episodes[0].observations[0] == "Hi\n"
+
+
+def test_what_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data\.init_args\.path must name their file"):
+        OfflineDataModule(None)
+    lines = write(tmp_path / "lines.jsonl", [dialogue("Hi", "One\nTwo", reward=1)])
+    with pytest.raises(UserError, match="dialogue 1 has a reply of several lines, which needs rendering: chat"):
+        OfflineDataModule(None, path=str(lines)).setup("fit")
+    long = write(tmp_path / "long.jsonl", [dialogue("Hi", "word " * 600, reward=1)])
+    data = OfflineDataModule(None, path=str(long), batch_size=1, val_fraction=0.0)
+    with pytest.raises(UserError, match=r"episode 0: needs .* tokens up to the end of an action, and the model reads"):
+        fit(BC(architecture=SMALL), data, tmp_path / "run", 1)
