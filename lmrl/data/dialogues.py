@@ -22,7 +22,7 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
     Example::
 
         {"messages": [{"role": "system", "content": "You sell bikes."},
-                      {"role": "user", "content": "I need one for the city."},
+                      {"role": "user", "content": "I need one for the way to work."},
                       {"role": "assistant", "content": "What is your budget?"},
                       {"role": "user", "content": "500."},
                       {"role": "assistant", "content": "Then take this one."}],

@@ -310,10 +310,10 @@ class LanguageModule(L.LightningModule):
 
     def export(
         self,
-        folder: Path,
+        folder: str | Path,
         scores: Mapping[str, Any] | None = None,
         weights: Mapping[str, Tensor] | None = None,
         merge: bool = True,
     ) -> None:
         """Write a folder that `transformers` loads without this package; see `lmrl.checkpoints.saving.write_folder`."""
-        write_folder(self, folder, scores, weights, merge)
+        write_folder(self, Path(folder), scores, weights, merge)

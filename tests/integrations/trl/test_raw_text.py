@@ -9,9 +9,11 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
 
+from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError
 from lmrl.integrations.trl import TextRollout, episode_return
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.policies.chat.policy import system_prompt
 from lmrl.tokens.encoding import Window, encoder_for
 from lmrl.tokens.segments import segments
 from lmrl.types import Reply, Request
@@ -85,11 +87,13 @@ def test_what_is_trained_on_is_what_lmrl_reads_of_the_episode(rendering: str, tm
     before = {name: one.clone() for name, one in trainer.model.state_dict().items()}
     trainer.train()
     (batch,) = trained.batches
-    encoder = encoder_for(tokenizer(), Window(None, 512, rendering))
+    system = system_prompt(chat_prompt("maze_fo"), {}) if rendering == "chat" else ""
+    window = Window(None, 1024, rendering, system)
+    encoder = encoder_for(tokenizer(), window)
     expected = set()
     for episode in heard:
         assert len(episode) == 5 and episode.truncated, "four steps, and a last one"
-        (segment,) = segments(episode, encoder, Window(None, 512, rendering))
+        (segment,) = segments(episode, encoder, window)
         said = np.zeros(len(segment.ids), dtype=int)
         said[segment.col + 1] = 1
         expected.add((tuple(segment.ids.tolist()), tuple(said.tolist())))
