@@ -4,8 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
-# Python compiles what it imports. Compiling everything at once takes pip a minute.
-INSTALL_LISTED = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
+INSTALL_LISTED = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 # Small models on few cores: one thread per process is faster than threads that wait for each other.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false

@@ -12,7 +12,7 @@ __all__ = ["episode_from_messages", "is_dialogue"]
 
 
 def is_dialogue(record: Any) -> bool:
-    """Whether a row of a file holds messages, rather than an episode as `write_episodes` writes it."""
+    """Whether a row of a file holds messages; those of `write_episodes` do not."""
     return isinstance(record, Mapping) and "messages" in record
 
 

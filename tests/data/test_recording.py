@@ -120,8 +120,9 @@ def test_a_killed_run_leaves_no_file(tmp_path: Path, workers: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", GENERATE, str(path), str(workers)], stderr=subprocess.PIPE, text=True
     ) as process:
-        time.sleep(2.5)
-        assert process.poll() is None
+        while not any(tmp_path.iterdir()):  # until the file that it writes to is there
+            assert process.poll() is None
+            time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         # Ends only when the workers, who hold the same standard error, are gone too.
         process.communicate(timeout=20)
