@@ -355,9 +355,8 @@ def _told(message: str, parser: LightningArgumentParser, words: Sequence[str]) -
     named = {word.removeprefix("--").partition("=")[0].partition(".")[0] for word in words}
     found = _INCOMPLETE.search(message)
     if found and named & {"config", "-c", "data"}:
-        played = found[1].endswith(".InteractiveEvaluation")  # of the defaults; the data has no task to refer to
-        way_out = ": name it as data.init_args.task, or list the callbacks of this run as trainer.callbacks"
-        return f"{found[1]} must be given {found[2]}" + (way_out if played else "")
+        way_out = ": name it as data.init_args.task" if found[2] == "task" else ""
+        return f"{found[1]} must be given {found[2]}{way_out}"
     return "model and data must be given, as a configuration has them: --config configs/<task>/<algorithm>.yaml"
 
 
