@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from lmrl.envs.registry import DIALOGUES
@@ -9,6 +10,8 @@ from lmrl.errors import UserError
 from lmrl.types import Episode
 
 __all__ = ["episode_from_messages", "is_dialogue"]
+
+_ENTRIES = ("messages", "rewards", "reward", "terminated")
 
 
 def is_dialogue(record: Any) -> bool:
@@ -41,6 +44,11 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
         UserError: roles are missing, unknown or in another order, a text is missing, or rewards are missing, too few
             or no finite numbers.
     """
+    for entry in record:
+        # Logs have entries of their own; one that is nearly ours is a mistake.
+        meant = get_close_matches(str(entry), _ENTRIES, n=1, cutoff=0.8)
+        if entry not in _ENTRIES and meant:
+            raise UserError(f"{place}: unknown entry {entry!r:.40}, did you mean {meant[0]!r}?")
     messages = record["messages"]
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise UserError(f"{place}: messages must be a list of roles and contents, got {messages!r:.60}")
@@ -98,6 +106,8 @@ def _message(message: Any, place: str) -> tuple[str, str]:
 
 def _rewards(record: Mapping[str, Any], actions: int, place: str) -> tuple[float, ...]:
     rewards = record.get("rewards")
+    if rewards is not None and record.get("reward") is not None:
+        raise UserError(f"{place}: give either rewards or reward, not both")
     if rewards is None:
         if record.get("reward") is None:
             raise UserError(
@@ -107,7 +117,9 @@ def _rewards(record: Mapping[str, Any], actions: int, place: str) -> tuple[float
         rewards = [0.0] * (actions - 1) + [record["reward"]]
     if not isinstance(rewards, Sequence) or isinstance(rewards, str) or len(rewards) != actions:
         count = len(rewards) if isinstance(rewards, Sequence) else repr(rewards)[:40]
-        raise UserError(f"{place}: rewards must be {actions}, one for each message of the assistant, got {count}")
+        raise UserError(
+            f"{place}: rewards must have one number for each of {actions} messages of the assistant, got {count}"
+        )
     numbers = []
     for number, reward in enumerate(rewards):
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):

@@ -274,7 +274,8 @@ class OfflineDataModule(L.LightningDataModule):
         for number, episode in enumerate(self.episodes, start=1):
             if in_text and any("\n" in action.rstrip("\n") for action in episode.actions):
                 raise UserError(
-                    f"{self.path}: dialogue {number} has a reply of several lines, which needs rendering: chat"
+                    f"{self.path}: dialogue {number} has a reply of several lines: set data.init_args.rendering=chat, "
+                    "with a model that has a chat template (configs/models/), or write replies on one line"
                 )
             system = episode.info.get("system", "")
             if system and not self._common_system and self.hparams["system"] is None:

@@ -11,7 +11,7 @@ from lmrl.envs import registry
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make, partner_prompts
 from lmrl.envs.task import PartnerDialogue
-from lmrl.errors import UserError, unknown
+from lmrl.errors import UserError, in_one_line, unknown
 from lmrl.policies.chat.client import ChatClient
 from lmrl.types import Episode, Partner, PartnerRequest
 from lmrl.utils.plugins import PARTNERS, entry_points_of
@@ -47,7 +47,11 @@ def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
         return None
     plugins = {point.name: point for point in entry_points_of(PARTNERS)}
     if name in plugins:
-        maker = plugins[name].load()
+        try:
+            maker = plugins[name].load()
+        except Exception as error:  # the import of another package may raise anything
+            reason = in_one_line(f"{type(error).__name__}: {error}", 300)
+            raise UserError(f"the partner {name} ({plugins[name].value}) cannot be loaded: {reason}") from error
         for setting in settings:
             if setting not in inspect.signature(maker).parameters:
                 raise unknown(f"setting of the partner {name}", setting, inspect.signature(maker).parameters)

@@ -53,7 +53,10 @@ def test_messages_become_an_episode() -> None:
     ("row", "error"),
     [
         (dialogue("Hi", "Hello"), "there are no rewards: give rewards, one for each of 1 messages of the assistant"),
-        (dialogue("Hi", "Hello", rewards=[1, 2]), "rewards must be 1, one for each message of the assistant, got 2"),
+        (
+            dialogue("Hi", "Hello", rewards=[1, 2]),
+            "rewards must have one number for each of 1 messages of the assistant, got 2",
+        ),
         (dialogue("Hi", "Hello", reward=float("nan")), "reward 0 must be a finite number, got nan"),
         (dialogue("Hi", "Hello", reward="good"), "reward 0 must be a finite number, got 'good'"),
         (dialogue("Hi", reward=1), "there is no message of the assistant"),
@@ -64,6 +67,8 @@ def test_messages_become_an_episode() -> None:
             "message 0: expected one of the user, got 'assistant'",
         ),
         ({"messages": [message("user", "a"), message("tool", "b")], "reward": 1}, "one of the assistant, got 'tool'"),
+        (dialogue("Hi", "Hello", reward=1, rewards=[1]), "give either rewards or reward, not both"),
+        (dialogue("Hi", "Hello", reward=1, teminated=False), "unknown entry 'teminated', did you mean 'terminated'"),
         ({"messages": "Hi", "reward": 1}, "messages must be a list of roles and contents, got 'Hi'"),
         ({"messages": ["Hi"], "reward": 1}, "message 0: must have a role and a content, got 'Hi'"),
     ],
@@ -149,7 +154,9 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data\.init_args\.path must name their file"):
         OfflineDataModule(None)
     lines = write(tmp_path / "lines.jsonl", [dialogue("Hi", "One\nTwo", reward=1)])
-    with pytest.raises(UserError, match="dialogue 1 has a reply of several lines, which needs rendering: chat"):
+    with pytest.raises(
+        UserError, match=r"dialogue 1 has a reply of several lines: set data\.init_args\.rendering=chat"
+    ):
         OfflineDataModule(None, path=str(lines)).setup("fit")
     long = write(tmp_path / "long.jsonl", [dialogue("Hi", "word " * 600, reward=1)])
     data = OfflineDataModule(None, path=str(long), batch_size=1, val_fraction=0.0)
