@@ -8,12 +8,13 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import pad
 from torch.optim import Optimizer
 
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.online import OnlineDataModule
-from lmrl.models.sharding import full_tensor
+from lmrl.models.sharding import is_sharded
 from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = ["NoiseScale", "sketch"]
@@ -64,11 +65,19 @@ class NoiseScale(Callback):
         data = trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, OfflineDataModule) or not _is_plain(trainer) or _is_repetition(data):
             return
-        gradients = [full_tensor(p.grad) for p in pl_module.parameters() if p.grad is not None]
-        norms = torch.stack(list(torch._foreach_norm(gradients)))
-        _, world = rank_and_world_size()
+        rank, world = rank_and_world_size()
+        gradients = [_local(p.grad) for p in pl_module.parameters() if p.grad is not None]
+        norms = torch.stack([norm.double() for norm in torch._foreach_norm(gradients)])
+        squared_norm = norms.square().sum()
+        if is_sharded(pl_module):
+            # Each process has a part of every gradient. Gathering them would take the memory that shards save.
+            projected = sketch(gradients, part=rank)
+            torch.distributed.all_reduce(projected)
+            torch.distributed.all_reduce(squared_norm)
+        else:
+            projected = sketch(gradients)
         segments = int(data.hparams["batch_size"]) * trainer.accumulate_grad_batches * world
-        self.add(sketch(gradients), norms.double().square().sum(), segments)
+        self.add(projected, squared_norm, segments)
         if self.steps:
             pl_module.log("train/noise_scale", self.value.float())
         if isinstance(data, OnlineDataModule) and data.consumed <= trainer.accumulate_grad_batches:
@@ -84,8 +93,10 @@ class NoiseScale(Callback):
         """
         if self._earlier is None:
             self._earlier = torch.zeros_like(gradient)
-            self.signal = self.signal.to(gradient.device)
-            self.noise = self.noise.to(gradient.device)
+        # A checkpoint holds them on the CPU.
+        self._earlier = self._earlier.to(gradient.device)
+        self.signal = self.signal.to(gradient.device)
+        self.noise = self.noise.to(gradient.device)
         if self._weight > 0.0:
             signal = (gradient @ self._earlier).double() / self._weight
             noise = (squared_norm - signal) * segments
@@ -136,15 +147,17 @@ class NoiseScale(Callback):
         self._weight = float(state_dict["weight"])
 
 
-def sketch(gradients: list[Tensor]) -> Tensor:
+def sketch(gradients: list[Tensor], part: int = 0) -> Tensor:
     """Project gradients onto 16,384 numbers whose scalar products have those of the gradients as expectation.
 
     Each element gets a random sign and is added to a bucket (the count sketch of Charikar et al. 2002). Two gradients
     ``a`` and ``b`` have a product within about ``|a| |b| / 128`` of the true one. Elements with the same sign are never
-    in the same bucket, since the signs repeat after ``_SIGNS`` elements, and each chunk begins at another bucket.
+    in the same bucket, since the signs repeat after ``_SIGNS`` elements, and each chunk and part begins at another
+    bucket. The sketch of a whole is the sum of those of its parts.
 
     Args:
         gradients: of all parameters, in an order that stays the same.
+        part: number of the part, where processes hold shards of each gradient.
 
     Returns:
         (16384,) the sketch, in float32.
@@ -153,7 +166,7 @@ def sketch(gradients: list[Tensor]) -> Tensor:
     for number, chunk in enumerate(_chunks(gradients)):
         signed = chunk * _signs(len(chunk), chunk.device)
         by_bucket = pad(signed, (0, -len(signed) % _BUCKETS)).view(-1, _BUCKETS).sum(0)
-        total += by_bucket.roll(101 * number)
+        total += by_bucket.roll(101 * number + 1009 * part)
     return total
 
 
@@ -183,6 +196,11 @@ def _signs(count: int, device: torch.device) -> Tensor:
         signs = once.to(device).repeat(-(-count // _SIGNS))
         _longest_signs[device] = signs
     return signs[:count]
+
+
+def _local(gradient: Tensor) -> Tensor:
+    """The part of a gradient that this process holds; all of it, unless the module is in shards."""
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 def _is_plain(trainer: Trainer) -> bool:

@@ -54,6 +54,32 @@ def test_products_of_sketches_are_those_of_the_gradients(monkeypatch: pytest.Mon
     assert float(sketch(one) @ sketch(one)) == pytest.approx(float(whole @ whole), rel=4.0 / 128.0)
 
 
+def test_the_sketch_of_a_whole_is_the_sum_of_those_of_its_shards() -> None:
+    chance = torch.Generator().manual_seed(3)
+    one = [torch.randn(2, 30_000, generator=chance) + 0.3 for _ in range(2)]
+    other = [torch.randn(2, 30_000, generator=chance) + 0.3 for _ in range(2)]
+    exact = sum(float(torch.sum(a * b)) for a, b in zip(one, other, strict=True))
+
+    def of_shards(gradients: list[torch.Tensor]) -> torch.Tensor:
+        parts = [sketch([gradient[rank] for gradient in gradients], part=rank) for rank in range(2)]
+        return parts[0] + parts[1]
+
+    spread = float(torch.cat(one).norm() * torch.cat(other).norm()) / 128.0
+    assert abs(float(of_shards(one) @ of_shards(other)) - exact) < 4.0 * spread
+
+
+def test_a_resumed_run_may_compute_elsewhere() -> None:
+    """Checkpoints are read onto the CPU."""
+    scale = NoiseScale()
+    for _ in range(3):
+        scale.add(torch.ones(2**14), torch.tensor(3.0, dtype=torch.float64), 8)
+    resumed = NoiseScale()
+    resumed.load_state_dict(scale.state_dict())
+    elsewhere = torch.device("meta")
+    resumed.add(torch.ones(2**14, device=elsewhere), torch.ones((), dtype=torch.float64, device=elsewhere), 8)
+    assert resumed.value.device == elsewhere
+
+
 @pytest.mark.filterwarnings("ignore:rounds of .* episodes are mostly noise")
 def test_a_run_logs_it_and_leaves_repetitions_out(bc_run: str, tmp_path: Path) -> None:
     """Rounds of 16 episodes are learned from twice, in minibatches of 8: of four steps a round, two count."""
