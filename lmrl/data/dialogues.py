@@ -15,7 +15,7 @@ _ENTRIES = ("messages", "rewards", "reward", "terminated")
 
 
 def is_dialogue(record: Any) -> bool:
-    """Whether a row of a file holds messages; those of `write_episodes` do not."""
+    """Return True for a row with messages; the rows of `write_episodes` have none."""
     return isinstance(record, Mapping) and "messages" in record
 
 

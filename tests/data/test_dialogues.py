@@ -145,6 +145,9 @@ def test_system_messages_that_differ_are_part_of_the_first_observation(tmp_path:
     data.setup("fit")
     assert data.window().system == ""
     assert [episode.observations[0] for episode in data.episodes] == ["You are Ann.\n\nHi\n", "You are Bob.\n\nHi\n"]
+    shared = OfflineDataModule(None, path=str(write(tmp_path / "shared.jsonl", rows[:1] * 2)), rendering="chat")
+    shared.setup("fit")
+    assert shared.window().system == "You are Ann." and shared.episodes[0].observations[0] == "Hi\n"
     given = OfflineDataModule(None, path=str(data.path), rendering="chat", system="You are nobody.")
     given.setup("fit")
     assert given.window().system == "You are nobody." and given.episodes[0].observations[0] == "Hi\n"
