@@ -33,6 +33,7 @@ ON_REQUEST: tuple[str, ...] = (
     "gpu_training_llama",
     "illegal_moves",
     "mutations",
+    "overlap",
     "ray_workers",
     "task_tokens",
     "value_base",

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from time import perf_counter
@@ -12,11 +12,13 @@ import lightning as L
 import numpy as np
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
 
 from lmrl.callbacks.health import RoundHealth, health_metrics, stop_fallen
 from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
 from lmrl.callbacks.progress import say
-from lmrl.callbacks.round_workers import RoundWorkers
+from lmrl.callbacks.round_workers import RoundWorkers, Weights
+from lmrl.callbacks.rounds_ahead import RoundsAhead, weights_of
 from lmrl.datamodules import OnlineDataModule
 from lmrl.decoding.engine import default_slots
 from lmrl.decoding.sampling import check_decoding
@@ -24,11 +26,12 @@ from lmrl.errors import UserError, check_range
 from lmrl.evaluation.metrics import EpisodeScores, RolloutPace
 from lmrl.models.sharding import summon_full_params
 from lmrl.modules import LanguageModule
+from lmrl.modules.policy_gradient import PolicyGradient, RolloutCorrection
 from lmrl.partners import environment
-from lmrl.rollout import episode_seed, pieces_of, play_piece
+from lmrl.rollout import Piece, episode_seed, pieces_of, play_piece
 from lmrl.training.reporting import log_now
 from lmrl.types import Episode, Policy, Start
-from lmrl.utils.distributed import map_over_ranks
+from lmrl.utils.distributed import map_over_ranks, rank_and_world_size
 
 __all__ = ["RolloutCollection", "Sampler", "signs_of_collapse"]
 
@@ -82,6 +85,12 @@ class Sampler(Protocol):
     def hand_over(self, trainer: Trainer, module: LanguageModule) -> None:
         """Give it the present weights; all processes call it together."""
 
+    def weights(self, module: LanguageModule) -> dict[str, Tensor]:
+        """A copy of the present weights for `load`; all processes call it together, and the first gets them."""
+
+    def load(self, trainer: Trainer, module: LanguageModule, weights: dict[str, Tensor]) -> object:
+        """Give it such a copy; the first process calls it."""
+
     def policy(self, module: LanguageModule, max_new_tokens: int) -> Policy:
         """The policy that asks it."""
 
@@ -93,9 +102,15 @@ class RolloutCollection(Callback):
     starts that evaluation declares. A game or partner that fails twice ends its episode, and the round continues.
 
     Processes that train together share the episodes of a round, and each gets all of them: the round is that of one
-    process. With `ray`, processes of a Ray cluster play instead: they hold the policy, and its weights are sent once
-    per round. They get one piece at a time; a round is, bit by bit, that of one process with the same `piece`, whatever
-    the number of workers and even if workers die.
+    process. With `workers`, other processes of this machine play instead, or with `ray` those of a Ray cluster: they
+    hold the policy, and its weights are sent once per round. They get one piece at a time; a round is, bit by bit, that
+    of one process with the same `piece`, whatever the number of workers and even if workers die.
+
+    With `max_staleness` k, playing and learning overlap: while the trainer learns from a round, workers play the next k
+    ones. Each round is then played with the weights of k rounds earlier, always the same, so that a run repeats itself.
+    PPO and GRPO correct for that by truncated importance weights
+    (`lmrl.modules.policy_gradient.RolloutCorrection`). ``info["weights"]`` is the number of optimizer steps that the
+    weights had learned from which played an episode. Checkpoints hold the weights of the rounds under way.
 
     The episodes of a group begin alike, with the same word or on the same square, and each has a seed of its own for
     the rest: for sampling, the opponent's moves and the partner's replies. ``info["group"]`` numbers the groups of a
@@ -115,6 +130,8 @@ class RolloutCollection(Callback):
         piece: int | None = None,
         ray: str | None = None,
         workers: int | None = None,
+        max_staleness: int = 0,
+        importance_cap: float | None = 2.0,
         stop_fallen: bool = True,
     ) -> None:
         """Choose how a round is played.
@@ -126,17 +143,20 @@ class RolloutCollection(Callback):
                 PPO, which learns from what it samples, may have ``compile`` only.
             group_size: episodes that begin alike, for algorithms that compare them (GRPO).
             piece: number of episodes that are played before the policy forgets what it has read; None: all of
-                a round, with `ray` as many as there are slots.
+                a round, with workers as many as there are slots.
             ray: a Ray cluster, ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.utils.cluster.Cluster`), that plays.
-            workers: how many of its processes; None: as many as it has cores (or GPUs) for.
+            workers: how many processes play; None: with `ray` as many as it has cores (or GPUs) for, else the one that
+                trains, or with `max_staleness` one other.
+            max_staleness: rounds that are played ahead; 0: each round is played with the newest weights.
+            importance_cap: with `max_staleness`, the largest importance weight of a token; None: losses are not
+                weighed.
             stop_fallen: end a training whose returns have fallen, by the rule of `lmrl.callbacks.health.RoundHealth`.
 
         Raises:
-            UserError: for a number below one, and if the groups do not make up a round; `workers` without `ray`.
+            UserError: for a number out of range, and if the groups do not make up a round.
         """
         check_range("[1, inf)", episodes=episodes, slots=slots, group_size=group_size, piece=piece, workers=workers)
-        if workers is not None and ray is None:
-            raise UserError("workers are those of a Ray cluster: ray must be local, auto or HOST:PORT, got None")
+        check_range("[0, inf)", max_staleness=max_staleness)
         if episodes % group_size:
             raise UserError(f"episodes must be a multiple of group_size, got {episodes} and {group_size}")
         check_decoding(decoding or {})
@@ -147,10 +167,14 @@ class RolloutCollection(Callback):
         self.piece = piece
         self.ray = ray
         self.workers = workers
+        self.max_staleness = max_staleness
+        self.stop_fallen = stop_fallen
+        self._correction = RolloutCorrection(importance_cap, max_gap=None)
         self._workers: RoundWorkers | None = None
         self._sampler: Sampler | None = None
+        self._ahead: RoundsAhead | None = None
+        self._resumed: dict[int, Weights] = {}
         self._seconds = 0.0
-        self.stop_fallen = stop_fallen
         self._health = RoundHealth()
 
     @property
@@ -164,9 +188,16 @@ class RolloutCollection(Callback):
         Raises:
             UserError: there are settings of how that policy samples, or workers of a cluster that play.
         """
-        if self.decoding or self.ray is not None:
-            raise UserError("rounds that a server samples take neither decoding nor ray of RolloutCollection")
+        if self.decoding or self.ray is not None or self.workers is not None:
+            raise UserError("rounds that a server samples take neither decoding nor ray nor workers")
         self._sampler = sampler
+
+    @property
+    def _has_workers(self) -> bool:
+        """Whether other processes hold the policy and play."""
+        if self._sampler is not None:
+            return False
+        return self.ray is not None or self.workers is not None or self.max_staleness > 0
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Register the callback as the source of rollouts.
@@ -188,6 +219,8 @@ class RolloutCollection(Callback):
         self._data = data
         self._make_env = environment(data.task.name, data.env)
         self._began = perf_counter()
+        if self.max_staleness and isinstance(pl_module, PolicyGradient) and pl_module.correction is None:
+            pl_module.correct_rollouts(self._correction)
         data.register_collector(self)
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
@@ -203,16 +236,14 @@ class RolloutCollection(Callback):
         began = perf_counter()
         trainer = self._trainer
         say(trainer, f"playing round {number}")
-        starts = self._starts(self._data.seed, number)
         pace = RolloutPace()
-        weights: AbstractContextManager[None]
-        if self._sampler is None:
-            weights = summon_full_params(self._module, but=self._module.unused_in_rollouts)
+        playing: float | None = None
+        if self.max_staleness:
+            episodes, metrics = self._take_ahead(number, pace)
+            playing = metrics["overlap/playing_s"]
         else:
-            weights = nullcontext()
-            self._sampler.hand_over(trainer, self._module)
-        with weights:
-            episodes = self._play(number, starts, pace)
+            episodes = self._play(number, self._starts(self._data.seed, number), pace)
+            metrics = {}
         if self.group_size > 1:
             for index, episode in enumerate(episodes):
                 episodes[index] = replace(episode, info={**episode.info, "group": index // self.group_size})
@@ -220,19 +251,18 @@ class RolloutCollection(Callback):
         self._seconds += seconds
 
         complete = _complete(episodes, number)
-        metrics = {
-            "rollout/episodes": float(number * self.episodes),
-            "rollout/failed": float(len(episodes) - len(complete)),
-        }
+        metrics["rollout/episodes"] = float(number * self.episodes)
+        metrics["rollout/failed"] = float(len(episodes) - len(complete))
         scores = EpisodeScores(sync_on_compute=False)  # each process has all episodes
         scores.update(complete)
         for name, score in scores.compute().items():
             metrics[f"rollout/{name}"] = score
         counts = pace.to(self._module.device).compute()  # over all processes
         metrics["perf/slot_utilisation"] = counts["turns"] / max(1, counts["calls"] * self.slots)
-        metrics["perf/tokens_per_s"] = counts["tokens"] / seconds
-        metrics["perf/turns_per_s"] = counts["turns"] / seconds
-        metrics["perf/episodes_per_s"] = len(episodes) / seconds
+        playing = seconds if playing is None else playing
+        metrics["perf/tokens_per_s"] = counts["tokens"] / playing
+        metrics["perf/turns_per_s"] = counts["turns"] / playing
+        metrics["perf/episodes_per_s"] = len(episodes) / playing
         log_now(trainer, metrics | self._time_shares())
         for sign in signs_of_collapse(complete):
             rank_zero_warn(f"round {number}: {sign}")
@@ -255,55 +285,118 @@ class RolloutCollection(Callback):
         return "RolloutCollection"
 
     def state_dict(self) -> dict[str, Any]:
-        """The returns of the last rounds, see `RoundHealth`."""
-        return self._health.state_dict()
+        """The returns of the last rounds, see `RoundHealth`, and the weights of rounds that are under way."""
+        state = self._health.state_dict()
+        if self._ahead is not None:
+            state["ahead"] = self._ahead.state_dict(self._data.round)
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume with the returns of the last rounds."""
+        """Resume with the returns of the last rounds, and the weights of rounds that were under way."""
         if state_dict:  # checkpoints of earlier versions have none
             self._health.load_state_dict(state_dict)
+            ahead = state_dict.get("ahead")
+            self._resumed = weights_of(ahead) if ahead else {}
+
+    # -- rounds that are played now -----------------------------------------------------------------------------
 
     def _play(self, number: int, starts: Sequence[Start], pace: RolloutPace) -> list[Episode]:
-        """The episodes of all starts on all processes; the calls of this process are added to the pace."""
-        task = self._data.task
-        settings = {"max_new_tokens": task.max_action_tokens, "slots": self.slots, **self.decoding}
-        policy: Policy | None = None  # None: workers of a cluster play
-        if self._sampler is not None:
-            policy = self._sampler.policy(self._module, task.max_action_tokens)
-        elif self.ray is None:
-            policy = policy_of(self._module, settings)
+        """The episodes of all starts, on all processes; the calls of this process are added to the pace."""
+        if self._has_workers:
+            # The first process has the workers, so all pieces together are its share.
+            (played,) = map_over_ranks([starts], lambda mine: [self._by_workers(mine[0])] if mine else [])
+            return _episodes(played, pace if rank_and_world_size()[0] == 0 else None)
+        if self._sampler is None:
+            with summon_full_params(self._module, but=self._module.unused_in_rollouts):
+                return self._play_here(policy_of(self._module, self._settings()), starts, pace)
+        self._sampler.hand_over(self._trainer, self._module)
+        return self._play_here(self._sampler.policy(self._module, self._data.task.max_action_tokens), starts, pace)
+
+    def _play_here(self, policy: Policy, starts: Sequence[Start], pace: RolloutPace) -> list[Episode]:
+        """Play the share of this process, with a policy of its own."""
 
         def play(pieces: Sequence[Sequence[Start]]) -> list[list[Episode]]:
-            if policy is None:
-                played = self._round_workers(settings).play(pieces, number)
-            else:
-                played = [play_piece(policy, self._make_env, piece, task.name, self.slots) for piece in pieces]
-            episodes = []
-            for piece in played:
-                pace.update(piece.turns, piece.tokens, piece.calls)
-                episodes.append(piece.episodes)
-            return episodes
+            return [_episodes([self._play_piece(policy, piece)], pace) for piece in pieces]
 
-        piece_size = self.slots if self.piece is None and self.ray is not None else self.piece
-        if piece_size is None:  # the share of a process is one piece
+        if self.piece is None:  # the share of a process is one piece
             return map_over_ranks(starts, lambda mine: play([mine])[0])
-        pieces = pieces_of(starts, piece_size)
-        if policy is None:  # the first process has the workers, so all pieces together are its share
-            (played,) = map_over_ranks([pieces], lambda mine: [play(mine[0])] if mine else [])
-        else:
-            played = map_over_ranks(pieces, play)
-        return list(chain.from_iterable(played))
+        return list(chain.from_iterable(map_over_ranks(pieces_of(starts, self.piece), play)))
 
-    def _round_workers(self, settings: dict[str, Any]) -> RoundWorkers:
-        """The workers of the cluster, which are started for the first round."""
+    def _play_piece(self, policy: Policy, starts: Sequence[Start]) -> Piece:
+        return play_piece(policy, self._make_env, starts, self._data.task.name, self.slots)
+
+    def _pieces(self, starts: Sequence[Start]) -> list[Sequence[Start]]:
+        return pieces_of(starts, self.slots if self.piece is None else self.piece)
+
+    def _by_workers(self, starts: Sequence[Start]) -> list[Piece]:
+        workers = self._round_workers()
+        return workers.play(self._pieces(starts), workers.weights(self._trainer.global_step))
+
+    def _settings(self) -> dict[str, Any]:
+        """Of the policy that plays."""
+        return {"max_new_tokens": self._data.task.max_action_tokens, "slots": self.slots, **self.decoding}
+
+    def _round_workers(self) -> RoundWorkers:
+        """The processes that play, which are started for the first round."""
         if self._workers is None:
-            assert self.ray is not None
             of_task = (self._data.task.name, self._data.env or {})
-            self._workers = RoundWorkers(self.ray, self.workers, self._module, *of_task, self.slots, settings)
+            self._workers = RoundWorkers(self.ray, self.workers, self._module, *of_task, self.slots, self._settings())
         return self._workers
 
+    # -- rounds that are played ahead ---------------------------------------------------------------------------
+
+    def _take_ahead(self, number: int, pace: RolloutPace) -> tuple[list[Episode], dict[str, float]]:
+        """Begin the rounds up to `max_staleness` after this one, and return the episodes of this one, with metrics."""
+        asked = perf_counter()
+        weights = None if self._sampler is None else self._sampler.weights(self._module)
+        rank, _ = rank_and_world_size()
+        ready = 0
+        if rank == 0:  # only the first process has rounds under way; it gives all others the episodes
+            ready = self._begin_ahead(number, weights)
+        (played,) = map_over_ranks([number], lambda mine: [self._ahead.take(number)] if mine and self._ahead else [])
+        episodes = _episodes(played.pieces, pace if rank == 0 else None)
+        for index, episode in enumerate(episodes):
+            episodes[index] = replace(episode, info={**episode.info, "weights": played.step})
+        return episodes, {
+            "overlap/stale_steps": float(self._trainer.global_step - played.step),
+            "overlap/rounds_ready": float(ready),
+            "overlap/playing_s": played.seconds,
+            "overlap/players_idle_s": played.idle,
+            "overlap/learner_idle_s": perf_counter() - asked,
+        }
+
+    def _begin_ahead(self, number: int, sampler_weights: dict[str, Tensor] | None) -> int:
+        """Begin the rounds up to `max_staleness` after that of a number; return how many have been played by now."""
+        if self._ahead is None:
+            self._ahead = RoundsAhead(self._play_ahead)
+        self._ahead.forget(number)
+        step = self._trainer.global_step
+        if sampler_weights is None:
+            weights = self._round_workers().weights(step)
+        else:
+            weights = Weights(step, sampler_weights)
+        for later in range(number, number + self.max_staleness + 1):
+            if later not in self._ahead:
+                # A resumed run plays the rounds that were under way with the weights that they began with.
+                self._ahead.begin(later, self._resumed.pop(later, weights))
+        return self._ahead.ready()
+
+    def _play_ahead(self, number: int, weights: Weights) -> list[Piece]:
+        """Play a round with the given weights; called in a thread of the first process."""
+        pieces = self._pieces(self._starts(self._data.seed, number))
+        if self._sampler is None:
+            return self._round_workers().play(pieces, weights)
+        self._sampler.load(self._trainer, self._module, weights.tensors)
+        policy = self._sampler.policy(self._module, self._data.task.max_action_tokens)
+        return [self._play_piece(policy, piece) for piece in pieces]
+
+    # -- the rest -----------------------------------------------------------------------------------------------
+
     def teardown(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """End the workers."""
+        """End the workers, and what they play ahead."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
         if self._workers is not None:
             self._workers.close()
             self._workers = None
@@ -349,6 +442,16 @@ class RolloutCollection(Callback):
             "time/eval": evaluating / total,
             "time/update": updating / total,
         }
+
+
+def _episodes(pieces: Sequence[Piece], pace: RolloutPace | None) -> list[Episode]:
+    """Return the episodes of pieces; their calls are added to the pace."""
+    episodes: list[Episode] = []
+    for piece in pieces:
+        if pace is not None:
+            pace.update(piece.turns, piece.tokens, piece.calls)
+        episodes += piece.episodes
+    return episodes
 
 
 def _complete(episodes: Sequence[Episode], number: int) -> list[Episode]:

@@ -1,4 +1,4 @@
-"""Rounds that processes of a Ray cluster play, with the weights of the moment."""
+"""Rounds that other processes play, of this machine or of a Ray cluster, with the weights of a moment."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,28 +16,38 @@ from lmrl.modules import LanguageModule
 from lmrl.partners import environment
 from lmrl.rollout import Piece, play_piece
 from lmrl.types import Start
-from lmrl.utils.cluster import Workers
+from lmrl.utils.cluster import Workers, worker_threads
+from lmrl.utils.worker_processes import WorkerProcesses
 
-__all__ = ["RoundWorkers"]
+__all__ = ["RoundWorkers", "Weights"]
 
 
-class _Weights(NamedTuple):
-    """The weights of a module in a round."""
+class Weights(NamedTuple):
+    """A copy of what a policy has learned so far."""
 
-    number: int
-    """Of the round."""
+    step: int
+    """Optimizer steps that it has learned from."""
+    tensors: dict[str, Tensor]
+    """By name, on the CPU."""
+
+
+class _Sent(NamedTuple):
+    """Weights on their way to a worker."""
+
+    step: int
     bytes: dict[str, NDArray[np.uint8]]
-    """Of each parameter and buffer. Ray's object store holds arrays once for all processes of a machine."""
+    """As bytes, since numpy has no bfloat16. Ray's object store holds arrays once for all processes of a machine."""
 
 
 class RoundWorkers:
-    """Processes of a Ray cluster that hold a copy of a module, and play pieces of each round with its present weights.
+    """Processes that hold a copy of a module, and play pieces of each round with the weights that they are given.
 
-    The module is sent once, without the submodules that rollouts don't use; its weights are sent once per round.
+    The module is sent once, without the submodules that rollouts don't use. Its weights are sent once per round, those
+    of adapters alone where nothing else learns.
 
     Args:
-        address: as of `lmrl.utils.cluster.Cluster`.
-        count: how many processes; None: as many as the cluster has cores (GPUs, if the module is on one) for.
+        address: of a Ray cluster, as of `lmrl.utils.cluster.Cluster`; None: processes of this machine.
+        count: how many processes; None: one, or as many as the cluster has cores (GPUs, if the module is on one) for.
         module: that is being trained.
         task: name of the task.
         env: arguments of the environment.
@@ -50,7 +60,7 @@ class RoundWorkers:
 
     def __init__(
         self,
-        address: str,
+        address: str | None,
         count: int | None,
         module: LanguageModule,
         task: str,
@@ -60,29 +70,42 @@ class RoundWorkers:
     ) -> None:
         if is_sharded(module):
             raise UserError(
-                "ray needs whole weights: rounds of a model in shards are played by the processes themselves"
+                "workers need whole weights: rounds of a model in shards are played by the processes themselves"
             )
         self._module = module
         settings: dict[str, Any] = {"task": task, "env": dict(env), "slots": slots, "decoding": dict(decoding)}
         make = partial(_RoundPlayer, module.copy_for_rollouts(), **settings)
-        gpu = module.device.type == "cuda"
-        self._workers: Workers[Sequence[Start], Piece] = Workers(address, count, make, gpu=gpu)
+        self._workers: Workers[Sequence[Start], Piece] | WorkerProcesses[Sequence[Start], Piece]
+        if address is None:
+            self._workers = WorkerProcesses(count or 1, make)
+        else:
+            self._workers = Workers(address, count, make, gpu=module.device.type == "cuda")
 
-    def play(self, pieces: Sequence[Sequence[Start]], number: int) -> list[Piece]:
-        """Play a round with the present weights.
+    def weights(self, step: int) -> Weights:
+        """Return a copy of the present weights.
+
+        Args:
+            step: the number of optimizer steps that they have learned from.
+        """
+        tensors = {}
+        for name, tensor in _moving(self._module.copy_for_rollouts()).items():
+            tensors[name] = tensor.detach().to("cpu", copy=True)
+        return Weights(step, tensors)
+
+    def play(self, pieces: Sequence[Sequence[Start]], weights: Weights) -> list[Piece]:
+        """Play a round.
 
         Args:
             pieces: starts of the episodes that are played together.
-            number: of the round.
+            weights: of the policy.
 
         Raises:
             UserError: as `lmrl.utils.cluster.Workers.map`.
         """
-        weights: dict[str, NDArray[np.uint8]] = {}
-        for name, tensor in _tensors(self._module.copy_for_rollouts()).items():
-            # As bytes: numpy has no bfloat16.
-            weights[name] = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-        return list(self._workers.map(pieces, _Weights(number, weights)))
+        sent: dict[str, NDArray[np.uint8]] = {}
+        for name, tensor in weights.tensors.items():
+            sent[name] = tensor.contiguous().flatten().view(torch.uint8).numpy()
+        return list(self._workers.map(pieces, _Sent(weights.step, sent)))
 
     def close(self) -> None:
         """End the processes."""
@@ -90,7 +113,7 @@ class RoundWorkers:
 
 
 class _RoundPlayer:
-    """A worker in a process of a cluster that plays pieces of rounds."""
+    """What a worker process does: it plays pieces of rounds."""
 
     def __init__(
         self,
@@ -100,28 +123,37 @@ class _RoundPlayer:
         slots: int,
         decoding: Mapping[str, Any],
     ) -> None:
+        torch.set_num_threads(worker_threads())
         self._module = module
         self._make_env: Callable[[], Any] = environment(task, env)
         self._task = task
         self._slots = slots
         self._decoding = decoding
-        self._number: int | None = None
+        self._step: int | None = None
 
-    def __call__(self, piece: Sequence[Start], weights: _Weights) -> Piece:
-        # A worker plays several pieces of a round, and loads its weights with the first.
-        if weights.number != self._number:
+    def __call__(self, piece: Sequence[Start], weights: _Sent) -> Piece:
+        # A worker plays several pieces with the same weights, and loads them with the first.
+        if weights.step != self._step:
             self._load(weights)
         return play_piece(self._policy, self._make_env, piece, self._task, self._slots)
 
     @torch.no_grad()
-    def _load(self, weights: _Weights) -> None:
-        for name, tensor in _tensors(self._module).items():
-            received = torch.from_numpy(weights.bytes[name].copy())  # arrays of the object store are read-only
-            tensor.copy_(received.view(tensor.dtype).view(tensor.shape))
+    def _load(self, weights: _Sent) -> None:
+        tensors = _tensors(self._module)
+        for name, received in weights.bytes.items():
+            tensor = tensors[name]
+            copied = torch.from_numpy(received.copy())  # arrays of the object store are read-only
+            tensor.copy_(copied.view(tensor.dtype).view(tensor.shape))
         self._policy = policy_of(self._module, self._decoding)
-        self._number = weights.number
+        self._step = weights.step
 
 
 def _tensors(module: LanguageModule) -> dict[str, Tensor]:
     """All parameters and buffers, also those that are in no state dict."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _moving(module: LanguageModule) -> dict[str, Tensor]:
+    """Those that training may change: all but what is frozen in the language model that learns, under its adapters."""
+    frozen = {id(parameter) for parameter in module.trainable_model.parameters() if not parameter.requires_grad}
+    return {name: tensor for name, tensor in _tensors(module).items() if id(tensor) not in frozen}

@@ -1,6 +1,7 @@
 """Rounds whose actions a vLLM server samples, with the present weights."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import lightning as L
@@ -100,24 +101,46 @@ class VLLMSampler(Callback):
             raise UserError("VLLMSampler samples for the callback lmrl.callbacks.RolloutCollection: add it")
         check_replaceable(self._written_to(trainer))
         collection.set_sampler(self)
-        pl_module.correct_rollouts(self._correction)
+        correction = self._correction
+        if collection.max_staleness:  # weights of earlier rounds are as they should be
+            correction = replace(correction, max_gap=None)
+        pl_module.correct_rollouts(correction)
 
     def hand_over(self, trainer: Trainer, module: LanguageModule) -> None:
-        """Write the present weights, and have the server read them; all processes call it together.
+        """Have the server read the present weights; all processes call it together.
+
+        Raises:
+            UserError: as `load`.
+        """
+        weights = full_state_dict(module)
+        if weights is not None:
+            weights = language_model_weights(weights)
+        # The first process writes and asks the server; the others wait for it.
+        map_over_ranks([None], lambda mine: [self.load(trainer, module, weights)] if mine else [])
+
+    def weights(self, module: LanguageModule) -> dict[str, torch.Tensor]:
+        """A copy of the weights of the language model, on the CPU; all processes call it together."""
+        weights = full_state_dict(module)
+        if weights is not None:  # in shards, gathered on the first process
+            return language_model_weights(weights)
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in module.model.state_dict().items()}
+
+    def load(self, trainer: Trainer, module: LanguageModule, weights: dict[str, torch.Tensor] | None) -> str:
+        """Write weights, and have the server read them; the first process calls it.
+
+        Args:
+            trainer: of the run.
+            module: that holds the language model.
+            weights: of the language model; None: those that it has.
+
+        Returns:
+            The folder from which the server has read them, as it finds it.
 
         Raises:
             UserError: there is no server in time, or it could not read them.
         """
         say(trainer, "handing weights to the vLLM server")
-        weights = full_state_dict(module)
-        # The first process writes and asks the server; the others wait for it.
-        map_over_ranks([None], lambda mine: [self._load(trainer, module, weights)] if mine else [])
-
-    def _load(self, trainer: Trainer, module: LanguageModule, weights: dict[str, torch.Tensor] | None) -> str:
-        """The folder from which the server has read the weights, as it finds it."""
         folder = self._written_to(trainer)
-        if weights is not None:
-            weights = language_model_weights(weights)
         export_for_reload(folder, module.model, module.tokenizer, weights)
         served = self._server_folder or str(folder.resolve())
         if not self._reloader.answers():

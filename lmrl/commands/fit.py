@@ -55,7 +55,7 @@ _INCOMPLETE = re.compile(r"'([\w.]+)':\s+the following arguments are required: (
 _OF_CALLBACKS = {
     "evaluation": ("InteractiveEvaluation", ("every_n_steps", "episodes")),
     "checkpoint": ("KeepLast", ("every_n_steps",)),
-    "rollout": ("RolloutCollection", ("episodes", "slots")),
+    "rollout": ("RolloutCollection", ("episodes", "slots", "max_staleness")),
 }
 
 

@@ -5,17 +5,12 @@ import json
 import os
 import secrets
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from threading import Thread
 from typing import Any, TypeAlias
 
 from rich.console import Console
@@ -33,6 +28,7 @@ from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Policy
 from lmrl.utils.cluster import Workers
 from lmrl.utils.files import in_place_of
+from lmrl.utils.worker_processes import WorkerProcesses
 
 __all__ = ["RecordingSetup", "dataset_path", "first_episodes", "generate", "recording_setup"]
 
@@ -100,7 +96,6 @@ _Chunk: TypeAlias = tuple[str, int, int, int, Mapping[str, Any], Behaviour]
 """Task, seed, first episode, the one after the last, arguments of the environment, player."""
 
 _CHUNK = 128  # episodes that a worker records at a time
-_DEATHS = 3  # deaths of processes over the same episodes after which recording stops
 _MAX_SEED = 2**53
 
 
@@ -241,7 +236,11 @@ def _episodes(chunks: Sequence[_Chunk], workers: int | None, ray: str | None) ->
 
 
 def _on_this_machine(chunks: Sequence[_Chunk], workers: int) -> Iterator[_Played]:
-    yield from map(_play_chunk, chunks) if workers == 1 or len(chunks) == 1 else _in_processes(chunks, workers)
+    if workers == 1 or len(chunks) == 1:
+        yield from map(_play_chunk, chunks)
+        return
+    with closing(WorkerProcesses[_Chunk, _Played](workers, _recorder)) as processes:
+        yield from processes.map(chunks)
 
 
 def _on_ray(chunks: Sequence[_Chunk], workers: int | None, address: str) -> Iterator[_Played]:
@@ -251,62 +250,8 @@ def _on_ray(chunks: Sequence[_Chunk], workers: int | None, address: str) -> Iter
 
 
 def _recorder() -> Callable[[_Chunk], _Played]:
-    """Return the function that plays chunks in a process of a cluster; it keeps the models that it has loaded."""
+    """Return the function that plays chunks in another process; it keeps the models that it has loaded."""
     return _play_chunk
-
-
-def _in_processes(chunks: Sequence[_Chunk], workers: int) -> Iterator[_Played]:
-    """Play the chunks in local processes, and yield their results in order.
-
-    A process that dies (killed, out of memory) takes the pool with it, but not what was finished: a new pool plays the
-    chunks that were not.
-
-    Raises:
-        UserError: processes die over the first of the chunks again and again.
-    """
-    waiting = deque(chunks)
-    running = deque[tuple[_Chunk, Future[_Played]]]()
-    deaths = 0
-    while waiting or running:
-        try:
-            with closing(_Pool(workers)) as pool:
-                running = deque((chunk, pool.again(chunk, future)) for chunk, future in running)
-                while waiting or running:
-                    # A bounded queue: results wait for the file, not in memory.
-                    while waiting and len(running) <= 2 * workers:
-                        running.append((waiting[0], pool.submit(waiting[0])))
-                        waiting.popleft()
-                    played = running[0][1].result()
-                    running.popleft()
-                    deaths = 0
-                    yield played
-        except BrokenProcessPool as error:
-            deaths += 1
-            if deaths == _DEATHS:
-                first, last = (running[0][0] if running else waiting[0])[2:4]
-                raise UserError(
-                    f"a process that recorded died {deaths} times over episodes {first} to {last - 1} or those after: "
-                    "it was killed, or memory ran out, of which fewer workers need less"
-                ) from error
-
-
-class _Pool:
-    """Processes that play chunks, each with an interpreter of its own: a fork of what has threads may hang."""
-
-    def __init__(self, workers: int) -> None:
-        self._pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent)
-
-    def submit(self, chunk: _Chunk) -> Future[_Played]:
-        return self._pool.submit(_play_chunk, chunk)
-
-    def again(self, chunk: _Chunk, future: Future[_Played]) -> Future[_Played]:
-        """A finished chunk as it is; another one from the beginning."""
-        finished = future.done() and not future.cancelled() and future.exception() is None
-        return future if finished else self.submit(chunk)
-
-    def close(self) -> None:
-        """End without waiting for unfinished work."""
-        self._pool.shutdown(cancel_futures=True)
 
 
 def _finished(played: _Played) -> Iterator[Episode]:
@@ -328,18 +273,6 @@ def _play_chunk(chunk: _Chunk) -> _Played:
     except (UserError, KeyboardInterrupt) as error:
         return in_order(played), error
     return in_order(played), None
-
-
-def _end_with_parent() -> None:
-    """Let a worker die with the process that it works for, however that one ends."""
-    Thread(target=_wait_and_end, daemon=True).start()
-
-
-def _wait_and_end() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _shown(episodes: Iterable[Episode], task_name: str, size: int, progress: bool) -> Iterator[Episode]:

@@ -190,6 +190,7 @@ class PPO(PolicyGradient):
         self.level = level
         self.lambda_level = lambda_level
         self.by_turn = level == "turn"
+        self.is_critic_shared = critic == "shared"
         self.critic = None
         if critic == "detached":
             self.critic = DetachedCritic(int(self.model.config.hidden_size), critic_lr, critic_passes)
@@ -424,7 +425,7 @@ class PPO(PolicyGradient):
     def policy(self, **settings: Any) -> Policy:
         """Sample from the model; with a shared critic replies hold V. `settings` as of `lmrl.policies.LMPolicy`."""
         window = self.context_window()
-        if self.critic is not None:
+        if not self.is_critic_shared:  # processes that play hold no other critic
             return LMPolicy(self.model, self.tokenizer, window, **settings)
         return ActorCriticPolicy(self.model, self.tokenizer, window, v_head=self.v_head, **settings)
 

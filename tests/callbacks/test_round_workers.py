@@ -72,5 +72,3 @@ def test_values_that_guide_play_as_in_one_process(
 def test_wrong_arguments() -> None:
     with pytest.raises(UserError, match="piece must be at least 1, got 0"):
         RolloutCollection(piece=0)
-    with pytest.raises(UserError, match="workers are those of a Ray cluster: ray must be local, auto or HOST:PORT"):
-        RolloutCollection(workers=2)

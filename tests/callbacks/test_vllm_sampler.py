@@ -46,11 +46,17 @@ class Noting(Callback):
 
 
 def train(
-    module: LanguageModule, server: TokenServer, root: Path, steps: int = 2, group_size: int = 1, **settings: Any
+    module: LanguageModule,
+    server: TokenServer,
+    root: Path,
+    steps: int = 2,
+    group_size: int = 1,
+    max_staleness: int = 0,
+    **settings: Any,
 ) -> Noting:
     noting = Noting()
     sampler = VLLMSampler(server.url, "tiny", **{"wait": 0.0, "retries": 0, **settings})
-    playing = RolloutCollection(episodes=4, slots=4, group_size=group_size)
+    playing = RolloutCollection(episodes=4, slots=4, group_size=group_size, max_staleness=max_staleness)
     fit(module, rounds(batch_size=64), root, steps, playing=playing, callbacks=[sampler, noting])
     return noting
 
@@ -80,6 +86,18 @@ def test_each_round_is_sampled_with_the_weights_of_its_moment(
     assert not torch.equal(served["transformer.wte.weight"], module.model.state_dict()["transformer.wte.weight"]), (
         "the weights of the last round have been learned from since"
     )
+
+
+def test_a_server_plays_ahead_with_the_weights_of_the_round_before(bc_run: str, tmp_path: Path) -> None:
+    module = PPO(pretrained=bc_run, critic_warmup_rounds=0, entropy_weight=1.0, **FAST)
+    with TokenServer(NEVER) as server:
+        train(module, server, tmp_path, steps=4, max_staleness=1, importance_cap=2.0)
+        # Each round has weights of its own; the last one may have been on its way when the run ended.
+        assert server.asked[:8] == ["/collective_rpc", "/reset_prefix_cache"] * 4
+    gaps = column(tmp_path, "rollout/logprob_gap")
+    assert gaps[0] < 1e-4 and min(gaps[1:]) > 1e-3
+    assert column(tmp_path, "ppo/first_ratio") == pytest.approx([1.0] * 4, abs=1e-4)
+    assert column(tmp_path, "overlap/stale_steps") == [0.0, 1.0, 1.0, 1.0]
 
 
 def test_old_weights_are_refused(bc_run: str, tmp_path: Path) -> None:
@@ -202,8 +220,8 @@ def test_who_cannot_be_sampled_for(bc_run: str, data_path: Path, tmp_path: Path)
     with TokenServer(NEVER) as server:
         sampler = VLLMSampler(server.url, "tiny")
         for playing, said in (
-            (RolloutCollection(decoding={"compile": True}), "neither decoding nor ray"),
-            (RolloutCollection(ray="local"), "neither decoding nor ray"),
+            (RolloutCollection(decoding={"compile": True}), "neither decoding nor ray nor workers"),
+            (RolloutCollection(ray="local"), "neither decoding nor ray nor workers"),
         ):
             with pytest.raises(UserError, match=said):
                 fit(PPO(pretrained=bc_run), rounds(), tmp_path, 1, playing=playing, callbacks=[sampler])

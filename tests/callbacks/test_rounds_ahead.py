@@ -1,0 +1,191 @@
+"""Rounds that are played while the trainer learns: with the weights of k rounds before, and each time the same."""
+
+import csv
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from lmrl.callbacks import KeepLast, RolloutCollection
+from lmrl.callbacks.interactive import policy_of
+from lmrl.errors import UserError
+from lmrl.modules import GRPO, ILQL, PPO, LanguageModule
+from lmrl.partners import environment
+from lmrl.rollout import play_piece
+from lmrl.types import Episode
+from tests.helpers.mortal import MortalPPO
+from tests.helpers.online import ENV, fit, rounds
+
+pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group)")
+
+FAST: dict[str, Any] = {"lr": 1e-2, "lr_schedule": "constant", "warmup_steps": 0, "entropy_weight": 1.0}
+
+
+class Noting(RolloutCollection):
+    """Notes the rounds, the weights when each was asked for, and what is logged."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**{"episodes": 6, "slots": 2, **arguments})
+        self.rounds: list[list[Episode]] = []
+        self.weights: list[dict[str, torch.Tensor]] = []
+
+    def collect(self, number: int) -> list[Episode]:
+        self.weights.append({name: tensor.clone() for name, tensor in self._module.state_dict().items()})
+        self.rounds.append(super().collect(number))
+        return self.rounds[-1]
+
+
+def learned(
+    kind: Callable[[], LanguageModule], root: Path, playing: RolloutCollection, steps: int = 12, **more: Any
+) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)  # for the heads, which begin at random
+    module = kind()
+    data = more.pop("data", {})
+    fit(module, rounds(**{"batch_size": 16, **data}), root, steps, playing=playing, **more)
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+def column(root: Path, name: str) -> list[float]:
+    with (root / "metrics.csv").open() as file:
+        return [float(row[name]) for row in csv.DictReader(file) if row.get(name)]
+
+
+@pytest.mark.slow
+def test_worker_processes_play_what_one_process_plays_though_one_dies(
+    bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LMRL_DATA", str(tmp_path))
+    here = Noting(piece=2)
+    others = Noting(workers=2)
+    kind = partial(MortalPPO, pretrained=bc_run, **FAST)
+    alone = learned(kind, tmp_path / "one", here)
+    (tmp_path / "die-1").touch()
+    assert_equal(alone, learned(kind, tmp_path / "two", others))
+    assert len(here.rounds) > 1 and here.rounds == others.rounds
+    assert not (tmp_path / "die-1").exists()
+
+
+@pytest.mark.parametrize("k", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_each_round_is_played_with_the_weights_of_k_rounds_before(k: int, bc_run: str, tmp_path: Path) -> None:
+    playing = Noting(max_staleness=k)
+    learned(partial(PPO, pretrained=bc_run, critic_warmup_rounds=0, **FAST), tmp_path, playing)
+    assert len(playing.rounds) > k + 2
+    player = PPO(pretrained=bc_run, critic_warmup_rounds=0)
+    player.window = playing._module.window
+    settings = {"max_new_tokens": playing._data.task.max_action_tokens, "slots": 2}
+    for index, episodes in enumerate(playing.rounds):
+        player.load_state_dict(playing.weights[max(0, index - k)])
+        starts = playing._starts(playing._data.seed, index + 1)
+        played = []
+        for first in range(0, 6, 2):
+            policy = policy_of(player, settings)
+            piece = play_piece(policy, environment("maze_fo", ENV), starts[first : first + 2], "maze_fo", 2)
+            played += piece.episodes
+        assert [episode.action_ids for episode in episodes] == [episode.action_ids for episode in played]
+        assert [episode.action_logprobs for episode in episodes] == [episode.action_logprobs for episode in played]
+    stale = column(tmp_path, "overlap/stale_steps")
+    assert stale[0] == 0.0 and all(steps > 0.0 for steps in stale[1:])
+    assert {episode.info["weights"] for episode in playing.rounds[k]} == {0}
+    assert all(episode.info["weights"] > 0 for episode in playing.rounds[k + 1])
+
+
+class Columns(Callback):
+    """Remembers what is learned from."""
+
+    def __init__(self) -> None:
+        self.batches: list[dict[str, torch.Tensor]] = []
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *args: Any) -> None:
+        self.batches.append(dict(batch.columns))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cap", [1.1, None])
+def test_stale_rounds_are_corrected_by_truncated_importance_weights(
+    cap: float | None, bc_run: str, tmp_path: Path
+) -> None:
+    playing = Noting(max_staleness=1, importance_cap=cap, group_size=3)
+    noting = Columns()
+    kind = partial(GRPO, pretrained=bc_run, advantage="rebn", kl_weight=0.0, **FAST)
+    learned(kind, tmp_path, playing, 2, data={"batch_size": 64}, callbacks=[noting])
+    assert column(tmp_path, "grpo/first_ratio") == pytest.approx([1.0, 1.0], abs=1e-4)
+    played = np.concatenate([np.concatenate(episode.action_logprobs) for episode in playing.rounds[1]])
+    own = noting.batches[1]["logprob"].numpy()
+    if cap is None:
+        assert "importance" not in noting.batches[1]
+        return
+    # Minibatches are shuffled, so tokens are found by what was noted in play: a weight is exp(own - noted).
+    weights = noting.batches[1]["importance"].numpy()
+    before = own - np.log(weights)
+    uncapped = weights < cap - 1e-5
+    assert 0 < uncapped.sum() < len(weights)
+    distance = np.abs(before[uncapped][:, None] - played).min(axis=1)
+    assert distance.max() < 1e-4
+    assert noting.batches[0]["importance"].numpy() == pytest.approx(1.0, abs=1e-4), "the first round is not stale"
+
+
+@pytest.mark.slow
+def test_values_that_guide_play(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    data: dict[str, Any] = {"path": str(data_path), "offline": True, "keep_replay": True, "batches": 2}
+    kind = partial(ILQL, pretrained=bc_run, polyak=0.5, lr=1e-2)
+    runs = []
+    for name in ("one", "two"):
+        playing = Noting(max_staleness=1)
+        runs.append(learned(kind, tmp_path / name, playing, 6, data=data))
+    assert_equal(*runs)
+
+
+class Copying(Callback):
+    """Keeps the checkpoint of the sixth step."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
+        root = Path(trainer.default_root_dir)
+        if trainer.global_step == 7 and (root / "last.ckpt").exists():
+            shutil.copy(root / "last.ckpt", root / "sixth.ckpt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_resumed_run_plays_the_rounds_that_were_under_way(k: int, bc_run: str, tmp_path: Path) -> None:
+    kind = partial(PPO, pretrained=bc_run, **FAST)
+    saving = [KeepLast(every_n_steps=2), Copying()]
+    whole = learned(kind, tmp_path, Noting(max_staleness=k), callbacks=saving)
+    sixth = tmp_path / "sixth.ckpt"
+    checkpoint = torch.load(sixth, weights_only=True)
+    ahead = checkpoint["callbacks"]["RolloutCollection"]["ahead"]
+    assert checkpoint["global_step"] == 6 and len(ahead["steps"]) == k
+    more = {"ckpt_path": sixth, "weights_only": True}
+    resumed = learned(kind, tmp_path / "again", Noting(max_staleness=k), callbacks=saving[:1], **more)
+    assert_equal(whole, resumed)
+
+
+class Failing(PPO):
+    """Its policy cannot play."""
+
+    def policy(self, **settings: Any) -> Any:
+        raise UserError("this policy cannot play")
+
+
+def test_a_failure_of_the_players_ends_the_run(bc_run: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^this policy cannot play$"):
+        learned(partial(Failing, pretrained=bc_run), tmp_path, Noting(max_staleness=1))
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(UserError, match="max_staleness must be at least 0, got -1"):
+        RolloutCollection(max_staleness=-1)
+    with pytest.raises(UserError, match="workers must be at least 1, got 0"):
+        RolloutCollection(workers=0)
