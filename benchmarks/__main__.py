@@ -29,6 +29,7 @@ GPU = ("gpu_training", "gpu_decoding")
 ON_DEVICE = (*AT_GPU_SIZE, "gpu_commands")
 #: What takes many minutes: run only where it is named.
 ON_REQUEST: tuple[str, ...] = (
+    "chat_model",
     "gpu_commands",
     "gpu_training_llama",
     "illegal_moves",

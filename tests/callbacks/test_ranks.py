@@ -34,6 +34,7 @@ def learn(name: str, kind: str, bc_run: str, data_path: str, root: Path) -> list
         "ppo": partial(PPO, kl_target=1e-3, kl_horizon=100),
         "bc": partial(OnlineFilteredBC, top_fraction=0.5),
         "ilql": partial(ILQL, polyak=0.5),
+        "ahead": partial(PPO, critic_warmup_rounds=0),
         "turn_ppo": partial(PPO, level="turn"),
         "own critic": partial(PPO, critic="own", critic_lr=1e-2),
         "grpo": partial(GRPO, kl_weight=0.1),
@@ -47,6 +48,8 @@ def learn(name: str, kind: str, bc_run: str, data_path: str, root: Path) -> list
     if kind == "grpo":  # some of a group come to the goal and others do not: if all are alike, they teach nothing
         shared |= {"pretrained": "zoo:maze_fo/bc", "lr": 1e-3}
         settings["env"] = {"max_steps": 30}
+    if kind == "ahead":
+        groups["max_staleness"] = 1
     module = kinds[kind](**shared)
     playing = InteractiveEvaluation("maze_fo", every_n_steps=3, episodes=5, slots=2, env=ENV)
     trainer = L.Trainer(
@@ -56,7 +59,7 @@ def learn(name: str, kind: str, bc_run: str, data_path: str, root: Path) -> list
     )  # fmt: skip
     trainer.fit(module, rounds(batch_size=8 // world, **settings))
     assert (root / "best" / "config.json").is_file()
-    timed = ("perf/", "time/")
+    timed = ("perf/", "time/", "overlap/")
     return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in seen.rows]
 
 
@@ -78,6 +81,14 @@ def test_online_learning_is_that_of_one_process(kind: str, bc_run: str, data_pat
         for rows in on_ranks(learn, name, kind, bc_run, str(data_path), tmp_path / name):
             for row, expected in zip(rows, one, strict=True):
                 assert row == pytest.approx(expected, abs=1e-5, rel=1e-4), name
+
+
+@pytest.mark.nightly
+def test_rounds_that_are_played_ahead_are_those_of_one_process(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    (one,) = on_ranks(learn, "one", "ahead", bc_run, str(data_path), tmp_path / "one", world=1)
+    for rows in on_ranks(learn, "ddp", "ahead", bc_run, str(data_path), tmp_path / "ddp"):
+        for row, expected in zip(rows, one, strict=True):
+            assert row == pytest.approx(expected, abs=1e-5, rel=1e-4)
 
 
 class Uneven(type(lmrl.make("maze_fo"))):  # type: ignore[misc]

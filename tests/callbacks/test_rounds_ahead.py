@@ -148,6 +148,26 @@ def test_values_that_guide_play(bc_run: str, data_path: Path, tmp_path: Path) ->
     assert_equal(*runs)
 
 
+@pytest.mark.slow
+def test_of_adapters_only_their_weights_are_sent(bc_run: str, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    sent: list[dict[str, torch.Tensor]] = []
+
+    class Spying(Noting):
+        def collect(self, number: int) -> list[Episode]:
+            episodes = super().collect(number)
+            sent.append(self._round_workers().weights(0).tensors)
+            return episodes
+
+    playing = Spying(workers=1, piece=2)
+    here = Noting(piece=2)
+    kind = partial(PPO, pretrained=bc_run, lora={"r": 2}, critic_warmup_rounds=0, **FAST)
+    assert_equal(learned(kind, tmp_path / "one", here, 4), learned(kind, tmp_path / "two", playing, 4))
+    assert here.rounds == playing.rounds and len(sent) > 1
+    language_model = [name for name in sent[0] if name.startswith("model.")]
+    assert language_model and all("lora_" in name for name in language_model)
+
+
 class Copying(Callback):
     """Keeps the checkpoint of the sixth step."""
 
