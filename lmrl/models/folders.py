@@ -46,7 +46,7 @@ CHOOSE_CODE = (
     "use_kernels",
 )
 """Of a transformers configuration: what chooses code or files rather than the shape of a model."""
-_COUNTS = re.compile("layer|label|depth")  # names of settings by which transformers makes lists
+_COUNTS = re.compile("layer|label|depth|block_count")  # names of settings by which transformers makes lists
 
 
 class Held(NamedTuple):

@@ -1,4 +1,4 @@
-"""Causal language models of `transformers`: from a folder or hub id, or a small one from scratch."""
+"""Causal language models of `transformers`: from a folder, a GGUF file or a hub id, or a small one from scratch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,6 +22,7 @@ from transformers.utils import logging
 from lmrl.errors import UserError, in_one_line
 from lmrl.losses import Scores, linear_scores, row_scores, soft_cap
 from lmrl.models.folders import check_folder, held_by_folder, is_limited, limited_weights, model_config
+from lmrl.models.gguf import gguf_config, gguf_model, is_gguf
 from lmrl.models.lora import adapter_base, merge_adapter
 from lmrl.tokens.collate import TokenBatch
 
@@ -98,12 +99,12 @@ def build_lm(
     too large is refused before there is memory for it.
 
     Args:
-        pretrained: folder or hub id; None starts from random weights. Adapters in a folder of `peft` are merged into
-            the model that they belong to.
+        pretrained: folder, GGUF file or hub id; None starts from random weights. Adapters in a folder of `peft` are
+            merged into the model that they belong to.
         architecture: config values for a model from scratch, over a small GPT-2's (``model_type`` picks another kind).
         vocabulary: number of token ids; a pretrained model's embeddings are extended to it if they are fewer.
         trust_remote_code: run code that the model brings with it; else one that needs that is refused.
-        dtype: of a pretrained model's weights; ``auto``: as they were saved.
+        dtype: of a pretrained model's weights; ``auto``: as they were saved, and float32 for a GGUF file.
 
     Raises:
         UserError: if there is no such model or kind of model, or a file of it is damaged.
@@ -116,27 +117,38 @@ def build_lm(
     if base is not None:
         return merge_adapter(build_lm(base, {}, vocabulary, trust_remote_code, dtype), pretrained)
     is_folder = Path(pretrained).is_dir()
-    if is_folder:
+    if Path(pretrained).exists():
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # read in a moment; of a download it is of use
+    model: PreTrainedModel
     try:
-        config = _without_dropout(model_config(pretrained, trust_remote_code))
+        if is_gguf(pretrained):
+            config = _without_dropout(gguf_config(pretrained))
+        else:
+            config = _without_dropout(model_config(pretrained, trust_remote_code))
         if empty:
             return _without_weights(config, vocabulary, trust_remote_code, dtype)
-        with limited_weights(held_by_folder(pretrained), pretrained) if is_folder else nullcontext():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                pretrained, config=config, trust_remote_code=trust_remote_code, dtype=dtype, output_loading_info=True
-            )
-        model: PreTrainedModel = loaded[0]
-        missing = sorted(loaded[1]["missing_keys"])
-        if missing:  # transformers only warns, and begins from random numbers
-            file = next(Path(pretrained).glob("*.safetensors"), pretrained)
-            raise UserError(f"{file} lacks the weights {', '.join(missing[:3])}: it is damaged or of another model")
+        if is_gguf(pretrained):
+            model = gguf_model(pretrained, config, torch.float32 if dtype == "auto" else dtype)
+        else:
+            with limited_weights(held_by_folder(pretrained), pretrained) if is_folder else nullcontext():
+                loaded: Any = AutoModelForCausalLM.from_pretrained(
+                    pretrained,
+                    config=config,
+                    trust_remote_code=trust_remote_code,
+                    dtype=dtype,
+                    output_loading_info=True,
+                )
+            model = loaded[0]
+            missing = sorted(loaded[1]["missing_keys"])
+            if missing:  # transformers only warns, and begins from random numbers
+                file = next(Path(pretrained).glob("*.safetensors"), pretrained)
+                raise UserError(f"{file} lacks the weights {', '.join(missing[:3])}: it is damaged or of another model")
     except Exception as error:  # a damaged file can end in any exception of the libraries
         if isinstance(error, (UserError, MemoryError)) or getattr(error, "errno", None) is not None:
             raise
-        kind = "folder" if Path(pretrained).exists() else "folder or hub id"
         raise UserError(
-            f"pretrained must be a {kind} with a causal language model, got {pretrained!r}: {in_one_line(error, 1000)}"
+            "pretrained must be a folder, GGUF file or hub id with a causal language model, "
+            f"got {pretrained!r}: {in_one_line(error, 1000)}"
         ) from error
     # Weights of a file can lie anywhere in memory, and kernels begin their sums where it is aligned: the last bits of
     # numbers would depend on the process that has read the file.

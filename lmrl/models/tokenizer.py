@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from lmrl.envs.registry import task_tokens
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.folders import check_folder
+from lmrl.models.gguf import gguf_tokenizer, is_gguf
 
 __all__ = ["BUNDLED", "bundled_name", "fingerprint", "load_tokenizer", "tokenizer_for", "train"]
 
@@ -64,7 +65,7 @@ def train(name: str = BUNDLED[0]) -> Tokenizer:
 
 
 def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """A bundled tokenizer (one of `BUNDLED`), or that of a folder or hub id.
+    """A bundled tokenizer (one of `BUNDLED`), or that of a folder, GGUF file or hub id.
 
     Args:
         name: of the tokenizer.
@@ -81,14 +82,16 @@ def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> P
         )
     check_folder(name)
     try:
+        if is_gguf(name):
+            return gguf_tokenizer(name)
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
     except Exception as error:  # a damaged file can end in any exception of the libraries
         if isinstance(error, (UserError, MemoryError)) or getattr(error, "errno", None) is not None:
             raise
         file = Path(name) / "tokenizer.json"
         raise UserError(
-            f"tokenizer must be {', '.join(map(repr, BUNDLED))}, a folder or a hub id that has a tokenizer; got "
-            f"{str(file) if file.is_file() else name!r}: {in_one_line(error, 1000)}"
+            f"tokenizer must be {', '.join(map(repr, BUNDLED))}, a folder, GGUF file or hub id that has a tokenizer; "
+            f"got {str(file) if file.is_file() else name!r}: {in_one_line(error, 1000)}"
         ) from error
     return loaded
 

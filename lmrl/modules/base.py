@@ -98,9 +98,10 @@ class LanguageModule(L.LightningModule):
         """Build the language model.
 
         Args:
-            pretrained: run folder (``runs/TASK/bc``), model folder or hub id to start from; None: from scratch.
+            pretrained: run folder (``runs/TASK/bc``), model folder, GGUF file or hub id to start from; None: from
+                scratch.
             architecture: configuration values of a model from scratch, over those of a small GPT-2.
-            tokenizer: a bundled one, a folder or hub id; None: that of `pretrained`, or ``lmrl``.
+            tokenizer: a bundled one, a folder, GGUF file or hub id; None: that of `pretrained`, or ``lmrl``.
             task_tokens: task whose texts are tokens (or ``{name: ..., vocab: ...}``); None: spell everything.
             optimizer: ``adamw``, or ``muon`` for the matrices inside of the transformer and AdamW for the rest.
             lr: peak learning rate of AdamW.

@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.errors import UserError
 from lmrl.models.folders import check_folder, held_by_folder, limited_weights, model_config
+from lmrl.models.gguf import is_gguf
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.partners.environment import first_line, partner_dialogue
 from lmrl.policies import LMPolicy, load_lm_policy
@@ -28,7 +29,7 @@ class LMPartner:
     """A partner that replies with a `transformers` model: a causal one in the decoding engine, or a seq2seq one.
 
     Args:
-        path: run folder (``runs/TASK/partner``), model folder or hub id.
+        path: run folder (``runs/TASK/partner``), model folder, GGUF file or hub id.
         temperature: sampling temperature; 0 is greedy. Samples of a causal model depend only on the episode's seed,
             those of a seq2seq model also on the other requests in the batch.
         max_new_tokens: length limit of a reply.
@@ -100,6 +101,8 @@ class LMPartner:
 
 
 def _is_seq2seq(folder: str) -> bool:
+    if is_gguf(folder):
+        return False
     check_folder(folder)
     try:
         return bool(model_config(folder).is_encoder_decoder)

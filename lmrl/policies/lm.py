@@ -174,7 +174,7 @@ def load_lm_policy(path: str, texts: int | None, max_new_tokens: int, *, tempera
     """A saved language model as a player that reads as much as fits.
 
     Args:
-        path: run folder, model folder or hub id.
+        path: run folder, model folder, GGUF file or hub id.
         texts: how many of the newest texts are read; None: all.
         max_new_tokens: longest action.
         temperature: 0 is greedy.

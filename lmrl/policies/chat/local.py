@@ -24,7 +24,7 @@ class LocalChat:
     What two conversations have in common is read once: rules and examples cost nothing from the second turn on.
 
     Args:
-        path: model folder or hub id; its tokenizer needs a chat template.
+        path: model folder, GGUF file or hub id; its tokenizer needs a chat template.
         temperature: of sampling; 0 is greedy.
         max_tokens: longest answer.
         max_context: tokens that are read at most; less memory, and the model's own number if that is lower.
