@@ -36,6 +36,7 @@ ON_REQUEST: tuple[str, ...] = (
     "mutations",
     "overlap",
     "ray_workers",
+    "real_model",
     "task_tokens",
     "value_base",
 )

@@ -1,6 +1,7 @@
 """A pretrained model on the way that users take: it is loaded, trained, adapted, played and exported.
 
-The expected numbers come from transformers, which reads the same folder without our code.
+The expected numbers come from transformers, which reads the same folder without our code. `benchmarks/real_model.py`
+shows the figures of two of these tests.
 """
 
 import csv
@@ -14,6 +15,7 @@ import yaml
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from benchmarks import real_model
 from lmrl.cli import main
 from lmrl.data import generate
 from lmrl.data.storage import read_episodes
@@ -22,7 +24,8 @@ from lmrl.decoding.engine import Engine
 from lmrl.envs import make
 from lmrl.envs.registry import chat_prompt
 from lmrl.losses.token_scores import gather_token_scores
-from lmrl.models.lm import logits_of, trunk_of
+from lmrl.models.lm import build_lm, logits_of, trunk_of
+from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, load_module
 from lmrl.policies import LMPolicy
 from lmrl.policies.chat.policy import system_prompt
@@ -33,6 +36,7 @@ from lmrl.types import Episode, Request, Start
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "models" / "smollm2-135m"
+GGUF = FOLDER / "SmolLM2-135M-Instruct.Q4_1.gguf"
 CONFIGS = ("twenty_questions/bc.yaml", "models/smollm2.yaml", "scale/cpu.yaml")
 CHAT = Window(tokens=512, rendering="chat")
 
@@ -144,6 +148,19 @@ def test_the_folder_is_what_was_published(reference: PreTrainedModel, tokenizer:
     assert reference.num_parameters() == 134_515_008
 
 
+@pytest.mark.skipif(not GGUF.is_file(), reason="the folder is of an earlier version: remove it, make smollm2")
+def test_the_gguf_file_gives_the_same_model_and_tokenizer(
+    reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    model = build_lm(str(GGUF), {}, 0)
+    ids = tokenizer.encode("Is it an animal? No, 123.")
+    torch.testing.assert_close(logits(model, ids), logits(reference, ids), atol=0, rtol=0)
+    found = load_tokenizer(str(GGUF))
+    assert found.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+    assert found.chat_template == tokenizer.chat_template
+    assert found.special_tokens_map == tokenizer.special_tokens_map
+
+
 def test_the_trainer_and_the_engine_compute_the_models_logits(
     reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dialogues: Path
 ) -> None:
@@ -198,6 +215,31 @@ def test_games_are_played_as_transformers_generates(
                 suppress_tokens=suppressed.flatten().tolist(),
             )
             assert whole[0, len(context) :].tolist() == list(sampled)
+
+
+def test_dialogues_are_continued_as_transformers_generates(
+    reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dialogues: Path
+) -> None:
+    # The same two games after 0, 1, 2, ... of their turns.
+    episodes = [episode for episode in read_episodes(dialogues) for _ in range(4)]
+    agreement = real_model.compare_greedy(reference, tokenizer, episodes)
+    assert agreement.different == 0
+    assert agreement.same >= 6
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_the_figures_of_the_benchmark_are_within_their_bounds(
+    reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, scratch: Path
+) -> None:
+    games = real_model.record_games(real_model.GAMES, scratch)
+    assert real_model.compare_greedy(reference, tokenizer, list(read_episodes(games))).different == 0
+    errors = real_model.float32_errors(reference, tokenizer, games, scratch)
+    assert list(errors) == ["training", "engine", "exported folder", "merged LoRA"]
+    assert max(errors.values()) <= 1e-3
+    for ours, theirs in real_model.bfloat16_errors(reference, tokenizer, games).values():
+        assert 0 < theirs.kl and ours.kl <= theirs.kl + 1e-3
+        assert ours.error <= 2 * theirs.error
 
 
 def test_a_run_learns_and_its_folder_holds_what_it_learned(

@@ -64,7 +64,7 @@ def test_fingerprints_tell_vocabularies_apart() -> None:
 
 
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="tokenizer must be 'lmrl', 'lmrl-chess', 'lmrl-letters', a folder, GGUF file or hub id"):
+    with pytest.raises(UserError, match="tokenizer must be 'lmrl', 'lmrl-chess', 'lmrl-letters', a folder, GGUF file"):
         load_tokenizer(str(tmp_path / "none"))
 
 
