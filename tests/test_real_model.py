@@ -6,8 +6,10 @@ shows the figures of two of these tests.
 
 import csv
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +76,7 @@ def logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
     return model.eval()(input_ids=torch.tensor([ids])).logits[0]
 
 
-def fit(dialogues: Path, run: Path, *words: str) -> list[float]:
+def fit(dialogues: Path, run: Path, *words: str, callbacks: Sequence[dict[str, Any]] = ()) -> list[float]:
     """Train for two steps on all dialogues, as docs/models.md shows, and return the loss of each step on actions."""
     small = {
         "data": {"init_args": {"path": str(dialogues), "batch_size": 2, "val_fraction": 0.0}},
@@ -84,7 +86,7 @@ def fit(dialogues: Path, run: Path, *words: str) -> list[float]:
             "limit_val_batches": 0,
             "default_root_dir": str(run),
             "enable_progress_bar": False,
-            "callbacks": [{"class_path": "lmrl.callbacks.KeepLast"}],
+            "callbacks": [*callbacks, {"class_path": "lmrl.callbacks.KeepLast"}],
         },
     }
     overlay = run.with_suffix(".yaml")
@@ -256,21 +258,38 @@ def test_a_run_learns_and_its_folder_holds_what_it_learned(
     torch.testing.assert_close(logits(exported, ids), learned, atol=1e-5, rtol=0)
 
 
-@pytest.mark.nightly
+#: Saves the step that it evaluates as `best`.
+EVALUATION = {
+    "class_path": "lmrl.callbacks.InteractiveEvaluation",
+    "init_args": {
+        "task": "maze_fo",
+        "every_n_steps": 2,
+        "episodes": 1,
+        "decoding": {"max_new_tokens": 2},
+        "env": {"max_steps": 2},
+    },
+}
+
+
 def test_adapters_are_trained_saved_and_merged(
     reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dialogues: Path, scratch: Path
 ) -> None:
     peft = pytest.importorskip("peft", reason="adapters need peft: pip install 'lmrl[lora]'")
     run = scratch / "lora"
-    adapters = "{r: 4, lora_alpha: 64}"
-    first, second = fit(dialogues, run, f"--model.init_args.lora={adapters}", "--model.init_args.lr=0.01")
+    lora = "--model.init_args.lora={r: 16, lora_alpha: 128}"
+    first, second = fit(dialogues, run, lora, "--model.init_args.lr=0.003", callbacks=[EVALUATION])
     assert second < first - 0.1
-    for words in (["--to", str(scratch / "adapter")], ["--to", str(scratch / "whole"), "--merge_lora"]):
+    megabytes, _, _ = subprocess.check_output(["du", "-sm", str(run)], text=True).partition("\t")
+    assert int(megabytes) <= 160
+    assert {"best", "best.ckpt", "last", "last.ckpt"} <= {path.name for path in run.iterdir()}
+    for words in (["--to", str(scratch / "adapter"), "--adapters"], ["--to", str(scratch / "whole")]):
         assert main(["export", str(run), *words]) == 0
     ids = tokenizer.encode("Is it an animal?\nNo.\nIs it a")
     plain = logits(reference, ids)
     learned = logits(load_module(run).model, ids)
     assert (learned - plain).abs().max() > 0.1
+    for name in ("best", "last"):
+        assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(run / name), ids), learned)
     whole = AutoModelForCausalLM.from_pretrained(scratch / "whole")
     torch.testing.assert_close(logits(whole, ids), learned, atol=1e-3, rtol=0)
     adapted = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(FOLDER), scratch / "adapter")

@@ -17,7 +17,7 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from lmrl.checkpoints.saving import note_weights
+from lmrl.checkpoints.saving import note_weights, saves_adapters
 from lmrl.errors import check_range
 from lmrl.models.sharding import full_state_dict, is_sharded
 from lmrl.modules import LanguageModule
@@ -92,7 +92,7 @@ def _write_folder(
     weights: Mapping[str, Tensor] | None,
 ) -> None:
     if trainer.is_global_zero:
-        module.export(folder, scores, weights)
+        module.export(folder, scores, weights, merge=not saves_adapters(module))
     trainer.strategy.barrier()
 
 

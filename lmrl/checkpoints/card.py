@@ -12,11 +12,19 @@ from lmrl.models.gguf import is_gguf
 
 __all__ = ["model_card"]
 
-_PLAIN = """```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+_WHOLE = """from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-inputs = tokenizer(text, return_tensors="pt", add_special_tokens=False)
+"""
+
+_ADAPTERS = """from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+model.generation_config = GenerationConfig.from_pretrained(folder)  # in place of the base model's
+"""
+
+_PLAIN = """```python
+{loading}inputs = tokenizer(text, return_tensors="pt", add_special_tokens=False)
 print(tokenizer.decode(model.generate(**inputs)[0, inputs.input_ids.shape[1] :]))
 ```"""
 
@@ -62,13 +70,21 @@ def model_card(
     )
     end = "with the end of its turn" if facts.get("rendering") == "chat" else "in a line break"
     title = f"{facts.get('algorithm', 'a language model')} on {facts.get('task', 'an unknown task')}"
+    about = (
+        "A policy for a text game, trained with `lmrl`. It reads the game's texts, one after the other, and says an "
+        f"action that ends {end}."
+    )
+    if base is not None:
+        about += (
+            f" This folder holds adapters (LoRA) of the model `{base}`. Where `peft` is installed, `transformers` "
+            "loads that model with them."
+        )
     parts = [
         f"---\n{head.to_yaml()}\n---\n\n# {title}\n",
-        "A policy for a text game, trained with `lmrl`. It reads the game's texts, one after the other, and says an "
-        f"action that ends {end}.\n",
+        f"{about}\n",
         f"## Made with\n\n{_table(facts)}\n",
         f"## Scores\n\n{_scores(scores)}\n",
-        f"## How to play it\n\n{_how(facts, guided, ratios)}\n",
+        f"## How to play it\n\n{_how(facts, guided, ratios, _WHOLE if base is None else _ADAPTERS)}\n",
     ]
     if base is not None and is_gguf(base):
         parts.append(_ON_GGUF.format(folder=str(Path(base).parent), file=Path(base).name))
@@ -109,7 +125,7 @@ def _scores(scores: Mapping[str, Any] | None) -> str:
     return "\n".join(lines)
 
 
-def _how(facts: Mapping[str, Any], guided: bool, ratios: bool) -> str:
+def _how(facts: Mapping[str, Any], guided: bool, ratios: bool, loading: str) -> str:
     reads = "all texts so far" if facts.get("reads_texts") is None else f"the last {facts['reads_texts']} texts"
     prompt = f"`text` holds {reads}, joined without anything between them."
     if facts.get("rendering") == "chat":
@@ -119,8 +135,9 @@ def _how(facts: Mapping[str, Any], guided: bool, ratios: bool) -> str:
     if "told" in facts:
         which = "the first text" if facts.get("reads_texts") is None else "every text of the game"
         prompt += f" In front of {which} stands `{json.dumps(facts['told'])}`."
+    plain = _PLAIN.format(loading=loading)
     if not (guided or ratios):
-        return f"{prompt} Generation ends with the action.\n\n{_PLAIN}"
+        return f"{prompt} Generation ends with the action.\n\n{plain}"
     with_values = (
         "`lmrl.load_policy(folder)` plays with the learned values, `log pi + beta * p / pi`."
         if ratios
@@ -128,5 +145,5 @@ def _how(facts: Mapping[str, Any], guided: bool, ratios: bool) -> str:
     )
     return (
         f"{prompt} Plain `generate` plays the policy that the values were learned beside (behavioural cloning), "
-        f"**not** the one that was trained:\n\n{_PLAIN}\n\n{with_values}"
+        f"**not** the one that was trained:\n\n{plain}\n\n{with_values}"
     )

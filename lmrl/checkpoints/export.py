@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils import logging
 
 from lmrl.errors import UserError
+from lmrl.models.base_model import BaseModel
 from lmrl.models.folders import (
     check_folder,
     damaged,
@@ -24,7 +25,7 @@ from lmrl.models.folders import (
 )
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import build_lm, trunk_of
-from lmrl.models.lora import add_lora, has_lora, merged, save_adapter, with_weights
+from lmrl.models.lora import adapters_of, add_lora, has_lora, merged, save_adapters, stacked, with_weights
 from lmrl.utils.files import check_may_replace, json_of_file, parse_json, replacing_folder
 
 __all__ = [
@@ -47,7 +48,7 @@ def export(
     generation: GenerationConfig,
     settings: Mapping[str, Any],
     weights: Mapping[str, Tensor] | None = None,
-    base: str | None = None,
+    base: BaseModel | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the folder again: ``AutoModelForCausalLM`` and ``AutoTokenizer`` load it without this package.
@@ -61,7 +62,7 @@ def export(
         generation: what ``model.generate`` does by default.
         settings: how the values are played (``beta``, ``rendering``) and what they hold (``lora``), kept with them.
         weights: of the language model, where `model` holds a share of them.
-        base: write the model's adapters alone, for `peft`; this is the model that they belong to. None: a whole model.
+        base: write adapters alone, for `peft`; this is the model that they belong to. None: write a whole model.
         about: JSON-like, written to ``lmrl.json``: what makes the policy of it again.
 
     Raises:
@@ -70,15 +71,15 @@ def export(
     check_replaceable(folder)
     # The progress bar of each save would tear that of the training.
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    if weights is not None and has_lora(model):
-        model = with_weights(model, weights)
+    if base is None and has_lora(model):
+        model = merged(model if weights is None else with_weights(model, weights))
         weights = None
     with replacing_folder(folder) as new:
         if base is None:
-            plain = merged(model) if has_lora(model) else model
-            plain.save_pretrained(new, state_dict=None if weights is None else dict(weights))
+            model.save_pretrained(new, state_dict=None if weights is None else dict(weights))
         else:
-            save_adapter(model, new, base)
+            own = [adapters_of(model, weights)] if has_lora(model) or not base.adapters else []
+            save_adapters(stacked([*base.adapters, *own]), new, base.whole, base.whole_sha256)
         generation.save_pretrained(new)
         _save_tokenizer(tokenizer, new)
         (new / "README.md").write_text(card, encoding="utf-8")

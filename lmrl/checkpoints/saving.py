@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -14,10 +14,11 @@ from lmrl.checkpoints.card import model_card
 from lmrl.checkpoints.export import MANIFEST, export, exported_values, read_manifest
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.envs.registry import may_choose
-from lmrl.errors import UserError
-from lmrl.models.folders import CHOOSE_CODE, check_architecture, held_by_folder, limited_weights
+from lmrl.errors import UserError, check_range
+from lmrl.models.base_model import BaseModel, base_model, check_adapters, check_base, held_with_base
+from lmrl.models.folders import CHOOSE_CODE, check_architecture, limited_weights
 from lmrl.models.lm import build_lm, vocabulary_of
-from lmrl.models.lora import has_lora, is_adapter
+from lmrl.models.lora import adapter_base, can_be_stacked, is_adapter
 from lmrl.models.sharding import class_of, is_sharded
 from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint
 from lmrl.tokens.encoding import Window, encoder_for, invalid_ids, stop_ids
@@ -26,7 +27,7 @@ from lmrl.utils.plugins import algorithm_packages
 __all__ = [
     "SavedModule", "check_resumed", "check_vocabulary", "class_name", "facts", "generation_defaults",
     "language_model_weights", "note_weights", "pack_checkpoint", "plain_arguments", "read_entry", "read_folder",
-    "write_folder",
+    "recorded_base", "restore_base", "saves_adapters", "write_folder",
 ]  # fmt: skip
 
 
@@ -40,6 +41,7 @@ class SavedModule(Protocol):
     window: Window | None
     made_with: dict[str, Any]
     action_tokens: int
+    base: BaseModel | None
 
     @property
     def hparams(self) -> Any: ...
@@ -53,6 +55,10 @@ class SavedModule(Protocol):
     @property
     def global_step(self) -> int: ...
 
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def weights_of_base(self) -> set[str]: ...
+
     def value_state_dict(self) -> dict[str, Tensor]: ...
 
     def played_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
@@ -64,6 +70,7 @@ class SavedModule(Protocol):
 
 M = TypeVar("M", bound=SavedModule)
 
+_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _NOT_SETTINGS = ("pretrained", "architecture", "tokenizer", "_class_path", "_instantiator")
 
 
@@ -187,6 +194,8 @@ def _shape(architecture: Any) -> Any:
 def pack_checkpoint(module: SavedModule, checkpoint: dict[str, Any]) -> None:
     """Take every path of the run that a module started from out of its checkpoint, and put in what loading needs.
 
+    The weights of `SavedModule.base` are left out, unless they are in shards: those are saved and read as a whole.
+
     Args:
         module: whose checkpoint it is.
         checkpoint: changed in place; gets an entry ``lmrl``.
@@ -195,6 +204,61 @@ def pack_checkpoint(module: SavedModule, checkpoint: dict[str, Any]) -> None:
     if not is_sharded(module):  # else `save_run` has noted the hash of the full weights
         note_weights(module)
     checkpoint["lmrl"] = _entry(module, checkpoint.get("global_step"))
+    left_out = set() if is_sharded(module) else module.weights_of_base()
+    if module.base is not None and left_out:
+        kept = {name: tensor for name, tensor in checkpoint["state_dict"].items() if name not in left_out}
+        checkpoint["state_dict"] = kept
+        # A run in half precision has rounded the weights.
+        precision = str(module.model.dtype).removeprefix("torch.")
+        checkpoint["lmrl"]["base"] = {"name": module.base.name, "sha256": module.base.sha256, "precision": precision}
+
+
+def recorded_base(entry: Mapping[str, Any], file: Path) -> str | None:
+    """Return the model whose weights a checkpoint leaves out; None: it holds all weights.
+
+    Args:
+        entry: the checkpoint's entry ``lmrl``.
+        file: the checkpoint.
+
+    Raises:
+        UserError: the model is gone or has changed, or the entry is damaged.
+    """
+    base = entry.get("base")
+    if base is None:
+        return None
+    recorded = base if isinstance(base, dict) else {}
+    name = recorded.get("name")
+    sha256 = recorded.get("sha256")
+    if not (isinstance(name, str) and isinstance(sha256, str) and str(recorded.get("precision")) in _PRECISIONS):
+        raise UserError(f"{file} is damaged: it does not say which model its adapters belong to")
+    check_base(file, name, sha256)
+    return name
+
+
+def restore_base(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
+    """Put the weights back that `pack_checkpoint` has left out; the module has them from its `pretrained`.
+
+    Args:
+        module: that is about to read the checkpoint.
+        checkpoint: its weights are completed in place.
+
+    Raises:
+        UserError: the module was made from another model.
+    """
+    base = checkpoint["lmrl"].get("base")
+    if base is None:
+        return
+    if module.base is None or module.base.sha256 != base["sha256"]:
+        other = "" if module.base is None else f", and the files of {module.base.name} are others"
+        raise UserError(
+            f"the checkpoint holds adapters of the model {base['name']} without its weights{other}: give that model as "
+            "model.init_args.pretrained"
+        )
+    weights = checkpoint["state_dict"]
+    own = module.state_dict()
+    for name in module.weights_of_base():
+        if name not in weights:
+            weights[name] = own[name].to(_PRECISIONS[base["precision"]])
 
 
 def _arguments(module: SavedModule, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,7 +347,9 @@ def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
         raise UserError(f"the checkpoint was trained with another tokenizer ({theirs}) than this one ({ours})")
     check_vocabulary(module)
     if entry["window"] is not None:
-        module.window = Window(**entry["window"])
+        window = Window(**entry["window"])
+        check_range("[1, inf)", **{"window.texts": window.texts, "window.tokens": window.tokens})
+        module.window = window
     module.made_with = dict(entry.get("made_with", {}))
     module.action_tokens = int(entry.get("action_tokens", 0))
 
@@ -302,10 +368,10 @@ def write_folder(
         folder: replaced if it exists.
         scores: content of ``scores.json``, for the model card.
         weights: the full state dict, where the module itself holds a share of it (see `full_state_dict`).
-        merge: of a policy with adapters, write a whole model; else the adapters alone, for `peft`.
+        merge: of a run with adapters, write a whole model; else the adapters alone, for `peft`.
 
     Raises:
-        UserError: if adapters are to be written and it is not known what they were trained on.
+        UserError: if adapters alone are to be written and there are none, or they do not make the model.
     """
     values = module.value_state_dict()
     rendering = "text" if module.window is None else module.window.rendering
@@ -318,19 +384,48 @@ def write_folder(
     note_weights(module, weights)
     guided = any(name.startswith("q_heads.") for name in values)
     ratios = any(name.startswith("q_model.") for name in values)
-    base = None  # the model that adapters belong to, if they are written alone
-    if has_lora(module.model) and not merge:
-        starts_from = module.made_with.get("starts_from")
-        if starts_from is None:
-            raise UserError("adapters belong to a pretrained model, and this run began from scratch: merge them")
-        base = resolve_pretrained(starts_from)
-    card = model_card(facts(module), scores, guided, ratios, base)
+    base = None if merge else _base_of(module)
+    card = model_card(facts(module), scores, guided, ratios, None if base is None else base.whole)
     defaults = generation_defaults(module)
     # Names with an underscore are those that LightningCLI adds.
     arguments = {name: value for name, value in module.hparams.items() if not name.startswith("_")}
     steps = module.global_step or module.made_with.get("steps")  # a module that was loaded has no trainer
     about = {"hyper_parameters": _arguments(module, arguments), **_entry(module, steps)}
     export(folder, module.model, module.tokenizer, values, card, defaults, settings, model_weights, base, about)
+
+
+def saves_adapters(module: SavedModule) -> bool:
+    """Whether the folders in a run hold adapters alone: they and the base make the model."""
+    return module.base is not None and _needs_whole(module, module.base) is None
+
+
+def _needs_whole(module: SavedModule, base: BaseModel) -> str | None:
+    """Return why adapters on that model do not make the model of a run; None: they do."""
+    if module.model.config.vocab_size > base.vocabulary:
+        return f"the run has embeddings for tokens that {base.whole} does not know: merge its adapters"
+    if not all(map(can_be_stacked, base.adapters)):
+        return f"the run began with adapters of a kind that can only be merged, in {base.name}"
+    return None
+
+
+def _base_of(module: SavedModule) -> BaseModel:
+    """The model that the adapters of a run belong to.
+
+    Raises:
+        UserError: there are no adapters, or they and such a model do not make the model of the run.
+    """
+    if module.hparams["lora"] is None:
+        raise UserError("there are no adapters to write: the run trained none, or they were merged when it was read")
+    base = module.base
+    if base is None:  # a run of an earlier version, or from scratch
+        starts_from = module.made_with.get("starts_from")
+        if starts_from is None:
+            raise UserError("adapters belong to a pretrained model, and this run began from scratch: merge them")
+        base = replace(base_model(resolve_pretrained(starts_from)), sha256=None, whole_sha256=None)
+    reason = _needs_whole(module, base)
+    if reason is not None:
+        raise UserError(reason)
+    return base
 
 
 def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
@@ -353,7 +448,10 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
         arguments["lora"] = None  # those of the language model are part of it, or are merged into it here
     if "play_target" in arguments:
         arguments["play_target"] = False  # of two copies the folder holds the one that plays
-    held = held_by_folder(folder)
+    base = adapter_base(str(folder))
+    if base is not None:
+        check_adapters(str(folder), base)
+    held = held_with_base(folder)
     check_architecture(arguments["architecture"], held, folder / MANIFEST)
     with limited_weights(held, folder / MANIFEST):
         module = kind(**arguments)

@@ -23,20 +23,20 @@ from lmrl.utils.files import locked
 __all__ = ["agreement_command", "export_command", "tune_command", "view_command"]
 
 
-def export_command(run: Path, *, to: Path, merge_lora: bool = False, allow_pickle: bool = False) -> None:
+def export_command(run: Path, *, to: Path, adapters: bool = False, allow_pickle: bool = False) -> None:
     """Write a folder that AutoModelForCausalLM loads, with tokenizer, learned values and a model card.
 
     Args:
         run: a run folder (its best checkpoint, else its last) or a checkpoint.
         to: the folder to write: a new one, or that of an earlier export, which is replaced.
-        merge_lora: of a run that trained adapters (lora), write a whole model instead of an adapter folder for peft.
+        adapters: of a run that trained adapters (lora), write these alone, for peft, instead of a whole model.
         allow_pickle: read a checkpoint with pickled objects; that can run any code in it.
     """
     check_replaceable(to, inputs=[run])
     with locked(to, "target"):
         module = load_module(run, allow_pickle=allow_pickle)
         scores, note = _scores(run, module.made_with.get("weights"))
-        module.export(to, scores, merge=merge_lora)
+        module.export(to, scores, merge=not adapters)
     print(f"written to {to}, {note}")
 
 

@@ -21,6 +21,7 @@ from transformers.utils import logging
 
 from lmrl.errors import UserError, in_one_line
 from lmrl.losses import Scores, linear_scores, row_scores, soft_cap
+from lmrl.models.base_model import check_adapters
 from lmrl.models.folders import check_folder, held_by_folder, is_limited, limited_weights, model_config
 from lmrl.models.gguf import gguf_config, gguf_model, is_gguf
 from lmrl.models.lora import adapter_base, merge_adapter
@@ -115,6 +116,7 @@ def build_lm(
     check_folder(pretrained)
     base = adapter_base(pretrained)
     if base is not None:
+        check_adapters(pretrained, base)
         return merge_adapter(build_lm(base, {}, vocabulary, trust_remote_code, dtype), pretrained)
     is_folder = Path(pretrained).is_dir()
     if Path(pretrained).exists():

@@ -2,31 +2,38 @@
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lmrl.errors import UserError, check_range, in_one_line
-from lmrl.models.folders import held_by_folder, limited_weights
+from lmrl.models.folders import held_by_folder, limited_weights, read_tensors
 from lmrl.utils.files import json_of_file
 
 __all__ = [
-    "ADAPTER_CONFIG", "adapter_base", "adapter_settings", "adapter_weights", "add_lora", "has_lora", "is_adapter",
-    "merge_adapter", "merged", "save_adapter", "with_weights",
+    "ADAPTER_CONFIG", "BASE_SHA256", "Adapters", "adapter_base", "adapter_chain", "adapter_file", "adapter_settings",
+    "adapter_weights", "adapters_of", "add_lora", "can_be_stacked", "changes_nothing", "has_lora", "is_adapter",
+    "merge_adapter", "merged", "read_adapters", "save_adapters", "stacked", "with_weights",
 ]  # fmt: skip
 
 ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_WEIGHTS = "adapter_model.safetensors"
+BASE_SHA256 = "base_sha256"
+"""The key, in the metadata of a file of adapters, of the hash of the model under them (`lmrl.models.base_model`)."""
 _SETTINGS = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")
 _NAME = "default"  # peft's own name of the only adapter
 _MARK = "lora_"  # in the names of all weights of adapters, and of no others
+_PREFIX = "base_model.model."  # of names in files of adapters: their names in a PeftModel
 
 
 def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
@@ -105,6 +112,15 @@ def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if is_adapter(name)}
 
 
+def changes_nothing(model: nn.Module) -> bool:
+    """Whether a model plays as it would without its adapters: one of the two matrices of each is zero."""
+    nonzero = Counter[str]()
+    for name, tensor in adapter_weights(model).items():
+        layer, _, _ = name.partition(_MARK)
+        nonzero[layer] += bool(tensor.any())
+    return max(nonzero.values(), default=0) < 2
+
+
 def merged(model: PreTrainedModel) -> PreTrainedModel:
     """A copy on the CPU, without adapters, with their share in its weights: a plain model with the same logits."""
     # Parameters are copied to the CPU one by one, and deepcopy takes these copies: a GPU need not hold the model twice.
@@ -129,33 +145,132 @@ def with_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTr
     return made
 
 
-def save_adapter(model: PreTrainedModel, folder: Path, base: str) -> None:
-    """Write the adapters of a causal language model as ``peft.PeftModel.from_pretrained`` reads them.
+class Adapters(NamedTuple):
+    """The adapters of a model, as `peft` keeps them in a file."""
+
+    settings: Mapping[str, Any]
+    """Of ``peft.LoraConfig``."""
+    weights: Mapping[str, Tensor]
+    """By their names in the model."""
+
+
+def adapters_of(model: PreTrainedModel, weights: Mapping[str, Tensor] | None = None) -> Adapters:
+    """Return the adapters of a model. One that has none gets some that change nothing.
 
     Args:
-        model: with adapters.
+        model: a causal language model.
+        weights: its full state dict, where it holds a share of it.
+    """
+    if not has_lora(model):
+        with torch.device("meta"):
+            model = type(model)(model.config)
+        add_lora(model, {"r": 1})
+        weights = {name: torch.zeros(tensor.shape) for name, tensor in adapter_weights(model).items()}
+    config: Any = model.peft_config[_NAME]
+    settings = {name: getattr(config, name) for name in (*_SETTINGS, "fan_in_fan_out")}
+    if isinstance(config.target_modules, set):
+        settings["target_modules"] = sorted(config.target_modules)
+    return Adapters(settings, _peft().get_peft_model_state_dict(model, weights, save_embedding_layers=False))
+
+
+def adapter_file(folder: str) -> Path:
+    """Return the file of weights in a folder of adapters; older programs wrote it with torch."""
+    file = Path(folder) / _ADAPTER_WEIGHTS
+    old = file.with_suffix(".bin")
+    return old if old.is_file() and not file.is_file() else file
+
+
+def read_adapters(folder: str) -> Adapters:
+    """Return the adapters of a folder.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    file = adapter_file(folder)
+    held = torch.load(file, map_location="cpu", weights_only=True) if file.suffix == ".bin" else read_tensors(file)
+    weights = {name.removeprefix(_PREFIX): tensor for name, tensor in held.items()}
+    return Adapters(adapter_settings(Path(folder) / ADAPTER_CONFIG), weights)
+
+
+def can_be_stacked(adapters: Adapters) -> bool:
+    """Whether adapters are of the plain kind that `stacked` knows."""
+    known = {*_SETTINGS, "fan_in_fan_out", "bias", "exclude_modules", "layers_to_transform", "layers_pattern"}
+    return adapters.settings.keys() <= known and adapters.settings.get("bias", "none") == "none"
+
+
+def stacked(parts: Sequence[Adapters]) -> Adapters:
+    """Return the adapters that change a model as several do together; their rank is the sum of all ranks.
+
+    Args:
+        parts: at least one; of each, `can_be_stacked`.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    rank = sum(part.settings["r"] for part in parts)
+    layers = set[str]()
+    weights = {}
+    for name in sorted({name for part in parts for name in part.weights}):
+        layers.add(name.partition(f".{_MARK}")[0])
+        is_outer = "lora_B" in name or "lora_embedding_B" in name  # (outputs, rank); the inner one is (rank, inputs)
+        pieces = []
+        for part in parts:
+            piece = part.weights.get(name)
+            if piece is None:  # this part leaves the layer as it is
+                shape = list(next(other.weights[name] for other in parts if name in other.weights).shape)
+                shape[1 if is_outer else 0] = part.settings["r"]
+                piece = torch.zeros(shape)
+            pieces.append(piece.cpu() * _scale(part.settings) if is_outer else piece.cpu())
+        weights[name] = torch.cat(pieces, dim=1 if is_outer else 0)
+    transposed = parts[0].settings.get("fan_in_fan_out", False)
+    settings = {"r": rank, "lora_alpha": rank, "target_modules": sorted(layers), "fan_in_fan_out": transposed}
+    return Adapters(settings, weights)
+
+
+def _scale(settings: Mapping[str, Any]) -> float:
+    """By what `peft` multiplies the product of an adapter's two matrices."""
+    rank: int = settings["r"]
+    return float(settings.get("lora_alpha", 8) / (rank**0.5 if settings.get("use_rslora") else rank))
+
+
+def save_adapters(adapters: Adapters, folder: Path, base: str, sha256: str | None) -> None:
+    """Write adapters as `transformers` and ``peft.PeftModel.from_pretrained`` read them.
+
+    Args:
+        adapters: to write.
         folder: written into.
         base: folder or hub id of the model under them; a folder is noted by its full path.
+        sha256: its `lmrl.models.base_model.base_sha256`; None: not known.
     """
-    weights = _peft().get_peft_model_state_dict(model, save_embedding_layers=False)
     folder.mkdir(parents=True, exist_ok=True)
-    # Under the names that they have in a PeftModel.
-    named = {f"base_model.model.{name}": tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = deepcopy(model.peft_config[_NAME])
-    config.base_model_name_or_path = str(Path(base).resolve()) if Path(base).exists() else base
-    config.inference_mode = True
-    config.save_pretrained(folder)
+    named = {}
+    for name, tensor in adapters.weights.items():
+        named[f"{_PREFIX}{name}"] = tensor.detach().cpu().contiguous()
+    metadata = {"format": "pt"}
+    if sha256 is not None:
+        metadata[BASE_SHA256] = sha256
+    save_file(named, folder / _ADAPTER_WEIGHTS, metadata=metadata)
+    where = str(Path(base).absolute()) if Path(base).exists() else base
+    settings = {**adapters.settings, "task_type": "CAUSAL_LM", "inference_mode": True}
+    _peft().LoraConfig(**settings, base_model_name_or_path=where).save_pretrained(folder)
 
 
 def adapter_base(folder: str) -> str | None:
     """The model that a folder's adapters belong to; None if it holds a whole model, or is no folder.
 
     Raises:
+        UserError: as `adapter_chain`.
+    """
+    chain = adapter_chain(folder)
+    return chain[1] if len(chain) > 1 else None
+
+
+def adapter_chain(folder: str) -> list[str]:
+    """The folder, the model that its adapters belong to, and so on, down to a whole model or a hub id.
+
+    Raises:
         UserError: it names no model, or, perhaps by way of other adapters, itself; or it holds adapters of a kind that
             is not read here.
     """
-    # A base may itself be a folder of adapters; the whole chain is followed, since it could be a circle.
     bases = [folder]
     seen = set[Path]()
     while (file := Path(bases[-1]) / ADAPTER_CONFIG).is_file() and not (Path(bases[-1]) / "config.json").is_file():
@@ -164,10 +279,9 @@ def adapter_base(folder: str) -> str | None:
             raise UserError(f"{file}: base_model_name_or_path must name a model, got {base!r:.80}")
         seen.add(file.resolve())
         bases.append(base)
-    if len(bases) == 1:
-        return None
-    adapter_settings(Path(folder) / ADAPTER_CONFIG)
-    return bases[1]
+    for part in bases[:-1]:
+        adapter_settings(Path(part) / ADAPTER_CONFIG)
+    return bases
 
 
 def _is_name(value: Any) -> bool:

@@ -22,6 +22,7 @@ from lmrl.checkpoints.saving import (
     check_vocabulary,
     pack_checkpoint,
     read_entry,
+    restore_base,
     write_folder,
 )
 from lmrl.datamodules.offline import OfflineDataModule, global_seed
@@ -29,8 +30,9 @@ from lmrl.datamodules.spec import BatchSpec
 from lmrl.decoding.check import check_model
 from lmrl.decoding.reader import backend_of
 from lmrl.errors import UserError
-from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, hidden_states, positions_of
-from lmrl.models.lora import add_lora
+from lmrl.models.base_model import BaseModel, base_model
+from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, head_of, hidden_states, positions_of
+from lmrl.models.lora import add_lora, is_adapter
 from lmrl.models.sharding import configure_shards, full_tensor, is_sharded
 from lmrl.models.tokenizer import add_task_tokens, tokenizer_for
 from lmrl.tokens.collate import TokenBatch
@@ -56,7 +58,7 @@ class LanguageModule(L.LightningModule):
     """Base of all algorithms. A subclass defines `losses` and the `policy` that it has learned.
 
     Arguments are plain values, so that checkpoints reload with ``weights_only=True``. A checkpoint needs no other
-    file: the weights of `pretrained` are part of it.
+    file: the weights of `pretrained` are part of it. Only with `lora` they are not, and are read from there again.
     """
 
     #: Name under which the terms of the loss are logged.
@@ -74,6 +76,8 @@ class LanguageModule(L.LightningModule):
     action_tokens = 0
     #: What it was trained on and from, JSON-like; part of checkpoints and model cards.
     made_with: dict[str, Any]
+    #: The model under adapters, whose weights checkpoints leave out; None: they hold all weights.
+    base: BaseModel | None = None
     _stop_waits = False
 
     def __init__(
@@ -133,6 +137,8 @@ class LanguageModule(L.LightningModule):
         check_model(self.model)
         if folder is None and added_tokens:
             compose_embeddings(self.model, added_tokens)
+        if folder is not None and lora is not None:
+            self.base = base_model(folder, trust_remote_code)
         self.add_adapters(lora)
         backend_of(compile)  # so that an unknown one is refused now
         self.reporter = LossReporter(self.name)
@@ -173,6 +179,21 @@ class LanguageModule(L.LightningModule):
         if lora is not None:
             add_lora(self.model, lora)
 
+    def weights_of_base(self) -> set[str]:
+        """Return the names of the weights that are those of `base`, in all copies: checkpoints leave them out.
+
+        An algorithm that changes weights and freezes them later must override it.
+        """
+        if self.base is None:
+            return set()
+        of_base = {id(p) for name, p in self.model.named_parameters() if not (p.requires_grad or is_adapter(name))}
+        if self.model.config.vocab_size > self.base.vocabulary:
+            # The rows of new tokens began at random.
+            for layer in (self.model.get_input_embeddings(), head_of(self.model)):
+                of_base.difference_update(id(parameter) for parameter in layer.parameters())
+        # Copies that share what never learns hold the very parameters.
+        return {name for name, p in self.named_parameters(remove_duplicate=False) if id(p) in of_base}
+
     def value_state_dict(self) -> dict[str, Tensor]:
         """Weights that the language model does not hold: value heads and what carries them."""
         return {}
@@ -191,6 +212,7 @@ class LanguageModule(L.LightningModule):
         lean = copy(self)  # Lightning leaves the trainer out
         lean._modules = {name: part for name, part in self._modules.items() if name not in self.unused_in_rollouts}
         lean.reporter = LossReporter(self.name)
+        lean.base = None
         return lean
 
     @property
@@ -308,6 +330,7 @@ class LanguageModule(L.LightningModule):
         if self._trainer is not None and self.trainer.state.fn == "fit":
             check_resumed(self, checkpoint)
         read_entry(self, checkpoint)
+        restore_base(self, checkpoint)
 
     def export(
         self,

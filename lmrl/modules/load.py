@@ -11,10 +11,12 @@ import lightning as L
 
 from lmrl.checkpoints.export import MANIFEST, read_manifest
 from lmrl.checkpoints.reading import read_checkpoint, read_made_with, resolve_run
-from lmrl.checkpoints.saving import plain_arguments, read_folder
+from lmrl.checkpoints.saving import plain_arguments, read_folder, recorded_base
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, in_one_line
-from lmrl.models.folders import check_architecture, limited_weights, weights_held
+from lmrl.models.base_model import held_with_base
+from lmrl.models.folders import Held, check_architecture, limited_weights, weights_held
+from lmrl.models.tokenizer import BUNDLED, load_tokenizer
 from lmrl.modules.base import LanguageModule
 from lmrl.types import LoadedPolicy, Policy
 from lmrl.utils.lazy import load
@@ -118,9 +120,13 @@ def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -
         allowed = {**_allowed(kind, arguments, file), **settings}
         # A damaged file may ask for a huge model. Its size is limited by the weights that the file holds.
         held = weights_held(content["state_dict"], file)
+        base = recorded_base(content["lmrl"], file)
+        if base is not None:
+            of_base = held_with_base(base)
+            held = Held(held.tensors + of_base.tensors, held.numbers + of_base.numbers)
         check_architecture(allowed.get("architecture"), held, file)
         with limited_weights(held, file):
-            module = kind(**allowed)
+            module = kind(**allowed) if base is None else _on_base(kind, allowed, base)
         module.configure_model()
         module.on_load_checkpoint(content)
         module.load_state_dict(content["state_dict"])
@@ -130,6 +136,16 @@ def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {in_one_line(error)}"
         raise UserError(f"{where} is damaged, or not of {kind.__name__}: {reason}") from error
     return module.eval()
+
+
+def _on_base(kind: type[M], arguments: Mapping[str, Any], base: str) -> M:
+    """Make a module on the model that its adapters belong to."""
+    module = kind(**{**arguments, "pretrained": base, "tokenizer": None})
+    tokenizer = arguments["tokenizer"]
+    if isinstance(module, LanguageModule) and tokenizer not in (None, *BUNDLED):
+        # The tokenizer of the run may have another chat template than that of the model, and tokens of a task.
+        module.tokenizer = load_tokenizer(tokenizer)
+    return module
 
 
 def _allowed(kind: type[L.LightningModule], arguments: Mapping[str, Any], file: Path) -> Mapping[str, Any]:

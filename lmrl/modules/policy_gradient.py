@@ -20,6 +20,7 @@ from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import LOSS_AGG_MODES, KLController, Scores, bc_loss, importance_weights, k3, token_logprobs
 from lmrl.models.lm import logits_of, trunk_of, vocabulary_of
+from lmrl.models.lora import adapter_weights, changes_nothing
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch, collate
@@ -355,6 +356,13 @@ class PolicyGradient(LanguageModule):
     def batch_spec(self) -> BatchSpec:
         """Declare batches of rounds as `prepare_rollout` makes them."""
         return replace(super().batch_spec(), learner=self)
+
+    def weights_of_base(self) -> set[str]:
+        """See `LanguageModule.weights_of_base`; the adapters of a reference model that is `base` change nothing."""
+        names = super().weights_of_base()
+        if names and isinstance(self.ref_model, PreTrainedModel) and changes_nothing(self.ref_model):
+            names.update(f"ref_model.{name}" for name in adapter_weights(self.ref_model))
+        return names
 
     def train(self, mode: bool = True) -> "PolicyGradient":
         """Training mode for what learns; the reference model stays in eval mode."""

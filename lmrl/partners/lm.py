@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.errors import UserError
 from lmrl.models.folders import check_folder, held_by_folder, limited_weights, model_config
-from lmrl.models.gguf import is_gguf
+from lmrl.models.lora import adapter_chain
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.partners.environment import first_line, partner_dialogue
 from lmrl.policies import LMPolicy, load_lm_policy
@@ -105,7 +105,7 @@ def _is_seq2seq(folder: str) -> bool:
         return False
     check_folder(folder)
     try:
-        return bool(model_config(folder).is_encoder_decoder)
+        return bool(model_config(adapter_chain(folder)[-1]).is_encoder_decoder)
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
             raise

@@ -11,6 +11,7 @@ from lmrl.checkpoints.export import read_manifest
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.decoding.sampling import SamplingSettings
 from lmrl.errors import UserError, unknown
+from lmrl.models.lora import adapter_chain
 from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer
 from lmrl.policies.chat.tokens import Completion, TokenClient
 from lmrl.policies.lm import ContextBuilder
@@ -214,10 +215,11 @@ def load_vllm_policy(
 
 
 def _config(folder: str) -> Mapping[str, Any]:
-    """Return the configuration in the folder of a model; empty for a tokenizer alone."""
-    if folder in BUNDLED or not (Path(folder) / "config.json").is_file():
+    """Return the configuration of the model in a folder, or under its adapters; empty for a tokenizer alone."""
+    model = adapter_chain(folder)[-1]
+    if folder in BUNDLED or (model == folder and not (Path(folder) / "config.json").is_file()):
         return {}
-    text = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
+    text = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config()
     return {name: getattr(text, name, None) for name in ("vocab_size", "max_position_embeddings")}
 
 

@@ -27,7 +27,7 @@ from tests.fuzz.damage import BYTES
 
 SECRET = "hunter2-abcdef"
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
-KINDS = ("checkpoint", "run", "model", "adapters")
+KINDS = ("checkpoint", "run", "model", "adapters", "adapted")
 _SECONDS = 20
 _GROWTH = 2**20  # kilobytes
 
@@ -124,7 +124,7 @@ def make(good: Path) -> None:
 
     from lmrl.models.lm import build_lm
     from lmrl.models.tokenizer import load_tokenizer
-    from lmrl.modules import ILQL
+    from lmrl.modules import BC, ILQL
     from lmrl.tokens.encoding import Window
 
     torch.manual_seed(0)
@@ -138,6 +138,12 @@ def make(good: Path) -> None:
     (good / "run").mkdir()
     torch.save(saved, good / "run" / "best.ckpt")
     shutil.copytree(good / "model", good / "run" / "best")
+    adapted = BC(pretrained=str(good / "model"), lora={"r": 2})
+    adapted.window = Window(tokens=90)
+    adapted.made_with = {"task": "maze_fo"}
+    saved = {"state_dict": adapted.state_dict(), "global_step": 1, "pytorch-lightning_version": "2.6.0"}
+    adapted.on_save_checkpoint(saved)
+    torch.save(saved, good / "adapted.ckpt")
     settings = {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True}
     model = build_lm(str(good / "model"), {}, len(load_tokenizer()))
     peft.get_peft_model(model, peft.LoraConfig(**settings)).save_pretrained(good / "adapters")
@@ -153,7 +159,7 @@ def loads(kind: str, folder: Path) -> None:
     from lmrl.modules import BC
     from lmrl.types import Request
 
-    path = {"checkpoint": "one.ckpt"}.get(kind, kind)
+    path = {"checkpoint": "one.ckpt", "adapted": "adapted.ckpt"}.get(kind, kind)
     if kind == "adapters":
         BC(pretrained=str(folder / path))
         return
@@ -193,8 +199,8 @@ def absurd() -> Iterator[tuple[str, str, Edit]]:
 def edits(count: int, secret: Path) -> Iterator[tuple[str, str, Edit]]:
     """So many edits, as many of each kind of file."""
 
-    def plain(copy: Path, chance: Random) -> str:
-        file = chance.choice(("one.ckpt", "run/best.ckpt"))
+    def plain(copy: Path, chance: Random, files: tuple[str, ...] = ("one.ckpt", "run/best.ckpt")) -> str:
+        file = chance.choice(files)
         content = torch.load(copy / file, weights_only=True)
         note = change(content, chance, secret)
         torch.save(content, copy / file)
@@ -234,6 +240,7 @@ def edits(count: int, secret: Path) -> Iterator[tuple[str, str, Edit]]:
             ("tensors", lambda c, r: tensors(c, r, "model")),
             ("bytes", lambda c, r: raw(c, r, "model")),
         ],
+        "adapted": [("values", lambda c, r: plain(c, r, ("adapted.ckpt",)))],
         "adapters": [
             ("json", lambda c, r: text(c, r, "adapters")),
             ("tensors", lambda c, r: tensors(c, r, "adapters")),

@@ -187,19 +187,17 @@ def test_a_run_exports_adapters_for_peft_and_a_whole_model(tuned: Path, bc_run: 
     ours = logits(load_module(tuned).model)
     assert (ours - logits(AutoModelForCausalLM.from_pretrained(f"{bc_run}/last"))).abs().max() > 0.01
     for _ in range(2):  # an export may be replaced
-        assert main(["export", str(tuned), "--to", str(tmp_path / "adapter")]) == 0
-    assert main(["export", str(tuned), "--to", str(tmp_path / "whole"), "--merge_lora"]) == 0
-    assert not list((tmp_path / "adapter").glob("model*.safetensors"))
-    adapter = peft.PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(f"{bc_run}/last"), tmp_path / "adapter"
-    )
-    torch.testing.assert_close(logits(adapter), ours, atol=1e-5, rtol=1e-4)
-    found_by_itself = AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")
-    torch.testing.assert_close(logits(found_by_itself), ours, atol=1e-5, rtol=1e-4)
-    for folder in (tmp_path / "whole", tuned / "last"):
-        whole = AutoModelForCausalLM.from_pretrained(folder)
-        assert not has_lora(whole)
-        torch.testing.assert_close(logits(whole), ours, atol=1e-5, rtol=1e-4)
+        assert main(["export", str(tuned), "--to", str(tmp_path / "adapter"), "--adapters"]) == 0
+    assert main(["export", str(tuned), "--to", str(tmp_path / "whole")]) == 0
+    for folder in (tmp_path / "adapter", tuned / "last"):
+        assert not list(folder.glob("model*.safetensors"))
+        adapter = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(f"{bc_run}/last"), folder)
+        assert torch.equal(logits(adapter), ours)
+        found_by_itself = AutoModelForCausalLM.from_pretrained(folder)
+        assert torch.equal(logits(found_by_itself), ours)
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
+    assert not has_lora(whole)
+    torch.testing.assert_close(logits(whole), ours, atol=1e-5, rtol=1e-4)
     start = BC(pretrained=str(tmp_path / "adapter"))
     torch.testing.assert_close(logits(start.model), ours, atol=1e-5, rtol=1e-4)
     assert all(p.requires_grad for p in start.parameters()) and not has_lora(start)
@@ -242,8 +240,6 @@ def test_a_run_with_adapters_goes_on_bit_by_bit(
     assert whole["global_step"] == halves["global_step"] == 4
     assert whole["state_dict"].keys() == halves["state_dict"].keys()
     assert all(torch.equal(tensor, halves["state_dict"][name]) for name, tensor in whole["state_dict"].items())
-    # A checkpoint holds the model once, too.
-    assert memory(whole["state_dict"].values()) < 1.05 * memory(kind(**settings).parameters())
 
 
 @pytest.mark.slow

@@ -125,8 +125,8 @@ def test_adapters_in_shards_are_exported_merged_and_alone(start: str, learned: A
     right = logits(AutoModelForCausalLM.from_pretrained(one / "last"))
     base = AutoModelForCausalLM.from_pretrained(start)
     assert (right - logits(base)).abs().max() > 0.01
-    assert main(["export", str(two), "--to", str(tmp_path / "adapter")]) == 0
-    assert main(["export", str(two), "--to", str(tmp_path / "whole"), "--merge_lora"]) == 0
+    assert main(["export", str(two), "--to", str(tmp_path / "adapter"), "--adapters"]) == 0
+    assert main(["export", str(two), "--to", str(tmp_path / "whole")]) == 0
     for folder in (two / "last", tmp_path / "whole"):
         model = AutoModelForCausalLM.from_pretrained(folder)
         torch.testing.assert_close(logits(model), right, atol=1e-5, rtol=1e-4)
