@@ -291,6 +291,7 @@ def rollout(
     slots: int = 32,
     stop: Callable[[Request], bool] | None = None,
     forgiving: bool = False,
+    on_turns: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Episode]]:
     """Play one episode per start and yield ``(index of the start, episode)`` as episodes finish.
 
@@ -306,6 +307,7 @@ def rollout(
         forgiving: errors of an environment or partner are not raised. It is tried once more (a new environment,
             brought to the same point), and if it fails again, the episode ends after its last observation as
             truncated, with the message as ``info["error"]``. An episode that could not begin has no turn.
+        on_turns: called after each round with the number of turns that were played in it.
     """
     table = _Table(make_env, enumerate(starts), slots, task, forgiving)
     policy = unwrapped(policy)
@@ -316,7 +318,11 @@ def rollout(
             yield from table.fill()
             if not table.busy:
                 return
-            yield from table.play(policy, stop)
+            num_turns = len(table.busy)
+            ended = table.play(policy, stop)
+            if on_turns is not None:
+                on_turns(num_turns)
+            yield from ended
     finally:
         table.close()
 

@@ -1,7 +1,7 @@
 """``lmrl evaluate``: let one policy play, and write what it played and how well."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from lmrl.evaluation.loading import PolicySpec
 from lmrl.evaluation.run_folder import record_evaluation
 from lmrl.evaluation.scores import ALIKE, settings_told
 from lmrl.evaluation.tuning import CHOSEN, tuned_settings
+from lmrl.types import Episode
 from lmrl.utils.configuration import env_arguments, named_values
 from lmrl.utils.files import locked
 
@@ -41,6 +42,7 @@ def evaluate_command(
     tuned: bool = False,
     rerank: bool = False,
     selection: bool = False,
+    resume: bool = False,
     allow_other_task: bool = False,
     allow_pickle: bool = False,
     device: str | None = None,
@@ -73,12 +75,15 @@ def evaluate_command(
         rerank: score the task's actions as wholes and say the best; makes illegal actions impossible.
         selection: play games by which settings are chosen: starts that a task keeps for it, and seeds that no reported
             score uses.
+        resume: play only what an interrupted evaluation in the same folder has left; all other words stay the same.
         allow_other_task: let a policy play another task than the one that it was trained on.
         allow_pickle: read a checkpoint with pickled objects; that can run any code in it.
         device: where a trained policy computes, e.g. cuda (default: the CPU).
         compile: have torch.compile make the decode steps of a trained policy; pays where many episodes are played.
         env: arguments of the environment, e.g. opponent=stockfish nodes=100.
-        chat: settings of a chat model, e.g. reply=plain max_tokens=64 budget_tokens=1000000 base_url=URL.
+        chat: settings of a chat model, e.g. reply=plain max_tokens=64 budget_tokens=1000000 base_url=URL. The longest
+            answer, max_tokens, is 512 for chat:MODEL; for local:PATH it is 64, or 128 where an answer holds a thought
+            (Wordle with reply=json).
         vllm: settings of a model at a vLLM server, e.g. tokenizer=models/llama timeout=600.
     """
     spec = PolicySpec.parse(policy, task, allow_pickle=allow_pickle)
@@ -109,7 +114,7 @@ def evaluate_command(
     check_range("[0, inf)", seed=seed)
     published = {} if rerank else dict(spec.published_settings)
     bar = _bar(spec.task.name, episodes, disable=human)
-    with locked(out, "evaluation folder"), terminated_by_exception(), bar as advance:
+    with locked(out, "evaluation folder"), terminated_by_exception(), bar as counts:
         scores = record_evaluation(
             loaded,
             spec.task.name,
@@ -120,9 +125,11 @@ def evaluate_command(
             name=spec.name,
             greedy=partial(load, temperature=0.0) if spec.is_trained and not selection else None,
             provenance={"policy": spec.name, "decoding": published | decoding},
-            on_episode=lambda _: advance(),
+            on_episode=counts.episode,
+            on_turns=counts.turns,
             env=arguments,
             selection=selection,
+            resume=resume,
             ray=None if ray is None else RayWorkers(ray, workers, load, gpu=on_gpu),
         )
     print(_heading(scores, spec.is_trained), *_summary(scores, out), sep="\n")
@@ -133,12 +140,33 @@ def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None and value is not False}
 
 
+class _Counts:
+    """The games and turns of an evaluation, on a progress bar."""
+
+    def __init__(self, bar: Progress, task: str, episodes: int) -> None:
+        self._bar = bar
+        self._line = bar.add_task(task, total=episodes, turns=0)
+        self._turns = 0
+
+    def episode(self, episode: Episode) -> None:
+        self._bar.advance(self._line)
+
+    def turns(self, count: int) -> None:
+        self._turns += count
+        self._bar.update(self._line, turns=self._turns)
+
+
 @contextmanager
-def _bar(task: str, episodes: int, disable: bool) -> Iterator[Callable[[], None]]:
-    """A progress bar, and what moves it on by an episode."""
-    columns = (TextColumn("playing {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+def _bar(task: str, episodes: int, disable: bool) -> Iterator[_Counts]:
+    """Show how many games have ended, and how many turns were played: a slow model needs minutes for its first game."""
+    columns = (
+        TextColumn("playing {task.description}"),
+        MofNCompleteColumn(),
+        TextColumn("games, {task.fields[turns]:,} turns"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=disable) as bar:
-        yield partial(bar.advance, bar.add_task(task, total=episodes))
+        yield _Counts(bar, task, episodes)
 
 
 def _told(settings: Mapping[str, Any], selection: bool) -> str:
@@ -178,6 +206,7 @@ def _summary(scores: dict[str, Any], out: Path) -> list[str]:
     told = scores["provenance"].get("player", {})
     if "replies" in told:
         asked = ", ".join(f"{count} {what}" for what, count in told["spent"].items())
-        lines.append(f"replies    {told['replies']}, without an action {told['unreadable']}; asked: {asked}")
+        since = " since it was resumed" if "finished_before" in scores["provenance"] else ""
+        lines.append(f"replies    {told['replies']}{since}, without an action {told['unreadable']}; asked: {asked}")
     notes = [f"note: {warning}" for warning in scores["warnings"]]
     return [*lines, *notes, f"written to {out / 'scores.json'} and {out / 'episodes.parquet'}"]

@@ -127,6 +127,8 @@ def evaluate(
     slots: int | None = None,
     on_episode: Callable[[Episode], None] | None = None,
     *,
+    on_turns: Callable[[int], None] | None = None,
+    finished: Sequence[Episode] = (),
     name: str | None = None,
     provenance: Mapping[str, Any] | None = None,
     env: Mapping[str, Any] | None = None,
@@ -155,6 +157,9 @@ def evaluate(
         seed: seed of the evaluation.
         slots: number of environments that run in parallel; None: 32, for a language model on a GPU up to 256.
         on_episode: called with each episode when it ends (for progress bars).
+        on_turns: called with the number of turns that were played since the last call, as they are played; on a
+            cluster as episodes arrive.
+        finished: episodes of an evaluation with the same arguments that was interrupted. They are not played again.
         name: name of the policy in tables; None: its name, or that of its class.
         provenance: further facts for `Evaluation.provenance`, JSON-like.
         env: arguments of the environment, as for `lmrl.make`; ``partner`` may be a name (see `lmrl.partners`).
@@ -201,13 +206,20 @@ def evaluate(
     for index in range(episodes):
         options = fixed[index % len(fixed)] if fixed else None
         starts.append(Start(episode_seed(seed, index, *key_end), options))
+    kept = {episode.seed: episode for episode in finished}
+    waiting = [index for index, start in enumerate(starts) if start.seed not in kept]
+    to_play = [starts[index] for index in waiting]
     if ray is not None:
         if together:
             raise UserError("ray must be left out where processes that train together share the episodes")
-        played = _run_on_workers(ray, loaded.policy, task, env, starts, slots, on_episode)
+        new = _run_on_workers(ray, loaded.policy, task, env, to_play, slots, on_episode, on_turns)
     else:
-        run = _Runner(loaded.policy, environment(task, env), task, slots, on_episode).run
-        played = map_over_ranks(starts, run) if together else run(starts)
+        run = _Runner(loaded.policy, environment(task, env), task, slots, on_episode, on_turns).run
+        new = map_over_ranks(to_play, run) if together else run(to_play)
+    by_index = dict(zip(waiting, new, strict=True))
+    played = []
+    for index, start in enumerate(starts):
+        played.append(by_index[index] if index in by_index else kept[start.seed])
     made_with: dict[str, Any] = {"versions": _versions(), "env": dict(env or {})}
     if isinstance(loaded.policy, Described):
         made_with["player"] = loaded.policy.describe()
@@ -218,6 +230,8 @@ def evaluate(
         made_with["weights"] = loaded.weights
     if selection:
         made_with["selection"] = True
+    if finished:
+        made_with["finished_before"] = len(finished)  # so that counts of the player are of the others only
     return Evaluation(task, name, tuple(played), seed, len(fixed), {**made_with, **(provenance or {})})
 
 
@@ -230,6 +244,7 @@ class _Runner:
     task: str
     slots: int
     on_episode: Callable[[Episode], None] | None = None
+    on_turns: Callable[[int], None] | None = None
 
     def run(self, starts: Sequence[Start]) -> list[Episode]:
         """Return the episodes of all starts, in their order."""
@@ -243,7 +258,8 @@ class _Runner:
     def run_piece(self, piece: Sequence[Start]) -> list[Episode]:
         """Return the episodes of a piece, in the order of its starts."""
         ended = []
-        for order, episode in rollout(self.policy, self.make_env, piece, task=self.task, slots=self.slots):
+        episodes = rollout(self.policy, self.make_env, piece, task=self.task, slots=self.slots, on_turns=self.on_turns)
+        for order, episode in episodes:
             ended.append((order, episode))
             if self.on_episode is not None:
                 self.on_episode(episode)
@@ -274,6 +290,7 @@ def _run_on_workers(
     starts: Sequence[Start],
     slots: int,
     on_episode: Callable[[Episode], None] | None = None,
+    on_turns: Callable[[int], None] | None = None,
 ) -> list[Episode]:
     """Return the episodes of all starts, in their order, run by processes of a Ray cluster.
 
@@ -301,6 +318,8 @@ def _run_on_workers(
         for piece in workers.map(pieces):  # in the order of the pieces
             episodes += piece
             for episode in piece:
+                if on_turns is not None:
+                    on_turns(len(episode))
                 if on_episode is not None:
                     on_episode(episode)
     return episodes

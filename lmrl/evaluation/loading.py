@@ -39,7 +39,11 @@ _CLIENTS = {"chat": "ChatClient", "local": "LocalChat"}
 # Decoding settings that a model at a server takes. A trained policy takes those of its module.
 _SETTINGS: Mapping[Kind, tuple[str, ...]] = {"vllm": ("temperature", "top_k", "top_p"), "chat": ("temperature",)}
 _CHECKPOINTS = ("best", "last")
-_MAX_CHAT_TOKENS = 512
+# The longest answer of a chat model, in tokens. One on this machine may be slow, and a small one often goes on talking.
+_AT_ENDPOINT = 512
+_ON_THIS_MACHINE = 64
+_THOUGHT = 64  # more where an answer holds one
+_AROUND_ACTION = 16  # the least for what stands around the longest action: JSON and a few words
 _EXAMPLE_POOL = 1_000
 """Episodes of a given file among which the examples of a chat prompt are chosen."""
 
@@ -385,5 +389,10 @@ def _chat_policy(
     elif prompt.examples:
         episodes = first_episodes(task.name)
     chosen = prompt.temperature if temperature is None else temperature
-    made = client(model, **{"max_tokens": _MAX_CHAT_TOKENS, **settings, "temperature": chosen})
+    longest = _AT_ENDPOINT
+    if prefix == "local":
+        longest = max(_ON_THIS_MACHINE, task.max_action_tokens + _AROUND_ACTION)
+        if prompt.thought and reply == "json":
+            longest += _THOUGHT
+    made = client(model, **{"max_tokens": longest, **settings, "temperature": chosen})
     return ChatPolicy(made, task.name, episodes, reply, env)

@@ -7,6 +7,7 @@ A run lives in ``runs/<task>/<name>``::
     evaluation/episodes.csv        return, length, success and illegal actions of each episode
     evaluation/transcript.txt      the first episode as text
     evaluation/probe.json          tasks with a probe: what the policy does and expects in states of interest
+    evaluation/*.partial.*         of an evaluation that was interrupted: its finished episodes, and their scores
     metrics.csv                    learning curves (here or in a folder below)
     evaluation_last/               evaluation of the last checkpoint, where it is not the best
     evaluation_tuned/              evaluation with the settings of tuned.json
@@ -15,27 +16,31 @@ A run lives in ``runs/<task>/<name>``::
     cell.json                      cells of a table: a summary, written when the cell is finished
 """
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lmrl.data.records import table_of
-from lmrl.data.storage import write_episodes
+from lmrl.data.storage import read_episodes, read_metadata, write_episodes
 from lmrl.envs import registry
 from lmrl.envs.registry import probe
 from lmrl.errors import UserError, counted
 from lmrl.evaluation.episode_table import EpisodeTable, write_table
 from lmrl.evaluation.evaluate import Evaluation, RayWorkers, evaluate
 from lmrl.evaluation.result_json import SCORE_KEYS, read_json, write_json
-from lmrl.types import Episode, LoadedPolicy, Policy, unwrapped
+from lmrl.types import Described, Episode, LoadedPolicy, Policy, unwrapped
 from lmrl.utils.files import check_may_replace, replacing, replacing_folder
 
 _TABLE = "episodes.csv"
 _TRANSCRIPT = "transcript.txt"
 _PARTIAL = "episodes.partial.parquet"
-_EVALUATION = ("episodes.parquet", "scores.json", "probe.json", "episodes.html", _PARTIAL, _TABLE, _TRANSCRIPT)
+_PARTIAL_SCORES = "scores.partial.json"
+_INTERRUPTED = (_PARTIAL, _PARTIAL_SCORES)
+_EVALUATION = ("episodes.parquet", "scores.json", "probe.json", "episodes.html", *_INTERRUPTED, _TABLE, _TRANSCRIPT)
 """Files of an evaluation; `lmrl view` adds ``episodes.html``."""
 
 
@@ -73,7 +78,7 @@ def check_evaluation_folder(directory: Path | str) -> None:
     scores = directory / "scores.json"
     # Without scores of ours, only a rest of an interrupted evaluation may be replaced.
     has_scores = scores.is_file() and {"task", "episodes", "return_mean"} <= read_json(scores).keys()
-    check_may_replace(directory, _EVALUATION if has_scores else (_PARTIAL,), "evaluation")
+    check_may_replace(directory, _EVALUATION if has_scores else _INTERRUPTED, "evaluation")
 
 
 def current_evaluations(runs: Path, task: str) -> list[Path]:
@@ -194,26 +199,33 @@ def record_evaluation(
     greedy: Callable[[], Policy | LoadedPolicy] | None = None,
     provenance: Mapping[str, Any] | None = None,
     on_episode: Callable[[Episode], None] | None = None,
+    on_turns: Callable[[int], None] | None = None,
     env: Mapping[str, Any] | None = None,
     selection: bool = False,
     ray: RayWorkers | None = None,
+    resume: bool | None = None,
 ) -> dict[str, Any]:
     """Evaluate a policy and write the files of the evaluation; ``probe.json`` if the task has a probe.
 
     After any exception, Ctrl-C included, the finished episodes are kept in ``episodes.partial.parquet``, in the order
-    in which they ended. The message of a `UserError` names that file; for other exceptions a line on stderr does.
+    in which they ended, and their scores in ``scores.partial.json``. The message of a `UserError` says so; for other
+    exceptions a line on stderr does.
 
     The report reads the files from a `directory` of the form ``runs/<task>/<name>/evaluation``. `greedy` makes the same
-    policy at temperature 0, for the task's probe (`lmrl.envs.task.Probe`). All other arguments are those of `evaluate`.
+    policy at temperature 0, for the task's probe (`lmrl.envs.task.Probe`). With `resume` the episodes that an
+    interrupted evaluation has kept there are not played again; None is for a command without that option, whose user is
+    not told of it. All other arguments are those of `evaluate`.
 
     Returns:
         The content of ``scores.json``.
 
     Raises:
-        UserError: the folder holds something else than an evaluation; and as `evaluate`.
+        UserError: the folder holds something else than an evaluation; there is nothing to resume, or it is of another
+            policy, seed or setting; and as `evaluate`.
     """
     check_evaluation_folder(directory)
-    finished: list[Episode] = []
+    facts = _facts(policy, {"task": task, "policy": name, "seed": seed, "env": env, "selection": selection}, provenance)
+    finished = _finished(Path(directory) / _PARTIAL, facts) if resume else []
 
     def note(episode: Episode) -> None:
         finished.append(episode)
@@ -222,21 +234,55 @@ def record_evaluation(
 
     try:
         more: dict[str, Any] = {"provenance": provenance, "env": env, "selection": selection, "ray": ray}
+        more |= {"on_turns": on_turns, "finished": tuple(finished)}
         evaluation = evaluate(policy, task, episodes, seed, slots, note, name=name, **more)
         return write_evaluation(evaluation, directory, _probe(policy, greedy, task, env or {}))
     except BaseException as error:
-        metadata = {"task": task, "policy": name or type(unwrapped(policy)).__name__, "seed": seed}
-        kept = _keep(finished, Path(directory) / _PARTIAL, metadata)
+        kept = _keep(finished, episodes, Path(directory), facts)
         if not kept:
             raise
+        if resume is not None:
+            kept = f"{kept}; the same command with --resume plays the rest"
         if isinstance(error, UserError):
             raise UserError(f"{error}; {kept}") from error
         print(f"note: {kept}", file=sys.stderr)
         raise
 
 
-def _keep(finished: Sequence[Episode], partial: Path, metadata: Mapping[str, Any]) -> str:
-    """Write the episodes that were finished before a failure.
+def _facts(
+    policy: Policy | LoadedPolicy, arguments: Mapping[str, Any], provenance: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return what episodes depend on, JSON-like: arguments of `evaluate`, the weights, and settings of the policy."""
+    facts = {**(provenance or {}), **arguments}
+    player = unwrapped(policy)
+    facts["policy"] = facts["policy"] or type(player).__name__
+    facts["weights"] = _weights_of(policy)
+    if isinstance(player, Described):
+        facts["player"] = player.describe()
+    as_in_a_file: dict[str, Any] = json.loads(json.dumps(facts, default=repr))
+    return as_in_a_file
+
+
+def _finished(partial: Path, facts: Mapping[str, Any]) -> list[Episode]:
+    """Return the episodes that an interrupted evaluation with the same facts has kept.
+
+    Raises:
+        UserError: there are none, or a fact differs.
+    """
+    if not partial.is_file():
+        raise UserError(f"there is nothing to resume, no {partial}: leave out resume to begin")
+    before = read_metadata(partial)
+    for key, value in facts.items():
+        if before.get(key) != value:
+            raise UserError(
+                f"{partial} was played with another {key} ({before.get(key)!r:.200}, now {value!r:.200}): resume it as "
+                "it was, or leave out resume to begin anew"
+            )
+    return list(read_episodes(partial))
+
+
+def _keep(finished: Sequence[Episode], planned: int, directory: Path, facts: Mapping[str, Any]) -> str:
+    """Write the episodes that were finished before a failure, and their scores.
 
     An episode may itself be the cause of the failure. If the ``info`` of an episode cannot be written, the episode is
     kept with its number of illegal actions and its success alone.
@@ -253,13 +299,18 @@ def _keep(finished: Sequence[Episode], partial: Path, metadata: Mapping[str, Any
             writable.append(reduced)
     if not writable:
         return ""
+    partial = directory / _PARTIAL
+    # The disk may be full. The user needs to know the first failure, not this one.
     try:
-        write_episodes(partial, writable, metadata)
-    except OSError:  # the disk may be full; the user needs to know the first failure, not this one
+        write_episodes(partial, writable, facts)
+    except OSError:
         return ""
-    if len(writable) < len(finished):
-        return f"{len(writable)} of the {len(finished)} episodes that were finished are in {partial}"
-    return f"the {len(writable)} episodes that were finished are in {partial}"
+    with suppress(OSError):
+        scores = Evaluation(facts["task"], facts["policy"], tuple(writable), facts["seed"], 0, facts).scores()
+        warning = f"interrupted after {len(writable)} of {planned} episodes: those that end soon come first"
+        scores |= {"planned": planned, "warnings": [warning, *scores["warnings"]]}
+        write_json(scores, directory / _PARTIAL_SCORES)
+    return f"{len(writable)} of {planned} episodes are finished and kept in {partial}"
 
 
 def _is_writable(episode: Episode) -> bool:

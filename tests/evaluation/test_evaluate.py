@@ -1,6 +1,9 @@
 import errno
 import json
 import os
+import re
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +15,7 @@ from typing import Any
 import gymnasium
 import pytest
 
+from lmrl.cli import main
 from lmrl.data.storage import read_episodes
 from lmrl.envs.registry import make_policy, task
 from lmrl.envs.scores import normalize
@@ -19,7 +23,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation, RayWorkers, evaluate
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.records import read_record_curves, read_records
-from lmrl.evaluation.result_json import SCORE_KEYS
+from lmrl.evaluation.result_json import SCORE_KEYS, read_json
 from lmrl.evaluation.run_folder import notes_on_weights, record_evaluation, transcript, write_evaluation
 from lmrl.types import Episode, Reply, Request
 
@@ -203,6 +207,63 @@ def test_episodes_are_told_as_they_end(seer: Any) -> None:
     assert len(told) == 9 and sorted(map(len, told)) == sorted(map(len, result.episodes))
 
 
+def test_turns_are_told_as_they_are_played(seer: Any) -> None:
+    """Also those of episodes that have not ended: the counter of a slow policy moves."""
+    told: list[int] = []
+    ended_at: list[int] = []
+    result = evaluate(
+        seer, "maze_fo", 9, slots=4, on_turns=told.append, on_episode=lambda _: ended_at.append(len(told))
+    )
+    assert sum(told) == sum(map(len, result.episodes))
+    assert told[0] == 4 and min(ended_at) > 1
+
+
+def test_the_progress_shows_games_and_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    words = ["maze_fo", "--policy", "optimal", "--episodes", "2", "--env", "max_steps=2"]
+    assert main(["evaluate", *words, "--out", str(tmp_path / "e")]) == 0
+    played = re.sub("\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert "playing maze_fo 2/2 games, 6 turns" in played
+
+
+def interrupted(words: Sequence[str], rounds: int) -> subprocess.CompletedProcess[str]:
+    """Run the command with a slow policy, and press Ctrl-C after some rounds of turns."""
+    command = [sys.executable, "-m", "tests.helpers.slow", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(rounds):
+            assert process.stdout.readline() == "round\n"
+        process.send_signal(signal.SIGINT)
+        out, told = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, out, told)
+
+
+@pytest.mark.slow
+def test_an_evaluation_goes_on_after_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", "maze_fo", "--policy", "behaviour", "--episodes", "9", "--slots", "2", "--env", "max_steps=8"]
+    partial = tmp_path / "e" / "episodes.partial.parquet"
+    stopped = interrupted([*words, "--out", str(tmp_path / "e")], rounds=20)
+    kept = list(read_episodes(partial))
+    assert stopped.returncode == 130 and 0 < len(kept) < 9
+    note = f"note: {len(kept)} of 9 episodes are finished and kept in {partial}; the same command with --resume plays"
+    assert note in stopped.stderr and stopped.stderr.endswith("interrupted\n")
+
+    resumed = [*words, "--out", str(tmp_path / "e"), "--resume"]
+    assert main([*resumed, "--seed", "1"]) == 2
+    assert "was played with another seed (0, now 1): resume it as it was" in capsys.readouterr().err
+    assert main(resumed) == 0
+    assert main([*words, "--out", str(tmp_path / "whole")]) == 0
+    assert list(read_episodes(tmp_path / "e")) == list(read_episodes(tmp_path / "whole"))
+    found, expected = (read_json(tmp_path / name / "scores.json") for name in ("e", "whole"))
+    assert found["provenance"].pop("finished_before") == len(kept)
+    assert found == expected
+    assert not partial.exists()
+    assert main(resumed) == 2
+    assert "there is nothing to resume" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -274,7 +335,12 @@ def test_finished_episodes_are_kept_whatever_fails(
     kept = [*read_episodes(tmp_path / "e" / "episodes.partial.parquet")]
     assert [episode.actions for episode in kept] == [("move up \ufffd\n",) * 2] * 2
     told = str(raised.value) if isinstance(error, UserError) else capsys.readouterr().err
-    assert told.rstrip().endswith(f"the 2 episodes that were finished are in {tmp_path / 'e/episodes.partial.parquet'}")
+    partial = tmp_path / "e" / "episodes.partial.parquet"
+    assert told.rstrip().endswith(f"2 of 5 episodes are finished and kept in {partial}")
+    scores = read_json(tmp_path / "e" / "scores.partial.json")
+    assert (scores["episodes"], scores["planned"]) == (2, 5)
+    assert scores["return_mean"] == kept[0].total_reward
+    assert "interrupted after 2 of 5 episodes" in scores["warnings"][0]
 
 
 class Odd(gymnasium.Env[str, str]):
@@ -310,7 +376,7 @@ def test_what_no_file_can_hold_loses_no_episode(
     make = partial(Odd, begun=begun, **odd)
     monkeypatch.setattr(sys.modules["lmrl.evaluation.evaluate"], "environment", lambda *_: make)
     count = 2 if "reward" in odd else 4
-    with pytest.raises(UserError, match=rf"{told}.*; the {count} episodes that were finished are in .*"):
+    with pytest.raises(UserError, match=rf"{told}.*; {count} of 4 episodes are finished and kept in .*"):
         record_evaluation(player(_up), "maze_fo", tmp_path / "e", episodes=4, slots=1)
     kept = [*read_episodes(tmp_path / "e" / "episodes.partial.parquet")]
     assert [episode.rewards for episode in kept] == [(1.0,)] * count

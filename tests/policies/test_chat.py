@@ -271,7 +271,7 @@ def test_a_budget_ends_an_evaluation_in_one_line(here: Path, capsys: pytest.Capt
         assert not (here / "out" / "scores.json").exists()
         partial = Path("out") / "episodes.partial.parquet"
         kept = [*read_episodes(partial)]
-        assert error.endswith(f"; the {len(kept)} episodes that were finished are in {partial}")
+        assert f"; {len(kept)} of 25 episodes are finished and kept in {partial}; the same command" in error
         assert 0 < len(kept) < 25 and all(episode.success for episode in kept)
         assert evaluated(server) == 0
         assert not partial.exists()
@@ -346,6 +346,17 @@ def test_a_local_model_plays_and_samples_by_seed(here: Path) -> None:
     assert (told["endpoint"], told["temperature"], told["spent"]["requests"]) == ("local", 1.0, 5)
     with pytest.raises(UserError, match="max_context leaves 122 tokens for a conversation, got one of"):
         chat_policy(name, "maze_fo", max_context=128, max_tokens=6).act(requests)
+
+
+def test_the_longest_answer_of_a_local_model_suits_the_task(here: Path) -> None:
+    saved(here / "model")
+    longest = {name: chat_policy("local:model", name).describe()["max_tokens"] for name in tasks()}
+    assert longest.pop("wordle") == 128  # with a thought
+    assert set(longest.values()) == {64}
+    assert all(task(name).max_action_tokens + 16 <= 64 for name in longest)
+    assert chat_policy("local:model", "wordle", reply="plain").describe()["max_tokens"] == 64
+    policy = chat_policy("local:model", "maze_fo", max_tokens=9, slots=3)
+    assert (policy.describe()["max_tokens"], policy.slots) == (9, 3)
 
 
 def test_a_model_without_a_template_is_refused(here: Path) -> None:

@@ -46,7 +46,7 @@ class LocalChat:
             raise UserError(f"slots must be at least 1, got {slots}")
         folder = resolve_pretrained(path)
         self.path = path
-        self._slots = slots
+        self.slots = slots
         self._tokenizer = load_tokenizer(folder)
         if not self._tokenizer.chat_template:
             raise UserError(f"{path!r} must be a model with a chat template, its tokenizer has none")
@@ -76,8 +76,8 @@ class LocalChat:
             raise UserError(f"max_context leaves {room} tokens for a conversation, got one of {longest}")
         given = list(seeds or [0] * len(batch))
         answers = list[str]()
-        for first in range(0, len(batch), self._slots):
-            answers += self._answer(contexts[first : first + self._slots], given[first : first + self._slots])
+        for first in range(0, len(batch), self.slots):
+            answers += self._answer(contexts[first : first + self.slots], given[first : first + self.slots])
         return answers
 
     def describe(self) -> dict[str, Any]:
