@@ -27,9 +27,9 @@ AT_GPU_SIZE = {
 GPU = ("gpu_training", "gpu_decoding")
 #: Benchmarks that take a device; their results are written after each row, since a GPU may be there for minutes only.
 ON_DEVICE = (*AT_GPU_SIZE, "gpu_commands")
-#: What takes many minutes: run only where it is named.
+#: What takes many minutes or needs files: run only where it is named.
 ON_REQUEST: tuple[str, ...] = (
-    "chat_model",
+    "chat_templates",
     "gpu_commands",
     "gpu_training_llama",
     "illegal_moves",
@@ -100,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tiny", action="store_true", help="gpu at a size at which it only runs")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="of one gpu benchmark: these parts of it")
     parser.add_argument("--model", type=Path, help="of gpu_commands: folder of the language model")
+    parser.add_argument("--folder", type=Path, help="of chat_templates: folder of the templates, *.jinja files")
     parser.add_argument("--runs", type=Path, default=Path("runs/gpu"), help="of gpu_commands: folder of its runs")
     return parser
 
@@ -136,6 +137,8 @@ def _run(name: str, options: argparse.Namespace) -> Iterator[Row]:
     if name == "gpu_commands":
         settings = {"device": options.device, "tiny": options.tiny, "only": options.only}
         settings |= {"model": options.model, "runs": options.runs}
+    if name == "chat_templates":
+        settings = {"folder": options.folder}
     rows = import_module(f"benchmarks.{name}").run(**settings)
     return rows
 

@@ -12,7 +12,7 @@ from functools import cache
 from io import TextIOWrapper
 
 from lmrl import __version__
-from lmrl.commands.libraries import explain_library
+from lmrl.commands.libraries import explain_library, one_line_warnings
 from lmrl.commands.verb import Verb, added_verbs
 from lmrl.errors import UserError, system_error, user_error_in
 
@@ -100,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     _print_anywhere()
     try:
-        return _dispatch(words)
+        with one_line_warnings():
+            return _dispatch(words)
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:  # whoever read the output has enough of it

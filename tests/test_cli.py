@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,18 @@ def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LMRL_DEBUG", "1")
     with pytest.raises(ValueError, match="unknown command"):
         main(["trian"])
+
+
+def test_a_warning_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    # Under pytest warnings are not printed, so the text that would be is looked at.
+    def dispatch(words: list[str]) -> int:
+        print(warnings.formatwarning("two\nlines", UserWarning, "file.py", 1), end="")
+        return 0
+
+    monkeypatch.setattr("lmrl.cli._dispatch", dispatch)
+    assert main(["anything"]) == 0
+    assert capsys.readouterr().out == "warning: two lines\n"
+    assert "file.py" in warnings.formatwarning("two\nlines", UserWarning, "file.py", 1)
 
 
 def test_interruption_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -130,6 +130,11 @@ def _how(facts: Mapping[str, Any], guided: bool, ratios: bool, loading: str) -> 
     prompt = f"`text` holds {reads}, joined without anything between them."
     if facts.get("rendering") == "chat":
         prompt = f"`text` holds {reads} as `apply_chat_template` renders them, with a generation prompt."
+        if facts.get("header") is not None:
+            header = json.dumps(facts["header"])
+            prompt += (
+                f" In front of every action, earlier ones included, stands `{header}`, whatever the template writes."
+            )
         if "system" in facts:
             prompt += " The conversation begins with the system message in the table above."
     if "told" in facts:

@@ -20,7 +20,7 @@ from lmrl.models.folders import CHOOSE_CODE, check_architecture, limited_weights
 from lmrl.models.lm import build_lm, vocabulary_of
 from lmrl.models.lora import adapter_base, can_be_stacked, is_adapter
 from lmrl.models.sharding import class_of, is_sharded
-from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint
+from lmrl.models.tokenizer import BUNDLED, bundled_name, fingerprint, template_hash, warn_of_other_template
 from lmrl.tokens.encoding import Window, encoder_for, invalid_ids, stop_ids
 from lmrl.utils.plugins import algorithm_packages
 
@@ -118,6 +118,9 @@ def facts(module: SavedModule) -> dict[str, Any]:
     reads: dict[str, Any] = {}
     if window is not None:
         reads = {"reads_texts": window.texts, "reads_tokens": window.tokens, "rendering": window.rendering}
+        if window.rendering == "chat":
+            reads["chat_template"] = template_hash(module.tokenizer)
+            reads["header"] = encoder_for(module.tokenizer, window).header
         if window.system:
             reads["system"] = window.system
     if module.told:
@@ -274,9 +277,11 @@ def _arguments(module: SavedModule, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _entry(module: SavedModule, steps: int | None) -> dict[str, Any]:
     """Return the entry that loading needs in addition to the arguments."""
+    reads_chat = module.window is not None and module.window.rendering == "chat"
     return {
         "class": class_name(class_of(module)),
         "tokenizer": fingerprint(module.tokenizer),
+        "chat_template": template_hash(module.tokenizer) if reads_chat else None,
         "window": None if module.window is None else asdict(module.window),
         "made_with": {**module.made_with, "steps": steps},
         "action_tokens": module.action_tokens,
@@ -348,8 +353,11 @@ def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     check_vocabulary(module)
     if entry["window"] is not None:
         window = Window(**entry["window"])
-        check_range("[1, inf)", **{"window.texts": window.texts, "window.tokens": window.tokens})
+        is_sound = isinstance(window.texts, int | None) and isinstance(window.tokens, int)
+        if not (is_sound and isinstance(window.system, str)):
+            raise UserError(f"the checkpoint's window is {entry['window']!r:.100}")
         module.window = window
+    warn_of_other_template(module.tokenizer, entry.get("chat_template"))
     module.made_with = dict(entry.get("made_with", {}))
     module.action_tokens = int(entry.get("action_tokens", 0))
 

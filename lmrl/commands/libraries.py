@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
-__all__ = ["explain_library", "is_refused_setting", "quiet_libraries"]
+__all__ = ["explain_library", "is_refused_setting", "one_line_warnings", "quiet_libraries"]
 
 #: A line of the project's metadata about a package that an extra brings.
 _NEEDED = re.compile(r"([\w.-]+).*extra == ['\"](\w+)")
@@ -67,14 +67,27 @@ def is_refused_setting(error: BaseException) -> bool:
 
 
 @contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """Inside, a warning is one line without its place in the code; LMRL_DEBUG=1 keeps that."""
+    if os.environ.get("LMRL_DEBUG") == "1":
+        yield
+        return
+    formatted = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {' '.join(str(message).split())}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = formatted
+
+
+@contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Inside, libraries are heard where something goes wrong, and warnings are one line; LMRL_DEBUG=1 keeps all."""
     if os.environ.get("LMRL_DEBUG") == "1":
         yield
         return
     before = {name: logging.getLogger(name).level for name in _LEVELS}
-    formatted = warnings.formatwarning
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), one_line_warnings():
         for message in _NOTES:
             warnings.filterwarnings("ignore", message=message)
         for category in (DeprecationWarning, FutureWarning):
@@ -82,10 +95,8 @@ def quiet_libraries() -> Iterator[None]:
         try:
             for name, level in _LEVELS.items():
                 logging.getLogger(name).setLevel(level)
-            warnings.formatwarning = lambda message, *_, **__: f"warning: {' '.join(str(message).split())}\n"
             yield
         finally:
-            warnings.formatwarning = formatted
             for name, number in before.items():
                 logging.getLogger(name).setLevel(number)
 

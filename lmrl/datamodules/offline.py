@@ -408,11 +408,15 @@ class OfflineDataModule(L.LightningDataModule):
     def _encoder(self) -> Encoder:
         window = self.window()
         encoder = encoder_for(self._tokenizer(), window)
-        if isinstance(encoder, ChatEncoder) and not window.system and encoder.own_system:
-            rank_zero_warn(
-                f"the chat template writes a system message of its own, {encoder.own_system!r:.200}: "
-                "data.init_args.system replaces it"
-            )
+        if isinstance(encoder, ChatEncoder):
+            if not window.system and encoder.own_system:
+                rank_zero_warn(
+                    f"the chat template writes a system message of its own, {encoder.own_system!r:.200}: "
+                    "data.init_args.system replaces it"
+                )
+            deviations = encoder.deviations
+            if deviations:
+                rank_zero_warn(f"the chat template is followed but for this: {'; '.join(deviations)}")
         return encoder
 
     def _segments(

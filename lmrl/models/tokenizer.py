@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lightning.pytorch.utilities import rank_zero_warn
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -20,7 +21,10 @@ from lmrl.errors import UserError, in_one_line
 from lmrl.models.folders import check_folder
 from lmrl.models.gguf import gguf_tokenizer, is_gguf
 
-__all__ = ["BUNDLED", "bundled_name", "fingerprint", "load_tokenizer", "tokenizer_for", "train"]
+__all__ = [
+    "BUNDLED", "bundled_name", "fingerprint", "load_tokenizer", "template_hash", "tokenizer_for", "train",
+    "warn_of_other_template",
+]  # fmt: skip
 
 _FOLDER = Path(__file__).parent / "tokenizers"
 _SPECIAL = ("<|endoftext|>", "<|pad|>")
@@ -176,3 +180,29 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """A short hash of the vocabulary: two tokenizers that give a word other ids differ here."""
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))  # not the merges: they do not change ids
     return hashlib.sha256(vocabulary.encode()).hexdigest()[:16]
+
+
+def template_hash(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """A short hash of the text of the chat template; None if the tokenizer has none."""
+    try:
+        template = tokenizer.get_chat_template()
+    except ValueError:
+        return None
+    return hashlib.sha256(str(template).encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def warn_of_other_template(tokenizer: PreTrainedTokenizerBase, recorded: str | None) -> None:
+    """Warn if a policy would read dialogues by another chat template than the one that it was trained with.
+
+    Args:
+        tokenizer: with which it plays.
+        recorded: `template_hash` in training; None: it reads plain text, or its files do not say.
+    """
+    if recorded is None:
+        return
+    template = template_hash(tokenizer)
+    if template != recorded:
+        rank_zero_warn(
+            f"the policy was trained with another chat template ({recorded!r:.40}) than that of its tokenizer now "
+            f"({template!r}): it may play worse"
+        )

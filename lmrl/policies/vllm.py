@@ -11,8 +11,7 @@ from lmrl.checkpoints.export import read_manifest
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.decoding.sampling import SamplingSettings
 from lmrl.errors import UserError, unknown
-from lmrl.models.lora import adapter_chain
-from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer
+from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer, warn_of_other_template
 from lmrl.policies.chat.tokens import Completion, TokenClient
 from lmrl.policies.lm import ContextBuilder
 from lmrl.rollout import episode_seed
@@ -207,7 +206,9 @@ def load_vllm_policy(
     own = load_tokenizer(folder)
     client = TokenClient(url, model, timeout, retries, max_parallel)
     config = _config(folder)
-    window = _window(folder, texts, _positions(client, config), max_new_tokens)
+    manifest = read_manifest(Path(folder)) if Path(folder).is_dir() else {}
+    warn_of_other_template(own, manifest.get("chat_template"))
+    window = _window(manifest, texts, _positions(client, config), max_new_tokens)
     builder = ContextBuilder(own, window, window.tokens + max_new_tokens, max_new_tokens)
     mask = invalid_ids(own, int(config.get("vocab_size") or len(own)), torch.device("cpu"), builder.encoder.end)
     settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, builder.stop_ids())
@@ -232,8 +233,8 @@ def _positions(client: TokenClient, config: Mapping[str, Any]) -> int:
     return int(min(found))
 
 
-def _window(folder: str, texts: int | None, positions: int, room: int) -> Window:
-    trained = read_manifest(Path(folder)).get("window") if Path(folder).is_dir() else None
+def _window(manifest: Mapping[str, Any], texts: int | None, positions: int, room: int) -> Window:
+    trained = manifest.get("window")
     window = Window(**trained) if trained else Window(texts, positions - room)
     if window.tokens + room > positions or window.tokens < 1:
         raise UserError(

@@ -8,6 +8,9 @@ the same pieces::
     action      move right<|im_end|>                                              the action, and its end of turn
     following   \n<|im_start|>user\nat 1, 2<|im_end|>\n<|im_start|>assistant\n     every later observation
 
+Each piece is rendered once and kept, so what a policy has read and said stays a prefix of what it reads later, also
+with templates that write earlier turns in another way than the newest.
+
 See `lmrl.tokens.segments` for the alignment of states and action tokens.
 """
 
@@ -15,6 +18,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -37,6 +41,8 @@ class Encoder:
 
     #: Id with which a policy ends an action; None: a line break does, whichever id has it.
     end: int | None = None
+    #: What a policy reads between an observation and its action; None: what the tokenizer's own rendering has there.
+    header: str | None = None
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, remember: int = 100_000) -> None:
         self.tokenizer = tokenizer
@@ -132,6 +138,8 @@ class Window:
 
 
 _DIALOGUE = ("alpha one", "beta two", "gamma three", "delta four", "epsilon five")
+_REPLY = "eta seven"  # marks the place of an action
+_END_OF_THOUGHT = "</think>"  # by which templates find thoughts in what the assistant says
 RENDERINGS = ("text", "chat")
 
 
@@ -151,8 +159,10 @@ def encoder_for(tokenizer: PreTrainedTokenizerBase, window: Window | None) -> En
 _SECONDS = 5.0  # for one conversation, which takes a millisecond
 
 
-def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, str]]) -> str:
-    """Return a conversation as the chat template of a tokenizer writes it, up to where the assistant begins.
+def render_chat(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, str]], generation_prompt: bool = True
+) -> str:
+    """Return a conversation as the chat template of a tokenizer writes it, by default up to where the assistant begins.
 
     Raises:
         TemplateError: the template fails in whatever way, or does not end within 5 seconds.
@@ -168,7 +178,9 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[s
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        text = tokenizer.apply_chat_template(list(map(dict, messages)), add_generation_prompt=True, tokenize=False)
+        text = tokenizer.apply_chat_template(
+            list(map(dict, messages)), add_generation_prompt=generation_prompt, tokenize=False
+        )
     except Exception as error:  # a template comes with a model and can do anything that its sandbox permits
         raise TemplateError(in_one_line(f"{type(error).__name__}: {error}")) from error
     finally:
@@ -179,6 +191,9 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[s
 class ChatEncoder(Encoder):
     """Renders with the chat template of the tokenizer. Texts lose the white space around them, as in most templates.
 
+    A policy acts after the template's generation prompt, if the assistant's turns of the template go on there. Else it
+    acts after all that the newest turn has in front of the assistant's words, such as an empty thought (`header`).
+
     Args:
         tokenizer: with a chat template.
         system: the system message. A template that has no such role gets it in front of the first observation. If it
@@ -186,8 +201,8 @@ class ChatEncoder(Encoder):
         remember: number of texts whose ids are kept.
 
     Raises:
-        UserError: there is no template, or one that cannot be cut: it writes something before what the assistant says,
-            a turn does not end in a token of its own, or earlier turns change when the dialogue goes on.
+        UserError: there is no template, or one that cannot be cut: it leaves texts out, a turn does not end in a token
+            of its own, or earlier turns change when the dialogue goes on.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, system: str = "", remember: int = 100_000) -> None:
@@ -198,21 +213,64 @@ class ChatEncoder(Encoder):
         self._has_system_role = bool(self._system) and self._takes_system()
         self._openings: dict[str, Ids] = {}
         self._followings: dict[str, Ids] = {}
-        # Render a short dialogue and find the places where it can be cut.
+        dialogue = self._render(*_DIALOGUE)
+        if not all(text in dialogue for text in _DIALOGUE):
+            raise self._unfit(f"it leaves out texts of the dialogue, as in {dialogue!r}")
+        try:
+            self._cut()
+        except UserError:
+            # The generation prompt is not all that the template's own turns begin with, or is something else.
+            observation = _DIALOGUE[0]
+            turn = self._render(observation, _REPLY, generation_prompt=False)
+            self.header = turn.rpartition(_REPLY)[0].rpartition(observation)[2]
+            self._cut()
+        self._closes_thought = _END_OF_THOUGHT in self._prompt(_DIALOGUE[0]).rpartition(_DIALOGUE[0])[2]
+
+    def _cut(self) -> None:
+        """Find the places where a short dialogue can be cut, and check that the pieces make a longer one."""
         first, action, second, *_ = _DIALOGUE
-        dialogue = self._render(first, action, second)
-        opening = self._render(first)
-        self._lead, found, rest = dialogue.removeprefix(opening).partition(action)
-        if not dialogue.startswith(opening) or not found or self._lead.strip():
+        opening = self._prompt(first)
+        dialogue = self._prompt(first, action, second)
+        # A turn of the assistant may begin in another way when it is an earlier one.
+        shared = commonprefix((opening, dialogue))  # noqa: RUF071 (of texts, not of paths)
+        newest = opening[len(shared) :]
+        earlier, found, rest = dialogue[len(shared) :].partition(action)
+        if not found or (self.header is None and (newest or earlier.strip())):
             raise self._unfit(f"after {opening!r} it goes on {dialogue!r}")
+        # White space in front of an action is said with it.
+        self._lead = earlier if self.header is None else ""
+        self._newest = newest
+        self._earlier = earlier
         self.end = self._ending(rest)
-        # Check that the pieces together give a longer dialogue as the template renders it.
-        self._before = opening + self._lead + action + self.decode((self.end,))
-        built = opening
-        for observation, action in zip(_DIALOGUE[2::2], _DIALOGUE[1::2], strict=True):
-            built += self._lead + action + self.decode((self.end,)) + self._after(observation)
-        if built != self._render(*_DIALOGUE):
-            raise self._unfit(f"earlier turns change when the dialogue goes on, as in {self._render(*_DIALOGUE)!r}")
+        end = self.decode((self.end,))
+        self._before = shared + earlier + action + end
+        built = self._before
+        for observation, action in zip(_DIALOGUE[2::2], _DIALOGUE[3::2], strict=False):
+            built += self._after(observation).removesuffix(newest) + earlier + action + end
+        built += self._after(_DIALOGUE[-1])
+        if built != self._prompt(*_DIALOGUE):
+            raise self._unfit(f"earlier turns change when the dialogue goes on, as in {self._prompt(*_DIALOGUE)!r}")
+
+    @property
+    def deviations(self) -> list[str]:
+        """How the rendering differs from the template's own, a phrase each; empty where it never does."""
+        first, action, second, *_ = _DIALOGUE
+        assert self.end is not None
+        found = []
+        if self.header is not None:
+            prompt = self._render(first).rpartition(first)[2]
+            if prompt != self.header:
+                found.append(f"policies act after {self.header!r}, and not after its generation prompt {prompt!r}")
+            if self._newest != self._earlier:
+                found.append(f"earlier turns keep {self._newest!r}, where it writes {self._earlier!r}")
+        turn = self._render(first, action, generation_prompt=False).rpartition(first)[2]
+        built = (self._prompt(first) + self._lead + action + self.decode((self.end,))).rpartition(first)[2]
+        if not turn.startswith(built):
+            found.append(f"the newest turn is {built!r}, where it writes {turn!r}")
+        thought = f"<think>\ntheta eight\n{_END_OF_THOUGHT}\n\n{action}"
+        if not self._closes_thought and thought not in self._prompt(first, thought, second):
+            found.append("thoughts stay in earlier turns, where it leaves them out")
+        return found
 
     @property
     def own_system(self) -> str:
@@ -241,8 +299,17 @@ class ChatEncoder(Encoder):
             return False
 
     def action(self, text: str) -> Ids:
-        """Ids of an action, the end of the turn included."""
+        """Ids of an action, the end of the turn included.
+
+        Raises:
+            UserError: it has a thought, and the template has ended that before.
+        """
         assert self.end is not None
+        if self._closes_thought and _END_OF_THOUGHT in text:
+            raise UserError(
+                f"the action {text!r:.60} has a thought, and with the chat template of {self._name} policies act after "
+                "the end of one: take thoughts out of the data, or take a template that leaves them to the assistant"
+            )
         return (*self.encode(self._lead + text.strip()), self.end)
 
     def decode_action(self, ids: Sequence[int]) -> str:
@@ -253,7 +320,7 @@ class ChatEncoder(Encoder):
     def opening(self, observation: str) -> Ids:
         """Ids of an observation with which a context begins."""
         if observation not in self._openings:
-            self._openings[observation] = self.encode(self._render(observation.strip()))
+            self._openings[observation] = self.encode(self._prompt(observation.strip()))
         return self._openings[observation]
 
     def pieces(self, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
@@ -281,7 +348,7 @@ class ChatEncoder(Encoder):
 
     def _after(self, observation: str) -> str:
         """Return the template's text of an observation after the end of a turn."""
-        rendered = self._render(*_DIALOGUE[:2], observation)
+        rendered = self._prompt(*_DIALOGUE[:2], observation)
         if not rendered.startswith(self._before):
             raise self._unfit(f"earlier turns change with {observation!r}, as in {rendered!r}")
         return rendered.removeprefix(self._before)
@@ -293,7 +360,13 @@ class ChatEncoder(Encoder):
             raise self._unfit(f"an action must end in a token of its own, but there comes {rest!r}")
         return first
 
-    def _render(self, *texts: str) -> str:
+    def _prompt(self, *texts: str) -> str:
+        """Return all that a policy reads before its next action."""
+        if self.header is None:
+            return self._render(*texts)
+        return self._render(*texts, _REPLY, generation_prompt=False).rpartition(_REPLY)[0]
+
+    def _render(self, *texts: str, generation_prompt: bool = True) -> str:
         messages = []
         for index, text in enumerate(texts):
             messages.append({"role": "assistant" if index % 2 else "user", "content": text})
@@ -302,7 +375,7 @@ class ChatEncoder(Encoder):
         elif self._system:
             messages[0]["content"] = f"{self._system}\n\n{texts[0]}"
         try:
-            return render_chat(self.tokenizer, messages)
+            return render_chat(self.tokenizer, messages, generation_prompt)
         except TemplateError as error:
             raise self._unfit(str(error)) from error
 

@@ -11,7 +11,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import lmrl
-from benchmarks import first_game, illegal_moves, intervals, ray_workers, slots, startup, task_tokens, value_base
+from benchmarks import (
+    chat_templates,
+    first_game,
+    illegal_moves,
+    intervals,
+    ray_workers,
+    slots,
+    startup,
+    task_tokens,
+    value_base,
+)
 from benchmarks.anchors import SIZE, group_starts, play, shared
 from benchmarks.engine import chatty_lm
 from benchmarks.illegal_moves import first_tries, kind
@@ -152,6 +162,30 @@ def test_rows_of_the_runs_that_are_there(tmp_path: Path, monkeypatch: pytest.Mon
     ]
     stuck = "chess, seed 1, bc: of all illegal tries, in positions with 10 or more | 91%, in 50.00% of the positions | "
     assert len(rows) == 16 and rows[9] == stuck
+
+
+# chat_templates: which ones are taken, and how they are followed.
+
+
+def test_templates_are_taken_or_refused(tmp_path: Path) -> None:
+    chatml = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    (tmp_path / "a.jinja").write_text(chatml)
+    (tmp_path / "b.jinja").write_text(chatml.replace("assistant\n", "assistant\n<think>\n"))
+    (tmp_path / "c.jinja").write_text(chatml.replace("{{ m.content }}", "{{ m.content }}{{ loop.revindex }}"))
+    closed = "{% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}"
+    (tmp_path / "d.jinja").write_text(chatml.replace("{{ m.content }}", closed))
+    rows = list(chat_templates.run(tmp_path))
+    assert [row.name for row in rows] == ["a", "b", "c", "d", "accepted of 4"]
+    assert [row.value for row in rows] == [1.0, 1.0, 0.0, 1.0, 3]
+    assert rows[0].shown == "accepted"
+    assert rows[1].shown.startswith("accepted; policies act after '<|im_end|>\\n<|im_start|>assistant\\n', and not")
+    assert rows[2].shown.startswith("refused: the chat template of the tokenizer")
+    assert rows[3].shown.endswith("; recorded thoughts are refused")
+    with pytest.raises(UserError, match="chat_templates needs --folder"):
+        next(chat_templates.run(None))
 
 
 # intervals: every interval is simulated, and the truth is that of very many episodes.

@@ -52,6 +52,9 @@ def test_the_prompt_is_the_one_that_was_trained_on() -> None:
     chat = model_card({**FACTS, "reads_texts": None, "rendering": "chat"}, None, guided=True)
     assert "`text` holds all texts so far as `apply_chat_template` renders them, with a generation prompt." in chat
     assert "apply_chat_template" not in model_card({**FACTS, "rendering": "text"}, None, guided=True)
+    assert "In front of every action" not in chat
+    headed = model_card({**FACTS, "rendering": "chat", "header": "\n<think></think>"}, None, guided=True)
+    assert r'In front of every action, earlier ones included, stands `"\n<think></think>"`' in headed
 
 
 def test_a_chat_adapter_names_its_library_and_its_base() -> None:

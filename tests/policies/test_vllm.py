@@ -277,6 +277,12 @@ def test_an_exported_folder_says_what_is_read(folder: Path, tmp_path: Path) -> N
     with TokenServer(saying(LEFT), positions=100) as server:
         assert player(server, folder).describe()["reads_tokens"] == 100 - LONGEST
         assert "contexts of 99 tokens" in refused(server, tokenizer=tmp_path)
+    (tmp_path / "lmrl.json").write_text(json.dumps({"files": [], "window": window, "chat_template": "0123"}))
+    with (
+        TokenServer(saying(LEFT)) as server,
+        pytest.warns(UserWarning, match=r"another chat template \('0123'\) than that of its tokenizer now \(None\)"),
+    ):
+        player(server, tmp_path)
 
 
 def test_the_commands_play_with_it(

@@ -1,6 +1,9 @@
 """Chat templates: what is trained is what is read and said in play, token by token, and is what the template makes."""
 
+import hashlib
+import json
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,11 +48,58 @@ GEMMA = (
     "{{ '<start_of_turn>' + role + '\\n' + m['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"
 )
+# The newest turn begins with an empty thought, which the prompt has opened. Earlier turns lose their thoughts.
+DROPS = (
+    "{% set ns = namespace(last=-1) %}{% for m in messages if m['role'] == 'user' %}"
+    "{% set ns.last = messages.index(m) %}{% endfor %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}"
+    "{% if m['role'] == 'assistant' and loop.index0 > ns.last %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+    "{{ m['content'].split('</think>')[-1] | trim + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{% endif %}"
+)
+# The empty thought of an earlier turn is a shorter one.
+SHORTENS = DROPS.replace(
+    "</think>\\n\\n' }}{% endif %}", "</think>\\n\\n' }}{% elif m['role'] == 'assistant' %}<think></think>{% endif %}"
+)
+# Every turn begins with an empty thought, and the prompt does not.
+KEEPS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}"
+    "{% if m['role'] == 'assistant' %}{{ '<think></think>' }}{% endif %}"
+    "{{ m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+# The prompt opens a thought, and no turn has one.
+OPENS = CHATML.replace("assistant\\n' }}{% endif", "assistant\\n<think>\\n' }}{% endif")
+# A turn has a channel, and the last message of all ends in another way than the others.
+CHANNEL = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] }}{% if m['role'] == 'assistant' %}{{ '[FINAL]' }}{% endif %}"
+    "{{ '\\n' + m['content'] }}"
+    "{{ '<|eot_id|>' if loop.last and not add_generation_prompt else '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant' }}{% endif %}"
+)
+# The user's header ends a turn of the assistant.
+HEADERS = (
+    "{% for m in messages %}{{ '[INST]' if m['role'] == 'user' else '[/INST]' }}{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '[/INST]' }}{% endif %}"
+)
+FORGETS = CHATML.replace(
+    "m['content']", "(m['content'] if loop.last or m['role'] == 'user' else m['content'].split('</think>')[-1] | trim)"
+)
+# Templates that do not write every turn of the assistant as they prompt for it.
+KINDS = {
+    "drops": DROPS,
+    "shortens": SHORTENS,
+    "keeps": KEEPS,
+    "opens": OPENS,
+    "channel": CHANNEL,
+    "headers": HEADERS,
+    "forgets": FORGETS,
+}
 TEMPLATES = {"chatml": CHATML, "llama3": LLAMA3, "mistral": MISTRAL, "gemma": GEMMA}
 ENDS = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>", "mistral": "</s>", "gemma": "<end_of_turn>"}
 SPECIAL = [
     "<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
-    "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>",
+    "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>", "[FINAL]",
 ]  # fmt: skip
 
 OBSERVATIONS = ("you are at 1, 1.\n", "wall!\n", "you are at 1, 2.\n", "you are at 2, 2.\n")
@@ -124,14 +174,15 @@ def test_loss_is_on_the_agents_words_and_its_end_of_turn(style: str) -> None:
 
 
 @pytest.mark.parametrize("texts", [None, 1, 4], ids=lambda n: f"{n} texts")
-def test_a_rollout_is_trained_on_as_it_was_read_and_said(style: str, texts: int | None) -> None:
+@pytest.mark.parametrize("kind", [*TEMPLATES, *KINDS])
+def test_a_rollout_is_trained_on_as_it_was_read_and_said(kind: str, texts: int | None) -> None:
     """A model from random weights says anything: no end of turn, special ids, words that encode otherwise."""
-    tokens, window = tokenizer(TEMPLATES[style]), Window(texts, 900, "chat")
+    tokens, window = tokenizer({**TEMPLATES, **KINDS}[kind]), Window(texts, 900, "chat")
     torch.manual_seed(0)
     module = BC(architecture={**TINY, "n_positions": 1024, "vocab_size": len(tokens)})
     read: list[tuple[list[int], tuple[int, ...]]] = []
     policy = LMPolicy(module.model, tokens, window, max_new_tokens=6)
-    end = tokens.convert_tokens_to_ids(ENDS[style])
+    end = ChatEncoder(tokens).end
     with torch.no_grad():  # so that some turns end
         module.model.get_output_embeddings().weight[end] *= 4  # type: ignore[operator, union-attr]
     act = policy.act
@@ -153,6 +204,110 @@ def test_a_rollout_is_trained_on_as_it_was_read_and_said(style: str, texts: int 
     said = [token for part in parts for token in part.token.tolist()]
     assert trained == [ids for ids, _ in read]
     assert said == [token for _, ids in read for token in ids]
+
+
+READ = {
+    "drops": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n[up<|im_end|>]\n"
+    "<|im_start|>user\nwall<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    "keeps": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think></think>[up<|im_end|>]\n"
+    "<|im_start|>user\nwall<|im_end|>\n<|im_start|>assistant\n<think></think>",
+    "opens": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n[up<|im_end|>]\n"
+    "<|im_start|>user\nwall<|im_end|>\n<|im_start|>assistant\n",
+    "channel": "<|im_start|>user\nhi<|im_end|><|im_start|>assistant[FINAL]\n[up<|im_end|>]"
+    "<|im_start|>user\nwall<|im_end|><|im_start|>assistant[FINAL]\n",
+    "headers": "[INST]hi[/INST][up[INST]]wall[/INST]",
+    "forgets": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n[up<|im_end|>]\n"
+    "<|im_start|>user\nwall<|im_end|>\n<|im_start|>assistant\n",
+}
+READ["shortens"] = READ["drops"]
+DEVIATIONS = {
+    "drops": ["policies act after ", r"earlier turns keep '<think>\n\n</think>\n\n', where it writes ''"],
+    "shortens": ["policies act after ", r"earlier turns keep '\n\n</think>\n\n', where it writes '</think>'"],
+    "keeps": ["policies act after "],
+    "opens": ["policies act after "],
+    "channel": ["policies act after ", "the newest turn is "],
+    "headers": ["the newest turn is "],
+    "forgets": ["thoughts stay in earlier turns"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_template_puts_before_an_action_is_read_and_kept(kind: str) -> None:
+    """An action (in brackets here) follows what the newest turn begins with, and no turn is rendered again."""
+    tokens = tokenizer(KINDS[kind])
+    encoder = ChatEncoder(tokens)
+    window = Window(rendering="chat")
+    opening = context(encoder, window, ["hi"], [])
+    action = encoder.action("up\n")
+    later = context(encoder, window, ["hi", "wall"], ["up\n"])
+    said = len(opening) + len(action)
+    assert later[:said] == [*opening, *action]
+    assert f"{tokens.decode(opening)}[{tokens.decode(action)}]{tokens.decode(later[said:])}" == READ[kind]
+    own = tokens.apply_chat_template(
+        [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "up"}], return_dict=False
+    )
+    end = () if kind in ("channel", "headers") else (encoder.end,)
+    assert [*opening, *action[:-1], *end] == own[: len(opening) + len(action) - 1 + len(end)]
+    assert len(encoder.deviations) == len(DEVIATIONS[kind])
+    for phrase, beginning in zip(encoder.deviations, DEVIATIONS[kind], strict=True):
+        assert phrase.startswith(beginning)
+    assert ChatEncoder(tokenizer(CHATML)).deviations == []
+
+
+def test_thoughts_that_were_recorded_are_kept_or_refused() -> None:
+    thought = "<think>\nfree\n</think>\n\nup"
+    for template in (FORGETS, OPENS, CHATML):
+        tokens = tokenizer(template)
+        encoder = ChatEncoder(tokens)
+        pieces = encoder.pieces(["hi", "wall"], [thought], [])
+        assert tokens.decode(pieces[1]) == f"{thought}<|im_end|>"
+        assert encoder.decode_action(pieces[1]) == f"{thought}\n"
+    for template in (DROPS, KEEPS):
+        with pytest.raises(UserError, match=r"has a thought, and with the chat template of .* after the end of one"):
+            ChatEncoder(tokenizer(template)).action(thought)
+
+
+def test_a_run_tells_where_it_leaves_the_template(data_path: Path, tmp_path: Path) -> None:
+    tokenizer(DROPS).save_pretrained(tmp_path / "tokens")
+    module = BC(architecture={**TINY, "n_positions": 256}, tokenizer=str(tmp_path / "tokens"))
+    data = MazeDataModule("maze_fo", path=str(data_path), batch_size=64, rendering="chat", system="")
+    with pytest.warns(UserWarning, match="the chat template is followed but for this: policies act after .*; earlier"):
+        trainer(tmp_path / "run", 1).fit(module, data)
+    module.export(tmp_path / "last")
+    card = (tmp_path / "last" / "README.md").read_text(encoding="utf-8")
+    assert "In front of every action, earlier ones included, stands" in card
+
+
+def test_another_chat_template_than_in_training_is_told(data_path: Path, tmp_path: Path) -> None:
+    """The hash of the template is in the checkpoint, in the manifest and in the card."""
+    tokenizer(CHATML).save_pretrained(tmp_path / "tokens")
+    module = BC(architecture={**TINY, "n_positions": 256}, tokenizer=str(tmp_path / "tokens"))
+    data = MazeDataModule("maze_fo", path=str(data_path), batch_size=64, rendering="chat", system="")
+    run = trainer(tmp_path / "run", 1)
+    run.fit(module, data)
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    module.export(tmp_path / "last")
+    made = hashlib.sha256(CHATML.encode()).hexdigest()[:16]
+    assert f'| chat_template | `"{made}"` |' in (tmp_path / "last" / "README.md").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "last" / "lmrl.json").read_text())["chat_template"] == made
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_policy(tmp_path / "last.ckpt", task("maze_fo"))
+        load_policy(tmp_path / "last", task("maze_fo"))
+    tokenizer(LLAMA3).save_pretrained(tmp_path / "last")
+    now = hashlib.sha256(LLAMA3.encode()).hexdigest()[:16]
+    for file in ("last.ckpt", "last"):
+        with pytest.warns(UserWarning, match=rf"another chat template \('{made}'\) .* now \('{now}'\)"):
+            load_policy(tmp_path / file, task("maze_fo"))
+
+
+def test_of_a_plain_run_no_template_is_noted(data_path: Path, tmp_path: Path) -> None:
+    tokenizer(CHATML).save_pretrained(tmp_path / "tokens")
+    module = BC(architecture={**TINY, "n_positions": 256}, tokenizer=str(tmp_path / "tokens"))
+    trainer(tmp_path / "run", 1).fit(module, MazeDataModule("maze_fo", path=str(data_path), batch_size=64))
+    module.export(tmp_path / "last")
+    assert json.loads((tmp_path / "last" / "lmrl.json").read_text())["chat_template"] is None
+    assert "chat_template" not in (tmp_path / "last" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("texts", [None, 1, 4], ids=lambda n: f"{n} texts")
@@ -238,7 +393,10 @@ def test_what_is_said_is_what_is_heard(style: str) -> None:
         # What is three turns old or younger stays.
         (CHATML.replace("m['content']", "(m['content'] if loop.revindex < 4 else m['content'][:4])"), "prefix-stable"),
         (LLAMA3.replace("'<|eot_id|>'", "'\\n'"), "must end in a token of its own"),
-        (CHATML.replace("assistant\\n' }}{% endif", "assistant\\n<think>' }}{% endif"), "prefix-stable"),
+        # Every second action has an empty thought.
+        (KEEPS.replace("'assistant' %}", "'assistant' and loop.index0 % 4 == 1 %}"), "earlier turns change"),
+        (CHATML.replace("m['content']", "m['content'][0]['text']"), "has no attribute 'text'"),
+        (CHATML.replace("m['content']", "m['content'] | selectattr('text') | join"), "leaves out texts"),
     ],
 )
 def test_templates_that_cannot_be_cut_are_refused(template: str | None, message: str) -> None:
