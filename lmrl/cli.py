@@ -50,7 +50,10 @@ def _verb(target: str, help: str, raw: bool = False, page: str = "") -> Verb:
 
 _VERBS = {
     "fit": _verb("fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True, page=_FIT),
-    "evaluate": _verb("evaluate:evaluate_command", "let a policy play and write its episodes and scores"),
+    "evaluate": Verb(
+        "lmrl.commands.evaluate:evaluate_command",
+        "let a policy play and write its episodes and scores, or judge it by a file",
+    ),
     "compare": Verb(
         "lmrl.commands.compare:compare_command", "evaluations of a task in one table, and whether they differ"
     ),
@@ -82,6 +85,7 @@ _VERBS = {
     ),
     "zoo add": _verb("zoo:zoo_add_command", "put a run among them"),
     "play": _verb("play:play_command", "play a task yourself in the terminal, or watch a policy"),
+    "chat": _verb("chat:chat_command", "talk to a trained policy in the terminal"),
     "web": _verb("web:web_command", "play, watch and compare policies in the browser"),
 }
 

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from lmrl.envs.base import DialogueEnv, Turn
-from lmrl.errors import BudgetError, UserError, valid_unicode
+from lmrl.errors import BudgetError, UserError, counted, valid_unicode
 from lmrl.types import (
     LARGEST_REWARD,
     Episode,
@@ -23,6 +23,7 @@ from lmrl.types import (
     Resettable,
     Start,
     Valued,
+    ask,
     unwrapped,
 )
 
@@ -127,7 +128,7 @@ class _Together:
         """Return the common partner's reply to each question; None where it fails twice."""
         partner = next(iter(batch.values())).env.partner
         try:
-            replies = list(partner.reply([question.request for question in batch.values()]))
+            replies = ask(partner, [question.request for question in batch.values()])
         except BudgetError:
             raise
         except Exception:
@@ -138,7 +139,7 @@ class _Together:
         # Perhaps one question is at fault; the others are not to suffer for it.
         alone: dict[int, str | None] = {}
         for place, question in batch.items():
-            reply = self._guarded(place, partial(partner.reply, [question.request]), by_partner=True)
+            reply = self._guarded(place, partial(ask, partner, [question.request]), by_partner=True)
             alone[place] = None if reply is None else reply[0]
         return alone
 
@@ -368,6 +369,11 @@ class _Table:
     def play(self, policy: Policy, stop: Callable[[Request], bool] | None) -> list[tuple[int, Episode]]:
         """One turn in every busy slot; return the episodes that it has ended."""
         replies = [_written(reply) for reply in policy.act([slot.request() for slot in self.busy])]
+        if len(replies) != len(self.busy):
+            raise UserError(
+                f"the policy {type(policy).__name__} must return one reply for each request: for "
+                f"{counted(len(self.busy), 'request')} it returned {len(replies)}"
+            )
         moves = []
         for slot, reply in zip(self.busy, replies, strict=True):
             moves.append((slot.index, slot.env, reply.text))

@@ -59,7 +59,7 @@ class Episode:
     action_ids: tuple[tuple[int, ...], ...] = ()
     """Token ids of each action as sampled (``T`` tuples), or empty where nothing was sampled."""
     action_logprobs: tuple[tuple[float, ...], ...] = ()
-    """Log-probabilities that belong to `action_ids`."""
+    """Log-probabilities that belong to `action_ids`; of dialogues of your own, the sum of each action alone."""
     action_values: tuple[tuple[float, ...], ...] = ()
     """V of the states in which those ids were sampled, where the policy had a value head."""
     final_value: float | None = None
@@ -116,7 +116,8 @@ class Request:
     r"""One environment asks the policy for the next action.
 
     A request holds the whole episode so far, so that a policy needs no memory of its own; a policy
-    that keeps a cache per slot may compare and feed only what is new.
+    that keeps a cache per slot may compare and feed only what is new. Making one whose numbers of texts do not fit
+    together raises a `UserError`.
 
     Example: the second turn of an episode in slot 3::
 
@@ -139,10 +140,22 @@ class Request:
     """Generator that a scripted player draws from; None: the one that follows from seed and turn, see
     `lmrl.envs.task.turn_chance`."""
 
+    def __post_init__(self) -> None:
+        turns = len(self.actions)
+        if len(self.observations) != turns + 1:
+            raise UserError(
+                f"a request after {counted(turns, 'action')} needs {counted(turns + 1, 'observation')}, "
+                f"got {len(self.observations)}"
+            )
+        if len(self.action_ids) not in (0, turns):
+            raise UserError(
+                f"action_ids of a request must be empty or have one entry per action ({turns}), "
+                f"got {len(self.action_ids)}"
+            )
+
     def __repr__(self) -> str:
         """One line: slot, seed and turn, and the newest text."""
-        newest = _short(self.observations[-1] if self.observations else "")
-        return f"<Request of slot {self.slot}, seed {self.seed}, turn {self.turn}: {newest}>"
+        return f"<Request of slot {self.slot}, seed {self.seed}, turn {self.turn}: {_short(self.observations[-1])}>"
 
     @property
     def turn(self) -> int:
@@ -275,6 +288,21 @@ class Partner(Protocol):
     def describe(self) -> dict[str, Any]:
         """Name, version and settings, JSON-like: part of every episode and score."""
         ...
+
+
+def ask(partner: Partner, requests: Sequence[PartnerRequest]) -> list[str]:
+    """Return the partner's reply to each request.
+
+    Raises:
+        UserError: the partner returns another number of replies.
+    """
+    replies = list(partner.reply(requests))
+    if len(replies) != len(requests):
+        raise UserError(
+            f"the partner {type(partner).__name__} must return one reply for each request: for "
+            f"{counted(len(requests), 'request')} it returned {len(replies)}"
+        )
+    return replies
 
 
 @dataclass(frozen=True, slots=True)

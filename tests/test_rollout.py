@@ -18,6 +18,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import Evaluation
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, PartnerRequest, Reply, Request, Start
+from tests.helpers.cases import cases
 
 
 class Counter(TextEnv):
@@ -259,6 +260,47 @@ def test_a_second_speaker_that_fails_is_asked_again(refused: int | None) -> None
     assert [e.info.get("error") for e in played] == [
         "TimeoutError: no time" if e.seed == refused else None for e in played
     ]
+
+
+class Miscounting(ScriptedOracle):
+    """Loses the first reply, or the first action."""
+
+    def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
+        return super().reply(requests)[1:]
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        return [Reply("Is it alive?\n")] * (len(requests) - 1)
+
+
+def test_too_few_replies_are_named_in_one_line() -> None:
+    def play(policy: Any, slots: int, **arguments: Any) -> None:
+        make = partial(lmrl.make, "twenty_questions", **arguments)
+        list(rollout(policy, make, map(Start, range(2)), task="twenty_questions", slots=slots))
+
+    with pytest.raises(UserError, match=r"partner Miscounting must return one reply .* for 2 requests it returned 1"):
+        play(make_policy("twenty_questions", "random"), 2, partner=Miscounting())
+    with pytest.raises(UserError, match=r"policy Miscounting must return one reply .* for 2 requests it returned 1"):
+        play(Miscounting(), 2)
+    env = lmrl.make("twenty_questions", partner=Miscounting())
+    env.reset(seed=0)
+    with pytest.raises(UserError, match="for 1 request it returned 0"):
+        env.step("Is it alive?\n")
+
+
+@cases(
+    ("observations", "actions", "ids", "error"),
+    [
+        ((), (), (), "after 0 actions needs 1 observation, got 0"),
+        (("a", "b"), (), (), "after 0 actions needs 1 observation, got 2"),
+        (("a",), ("b",), (), "after 1 action needs 2 observations, got 1"),
+        (("a", "c"), ("b",), ((1,), (2,)), r"action_ids of a request must be empty or .* action \(1\), got 2"),
+    ],
+)
+def test_a_request_whose_texts_do_not_fit_together_is_refused(
+    observations: tuple[str, ...], actions: tuple[str, ...], ids: tuple[tuple[int, ...], ...], error: str
+) -> None:
+    with pytest.raises(UserError, match=error):
+        Request(0, 0, observations, actions, ids)
 
 
 class Remembering(ScriptedOracle):

@@ -27,6 +27,7 @@ from lmrl.checkpoints.zoo import ZOO_PREFIX, zoo_policy
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.gguf import is_gguf
 from lmrl.models.lora import ADAPTER_CONFIG
+from lmrl.utils.configuration import config_file
 
 __all__ = [
     "check_archive", "check_checkpoint", "check_plain", "has_run", "is_checkpoint", "is_sharded_checkpoint",
@@ -336,6 +337,10 @@ def resolve_pretrained(name: str) -> str:
 
 
 def _command(run: Path) -> str:
-    """Return the command that trains the run of a folder ``TASK/ALGORITHM``."""
-    name = "/".join(run.parts[-2:]) if len(run.parts) > 1 else "TASK/ALGORITHM"
-    return f"lmrl fit --config configs/{name}.yaml"
+    """Return the command that trains the run of a folder ``TASK/ALGORITHM``, if there is such a configuration."""
+    shipped = f"configs/{'/'.join(run.parts[-2:])}.yaml"
+    try:
+        config_file(shipped)
+    except UserError:
+        shipped = "configs/TASK/ALGORITHM.yaml"
+    return f"lmrl fit --config {shipped}"

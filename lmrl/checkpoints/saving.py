@@ -76,7 +76,7 @@ _NOT_SETTINGS = ("pretrained", "architecture", "tokenizer", "_class_path", "_ins
 
 # A resumed run may change how it computes and where its data lies.
 _MAY_CHANGE = (*_NOT_SETTINGS, "trust_remote_code", "activation_checkpointing", "compile")
-_DATA_SETTINGS = ("task", "data_hash", "data_seed", "batch_size", "env")
+_DATA_SETTINGS = ("task", "data_hash", "data_seed", "val_fraction", "batch_size", "env")
 
 
 def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from lmrl.envs import make
 from lmrl.envs.checker import tried_laws
 from lmrl.envs.outside import named_task
 from lmrl.envs.registry import DIALOGUES
-from lmrl.errors import UserError
+from lmrl.errors import UserError, counted
 from lmrl.evaluation.intervals import student_mean
 from lmrl.utils.configuration import env_arguments, named_values
 
@@ -131,7 +131,9 @@ def verify_command(file: Path, *, env: list[str] | None = None) -> int:
     for mismatch in report.mismatches:
         print(mismatch, file=sys.stderr)
     if report.task == DIALOGUES.name:
-        print(f"{report.episodes} dialogues with {report.turns} replies of the assistant are in order")
+        dialogues = counted(report.episodes, "dialogue")
+        replies = f"{report.turns} {'reply' if report.turns == 1 else 'replies'}"
+        print(f"in order: {dialogues} with {replies} of the assistant")
         return 0
     right = report.episodes - report.mismatched
     print(f"{report.task}: {right} of {report.episodes} episodes ({report.turns} turns) replay as recorded")

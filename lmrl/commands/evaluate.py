@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from lmrl.commands.evaluate_file import evaluate_file, is_file_of_episodes, task_of_file
 from lmrl.envs import registry
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range, counted, terminated_by_exception
@@ -29,6 +30,7 @@ def evaluate_command(
     task: str | None = None,
     *,
     policy: str,
+    behaviour: str | None = None,
     episodes: int | None = None,
     seed: int = 0,
     out: Path | None = None,
@@ -51,16 +53,21 @@ def evaluate_command(
     chat: list[str] | None = None,
     vllm: list[str] | None = None,
 ) -> None:
-    """Let a policy play and write ``episodes.parquet`` and ``scores.json``.
+    """Let a policy play and write ``episodes.parquet`` and ``scores.json``, or judge it by recorded episodes.
+
+    A file in place of the task is read and not played: the loss on what the policy was not trained on, how well its
+    values predict the returns, and an off-policy estimate of its own return.
 
     Args:
         task: name of the task, e.g. maze_fo, openenv:URL or textarena:NAME (default: the one that the policy was
-            trained on).
+            trained on), or a file of episodes or dialogues, e.g. logs.jsonl.
         policy: a run folder, a checkpoint, a scripted player (random, behaviour, optimal), human, chat:MODEL at an
             OpenAI-compatible endpoint, local:PATH for a chat model on this machine, vllm:URL#MODEL for a language
             model at a vLLM server, or zoo:TASK/NAME (lmrl zoo list).
+        behaviour: with a file, a model of who wrote it: a BC run (default: the logprobs in the file, or what MC, ILQL
+            and Q-SFT started from).
         episodes: how many; the task's starts are taken in turn (default: 256 or more, so that
-            each comes equally often; of a chat model as many as published).
+            each comes equally often; of a chat model as many as published; of a file all).
         seed: of the whole evaluation; the result does not depend on the number of slots.
         out: folder for the two files (default: evaluation in the run's folder, or in runs/TASK/PLAYER; with other
             settings than the policy's own, a folder next to it that names them).
@@ -86,15 +93,47 @@ def evaluate_command(
             (Wordle with reply=json).
         vllm: settings of a model at a vLLM server, e.g. tokenizer=models/llama timeout=600.
     """
-    spec = PolicySpec.parse(policy, task, allow_pickle=allow_pickle)
+    file = Path(task) if task is not None and is_file_of_episodes(task) else None
+    spec = PolicySpec.parse(policy, task if file is None else task_of_file(file), allow_pickle=allow_pickle)
     arguments = env_arguments(env)
-    chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta, "device": device}
+    chosen: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
     if tuned:
         given = [name for name in CHOSEN if chosen[name] is not None]
         if given:
             raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
         chosen |= spec.published_settings if spec.kind == "zoo" else tuned_settings(Path(spec.name))
-    chosen |= {"rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
+    if file is not None:
+        playing: dict[str, Any] = {
+            "slots": slots,
+            "ray": ray,
+            "workers": workers,
+            "rerank": rerank,
+            "selection": selection,
+            "compile": compile,
+            "env": env,
+            "chat": chat,
+            "vllm": vllm,
+        }
+        if _set(playing):
+            raise UserError(f"{file} is read and not played: leave out {', '.join(_set(playing))}")
+        check_range("[1, inf)", episodes=episodes)
+        check_range("[0, inf)", seed=seed)
+        decoding = _set(chosen)
+        evaluate_file(
+            file,
+            spec,
+            behaviour=behaviour,
+            episodes=episodes,
+            seed=seed,
+            out=out or spec.default_folder("_".join(filter(None, ["recorded", _told(decoding, selection)]))),
+            settings=decoding,
+            device=device or "cpu",
+            allow_other_task=allow_other_task,
+        )
+        return
+    if behaviour is not None:
+        raise UserError("behaviour is for recorded episodes: name their file, lmrl evaluate FILE --policy RUN")
+    chosen |= {"device": device, "rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
     decoding = _set(chosen)
     settings = _set(chosen | {"allow_other_task": allow_other_task})
     load = partial(spec.load, arguments, named_values(chat, "chat"), named_values(vllm, "vllm"), **settings)

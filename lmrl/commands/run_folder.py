@@ -15,7 +15,7 @@ from lmrl.checkpoints.export import read_manifest
 from lmrl.checkpoints.reading import has_run, is_checkpoint, set_aside, steps_of
 from lmrl.errors import UserError
 from lmrl.utils.configuration import check_config, max_steps_of
-from lmrl.utils.files import check_may_replace, locked, replacing
+from lmrl.utils.files import check_may_replace, locked, remove, replacing
 
 __all__ = ["MetricsFile", "check_run_folder", "run_folder", "unfinished"]
 
@@ -94,7 +94,8 @@ def _begun(folder: Path) -> list[str]:
 def run_folder(trainer: Trainer, checkpoint: Path | None, overwrite: bool, allow_pickle: bool) -> Iterator[None]:
     """Hold the folder of a run while it is trained. The first process does it for all that train together.
 
-    Metrics that were logged after the checkpoint are dropped, as they are about to be logged again.
+    Metrics that were logged after the checkpoint are dropped, as they are about to be logged again. A new run that
+    fails before its first step leaves no folder.
 
     Args:
         trainer: of the run.
@@ -114,13 +115,20 @@ def run_folder(trainer: Trainer, checkpoint: Path | None, overwrite: bool, allow
         moved = set_aside(folder) if overwrite else None
         if moved:
             print(f"the run that was in {folder} is now in {moved}")
+        is_new = not folder.exists()
         step = None if checkpoint is None else steps_of(checkpoint, allow_pickle)
         for logger in trainer.loggers:
             if isinstance(logger, CSVLogger):
                 logger._experiment = MetricsFile(logger.log_dir, step)  # which Lightning would make without the rows
             elif isinstance(logger, TensorBoardLogger) and step is not None:
                 logger._kwargs.setdefault("purge_step", step + 1)
-        yield
+        try:
+            yield
+        except BaseException:
+            # A run that failed before its first step, as over a broken data file, leaves nothing.
+            if is_new and trainer.global_step == 0 and not has_run(folder):
+                remove(folder)
+            raise
 
 
 class MetricsFile(ExperimentWriter):

@@ -1,17 +1,17 @@
 """Dialogues of your own: messages and rewards, without a game that could answer."""
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from lmrl.envs.registry import DIALOGUES
-from lmrl.errors import UserError
-from lmrl.types import Episode
+from lmrl.errors import UserError, counted
+from lmrl.types import LARGEST_REWARD, Episode
 
-__all__ = ["episode_from_messages", "is_dialogue"]
+__all__ = ["episode_from_messages", "is_dialogue", "with_system_in_front"]
 
-_ENTRIES = ("messages", "rewards", "reward", "terminated")
+_ENTRIES = ("messages", "rewards", "reward", "logprobs", "terminated")
 
 
 def is_dialogue(record: Any) -> bool:
@@ -33,16 +33,18 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
 
     Args:
         record: ``messages``, and ``rewards`` (one for each message of the assistant) or ``reward`` (for the last one).
+            ``logprobs`` may say how probable each message of the assistant was to who wrote it.
             ``terminated: false`` says that the dialogue was cut: it then ends with a message of the user. Other
             entries are left out.
         place: name of the file and the row, for errors.
 
     Returns:
-        The episode. Its ``info["system"]`` holds the system message, if there is one.
+        The episode. Its ``info["system"]`` holds the system message, if there is one, and ``action_logprobs`` has one
+        number per action.
 
     Raises:
-        UserError: roles are missing, unknown or in another order, a text is missing, or rewards are missing, too few
-            or no finite numbers.
+        UserError: roles are missing, unknown or in another order, a text is missing, or rewards are missing; there are
+            too few rewards or log-probabilities, or other values than finite numbers.
     """
     for entry in record:
         # Logs have entries of their own; one that is nearly ours is a mistake.
@@ -71,7 +73,9 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
     actions = texts[1::2]
     if not actions:
         raise UserError(f"{place}: there is no message of the assistant, and so nothing to learn")
-    terminated = record.get("terminated", True)
+    terminated = record.get("terminated")
+    if terminated is None:  # a Parquet file has the column for all rows or for none
+        terminated = True
     if not isinstance(terminated, bool):
         raise UserError(f"{place}: terminated must be true or false, got {terminated!r:.40}")
     if len(observations) == len(actions):
@@ -81,6 +85,13 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
                 "value goes on"
             )
         observations.append("\n")  # nothing was said after the last message
+    logprobs = record.get("logprobs")
+    action_logprobs: tuple[tuple[float, ...], ...] = ()
+    if logprobs is not None:
+        numbers = _numbers(logprobs, "logprobs", len(actions), place)
+        if max(numbers) > 0:
+            raise UserError(f"{place}: logprobs must be logarithms of probabilities, at most 0, got {max(numbers)!r}")
+        action_logprobs = tuple((number,) for number in numbers)
     return Episode(
         task=DIALOGUES.name,
         observations=tuple(observations),
@@ -89,7 +100,17 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
         terminated=terminated,
         truncated=not terminated,
         info={"system": system} if system else {},
+        action_logprobs=action_logprobs,
     )
+
+
+def with_system_in_front(episode: Episode) -> Episode:
+    """Return a dialogue with its system message, if it has one, in front of the first observation."""
+    system = episode.info.get("system", "")
+    if not system:
+        return episode
+    first, *later = episode.observations
+    return replace(episode, observations=(f"{system}\n\n{first}", *later))
 
 
 def _message(message: Any, place: str) -> tuple[str, str]:
@@ -106,23 +127,33 @@ def _message(message: Any, place: str) -> tuple[str, str]:
 
 def _rewards(record: Mapping[str, Any], actions: int, place: str) -> tuple[float, ...]:
     rewards = record.get("rewards")
-    if rewards is not None and record.get("reward") is not None:
+    last_reward = record.get("reward")
+    if rewards is not None and last_reward is not None:
         raise UserError(f"{place}: give either rewards or reward, not both")
     if rewards is None:
-        if record.get("reward") is None:
+        if last_reward is None:
             raise UserError(
-                f"{place}: there are no rewards: give rewards, one for each of {actions} messages of the "
+                f"{place}: there are no rewards: give rewards, one for each of {counted(actions, 'message')} of the "
                 "assistant, or reward for the whole dialogue"
             )
-        rewards = [0.0] * (actions - 1) + [record["reward"]]
-    if not isinstance(rewards, Sequence) or isinstance(rewards, str) or len(rewards) != actions:
-        count = len(rewards) if isinstance(rewards, Sequence) else repr(rewards)[:40]
+        return (0.0,) * (actions - 1) + (_number(last_reward, "reward", place),)
+    return _numbers(rewards, "rewards", actions, place)
+
+
+def _numbers(values: Any, name: str, actions: int, place: str) -> tuple[float, ...]:
+    """Return a list of numbers, one for each action."""
+    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != actions:
+        count = len(values) if isinstance(values, Sequence) else repr(values)[:40]
         raise UserError(
-            f"{place}: rewards must have one number for each of {actions} messages of the assistant, got {count}"
+            f"{place}: {name} must have one number for each of {counted(actions, 'message')} of the assistant, "
+            f"got {count}"
         )
-    numbers = []
-    for number, reward in enumerate(rewards):
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise UserError(f"{place}: reward {number} must be a finite number, got {reward!r:.40}")
-        numbers.append(float(reward))
-    return tuple(numbers)
+    return tuple(_number(value, f"{name}[{index}]", place) for index, value in enumerate(values))
+
+
+def _number(value: Any, name: str, place: str) -> float:
+    # NaN fails the comparison too.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_REWARD
+    if not is_number:
+        raise UserError(f"{place}: {name} must be a finite number (of float32), got {value!r:.40}")
+    return float(value)

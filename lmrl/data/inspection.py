@@ -97,27 +97,29 @@ class DatasetStats:
     episodes: int
     length_mean: float
     length_std: float
-    success: float
-    """Share of the episodes that solve the task."""
+    success: float | None
+    """Share of the episodes that solve the task; None for dialogues, which do not say."""
     return_mean: float
     return_std: float
     terminated: float
     """Share of the episodes that the environment ended; the others were truncated."""
-    illegal_rate: float
-    """Share of illegal actions."""
+    illegal_rate: float | None
+    """Share of illegal actions; None for dialogues, which have no rules."""
     actions: dict[str, float]
     """The ten most frequent actions and their shares."""
     published: PublishedData | None
     """None if nothing was published."""
 
     def compared(self) -> dict[str, tuple[float, float | None, float | None]]:
-        """Return (ours, published, ours / published - 1) for each column of the paper's Table 1.
+        """Return (ours, published, ours / published - 1) for each column of the paper's Table 1 that the file has.
 
         The second value is None if nothing was published, and the third also if the published value is 0.
         """
         compared = {}
         for name in _COLUMNS:
             ours = self.episodes if name == "size" else getattr(self, name)
+            if ours is None:
+                continue
             published = None if self.published is None else getattr(self.published, name)
             compared[name] = (ours, published, ours / published - 1 if published else None)
         return compared
@@ -170,16 +172,17 @@ def dataset_stats(path: str | os.PathLike[str], task_name: str | None = None) ->
         illegal += episode.illegal
         actions.update(episode.actions)
     num_actions = max(1, actions.total())
+    has_rules = name != DIALOGUES.name
     return DatasetStats(
         task=name,
         episodes=lengths.count,
         length_mean=lengths.mean,
         length_std=lengths.std,
-        success=ends["success"] / lengths.count,
+        success=ends["success"] / lengths.count if has_rules else None,
         return_mean=returns.mean,
         return_std=returns.std,
         terminated=ends["terminated"] / lengths.count,
-        illegal_rate=illegal / num_actions,
+        illegal_rate=illegal / num_actions if has_rules else None,
         actions={action: count / num_actions for action, count in actions.most_common(_TOP)},
         published=task(name).scores.data,
     )
@@ -196,7 +199,8 @@ def stats_table(stats: DatasetStats) -> Table:
         table.add_row(*cells)
     table.add_section()
     table.add_row("terminated", f"{stats.terminated:.4g}")
-    table.add_row("illegal actions", f"{stats.illegal_rate:.4g}")
+    if stats.illegal_rate is not None:
+        table.add_row("illegal actions", f"{stats.illegal_rate:.4g}")
     for action, share in stats.actions.items():
         table.add_row(repr(action)[:40], f"{share:.4g}")
     return table

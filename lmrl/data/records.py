@@ -137,7 +137,9 @@ def _check_names(present: Mapping[str, Any], record: Mapping[str, Any], where: s
     known = ", ".join(_RULES)
     for name in record:
         if name not in _RULES:
-            raise UserError(f"{where}: unknown column {_shortened(name)}; known: {known}")
+            raise UserError(
+                f"{where}: unknown column {_shortened(name)}; known: {known}; a dialogue of your own has messages"
+            )
     for name in _RULES:
         if name not in present and name not in _OPTIONAL:
             raise UserError(f"{where}: column {name!r} is missing; an episode has: {known}")

@@ -15,11 +15,13 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler, SequentialSampler
 from transformers import PreTrainedTokenizerBase
 
 from lmrl.data import dataset_path, generate, read_dataset
+from lmrl.data.dialogues import with_system_in_front
 from lmrl.data.recording import first_episodes
 from lmrl.data.storage import read_metadata
 from lmrl.datamodules.spec import BatchSpec
@@ -117,13 +119,22 @@ class ResumableLoader(DataLoader[TokenBatch]):
         return None if generator is None else generator.get_state()
 
 
+def held_out_mask(count: int, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Return which episodes of a file are held out from training, ``(count,)``: the same for the same arguments."""
+    order = np.random.default_rng(seed).permutation(count)
+    mask = np.zeros(count, dtype=bool)
+    mask[order[: int(fraction * count)]] = True
+    return mask
+
+
 def global_seed() -> int | None:
     """The seed of Lightning's ``seed_everything``, which it keeps in the environment; None if it was not called."""
     seed = os.environ.get("PL_GLOBAL_SEED")
     return None if seed is None else int(seed)
 
 
-def _hash_of(file: Path) -> str:
+def hash_of_file(file: Path) -> str:
+    """Return a hash of the content of a file, by which runs know their data."""
     digest = hashlib.sha256()
     with file.open("rb") as opened:
         while block := opened.read(1 << 20):  # a dataset may be larger than memory
@@ -191,7 +202,10 @@ class OfflineDataModule(L.LightningDataModule):
         self.save_hyperparameters()
         self.task: Task = registry.DIALOGUES if task is None else registry.task(task)
         if self.task is registry.DIALOGUES and path is None:
-            raise UserError("task: null trains on dialogues of your own: data.init_args.path must name their file")
+            raise UserError(
+                "task: null trains on dialogues of your own: data.init_args.path must name their file, for example "
+                "--data.init_args.path=logs.jsonl"
+            )
         check_range("[1, inf)", size=size, batch_size=batch_size, consecutive=consecutive, max_tokens=max_tokens)
         check_range("[0, inf)", data_seed=data_seed, seed=seed, num_workers=num_workers, examples=examples)
         check_range("[0, 1)", val_fraction=val_fraction)
@@ -277,19 +291,14 @@ class OfflineDataModule(L.LightningDataModule):
                     f"{self.path}: dialogue {number} has a reply of several lines: set data.init_args.rendering=chat, "
                     "with a model that has a chat template (configs/models/), or write replies on one line"
                 )
-            system = episode.info.get("system", "")
-            if system and not self._common_system and self.hparams["system"] is None:
-                first, *later = episode.observations
-                episode = replace(episode, observations=(f"{system}\n\n{first}", *later))
+            if not self._common_system and self.hparams["system"] is None:
+                episode = with_system_in_front(episode)
             episodes.append(episode)
         self.episodes = episodes
 
     def split(self) -> tuple[list[Episode], list[Episode]]:
         """Training and validation episodes: the same for the same file and seed, whatever is filtered later."""
-        order = np.random.default_rng(self.hparams["data_seed"]).permutation(len(self.episodes))
-        held = int(self.hparams["val_fraction"] * len(self.episodes))
-        held_out = np.zeros(len(self.episodes), dtype=bool)
-        held_out[order[:held]] = True
+        held_out = held_out_mask(len(self.episodes), self.hparams["val_fraction"], self.hparams["data_seed"])
         train = list(compress(self.episodes, ~held_out))
         return train, list(compress(self.episodes, held_out))
 
@@ -322,9 +331,10 @@ class OfflineDataModule(L.LightningDataModule):
             "task": self.task.name,
             "max_new_tokens": self.task.max_action_tokens,
             "data": self.path.name,
-            "data_hash": _hash_of(self.path) if self.path.is_file() else None,
+            "data_hash": hash_of_file(self.path) if self.path.is_file() else None,
             "data_episodes": len(self.episodes) or None,
             "data_seed": self.hparams["data_seed"],
+            "val_fraction": self.hparams["val_fraction"],
             "batch_size": self.hparams["batch_size"],
             "env": self.env,
         }
@@ -431,10 +441,17 @@ class OfflineDataModule(L.LightningDataModule):
                 raise UserError(f"needs {longest} tokens up to the end of an action, and the model reads {positions}")
             return parts
         except UserError as error:
-            # Some rows of the file are no part of `episodes`, so the row is looked up in the file.
-            rows = list(read_dataset(self.path, self.task.name))
-            row = rows.index(episode) if episode in rows else "?"
-            raise UserError(f"{self.path}: episode {row}: {error}") from error
+            raise UserError(f"{self.path}: {self._place(episode)}: {error}") from error
+
+    def _place(self, episode: Episode) -> str:
+        """Return where an episode is in the file."""
+        if self.task is registry.DIALOGUES:
+            # All dialogues of the file are in `episodes`, some with a system message in another place.
+            numbers = [number for number, known in enumerate(self.episodes, start=1) if known is episode]
+            return f"dialogue {numbers[0]}"
+        # Some rows of the file are no part of `episodes`, so the row is looked up in the file.
+        rows = list(read_dataset(self.path, self.task.name))
+        return f"episode {rows.index(episode) if episode in rows else '?'}"
 
     def _loader(
         self, episodes: Sequence[Episode], shuffle: bool, generator: torch.Generator | None
@@ -445,14 +462,21 @@ class OfflineDataModule(L.LightningDataModule):
         runs: list[Run] = []
         n_actions = 0
         n_observation_tokens = 0
+        n_cut = 0  # episodes of which the policy does not read all in front of each action
         prepared = episodes if self.spec.prepare is None else self.spec.prepare(episodes)
         for episode, read in zip(episodes, prepared, strict=True):
             parts = _with_returns(self._segments(episode, encoder, window, read), self.spec.returns_gamma)
+            n_cut += len(parts) > 1 or parts[0].col[0] + 1 == window.tokens
             for segment in parts:
                 n_actions += len(segment.col)
                 n_observation_tokens += segment.n_observation_tokens
             for first in range(0, len(parts), size):
                 runs.append(tuple(parts[first : first + size]))
+        if n_cut and shuffle and self.task is registry.DIALOGUES:
+            rank_zero_warn(
+                f"{self.path}: dialogues that are longer than the {window.tokens} tokens that the policy reads: "
+                f"{n_cut} of {len(episodes)}; their beginnings are left out (a model with more positions reads more)"
+            )
         together = max(1, self.hparams["batch_size"] // size)
         order: Sampler[int] = RandomSampler(runs, generator=generator) if shuffle else SequentialSampler(runs)
         # The loss of a batch is divided by the tokens that batches have on average (`TokenBatch.scale`).

@@ -10,7 +10,7 @@ import gymnasium
 from gymnasium import spaces
 
 from lmrl.errors import UserError, unknown
-from lmrl.types import Partner, PartnerRequest
+from lmrl.types import Partner, PartnerRequest, ask
 
 __all__ = ["DialogueEnv", "Opening", "TextEnv", "Turn"]
 
@@ -218,7 +218,7 @@ class DialogueEnv(TextEnv):
         """See `TextEnv.step`."""
         outcome = self.say(action)
         while isinstance(outcome, PartnerRequest):
-            outcome = self.hear(self.partner.reply([outcome])[0])
+            outcome = self.hear(ask(self.partner, [outcome])[0])
         return outcome
 
     def say(self, action: str) -> Turn | PartnerRequest:

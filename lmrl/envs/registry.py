@@ -175,7 +175,10 @@ def check_arguments(name: str, arguments: Iterable[str]) -> None:
 
 def _creator(task: Task) -> Callable[..., TextEnv]:
     if task is DIALOGUES:
-        raise UserError("recorded dialogues have no simulator: nothing can be played with them")
+        raise UserError(
+            "recorded dialogues have no simulator to play with; judge a policy by a file of them: lmrl evaluate FILE "
+            "--policy RUN"
+        )
     # Gymnasium does not know that the entry points of our tasks are text environments.
     env: Callable[..., TextEnv] = load_env_creator(task.entry_point)  # type: ignore[assignment]
     return env

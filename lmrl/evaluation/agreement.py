@@ -9,7 +9,7 @@ from lmrl.envs.base import DialogueEnv
 from lmrl.envs.registry import make, partner_prompts, tasks
 from lmrl.errors import UserError
 from lmrl.evaluation.intervals import wilson
-from lmrl.types import Partner
+from lmrl.types import Partner, ask
 
 __all__ = ["Agreement", "partner_agreement"]
 
@@ -86,7 +86,7 @@ def partner_agreement(partner: Partner, task_name: str, size: int = 2_000, seed:
             requests.append(request)
         # In batches, as a language model answers many questions at once much faster.
         scripted_answers = env.partner.reply(requests)
-        answers = partner.reply(requests)
+        answers = ask(partner, requests)
         for group, scripted, answer in zip(groups, scripted_answers, answers, strict=True):
             counts[group, _yes(scripted), _yes(scripted) == _yes(answer)] += 1
     agreements = []

@@ -26,7 +26,7 @@ from lmrl.types import Described, Episode, LoadedPolicy, Policy, Resettable, Sta
 from lmrl.utils.cluster import Workers
 from lmrl.utils.distributed import map_over_ranks
 
-__all__ = ["Evaluation", "RayWorkers", "default_episodes", "evaluate"]
+__all__ = ["Evaluation", "RayWorkers", "default_episodes", "evaluate", "versions"]
 
 _LEAST = 256
 """The least number of episodes of an evaluation, by default."""
@@ -214,13 +214,9 @@ def evaluate(
             raise UserError("ray must be left out where processes that train together share the episodes")
         new = _run_on_workers(ray, loaded.policy, task, env, to_play, slots, on_episode, on_turns)
     else:
-        run = _Runner(loaded.policy, environment(task, env), task, slots, on_episode, on_turns).run
-        new = map_over_ranks(to_play, run) if together else run(to_play)
-    by_index = dict(zip(waiting, new, strict=True))
-    played = []
-    for index, start in enumerate(starts):
-        played.append(by_index[index] if index in by_index else kept[start.seed])
-    made_with: dict[str, Any] = {"versions": _versions(), "env": dict(env or {})}
+        run = _Runner(loaded.policy, environment(task, env), task, slots, on_episode).run
+        played = map_over_ranks(starts, run) if together else run(starts)
+    made_with: dict[str, Any] = {"versions": versions(), "env": dict(env or {})}
     if isinstance(loaded.policy, Described):
         made_with["player"] = loaded.policy.describe()
     for speaker in ("opponent", "partner"):  # where the game names them
@@ -338,7 +334,8 @@ def default_episodes(task: str) -> int:
     return starts * -(-_LEAST // starts)
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of the packages on which numbers depend."""
     # The metadata of an editable installation keeps an old version, so the package itself is asked.
     versions = {"lmrl": str(sys.modules["lmrl"].__version__)}
     for package in ("torch", "transformers"):

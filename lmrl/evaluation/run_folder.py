@@ -11,6 +11,7 @@ A run lives in ``runs/<task>/<name>``::
     metrics.csv                    learning curves (here or in a folder below)
     evaluation_last/               evaluation of the last checkpoint, where it is not the best
     evaluation_tuned/              evaluation with the settings of tuned.json
+    evaluation_recorded/           scores.json of `lmrl evaluate FILE`, which plays nothing
     tuned.json                     the best decoding settings that `lmrl tune` found
     timing.json                    commands, seeds and wall times
     cell.json                      cells of a table: a summary, written when the cell is finished

@@ -127,6 +127,16 @@ def _table(run: Path) -> list[dict[str, str]]:
     return [dict(zip(header, row, strict=True)) for row in found]
 
 
+def test_a_run_that_fails_before_its_first_step_leaves_no_folder(fit: Callable[..., int]) -> None:
+    words = ("--data.init_args.path=missing.parquet", "--trainer.logger=lightning.pytorch.loggers.TensorBoardLogger")
+    logged = "--trainer.logger.init_args.save_dir=runs/maze_fo/bc"
+    assert fit(*words, logged) == 2
+    assert not Path("runs/maze_fo/bc").exists()
+    Path("runs/maze_fo/bc").mkdir()  # one that was there is the user's
+    assert fit(*words, logged) == 2
+    assert Path("runs/maze_fo/bc").exists()
+
+
 def test_a_second_training_in_the_folder_is_refused(
     fit: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:

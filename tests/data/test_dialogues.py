@@ -45,20 +45,25 @@ def test_messages_become_an_episode() -> None:
     episode = episode_from_messages(row, "here")
     assert episode.observations == ("Hi\n", "Bye.\n", "\n") and episode.actions == ("Hello!\n", "Bye!\nSee you.\n")
     assert episode.rewards == (0.0, 2.0) and episode.terminated and episode.info == {"system": "Be kind."}
-    cut = episode_from_messages(dialogue("Hi", "Hello!", "Bye", reward=1.5, terminated=False), "here")
+    cut = episode_from_messages(dialogue("Hi", "Hello!", "Bye", reward=1.5, terminated=False, logprobs=[-2]), "here")
+    assert cut.action_logprobs == ((-2.0,),)
     assert cut.observations == ("Hi\n", "Bye\n") and cut.rewards == (1.5,) and cut.truncated
 
 
 @cases(
     ("row", "error"),
     [
-        (dialogue("Hi", "Hello"), "there are no rewards: give rewards, one for each of 1 messages of the assistant"),
+        (dialogue("Hi", "Hello"), "there are no rewards: give rewards, one for each of 1 message of the assistant"),
         (
             dialogue("Hi", "Hello", rewards=[1, 2]),
-            "rewards must have one number for each of 1 messages of the assistant, got 2",
+            "rewards must have one number for each of 1 message of the assistant, got 2",
         ),
-        (dialogue("Hi", "Hello", reward=float("nan")), "reward 0 must be a finite number, got nan"),
-        (dialogue("Hi", "Hello", reward="good"), "reward 0 must be a finite number, got 'good'"),
+        (dialogue("Hi", "Hello", reward=float("nan")), r"reward must be a finite number \(of float32\), got nan"),
+        (dialogue("Hi", "Hello", reward="good"), r"reward must be a finite number \(of float32\), got 'good'"),
+        (dialogue("Hi", "Hello", reward=10**400), r"reward must be a finite number \(of float32\), got 1000"),
+        (dialogue("Hi", "Hello", "Bye", "Bye", rewards=[0, 1e39]), r"rewards\[1\] must be a finite number"),
+        (dialogue("Hi", "Hello", reward=1, logprobs=[0.5]), "logarithms of probabilities, at most 0, got 0.5"),
+        (dialogue("Hi", "Hello", reward=1, logprobs=[-1, -2]), "logprobs must have one number for each of 1 message"),
         (dialogue("Hi", reward=1), "there is no message of the assistant"),
         (dialogue("Hi", "", reward=1), "message 1: content must be a text, got ''"),
         (dialogue("Hi", "Hello", reward=1, terminated=False), "ends with a message of the user"),
@@ -83,10 +88,16 @@ def test_files_are_described_and_checked(tmp_path: Path, capsys: pytest.CaptureF
     file = write(tmp_path / "logs.jsonl", rows)
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "logs.parquet")
     assert list(read_dataset(tmp_path / "logs.parquet")) == list(read_dataset(file))
+    for row, ended in zip(rows, (True, None), strict=True):  # as a Parquet file has it where one row says so
+        row["terminated"] = ended
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "ended.parquet")
+    assert list(read_dataset(tmp_path / "ended.parquet")) == list(read_dataset(file))
     assert main(["data", "stats", str(file)]) == 0
-    assert "dialogues: 2 episodes" in capsys.readouterr().out
+    described = capsys.readouterr().out
+    assert "dialogues: 2 episodes" in described
+    assert "success" not in described and "illegal" not in described
     assert main(["data", "verify", str(file)]) == 0
-    assert "2 dialogues with 2 replies of the assistant are in order" in capsys.readouterr().out
+    assert "in order: 2 dialogues with 2 replies of the assistant" in capsys.readouterr().out
     write(tmp_path / "bad.jsonl", [rows[0], dialogue("Hi", "Hello")])
     assert main(["data", "verify", str(tmp_path / "bad.jsonl")]) == 2
     assert f"{tmp_path / 'bad.jsonl'}, line 2: there are no rewards" in capsys.readouterr().err
@@ -94,6 +105,21 @@ def test_files_are_described_and_checked(tmp_path: Path, capsys: pytest.CaptureF
         list(read_dataset(write(tmp_path / "empty.jsonl", [])))
     with pytest.raises(UserError, match="have no simulator"):
         make("dialogues")
+
+
+def test_dialogues_that_are_longer_than_what_is_read_are_counted(tmp_path: Path) -> None:
+    rows = [dialogue("Hi " * count, "Hello", reward=1) for count in (1, 400)]
+    rows.append(dialogue("Hi " * 150, "Hello", "Hi " * 150, "Bye", reward=1))
+    data = OfflineDataModule(None, path=str(write(tmp_path / "logs.jsonl", rows)), val_fraction=0.0)
+    with pytest.warns(UserWarning, match=r"longer than the 256 tokens that the policy reads: 2 of 3; their beginnings"):
+        fit(BC(architecture=SMALL), data, tmp_path / "run", 1)
+
+
+@pytest.mark.parametrize("name", ["bc", "ilql"])
+def test_the_file_of_the_configurations_must_be_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--config", f"configs/dialogues/{name}.yaml", "--model.init_args.pretrained=null"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "data.init_args.path must name their file" in error and "--data.init_args.path=logs.jsonl" in error
 
 
 def two_styles(count: int = 120) -> list[dict[str, Any]]:
@@ -161,7 +187,9 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
         UserError, match=r"dialogue 1 has a reply of several lines: set data\.init_args\.rendering=chat"
     ):
         OfflineDataModule(None, path=str(lines)).setup("fit")
-    long = write(tmp_path / "long.jsonl", [dialogue("Hi", "word " * 600, reward=1)])
+    # System messages that differ change the first observations, but not the number of a dialogue.
+    rows = [dialogue("Hi", "word " * count, system=f"You are {count}.", reward=1) for count in (1, 2, 600)]
+    long = write(tmp_path / "long.jsonl", rows)
     data = OfflineDataModule(None, path=str(long), batch_size=1, val_fraction=0.0)
-    with pytest.raises(UserError, match=r"episode 0: needs .* tokens up to the end of an action, and the model reads"):
+    with pytest.raises(UserError, match=r"dialogue 3: needs .* tokens up to the end of an action, and the model reads"):
         fit(BC(architecture=SMALL), data, tmp_path / "run", 1)

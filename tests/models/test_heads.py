@@ -85,6 +85,9 @@ def test_runs_are_found_best_first(tmp_path: Path) -> None:
     for missing in (resolve_pretrained, resolve_checkpoint):
         with pytest.raises(UserError, match=r"lmrl fit --config configs/maze_fo/bc\.yaml"):
             missing(str(run))
+        # No command is advised whose configuration does not exist.
+        with pytest.raises(UserError, match=r"lmrl fit --config configs/TASK/ALGORITHM\.yaml"):
+            missing(str(tmp_path / "runs" / "nothing"))
     for name in ("last", "best"):
         (run / name).mkdir(parents=True)
         (run / name / "config.json").touch()
