@@ -29,6 +29,7 @@ GPU = ("gpu_training", "gpu_decoding")
 ON_DEVICE = (*AT_GPU_SIZE, "gpu_commands")
 #: What takes many minutes or needs files: run only where it is named.
 ON_REQUEST: tuple[str, ...] = (
+    "chat_model",
     "chat_templates",
     "gpu_commands",
     "gpu_training_llama",

@@ -1,8 +1,12 @@
 """Rounds whose actions a vLLM server samples, with the present weights."""
 
+import secrets
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
@@ -12,10 +16,11 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lmrl.callbacks.progress import say
 from lmrl.callbacks.rollouts import RolloutCollection
 from lmrl.checkpoints.export import check_replaceable, export_for_reload
-from lmrl.checkpoints.saving import language_model_weights
+from lmrl.checkpoints.saving import language_model_weights, saves_adapters
 from lmrl.decoding.sampling import SamplingSettings
 from lmrl.errors import UserError, check_range
 from lmrl.models.lm import vocabulary_of
+from lmrl.models.lora import Adapters, adapter_weights, adapters_of, has_lora, save_adapters, stacked
 from lmrl.models.sharding import full_state_dict
 from lmrl.modules import LanguageModule
 from lmrl.modules.policy_gradient import PolicyGradient, RolloutCorrection
@@ -24,11 +29,22 @@ from lmrl.policies.chat.reloading import WeightReloader
 from lmrl.policies.chat.tokens import TokenClient
 from lmrl.policies.lm import ContextBuilder
 from lmrl.tokens.encoding import invalid_ids
+from lmrl.types import Policy, Reply, Request
 from lmrl.utils.distributed import map_over_ranks
 
 __all__ = ["VLLMSampler"]
 
 _FOLDER = "sampler"  # of the weights, in the run's folder
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that a vLLM server can be started for
+
+
+class _Served(NamedTuple):
+    """Adapters at the server."""
+
+    name: str
+    folder: Path
+    path: str
+    """The folder as the server finds it."""
 
 
 class VLLMSampler(Callback):
@@ -37,6 +53,9 @@ class VLLMSampler(Callback):
     Before each round the weights are written to a folder, from which the server reads them; then it forgets its prefix
     cache. The folder is replaced in one step, so a server that was started from it and dies comes back with the weights
     of the round.
+
+    Of a run with adapters only these are handed over, in bfloat16: the server has the model under them, and gets a new
+    name of adapters for each round, so that no round can be played with old ones.
 
     The policy does not learn from the server's log-probabilities: its own are computed again, and V with them, before
     the first step of a round. ``rollout/logprob_gap`` is the difference.
@@ -79,7 +98,9 @@ class VLLMSampler(Callback):
         self._folder = folder
         self._server_folder = server_folder
         self._wait = wait
-        self._policy: VLLMPolicy | None = None
+        self._settings: dict[str, Any] = {"timeout": timeout, "retries": retries, "max_parallel": max_parallel}
+        self._policy: Policy | None = None
+        self._adapters: _Served | None = None
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Take the place of the policy in rounds.
@@ -123,7 +144,9 @@ class VLLMSampler(Callback):
         weights = full_state_dict(module)
         if weights is not None:  # in shards, gathered on the first process
             return language_model_weights(weights)
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in module.model.state_dict().items()}
+        is_whole = _served_adapters(module, None) is None
+        needed = module.model.state_dict() if is_whole else adapter_weights(module.model)
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in needed.items()}
 
     def load(self, trainer: Trainer, module: LanguageModule, weights: dict[str, torch.Tensor] | None) -> str:
         """Write weights, and have the server read them; the first process calls it.
@@ -140,20 +163,61 @@ class VLLMSampler(Callback):
             UserError: there is no server in time, or it could not read them.
         """
         say(trainer, "handing weights to the vLLM server")
+        adapters = _served_adapters(module, weights)
+        if adapters is not None:
+            return self._load_adapters(trainer, module, adapters)
         folder = self._written_to(trainer)
         export_for_reload(folder, module.model, module.tokenizer, weights)
         served = self._server_folder or str(folder.resolve())
-        if not self._reloader.answers():
-            # Weights can be reloaded in dev mode only. Processed log-probabilities are those after masks.
-            words = ["vllm", "serve", served, "--served-model-name", self._client.model]
-            command = f"VLLM_SERVER_DEV_MODE=1 {shlex.join([*words, '--logprobs-mode', 'processed_logprobs'])}"
-            rank_zero_warn(f"no vLLM server at {self._reloader.url}; waiting {self._wait:g} s for: {command}")
-            if not self._reloader.wait(self._wait):
-                raise UserError(f"no vLLM server at {self._reloader.url} within {self._wait:g} s; start: {command}")
+        # Weights can be reloaded in dev mode only.
+        self._wait_for_server("VLLM_SERVER_DEV_MODE=1", served)
         self._reloader.reload(served)
         return served
 
-    def policy(self, module: LanguageModule, max_new_tokens: int) -> VLLMPolicy:
+    def _load_adapters(self, trainer: Trainer, module: LanguageModule, adapters: Adapters) -> str:
+        """Have the server read adapters under a new name, and forget those of the round before."""
+        assert module.base is not None
+        # The prefix cache tells adapters apart by name and path; a server may still have those of an earlier run.
+        name = f"{self._client.model}-{trainer.global_step}-{secrets.token_hex(4)}"
+        beside = self._written_to(trainer)
+        folder = beside.with_name(f"{beside.name}-adapters") / name
+        path = str(folder.resolve()) if self._server_folder is None else f"{self._server_folder}-adapters/{name}"
+        halves = {key: tensor.to(torch.bfloat16) for key, tensor in adapters.weights.items()}
+        save_adapters(adapters._replace(weights=halves), folder, module.base.whole, module.base.whole_sha256)
+        rank = next((rank for rank in _RANKS if rank >= adapters.settings["r"]), adapters.settings["r"])
+        options = ("--enable-lora", "--max-lora-rank", str(rank))
+        self._wait_for_server("VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", module.base.whole, *options)
+        self._reloader.load_adapters(name, path)
+        self._forget_adapters()
+        self._adapters = _Served(name, folder, path)
+        self._policy = None  # the next one asks for the new name
+        return path
+
+    def _forget_adapters(self) -> None:
+        """Have the server forget the adapters of the round before, and remove their folder."""
+        before = self._adapters
+        if before is None:
+            return
+        if self._reloader.serves(before.name):  # not if it was started again
+            self._reloader.unload_adapters(before.name)
+        rmtree(before.folder, ignore_errors=True)
+
+    def _wait_for_server(self, variable: str, model: str, *options: str) -> None:
+        """Wait until there is a server, and say how to start one.
+
+        Raises:
+            UserError: there is none in time.
+        """
+        if self._reloader.answers():
+            return
+        # Processed log-probabilities are those after masks.
+        words = ["vllm", "serve", model, "--served-model-name", self._client.model, *options]
+        command = f"{variable} {shlex.join([*words, '--logprobs-mode', 'processed_logprobs'])}"
+        rank_zero_warn(f"no vLLM server at {self._reloader.url}; waiting {self._wait:g} s for: {command}")
+        if not self._reloader.wait(self._wait):
+            raise UserError(f"no vLLM server at {self._reloader.url} within {self._wait:g} s; start: {command}")
+
+    def policy(self, module: LanguageModule, max_new_tokens: int) -> Policy:
         """The policy that asks the server; it reads the same contexts as the module's own policy.
 
         Raises:
@@ -170,7 +234,13 @@ class VLLMSampler(Callback):
             cpu = torch.device("cpu")
             invalid = invalid_ids(module.tokenizer, vocabulary_of(module.model), cpu, builder.encoder.end)
             settings = SamplingSettings(max_new_tokens=max_new_tokens, stop_ids=builder.stop_ids())
-            self._policy = VLLMPolicy(self._client, builder, settings, invalid.nonzero()[:, 0].tolist())
+            never = invalid.nonzero()[:, 0].tolist()
+            if self._adapters is None:
+                self._policy = VLLMPolicy(self._client, builder, settings, never)
+            else:
+                client = TokenClient(self._reloader.url, self._adapters.name, **self._settings)
+                policy = VLLMPolicy(client, builder, settings, never)
+                self._policy = _AdaptersPolicy(policy, self._reloader, self._adapters)
         return self._policy
 
     def teardown(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -179,3 +249,38 @@ class VLLMSampler(Callback):
 
     def _written_to(self, trainer: Trainer) -> Path:
         return Path(trainer.default_root_dir) / _FOLDER if self._folder is None else Path(self._folder)
+
+
+def _served_adapters(module: LanguageModule, weights: Mapping[str, torch.Tensor] | None) -> Adapters | None:
+    """Return the adapters that make the module's policy of the whole model under it (`BaseModel.whole`).
+
+    Args:
+        module: that is being trained.
+        weights: of its language model; None: those that it has.
+
+    Returns:
+        None if it takes more than adapters: the module learns all weights, or has ids that the model lacks.
+    """
+    if not has_lora(module.model) or not saves_adapters(module):
+        return None
+    assert module.base is not None
+    return stacked([*module.base.adapters, adapters_of(module.model, weights)])
+
+
+class _AdaptersPolicy:
+    """Asks for adapters, and has a server that was started again in the middle of a round load them again."""
+
+    def __init__(self, policy: VLLMPolicy, reloader: WeightReloader, adapters: _Served) -> None:
+        self._policy = policy
+        self._reloader = reloader
+        self._adapters = adapters
+
+    def act(self, requests: Sequence[Request]) -> list[Reply]:
+        """See `VLLMPolicy.act`."""
+        try:
+            return self._policy.act(requests)
+        except UserError:
+            if self._reloader.serves(self._adapters.name):
+                raise
+            self._reloader.load_adapters(self._adapters.name, self._adapters.path)
+            return self._policy.act(requests)

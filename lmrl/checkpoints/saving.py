@@ -17,6 +17,7 @@ from lmrl.envs.registry import may_choose
 from lmrl.errors import UserError, check_range
 from lmrl.models.base_model import BaseModel, base_model, check_adapters, check_base, held_with_base
 from lmrl.models.folders import CHOOSE_CODE, check_architecture, limited_weights
+from lmrl.models.gguf import is_gguf
 from lmrl.models.lm import build_lm, vocabulary_of
 from lmrl.models.lora import adapter_base, can_be_stacked, is_adapter
 from lmrl.models.sharding import class_of, is_sharded
@@ -356,6 +357,7 @@ def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
         is_sound = isinstance(window.texts, int | None) and isinstance(window.tokens, int)
         if not (is_sound and isinstance(window.system, str)):
             raise UserError(f"the checkpoint's window is {entry['window']!r:.100}")
+        check_range("[1, inf)", **{"window.texts": window.texts, "window.tokens": window.tokens})
         module.window = window
     warn_of_other_template(module.tokenizer, entry.get("chat_template"))
     module.made_with = dict(entry.get("made_with", {}))
@@ -411,6 +413,8 @@ def _needs_whole(module: SavedModule, base: BaseModel) -> str | None:
     """Return why adapters on that model do not make the model of a run; None: they do."""
     if module.model.config.vocab_size > base.vocabulary:
         return f"the run has embeddings for tokens that {base.whole} does not know: merge its adapters"
+    if is_gguf(base.whole):
+        return f"no other program finds {base.whole}, a GGUF file, under adapters: merge them"
     if not all(map(can_be_stacked, base.adapters)):
         return f"the run began with adapters of a kind that can only be merged, in {base.name}"
     return None

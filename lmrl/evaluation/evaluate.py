@@ -214,8 +214,12 @@ def evaluate(
             raise UserError("ray must be left out where processes that train together share the episodes")
         new = _run_on_workers(ray, loaded.policy, task, env, to_play, slots, on_episode, on_turns)
     else:
-        run = _Runner(loaded.policy, environment(task, env), task, slots, on_episode).run
-        played = map_over_ranks(starts, run) if together else run(starts)
+        run = _Runner(loaded.policy, environment(task, env), task, slots, on_episode, on_turns).run
+        new = map_over_ranks(to_play, run) if together else run(to_play)
+    by_index = dict(zip(waiting, new, strict=True))
+    played = []
+    for index, start in enumerate(starts):
+        played.append(by_index[index] if index in by_index else kept[start.seed])
     made_with: dict[str, Any] = {"versions": versions(), "env": dict(env or {})}
     if isinstance(loaded.policy, Described):
         made_with["player"] = loaded.policy.describe()

@@ -11,6 +11,7 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.folders import Held, held_by_folder, model_config, tensor_metadata
+from lmrl.models.gguf import gguf_config, is_gguf
 from lmrl.models.lora import (
     ADAPTER_CONFIG,
     BASE_SHA256,
@@ -50,7 +51,8 @@ def base_model(pretrained: str, trust_remote_code: bool = False) -> BaseModel:
     """
     chain = [str(Path(part).absolute()) if Path(part).exists() else part for part in adapter_chain(pretrained)]
     *folders, whole = chain
-    vocabulary = int(model_config(whole, trust_remote_code).vocab_size)
+    config = gguf_config(whole) if is_gguf(whole) else model_config(whole, trust_remote_code)
+    vocabulary = int(config.vocab_size)
     adapters = tuple(read_adapters(folder) for folder in folders)
     return BaseModel(chain[0], base_sha256(pretrained), vocabulary, adapters, whole, base_sha256(whole))
 
@@ -134,6 +136,8 @@ def _model_files(model: str) -> list[Path]:
     Raises:
         UserError: it has none.
     """
+    if is_gguf(model):
+        return [Path(model)]
     for weights in ("model.safetensors", "pytorch_model.bin"):
         names = [weights]
         if _file(model, weights) is None:

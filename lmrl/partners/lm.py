@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.errors import UserError
 from lmrl.models.folders import check_folder, held_by_folder, limited_weights, model_config
+from lmrl.models.gguf import is_gguf
 from lmrl.models.lora import adapter_chain
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.partners.environment import first_line, partner_dialogue

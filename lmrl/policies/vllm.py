@@ -11,6 +11,7 @@ from lmrl.checkpoints.export import read_manifest
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.decoding.sampling import SamplingSettings
 from lmrl.errors import UserError, unknown
+from lmrl.models.lora import adapter_chain
 from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer, warn_of_other_template
 from lmrl.policies.chat.tokens import Completion, TokenClient
 from lmrl.policies.lm import ContextBuilder

@@ -19,6 +19,7 @@ from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, GRPO, PPO, LanguageModule
 from lmrl.modules.policy_gradient import RolloutCorrection
+from lmrl.policies import VLLMPolicy
 from lmrl.policies.chat import reloading
 from tests.helpers.online import TINY, fit, rounds
 from tests.helpers.tokens import TokenServer, saying
@@ -235,13 +236,52 @@ def test_who_cannot_be_sampled_for(bc_run: str, data_path: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_adapters_are_merged_into_what_the_server_reads(bc_run: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_of_adapters_only_their_weights_are_handed_over(max_staleness: int, bc_run: str, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     module = PPO(pretrained=bc_run, lora={"r": 2}, critic_warmup_rounds=0, entropy_weight=1.0, **FAST)
     with TokenServer(NEVER) as server:
-        train(module, server, tmp_path)
+        train(module, server, tmp_path, steps=3, max_staleness=max_staleness)
+        played = [body["model"] for body in server.played]
+        assert "/collective_rpc" not in server.asked
+        load, unload = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+        assert server.asked[:4] == [load, load, unload, load]
+        assert len(set(played)) >= 3 and "tiny" not in played, "each round has adapters of its own"
+        assert len(server.adapters) == 1, "those of earlier rounds are forgotten"
     gaps = column(tmp_path, "rollout/logprob_gap")
-    assert len(gaps) == 2 and max(gaps) < 1e-4
+    fresh = gaps if max_staleness == 0 else gaps[:1]
+    assert max(fresh) < 1e-3, "adapters are rounded to bfloat16"
+    if max_staleness:
+        assert min(gaps[1:]) > 1e-3
+
+
+@pytest.mark.slow
+def test_a_server_that_has_lost_the_adapters_gets_them_again(bc_run: str, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    with TokenServer(NEVER) as server:
+        send = server.administer
+        lost: list[str] = []
+
+        def losing(path: str, body: dict[str, Any]) -> Any:
+            answer = send(path, body)
+            if path == "/v1/load_lora_adapter" and not lost:
+                lost.append(body["lora_name"])
+            return answer
+
+        server.administer = losing  # type: ignore[method-assign]
+        module = PPO(pretrained=bc_run, lora={"r": 2}, critic_warmup_rounds=0, **FAST)
+        act = VLLMPolicy.act
+
+        def forgetful(self: VLLMPolicy, requests: Any) -> Any:
+            if len(lost) == 1:
+                server.adapters.clear()
+                lost.append("now")
+            return act(self, requests)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(VLLMPolicy, "act", forgetful)
+            train(module, server, tmp_path, steps=1)
+        assert server.asked == ["/v1/load_lora_adapter"] * 2
 
 
 @pytest.mark.parametrize("tied", [True, False])

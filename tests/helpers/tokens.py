@@ -40,6 +40,7 @@ class TokenServer:
     ) -> None:
         self.admin = admin or {}
         self.asked: list[str] = []
+        self.adapters: dict[str, Say] = {}
         self.say, self.faults, self.seconds, self.positions = say, list(faults), seconds, positions
         self.bodies: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
@@ -68,6 +69,12 @@ class TokenServer:
             model = AutoModelForCausalLM.from_pretrained(body["kwargs"]["weights_path"]).eval()
             self.say = sampling(model)
             return 200, {"results": [None]}
+        if path == "/v1/load_lora_adapter":
+            assert body["lora_name"] not in self.adapters
+            # A folder of adapters names the model under them.
+            self.adapters[body["lora_name"]] = sampling(AutoModelForCausalLM.from_pretrained(body["lora_path"]).eval())
+        if path == "/v1/unload_lora_adapter":
+            del self.adapters[body["lora_name"]]
         return 200, {"success": True}
 
     def start(self) -> None:
@@ -107,14 +114,18 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/health":
             self._send(200, {})
             return
-        self._send(200, {"object": "list", "data": [{"id": "tiny", "max_model_len": owner.positions}]})
+        served: list[dict[str, Any]] = [{"id": "tiny", "max_model_len": owner.positions}]
+        served += [{"id": name, "max_model_len": None} for name in owner.adapters]
+        self._send(200, {"object": "list", "data": served})
 
     def do_POST(self) -> None:
         owner, body = self.server.owner, json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if self.path in ("/collective_rpc", "/reset_prefix_cache"):
+        if self.path != "/v1/completions":
             self._send(*owner.administer(self.path, body))
             return
-        assert self.path == "/v1/completions"
+        if body["model"] not in ("tiny", *owner.adapters):
+            self._send(404, {"error": {"message": "no such model"}})
+            return
         with owner.lock:
             owner.bodies.append(body)
             owner.keys.append(self.headers["authorization"])
@@ -122,7 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
             owner.now += 1
             owner.most = max(owner.most, owner.now)
         time.sleep(owner.seconds)
-        ids, logprobs = owner.say(body)
+        say = owner.adapters.get(body["model"], owner.say)
+        ids, logprobs = say(body)
         with owner.lock:
             owner.now -= 1
         if fault is None or self.server.dead:

@@ -49,6 +49,7 @@ class VLLMServer:
     def start(self) -> None:
         own = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
         own["VLLM_SERVER_DEV_MODE"] = "1"  # new weights while it runs
+        own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"  # and new adapters
         given = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
         with self._log.open("ab") as log:
             # A group of its own: the engine is a process beside the one that listens.

@@ -181,14 +181,23 @@ def test_a_file_is_a_chat_model_and_a_partner(file: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_a_file_is_resumed_and_exported(file: Path, model: LlamaForCausalLM, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lora", [None, {"r": 2}], ids=["whole", "adapters"])
+def test_a_run_starts_from_a_file_is_resumed_and_exported(
+    lora: dict[str, int] | None, file: Path, model: LlamaForCausalLM, tmp_path: Path
+) -> None:
     data = generate("maze_fo", 8, 0, tmp_path / "maze.parquet", progress=False)
     run = tmp_path / "runs" / "maze_fo" / "bc"
     overlay = tmp_path / "small.yaml"
     settings = {
         "model": {
             "class_path": "lmrl.modules.BC",
-            "init_args": {"pretrained": str(file), "warmup_steps": 0, "lr_schedule": "constant"},
+            "init_args": {
+                "pretrained": str(file),
+                "warmup_steps": 0,
+                "lr": 1e-2,
+                "lr_schedule": "constant",
+                "lora": lora,
+            },
         },
         "data": {
             "class_path": "lmrl.datamodules.MazeDataModule",

@@ -18,6 +18,8 @@ __all__ = ["WeightReloader"]
 
 _MOST_BYTES = 1 << 20  # of an answer
 _PAUSE = 0.5  # seconds between two questions whether a server is there, or has forgotten
+_FOR_WEIGHTS = "VLLM_SERVER_DEV_MODE=1 in its environment"
+_FOR_ADAPTERS = "--enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"
 _TRIES = 20  # for the prefix cache, while aborted requests come to their end
 
 
@@ -31,8 +33,8 @@ class _NoRedirects(HTTPRedirectHandler):
 class WeightReloader:
     """Has a vLLM server (0.32) read weights again, by the development endpoints of ``VLLM_SERVER_DEV_MODE=1``.
 
-    These need no key: anyone who reaches such a server can have it do anything. It belongs on this machine, or into a
-    network that is trusted.
+    Or adapters, by those of ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=True``. Both need no key: anyone who reaches such a
+    server can have it do anything. It belongs on this machine, or into a network that is trusted.
 
     Args:
         url: of the server, as `lmrl.policies.chat.tokens.server_address` takes it.
@@ -85,16 +87,41 @@ class WeightReloader:
             time.sleep(_PAUSE)
         self._fail("it does not forget its prefix cache, which is of the weights before: does it serve others too?")
 
-    def _post(self, path: str, body: dict[str, Any]) -> Any:
+    def load_adapters(self, name: str, folder: str) -> None:
+        """Serve the adapters in a folder under a name. Both have to be new, or the prefix cache mixes them with others.
+
+        Raises:
+            UserError: the server is not there, was not started for it, or could not read them.
+        """
+        self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder}, _FOR_ADAPTERS)
+
+    def unload_adapters(self, name: str) -> None:
+        """Serve adapters no longer; raises as `load_adapters`."""
+        self._post("/v1/unload_lora_adapter", {"lora_name": name}, _FOR_ADAPTERS)
+
+    def serves(self, name: str) -> bool:
+        """Whether the server has a model or adapters of that name; raises as `load_adapters`."""
+        came = self._post("/v1/models", None)
+        served = came.get("data") if isinstance(came, dict) else None
+        if not isinstance(served, list):
+            self._fail("the list of its models is none of vLLM's")
+        return any(isinstance(one, dict) and one.get("id") == name for one in served)
+
+    def _post(self, path: str, body: dict[str, Any] | None, start: str = _FOR_WEIGHTS) -> Any:
+        """Return what the server answers; without a body it is only asked. `start` says how a server is to be started.
+
+        The answers about adapters are plain text.
+        """
+        data = None if body is None else json.dumps(body).encode()
         try:
-            status, content = self._ask(path, json.dumps(body).encode(), self._timeout)
+            status, content = self._ask(path, data, self._timeout)
             if 200 <= status < 300:
-                return parse_json(content, "the answer")
+                return content if path.endswith("lora_adapter") else parse_json(content, "the answer")
         except (OSError, HTTPException, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
             self._fail(f"no answer to {path}: {reason or type(error).__name__}")
         if status == 404:
-            self._fail(f"it has no {path}: start it with VLLM_SERVER_DEV_MODE=1 in its environment (vLLM 0.32)")
+            self._fail(f"it has no {path}: start it with {start} (vLLM 0.32)")
         self._fail(f"status {status} of {path}: {content.decode('utf-8', 'replace')}")
 
     def _ask(self, path: str, data: bytes | None, timeout: float) -> tuple[int, bytes]:
