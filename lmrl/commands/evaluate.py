@@ -89,8 +89,8 @@ def evaluate_command(
         compile: have torch.compile make the decode steps of a trained policy; pays where many episodes are played.
         env: arguments of the environment, e.g. opponent=stockfish nodes=100.
         chat: settings of a chat model, e.g. reply=plain max_tokens=64 budget_tokens=1000000 base_url=URL. The longest
-            answer, max_tokens, is 512 for chat:MODEL; for local:PATH it is 64, or 128 where an answer holds a thought
-            (Wordle with reply=json).
+            answer, max_tokens, is 512 for chat:MODEL; for local:PATH it is 64, or 128 where the task asks for a
+            thought, too.
         vllm: settings of a model at a vLLM server, e.g. tokenizer=models/llama timeout=600.
     """
     file = Path(task) if task is not None and is_file_of_episodes(task) else None

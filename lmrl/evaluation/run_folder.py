@@ -226,13 +226,15 @@ def record_evaluation(
     """
     check_evaluation_folder(directory)
     facts = _facts(policy, {"task": task, "policy": name, "seed": seed, "env": env, "selection": selection}, provenance)
-    finished = _finished(Path(directory) / _PARTIAL, facts) if resume else []
+    finished: list[Episode] = []
 
     def note(episode: Episode) -> None:
         finished.append(episode)
         if on_episode is not None:
             on_episode(episode)
 
+    for episode in _finished(Path(directory) / _PARTIAL, facts) if resume else []:
+        note(episode)
     try:
         more: dict[str, Any] = {"provenance": provenance, "env": env, "selection": selection, "ray": ray}
         more |= {"on_turns": on_turns, "finished": tuple(finished)}

@@ -157,7 +157,7 @@ def _parsed(cursor: _Cursor) -> _Header:
 
 @contextmanager
 def _only(file: str) -> Iterator[dict[str, str]]:
-    """Arguments with which `from_pretrained` reads a file, and nothing that lies beside it."""
+    """Arguments with which `from_pretrained` reads a file, and no other file of its folder."""
     with TemporaryDirectory() as empty:
         yield {"pretrained_model_name_or_path": empty, "gguf_file": str(Path(file).absolute())}
 
@@ -253,10 +253,11 @@ _SPLITS = {
 
 
 def gguf_tokenizer(file: str) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a file, with its chat template. A damaged vocabulary ends in any exception.
+    """Return the tokenizer of a file, with its chat template.
 
     Raises:
         UserError: the file is damaged or of another kind, or splits texts by an unknown rule; or a package is missing.
+        Exception: its vocabulary is damaged.
     """
     fields = _header(file).fields
     tokens = fields["tokenizer.ggml.tokens"]

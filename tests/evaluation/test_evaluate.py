@@ -218,6 +218,14 @@ def test_turns_are_told_as_they_are_played(seer: Any) -> None:
     assert told[0] == 4 and min(ended_at) > 1
 
 
+def test_finished_episodes_are_not_played_again(seer: Any) -> None:
+    whole = evaluate(seer, "maze_fo", 5, slots=2)
+    played: list[Episode] = []
+    resumed = evaluate(seer, "maze_fo", 5, slots=2, finished=whole.episodes[1:3], on_episode=played.append)
+    assert resumed.episodes == whole.episodes
+    assert {episode.seed for episode in played} == {whole.episodes[index].seed for index in (0, 3, 4)}
+
+
 def test_the_progress_shows_games_and_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

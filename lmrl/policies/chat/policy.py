@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from lmrl.envs.registry import chat_prompt
 from lmrl.envs.task import ChatPrompt
@@ -169,13 +169,6 @@ class Speaker(Protocol):
     def spent(self) -> dict[str, int]: ...
 
 
-@runtime_checkable
-class LocalSpeaker(Speaker, Protocol):
-    """A chat model with room for a number of conversations."""
-
-    slots: int
-
-
 class ChatPolicy:
     r"""Plays a task by prompts: the rules, episodes of the dataset as examples, and the game so far.
 
@@ -207,8 +200,9 @@ class ChatPolicy:
             raise unknown("reply", reply, REPLIES)
         self.speaker = speaker
         # A model on this machine answers a few conversations at a time. As many games at once keep its caches.
-        if isinstance(speaker, LocalSpeaker):
-            self.slots = speaker.slots
+        slots = getattr(speaker, "slots", None)
+        if slots is not None:
+            self.slots: int = slots
         self.replies = 0
         self.unreadable = 0
         self._task = prompt
