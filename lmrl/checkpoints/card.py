@@ -2,13 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCardData
 
 from lmrl.envs import registry
-from lmrl.models.gguf import is_gguf
 
 __all__ = ["model_card"]
 
@@ -34,16 +32,6 @@ from lmrl.policies import ValueGuidedLogitsProcessor
 processor = ValueGuidedLogitsProcessor.from_pretrained(folder)
 print(tokenizer.decode(model.generate(**inputs, logits_processor=[processor])[0, inputs.input_ids.shape[1] :]))
 ```"""
-
-_ON_GGUF = """The adapters belong to a GGUF file, which `transformers` does not find by itself:
-
-```python
-from peft import PeftModel
-
-base = AutoModelForCausalLM.from_pretrained({folder!r}, gguf_file={file!r}, dtype="float32")
-model = PeftModel.from_pretrained(base, folder)
-```
-"""
 
 
 def model_card(
@@ -86,8 +74,6 @@ def model_card(
         f"## Scores\n\n{_scores(scores)}\n",
         f"## How to play it\n\n{_how(facts, guided, ratios, _WHOLE if base is None else _ADAPTERS)}\n",
     ]
-    if base is not None and is_gguf(base):
-        parts.append(_ON_GGUF.format(folder=str(Path(base).parent), file=Path(base).name))
     return "\n".join(parts)
 
 

@@ -66,12 +66,6 @@ def test_a_chat_adapter_names_its_library_and_its_base() -> None:
     assert "ends in a line break" in model_card(FACTS, None, guided=False)
 
 
-def test_an_adapter_on_a_gguf_file_says_how_to_load_that() -> None:
-    card = model_card(FACTS, None, guided=False, base="models/tiny.Q4_1.gguf")
-    assert "from_pretrained('models', gguf_file='tiny.Q4_1.gguf', dtype=\"float32\")" in card
-    assert "gguf" not in model_card(FACTS, None, guided=False, base="someone/model")
-
-
 def test_other_environment_settings_have_no_normalised_score() -> None:
     other = {**SCORES, "provenance": {"env": {"max_steps": 8}}}
     assert "normalised return" in model_card(FACTS, SCORES, guided=False)
