@@ -244,6 +244,7 @@ class ChatEncoder(Encoder):
         self.end = self._ending(rest)
         end = self.decode((self.end,))
         self._before = shared + earlier + action + end
+        self._second = rest.removeprefix(end)
         built = self._before
         for observation, action in zip(_DIALOGUE[2::2], _DIALOGUE[3::2], strict=False):
             built += self._after(observation).removesuffix(newest) + earlier + action + end
@@ -349,6 +350,9 @@ class ChatEncoder(Encoder):
     def _after(self, observation: str) -> str:
         """Return the template's text of an observation after the end of a turn."""
         rendered = self._prompt(*_DIALOGUE[:2], observation)
+        if not rendered.startswith(self._before):
+            # Some templates write the date, which changes at midnight.
+            self._before = self._prompt(*_DIALOGUE[:3]).removesuffix(self._second)
         if not rendered.startswith(self._before):
             raise self._unfit(f"earlier turns change with {observation!r}, as in {rendered!r}")
         return rendered.removeprefix(self._before)

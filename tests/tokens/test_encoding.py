@@ -384,6 +384,18 @@ def test_what_is_said_is_what_is_heard(style: str) -> None:
         assert ids[-1] == encoder.end
 
 
+def test_a_template_that_writes_the_date_lasts_beyond_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
+    day = "Friday"
+    render = encoding.render_chat
+    monkeypatch.setattr(encoding, "render_chat", lambda *args: render(*args).replace("TODAY", day))
+    encoder = ChatEncoder(tokenizer("TODAY" + CHATML))
+    assert encoder.decode(encoder.opening("hi")).startswith("Friday<|im_start|>user")
+    day = "Saturday"
+    _, action, following = encoder.pieces(["hi", "wall"], ["up"], [])
+    assert encoder.decode((*action, *following)) == READ["forgets"].partition("[")[2].replace("]", "")
+    assert encoder.decode(encoder.opening("wall")).startswith("Saturday<|im_start|>user")
+
+
 @cases(
     ("template", "message"),
     [
