@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lmrl.commands.evaluate_file import evaluate_file, is_file_of_episodes, task_of_file
+from lmrl import commands
+from lmrl.data.storage import read_dataset
 from lmrl.envs import registry
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range, counted, terminated_by_exception
@@ -24,6 +25,8 @@ from lmrl.utils.configuration import env_arguments, named_values
 from lmrl.utils.files import locked
 
 __all__ = ["evaluate_command"]
+
+_EPISODES = (".jsonl", ".parquet")  # ends of the names of files of episodes, which can stand in place of a task
 
 
 def evaluate_command(
@@ -93,8 +96,8 @@ def evaluate_command(
             thought, too.
         vllm: settings of a model at a vLLM server, e.g. tokenizer=models/llama timeout=600.
     """
-    file = Path(task) if task is not None and is_file_of_episodes(task) else None
-    spec = PolicySpec.parse(policy, task if file is None else task_of_file(file), allow_pickle=allow_pickle)
+    file = Path(task) if task is not None and Path(task).suffix in _EPISODES else None
+    spec = PolicySpec.parse(policy, task if file is None else next(read_dataset(file)).task, allow_pickle=allow_pickle)
     arguments = env_arguments(env)
     chosen: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
     if tuned:
@@ -119,7 +122,7 @@ def evaluate_command(
         check_range("[1, inf)", episodes=episodes)
         check_range("[0, inf)", seed=seed)
         decoding = _set(chosen)
-        evaluate_file(
+        commands.evaluate_file(
             file,
             spec,
             behaviour=behaviour,

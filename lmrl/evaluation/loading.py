@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from lmrl import modules, policies
-from lmrl.checkpoints.export import MANIFEST
 from lmrl.checkpoints.zoo import ZOO_PREFIX, zoo_policy
 from lmrl.data.recording import first_episodes
 from lmrl.data.storage import read_dataset
@@ -23,7 +22,6 @@ from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt, policy_names
 from lmrl.envs.task import Task
 from lmrl.errors import OtherTaskError, UserError, unknown
-from lmrl.models.gguf import is_gguf
 from lmrl.policies import chat as chat_models
 from lmrl.policies.chat.policy import ChatPolicy, Speaker
 from lmrl.policies.human import HumanPolicy
@@ -232,9 +230,6 @@ def _find(name: str, scripted: Sequence[str], allow_pickle: bool = False) -> _So
         entry = zoo_policy(name)
         return _Source("zoo", *modules.find_trained(entry.folder), entry.settings)
     if Path(name).exists():
-        is_model = (Path(name) / "config.json").is_file() and not (Path(name) / MANIFEST).is_file()
-        if is_model or is_gguf(name):
-            raise UserError(f"{name} is a language model that lmrl has not trained: it plays as local:{name}")
         return _Source("trained", *modules.find_trained(name, allow_pickle=allow_pickle))
     return _Source(None)
 

@@ -16,6 +16,7 @@ from lmrl.envs.task import Task
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.base_model import held_with_base
 from lmrl.models.folders import Held, check_architecture, limited_weights, weights_held
+from lmrl.models.gguf import is_gguf
 from lmrl.models.tokenizer import BUNDLED, load_tokenizer
 from lmrl.modules.base import LanguageModule
 from lmrl.types import LoadedPolicy, Policy
@@ -176,6 +177,9 @@ def find_trained(path: str | Path, *, allow_pickle: bool = False) -> TrainedFile
     Raises:
         UserError: if there is no checkpoint, it is not one of ours, or it is pickled.
     """
+    is_model = (Path(path) / "config.json").is_file() and not (Path(path) / MANIFEST).is_file()
+    if is_model or is_gguf(str(path)):
+        raise UserError(f"{path} is a language model that lmrl has not trained: it plays as local:{path}")
     file = resolve_run(path)
     task = read_made_with(file, allow_pickle).get("task")
     return TrainedFile(file, None if task is None else str(task))

@@ -155,7 +155,7 @@ def test_a_policy_learns_what_was_rewarded(tmp_path: Path) -> None:
     assert bc.made_with["task"] == "dialogues" and bc.window is not None and bc.window.system == "You talk."
     bc.export(tmp_path / "bc" / "last")
     ilql = ILQL(pretrained=str(tmp_path / "bc"), gamma=1.0, polyak=0.2, beta=16.0, **shared)
-    fit(ilql, data(), tmp_path / "ilql", 300)
+    fit(ilql, data(), tmp_path / "ilql", 600)
     ilql.export(tmp_path / "ilql" / "last")
     loaded = load_module(tmp_path / "ilql" / "last")
     requests = [Request(slot, slot, (f"How are you, {'abcdefgh'[slot % 8]}?\n",)) for slot in range(40)]

@@ -7,7 +7,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lmrl.data import read_dataset
 from lmrl.datamodules.offline import hash_of_file
 from lmrl.errors import OtherTaskError, UserError
 from lmrl.evaluation.evaluate import versions
@@ -17,19 +16,9 @@ from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.modules import load_module
 from lmrl.utils.files import check_may_replace, locked
 
-__all__ = ["evaluate_file", "is_file_of_episodes", "task_of_file"]
+__all__ = ["evaluate_file"]
 
 _SCORES = "scores.json"
-
-
-def is_file_of_episodes(task: str) -> bool:
-    """Return whether a file stands in place of the name of a task."""
-    return Path(task).suffix in (".jsonl", ".parquet")
-
-
-def task_of_file(file: Path) -> str:
-    """Return the name of the task of a file's episodes; of dialogues without a simulator it is ``dialogues``."""
-    return next(read_dataset(file)).task
 
 
 def evaluate_file(
