@@ -18,7 +18,7 @@ from lmrl.callbacks.health import RoundHealth, health_metrics, stop_fallen
 from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
 from lmrl.callbacks.progress import say
 from lmrl.callbacks.round_workers import RoundWorkers, Weights
-from lmrl.callbacks.rounds_ahead import RoundsAhead, weights_of
+from lmrl.callbacks.rounds_ahead import RoundsAhead, state_of, weights_of
 from lmrl.datamodules import OnlineDataModule
 from lmrl.decoding.engine import default_slots
 from lmrl.decoding.sampling import check_decoding
@@ -237,10 +237,8 @@ class RolloutCollection(Callback):
         trainer = self._trainer
         say(trainer, f"playing round {number}")
         pace = RolloutPace()
-        playing: float | None = None
         if self.max_staleness:
             episodes, metrics = self._take_ahead(number, pace)
-            playing = metrics["overlap/playing_s"]
         else:
             episodes = self._play(number, self._starts(self._data.seed, number), pace)
             metrics = {}
@@ -259,7 +257,7 @@ class RolloutCollection(Callback):
             metrics[f"rollout/{name}"] = score
         counts = pace.to(self._module.device).compute()  # over all processes
         metrics["perf/slot_utilisation"] = counts["turns"] / max(1, counts["calls"] * self.slots)
-        playing = seconds if playing is None else playing
+        playing = metrics.get("overlap/playing_s", seconds)
         metrics["perf/tokens_per_s"] = counts["tokens"] / playing
         metrics["perf/turns_per_s"] = counts["turns"] / playing
         metrics["perf/episodes_per_s"] = len(episodes) / playing
@@ -287,8 +285,10 @@ class RolloutCollection(Callback):
     def state_dict(self) -> dict[str, Any]:
         """The returns of the last rounds, see `RoundHealth`, and the weights of rounds that are under way."""
         state = self._health.state_dict()
-        if self._ahead is not None:
-            state["ahead"] = self._ahead.state_dict(self._data.round)
+        if self.max_staleness:
+            # A resumed run may be saved again before it has begun the rounds that were under way.
+            under_way = self._resumed if self._ahead is None else self._ahead.weights
+            state["ahead"] = state_of(under_way, self._data.round)
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -333,7 +333,7 @@ class RolloutCollection(Callback):
         return workers.play(self._pieces(starts), workers.weights(self._trainer.global_step))
 
     def _settings(self) -> dict[str, Any]:
-        """Of the policy that plays."""
+        """Return the settings of the policy that plays."""
         return {"max_new_tokens": self._data.task.max_action_tokens, "slots": self.slots, **self.decoding}
 
     def _round_workers(self) -> RoundWorkers:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lmrl.callbacks.round_workers import Weights
 from lmrl.rollout import Piece
 
-__all__ = ["PlayedRound", "RoundsAhead"]
+__all__ = ["PlayedRound", "RoundsAhead", "state_of", "weights_of"]
 
 
 class PlayedRound(NamedTuple):
@@ -37,7 +37,8 @@ class RoundsAhead:
     def __init__(self, play: Callable[[int, Weights], list[Piece]]) -> None:
         self._play = play
         self._orders: SimpleQueue[tuple[int, Weights] | None] = SimpleQueue()
-        self._weights: dict[int, Weights] = {}
+        #: The weights of each round that has begun, by its number.
+        self.weights: dict[int, Weights] = {}
         self._rounds: dict[int, Future[PlayedRound]] = {}
         self._is_closed = False
         self._free_since = perf_counter()
@@ -51,7 +52,7 @@ class RoundsAhead:
 
     def begin(self, number: int, weights: Weights) -> None:
         """Have a round played after those that have begun already."""
-        self._weights[number] = weights
+        self.weights[number] = weights
         self._rounds[number] = Future()
         self._orders.put((number, weights))
 
@@ -67,7 +68,7 @@ class RoundsAhead:
         """Drop all rounds before that of a number."""
         for earlier in [one for one in self._rounds if one < number]:
             del self._rounds[earlier]
-            del self._weights[earlier]
+            del self.weights[earlier]
 
     def close(self) -> None:
         """Begin no other round. One that is being played goes on for its time, unless its players are ended."""
@@ -91,17 +92,23 @@ class RoundsAhead:
             self._free_since = perf_counter()
             future.set_result(PlayedRound(pieces, weights.step, self._free_since - began, idle))
 
-    def state_dict(self, after: int) -> dict[str, Any]:
-        """The weights of the rounds after that of a number, with which a resumed run plays the same ones."""
-        steps: dict[str, int] = {}
-        weights: dict[str, dict[str, Tensor]] = {}
-        for number, held in self._weights.items():
-            if number > after:
-                steps[str(number)] = held.step
-                weights[str(held.step)] = held.tensors
-        return {"steps": steps, "weights": weights}
+
+def state_of(under_way: Mapping[int, Weights], after: int) -> dict[str, Any]:
+    """Return what a checkpoint holds of rounds under way: with their weights a resumed run plays the same ones.
+
+    Args:
+        under_way: the weights of each round, by its number.
+        after: the number of the last round that is not needed any more.
+    """
+    steps: dict[str, int] = {}
+    tensors: dict[str, dict[str, Tensor]] = {}
+    for number, weights in under_way.items():
+        if number > after:
+            steps[str(number)] = weights.step
+            tensors[str(weights.step)] = weights.tensors
+    return {"steps": steps, "weights": tensors}
 
 
 def weights_of(state: Mapping[str, Any]) -> dict[int, Weights]:
-    """Return the weights of each round in what `RoundsAhead.state_dict` has returned."""
+    """Return the weights of each round in what `state_of` has returned."""
     return {int(number): Weights(step, state["weights"][str(step)]) for number, step in state["steps"].items()}

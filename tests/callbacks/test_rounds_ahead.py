@@ -192,6 +192,15 @@ def test_a_resumed_run_plays_the_rounds_that_were_under_way(k: int, bc_run: str,
     assert_equal(whole, resumed)
 
 
+def test_a_resumed_run_that_is_saved_at_once_keeps_the_weights_of_rounds_under_way() -> None:
+    playing = RolloutCollection(max_staleness=1)
+    playing._data = rounds()
+    playing._data.round = 3
+    ahead = {"steps": {"4": 9}, "weights": {"9": {"weight": torch.ones(2)}}}
+    playing.load_state_dict({**playing.state_dict(), "ahead": ahead})
+    assert playing.state_dict()["ahead"] == ahead
+
+
 class Failing(PPO):
     """Its policy cannot play."""
 
