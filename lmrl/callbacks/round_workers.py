@@ -113,7 +113,7 @@ class RoundWorkers:
 
 
 class _RoundPlayer:
-    """What a worker process does: it plays pieces of rounds."""
+    """Plays pieces of rounds in a worker process."""
 
     def __init__(
         self,

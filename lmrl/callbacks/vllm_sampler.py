@@ -54,8 +54,8 @@ class VLLMSampler(Callback):
     cache. The folder is replaced in one step, so a server that was started from it and dies comes back with the weights
     of the round.
 
-    Of a run with adapters only these are handed over, in bfloat16: the server has the model under them, and gets a new
-    name of adapters for each round, so that no round can be played with old ones.
+    A run with adapters sends the adapters alone, in bfloat16, because the server has the model under them. They get a
+    new name in each round, so that no round can be played with old ones.
 
     The policy does not learn from the server's log-probabilities: its own are computed again, and V with them, before
     the first step of a round. ``rollout/logprob_gap`` is the difference.
