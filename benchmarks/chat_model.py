@@ -8,10 +8,12 @@ comparison take turns, and medians are compared.
   on the dialogues of BC, one padded row each;
 - algorithms: a step of `lmrl fit`, in full and with adapters (rank 16 on all linear layers). PPO and GRPO learn from a
   round that they have played themselves; their reference model counts in their memory;
-- play: dialogues side by side, greedy, by the slot engine and by ``generate`` on whole histories.
+- play: dialogues side by side, greedy, by the slot engine, by ``generate`` on whole histories, and by a vLLM server on
+  the same core, where ``LMRL_VLLM`` names a Python that has vLLM (`make vllm`).
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -29,13 +31,18 @@ from transformers import AutoModelForCausalLM
 
 import lmrl
 from benchmarks.engine import Afresh
+from benchmarks.peers.vllm import serving
 from benchmarks.row import Row
 from lmrl.callbacks import RolloutCollection
 from lmrl.data import generate
 from lmrl.datamodules import OfflineDataModule, OnlineDataModule
+from lmrl.decoding.sampling import SamplingSettings
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, GRPO, ILQL, PPO, LanguageModule
 from lmrl.policies import LMPolicy
+from lmrl.policies.chat.tokens import TokenClient
+from lmrl.policies.lm import ContextBuilder
+from lmrl.policies.vllm import VLLMPolicy
 from lmrl.rollout import rollout
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Window
@@ -48,7 +55,8 @@ ROWS = 4
 TURNS = 20
 #: Whole dialogues: all turns of one are read together.
 CHAT: dict[str, Any] = {"rendering": "chat", "max_tokens": 1024, "consecutive": TURNS, "batch_size": ROWS * TURNS}
-WARM_UP, STEPS, REPEATS = 1, 4, 3
+WARM_UP, STEPS = 1, 4
+REPEATS = 2
 DIALOGUES, NEW_TOKENS = 16, 16
 ALGORITHMS: dict[str, type[LanguageModule]] = {"BC": BC, "ILQL": ILQL, "PPO": PPO, "GRPO": GRPO}
 
@@ -173,17 +181,27 @@ def _bare() -> dict[str, float]:
 
 def _played(side: str) -> dict[str, float]:
     """Seconds of a turn of one dialogue."""
+    # Processes that this one starts, such as a server, have to share the core.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     tokenizer = load_tokenizer(FOLDER)
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
     window = Window(tokens=2048, rendering="chat")
-    policy: Policy
     if side == "generate":
-        policy = Afresh(model, tokenizer, window, NEW_TOKENS, greedy=True)
-    else:
-        policy = LMPolicy(model, tokenizer, window, max_new_tokens=NEW_TOKENS, temperature=0.0, slots=DIALOGUES)
-    starts = [Start(seed) for seed in range(DIALOGUES)]
+        return _timed(Afresh(model, tokenizer, window, NEW_TOKENS, greedy=True))
+    if side == "slots":
+        return _timed(LMPolicy(model, tokenizer, window, max_new_tokens=NEW_TOKENS, temperature=0.0, slots=DIALOGUES))
+    with TemporaryDirectory() as folder, serving(Path(FOLDER).resolve(), Path(folder) / "server.log") as address:
+        builder = ContextBuilder(tokenizer, window, window.tokens + NEW_TOKENS, NEW_TOKENS)
+        settings = SamplingSettings(0.0, 0, 1.0, NEW_TOKENS, builder.stop_ids())
+        policy = VLLMPolicy(TokenClient(*address.split("#")), builder, settings, [])
+        _timed(policy, dialogues=1)
+        return _timed(policy)
+
+
+def _timed(policy: Policy, dialogues: int = DIALOGUES) -> dict[str, float]:
+    starts = [Start(seed) for seed in range(dialogues)]
     began = time.perf_counter()
-    played = list(rollout(policy, lambda: lmrl.make(TASK), starts, task=TASK, slots=DIALOGUES))
+    played = list(rollout(policy, lambda: lmrl.make(TASK), starts, task=TASK, slots=dialogues))
     seconds = time.perf_counter() - began
     turns = sum(len(episode) for _, episode in played)
     tokens = sum(len(ids) for _, episode in played for ids in episode.action_ids)
@@ -225,12 +243,19 @@ def run() -> Iterator[Row]:
     ratio = ours["megabytes"] / bare["megabytes"]
     yield Row("peak memory of BC, lmrl / bare loop", ratio, "x", "lower", "<= 1.02x", 3)
 
-    afresh, slots = _in_turns(("play", "generate"), ("play", "slots"))
+    afresh = _measured("play", "generate")  # once, since it takes many times as long
+    sides = [("play", "slots")]
+    if "LMRL_VLLM" in os.environ:
+        sides.append(("play", "vllm"))
+    slots, *others = _in_turns(*sides)
     yield Row(f"SmolLM2, {DIALOGUES} dialogues, generate: a turn", afresh["seconds"], "s", "lower", digits=2)
     yield Row(f"SmolLM2, {DIALOGUES} dialogues, slot engine: a turn", slots["seconds"], "s", "lower", digits=2)
     yield Row(
         "turns per second, slot engine / generate", afresh["seconds"] / slots["seconds"], "x", "higher", ">= 3x", 1
     )
+    for vllm in others:
+        yield Row(f"SmolLM2, {DIALOGUES} dialogues, vLLM: a turn", vllm["seconds"], "s", "lower", digits=2)
+        yield Row("turns per second, slot engine / vLLM", vllm["seconds"] / slots["seconds"], "x", "higher", ">= 1x", 2)
 
     for name in ALGORITHMS:
         for how in ("full", "lora"):

@@ -37,15 +37,18 @@ class Size(NamedTuple):
     data: dict[str, Any]
     episodes: int
     slots: int
+    rounds: int
+    """Rounds that are played, with those that are left out."""
 
 
-SMALL = Size("small network", {"pretrained": f"zoo:{TASK}/filtered_bc"}, {"batch_size": 64}, 256, 128)
+SMALL = Size("small network", {"pretrained": f"zoo:{TASK}/filtered_bc"}, {"batch_size": 64}, 256, 128, 8)
 LARGE = Size(
     "SmolLM2",
     {"pretrained": str(SMOLLM2), "lora": {"r": 16}},
     {"batch_size": 4, "rendering": "chat"},
-    16,
-    16,
+    episodes=8,
+    slots=8,
+    rounds=4,
 )
 
 
@@ -83,7 +86,7 @@ class Pace(NamedTuple):
     whole: float
 
 
-def pace(kind: type[PolicyGradient], size: Size, rounds: int, max_staleness: int) -> Pace:
+def pace(kind: type[PolicyGradient], size: Size, max_staleness: int) -> Pace:
     """Return the pace of a run."""
     seed_everything(5, verbose=False)
     settings: dict[str, Any] = {"lr": 1e-4, "lr_schedule": "constant", "warmup_steps": 0, "kl_weight": 0.0}
@@ -105,28 +108,28 @@ def pace(kind: type[PolicyGradient], size: Size, rounds: int, max_staleness: int
             enable_progress_bar=False,
             enable_model_summary=False,
             limit_val_batches=0,
-            callbacks=[playing, _Until(rounds)],
+            callbacks=[playing, _Until(size.rounds)],
         )
         trainer.fit(module, data)
     # A round begins when it is asked for, and ends when the next one is.
     played = []
     learned = []
     whole = []
-    for index in range(LEFT_OUT, rounds):
+    for index in range(LEFT_OUT, size.rounds):
         played.append(playing.there[index] - playing.asked[index])
         learned.append(playing.asked[index + 1] - playing.there[index])
         whole.append(playing.asked[index + 1] - playing.asked[index])
     return Pace(median(played), median(learned), median(whole))
 
 
-def run(rounds: int = 8) -> Iterator[Row]:
+def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks overlap`."""
     sizes = [SMALL, LARGE] if SMOLLM2.is_dir() else [SMALL]
     for size in sizes:
         for kind in (PPO, GRPO):
             name = f"{kind.__name__}, {size.name}"
-            alone = pace(kind, size, rounds, 0)
-            ahead = pace(kind, size, rounds, 1)
+            alone = pace(kind, size, 0)
+            ahead = pace(kind, size, 1)
             share = alone.playing / alone.whole
             ideal = max(alone.playing, alone.learning)
             yield Row(f"{name}: share of the time in which a round is played", 100 * share, "%")

@@ -50,8 +50,8 @@ def random_llama() -> PreTrainedModel:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """A server of the model in the folder: ``URL#NAME``."""
+def serving(folder: Path, log: Path) -> Iterator[str]:
+    """A server of the model in the folder, which writes to a log file: ``URL#NAME``."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -62,10 +62,10 @@ def serving(folder: Path) -> Iterator[str]:
     own = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
     own["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # it stays on the cores that this process may use
     given = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    with (folder / "server.log").open("wb") as file:
+    with log.open("wb") as file:
         process = subprocess.Popen(words, stdout=file, stderr=file, env={**given, **own}, start_new_session=True)
     try:
-        _wait(f"http://127.0.0.1:{port}/health", process, folder / "server.log")
+        _wait(f"http://127.0.0.1:{port}/health", process, log)
         yield f"http://127.0.0.1:{port}#model"
     finally:
         with suppress(ProcessLookupError):
@@ -99,7 +99,7 @@ def run(repeats: int = REPEATS, episodes: int = EPISODES) -> Iterator[Row]:
         folder = Path(place)
         model.save_pretrained(folder)
         _TOKENIZER.save_pretrained(folder)
-        with serving(folder) as address:
+        with serving(folder, folder / "server.log") as address:
             for task, tokens in TOKENS.items():
                 yield from _compared(model, address, folder, task, tokens, repeats, episodes)
 

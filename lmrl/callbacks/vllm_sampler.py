@@ -113,7 +113,7 @@ class VLLMSampler(Callback):
             return
         if not isinstance(pl_module, PolicyGradient) or pl_module.trainable_model is not pl_module.model:
             raise UserError(
-                "VLLMSampler samples for PPO, GRPO and GiGPO, whose policy is one language model, got "
+                "VLLMSampler samples for policy gradients, such as PPO and GRPO, of one language model, got "
                 f"{type(pl_module).__name__}"
             )
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]

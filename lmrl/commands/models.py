@@ -134,24 +134,23 @@ def tune_command(
 def agreement_command(
     task: str, *, partner: str, size: int = 2_000, seed: int = 0, json: bool = False, chat: list[str] | None = None
 ) -> None:
-    """Ask a partner and the scripted one the same questions, half of them in words that no data holds.
+    """Ask a partner questions whose answers the task knows, most of them in words that no data holds.
 
     Args:
         task: name of a task whose partner says yes or no.
-        partner: who is tested: lm:PATH or chat:MODEL.
+        partner: who is tested: scripted, lm:PATH or chat:MODEL.
         size: questions in all.
         seed: of the questions.
         json: print JSON instead of a table.
         chat: settings of a chat partner, e.g. budget_tokens=1000000 timeout=30 base_url=URL.
     """
     tested = make_partner(partner_argument(partner, chat), task)
-    if tested is None:
-        raise UserError("partner must be lm:PATH or chat:MODEL: the scripted one always agrees with itself")
     found = [line.to_dict() for line in partner_agreement(tested, task, size, seed)]
     if json:
-        print(json_module.dumps({"task": task, "partner": tested.describe(), "agreement": found}, indent=2))
+        described = {"name": "scripted"} if tested is None else tested.describe()
+        print(json_module.dumps({"task": task, "partner": described, "agreement": found}, indent=2))
         return
-    table = Table("questions", "asked", "agreement", "95 % interval", "on yes", "on no", title=f"{task}: {partner}")
+    table = Table("questions", "asked", "right", "95 % interval", "on yes", "on no", title=f"{task}: {partner}")
     for line in found:
         low, high = line["agreement_ci"]
         shares = [f"{line[key]:.1%}" for key in ("agreement", "agreement_on_yes", "agreement_on_no")]

@@ -12,8 +12,8 @@ from lmrl.envs.scores import OwnScale, Scores
 from lmrl.types import Episode, PartnerRequest, Policy, Request, Start
 
 __all__ = [
-    "BranchingRandom", "ChatPrompt", "Guide", "MakeRecording", "PartnerDialogue", "PartnerPrompts", "Picture",
-    "Players", "Probe", "ProbePlot", "Recording", "Task", "TaskTokens", "TokensOf", "Tuning", "least_of",
+    "BranchingRandom", "ChatPrompt", "Guide", "MakeRecording", "PartnerDialogue", "PartnerPrompts", "PartnerQuestion",
+    "Picture", "Players", "Probe", "ProbePlot", "Recording", "Task", "TaskTokens", "TokensOf", "Tuning", "least_of",
     "recording_seed", "turn_chance", "words_as_tokens",
 ]  # fmt: skip
 
@@ -117,6 +117,16 @@ PartnerDialogue: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class PartnerQuestion:
+    """A question to a partner that is answered by yes or no, and the right answer."""
+
+    group: str
+    """Name of the group of questions to which it belongs."""
+    request: PartnerRequest
+    is_yes: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PartnerPrompts:
     """The prompts for models that act as the partner in a dialogue."""
 
@@ -131,9 +141,12 @@ class PartnerPrompts:
     """Names that a chat model may write before its own line."""
     others: tuple[str, ...] = ()
     """Names of the other speaker. If a chat model writes one, its answer ends there."""
-    questions: Callable[[int], Iterator[tuple[str, PartnerRequest]]] | None = None
-    """Generates, from a seed, an endless series of yes-or-no questions, each with the name of its group. None if the
-    partner's answers are not yes or no."""
+    questions: Callable[[int], Iterator[PartnerQuestion]] | None = None
+    """Generates, from a seed, an endless series of questions that test a partner. None if the partner's answers are not
+    yes or no."""
+    lessons: Callable[[int], Iterator[PartnerQuestion]] | None = None
+    """Generates, from a seed, an endless series of questions from which a model learns to be the partner. None if it
+    learns from dialogues alone."""
 
 
 class Picture:

@@ -1,4 +1,4 @@
-"""Agreement of a partner with the scripted partner of a task, on questions that are answered by yes or no."""
+"""How often a partner gives the right answer to questions that are answered by yes or no."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -18,39 +18,39 @@ _BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Agreement of two partners over the questions of one group."""
+    """Right answers of a partner to the questions of one group."""
 
     group: str
     """Name of the group."""
     yes: tuple[int, int]
-    """Among questions that the scripted partner answers with yes: number of equal answers, and of questions."""
+    """Among questions whose answer is yes: number of right answers, and of questions."""
     no: tuple[int, int]
     """The same for no."""
 
     @property
     def share(self) -> float:
-        """Return the share of equal answers among all questions."""
+        """Return the share of right answers among all questions."""
         return (self.yes[0] + self.no[0]) / max(1, self.yes[1] + self.no[1])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, JSON-like, with a 95 % Wilson interval of the share."""
-        same = self.yes[0] + self.no[0]
+        right = self.yes[0] + self.no[0]
         questions = self.yes[1] + self.no[1]
         return {
             "group": self.group,
             "questions": questions,
             "agreement": self.share,
-            "agreement_ci": list(wilson(same, questions)),
+            "agreement_ci": list(wilson(right, questions)),
             "agreement_on_yes": self.yes[0] / max(1, self.yes[1]),
             "agreement_on_no": self.no[0] / max(1, self.no[1]),
         }
 
 
-def partner_agreement(partner: Partner, task_name: str, size: int = 2_000, seed: int = 0) -> list[Agreement]:
-    """Ask a partner and the scripted one the same questions.
+def partner_agreement(partner: Partner | None, task_name: str, size: int = 2_000, seed: int = 0) -> list[Agreement]:
+    """Ask a partner questions whose answers the task knows.
 
     Args:
-        partner: the partner to be tested.
+        partner: the partner to be tested; None: the task's own.
         task_name: a dialogue task whose answers are yes or no.
         size: number of questions, the same number in each group.
         seed: seed of the questions.
@@ -72,23 +72,19 @@ def partner_agreement(partner: Partner, task_name: str, size: int = 2_000, seed:
         )
     if size < 2:
         raise UserError(f"size must be at least 2, got {size}")
-    # The task's own partner is the scripted one.
-    env = make(task_name)
-    assert isinstance(env, DialogueEnv)
-    # Counts by group, whether the scripted answer is yes, and whether the tested partner agrees.
+    if partner is None:
+        env = make(task_name)
+        assert isinstance(env, DialogueEnv)
+        partner = env.partner
+    # Counts by group, whether the right answer is yes, and whether the partner gives it.
     counts = Counter[tuple[str, bool, bool]]()
     endless = questions_of_tasks[task_name](seed)
     for first in range(0, size, _BATCH):
-        groups = []
-        requests = []
-        for group, request in islice(endless, min(_BATCH, size - first)):
-            groups.append(group)
-            requests.append(request)
         # In batches, as a language model answers many questions at once much faster.
-        scripted_answers = env.partner.reply(requests)
-        answers = ask(partner, requests)
-        for group, scripted, answer in zip(groups, scripted_answers, answers, strict=True):
-            counts[group, _yes(scripted), _yes(scripted) == _yes(answer)] += 1
+        asked = list(islice(endless, min(_BATCH, size - first)))
+        answers = ask(partner, [question.request for question in asked])
+        for question, answer in zip(asked, answers, strict=True):
+            counts[question.group, question.is_yes, question.is_yes == _yes(answer)] += 1
     agreements = []
     for group in dict.fromkeys(group for group, _, _ in counts):
         yes = counts[group, True, True]

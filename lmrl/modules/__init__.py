@@ -10,7 +10,9 @@ from lmrl.utils.lazy import exports
 __all__ = [
     "AWR",
     "BC",
+    "GAGPO",
     "GRPO",
+    "HGPO",
     "ILQL",
     "MC",
     "PPO",
@@ -34,9 +36,11 @@ if TYPE_CHECKING:
     from lmrl.modules.base import LanguageModule
     from lmrl.modules.bc import BC
     from lmrl.modules.filtered_bc import FilteredBC, OnlineFilteredBC
+    from lmrl.modules.gagpo import GAGPO
     from lmrl.modules.gigpo import GiGPO
     from lmrl.modules.grpo import GRPO
     from lmrl.modules.guided_ppo import GuidedPPO
+    from lmrl.modules.hgpo import HGPO
     from lmrl.modules.ilql import ILQL
     from lmrl.modules.load import find_trained, load_module, load_trained
     from lmrl.modules.mc import MC
@@ -53,7 +57,9 @@ __getattr__, __dir__ = exports(
         "ArCHer": "lmrl.modules.archer",
         "BC": "lmrl.modules.bc",
         "FilteredBC": "lmrl.modules.filtered_bc",
+        "GAGPO": "lmrl.modules.gagpo",
         "GRPO": "lmrl.modules.grpo",
+        "HGPO": "lmrl.modules.hgpo",
         "GiGPO": "lmrl.modules.gigpo",
         "GuidedPPO": "lmrl.modules.guided_ppo",
         "ILQL": "lmrl.modules.ilql",

@@ -10,9 +10,10 @@ from lmrl.losses import GROUP_ADVANTAGES, group_advantages, returns_to_go
 from lmrl.modules.grpo import GRPO
 from lmrl.modules.policy_gradient import RolloutEpisode, Vector, joined, split_as
 
-__all__ = ["GiGPO"]
+__all__ = ["ANCHORS", "GiGPO", "states_in_groups"]
 
 ANCHORS = ("observation", "context")
+"""What can make the states of two turns the same: the newest observation, or all that the policy read."""
 
 
 class GiGPO(GRPO):
@@ -55,12 +56,8 @@ class GiGPO(GRPO):
         """See `GRPO.turn_advantages`."""
         episode_advantages = super().turn_advantages(rollout, turn_rewards)
 
-        # The state of each turn of the round. Turns of different groups are never compared.
         groups = self.groups([episode.episode for episode in rollout])
-        states = []
-        for group, episode in zip(groups, rollout, strict=True):
-            for state in self._states(episode):
-                states.append((group, state))
+        states = states_in_groups(rollout, groups, self.anchor)
         # Among turns in the same state, the discounted return that followed decides.
         returns = [returns_to_go(reward, self.step_gamma) for reward in turn_rewards]
         step_advantages = split_as(group_advantages(joined(returns), states, self.advantage), returns)
@@ -70,14 +67,31 @@ class GiGPO(GRPO):
             advantages.append(episode_advantage + self.step_weight * step_advantage)
         return advantages
 
-    def _states(self, episode: RolloutEpisode) -> Sequence[Hashable]:
-        """Return the state in which each turn was taken."""
-        if self.anchor == "observation":
-            return episode.episode.observations[:-1]
-        states = []
-        for segment in episode.segments:
-            turn_starts = [0, *(np.flatnonzero(segment.turn_end)[:-1] + 1)]
-            for start in turn_starts:
-                # All ids that were read up to the state of the turn's first token.
-                states.append(segment.ids[: segment.col[start] + 1].tobytes())
-        return states
+
+def anchor_states(episode: RolloutEpisode, anchor: str) -> Sequence[Hashable]:
+    """Return the state in which each turn of an episode was taken; what is equal is the same state.
+
+    Args:
+        episode: of a round.
+        anchor: one of `ANCHORS`.
+    """
+    if anchor == "observation":
+        return episode.episode.observations[:-1]
+    states = []
+    for segment in episode.segments:
+        turn_starts = [0, *(np.flatnonzero(segment.turn_end)[:-1] + 1)]
+        for start in turn_starts:
+            # All ids that were read up to the state of the turn's first token.
+            states.append(segment.ids[: segment.col[start] + 1].tobytes())
+    return states
+
+
+def states_in_groups(
+    rollout: Sequence[RolloutEpisode], groups: Sequence[int], anchor: str
+) -> list[tuple[int, Hashable]]:
+    """Return the group and the state of each turn of a round: turns of different groups are never compared."""
+    states = []
+    for group, episode in zip(groups, rollout, strict=True):
+        for state in anchor_states(episode, anchor):
+            states.append((group, state))
+    return states

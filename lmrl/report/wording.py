@@ -30,6 +30,8 @@ _PLAYERS: dict[str, tuple[str, str]] = {
     "turn_ppo": ("PPO by turn", "#E7298A"),
     "grpo": ("GRPO", "#3D3DD6"),
     "gigpo": ("GiGPO", "#9C9CFF"),
+    "hgpo": ("HGPO", "#1F1F8F"),
+    "gagpo": ("GAGPO", "#7A6AE0"),
     "ilql_to_ppo": ("ILQL, then PPO", "#984EA3"),
     "symbolic_q": ("Q-learning on the grid", "#B8B0D9"),
     "symbolic_q_offline": ("offline Q-learning on the grid", "#9A8FC7"),

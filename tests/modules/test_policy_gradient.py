@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lmrl.errors import UserError
 from lmrl.losses import group_advantages
-from lmrl.modules import GRPO, PPO, GiGPO
+from lmrl.modules import GAGPO, GRPO, HGPO, PPO, GiGPO
 from lmrl.modules import ppo as module_of_ppo
 from lmrl.modules.policy_gradient import RolloutEpisode, rollout_episode
 from lmrl.tokens.collate import TokenBatch, collate
@@ -249,6 +249,158 @@ def test_steps_of_gigpo_are_compared_within_their_group() -> None:
         return [turns.tolist() for turns in found]
 
     assert advantages(played) == [*advantages(played[:2]), *advantages(played[2:])]
+
+
+#: Two turns in the same room, "o", whose histories differ, and one episode that was truncated.
+WALKS = [
+    (("a", "o", "e"), [0.0, 3.0], True),
+    (("a", "o", "e"), [1.0, 1.0], True),
+    (("b", "o", "o", "e"), [0.5, 2.0, 0.25], True),
+    (("o", "b", "o", "c"), [-1.0, 0.0, 2.0], False),
+]
+
+
+def walks() -> list[Episode]:
+    """Episodes of one group, whose actions are all "x"."""
+    found = []
+    for observations, rewards, terminated in WALKS:
+        texts = ["x"] * (2 * len(observations) - 1)
+        texts[::2] = observations
+        found.append(episode(*texts, rewards=rewards, terminated=terminated))
+    return found
+
+
+def turn_advantages(module: GRPO, played: Sequence[Episode], groups: Sequence[int]) -> list[float]:
+    noted = []
+    for one, group in zip(played, groups, strict=True):
+        ids = tuple(CHARS.encode(action) for action in one.actions)
+        logprobs = tuple((0.0,) * len(its) for its in ids)
+        noted.append(replace(one, info={"group": group}, action_ids=ids, action_logprobs=logprobs))
+    rollout = rollout_of(noted, WINDOWS[1])
+    rewards = [np.asarray(one.rewards) for one in played]
+    return [float(one) for turns in module.turn_advantages(rollout, rewards) for one in turns]
+
+
+def turns_of(played: Sequence[Episode], gamma: float) -> list[tuple[Sequence[str], float]]:
+    """Of each turn what was observed up to it, and the return from there on."""
+    found = []
+    for one in played:
+        for turn in range(len(one)):
+            found.append((one.observations[: turn + 1], discounted(one.rewards[turn:], gamma)))
+    return found
+
+
+def hgpo_by_hand(played: Sequence[Episode], gamma: float, history: int, power: float) -> list[float]:
+    turns = turns_of(played, gamma)
+    found = []
+    for seen, own in turns:
+        above = 0.0
+        below = 0.0
+        for level in range(history + 1):
+            if len(seen) <= level:
+                continue
+            alike = [
+                other for texts, other in turns if len(texts) > level and texts[-level - 1 :] == seen[-level - 1 :]
+            ]
+            if len(alike) > 1:
+                above += (level + 1) ** power * (own - sum(alike) / len(alike))
+                below += (level + 1) ** power
+        found.append(above / below if below else 0.0)
+    return found
+
+
+def gagpo_by_hand(played: Sequence[Episode], gamma: float, decay: float) -> list[float]:
+    turns = turns_of(played, gamma)
+
+    def value(text: str) -> float:
+        visits = [own for seen, own in turns if seen[-1] == text]
+        return sum(visits) / len(visits)
+
+    found = []
+    for one in played:
+        for first in range(len(one)):
+            total = 0.0
+            for turn in range(first, len(one)):
+                after = value(one.observations[turn + 1]) if turn + 1 < len(one) else 0.0
+                error = one.rewards[turn] + gamma * after - value(one.observations[turn])
+                total += (gamma * decay) ** (turn - first) * error
+            found.append(total)
+    return [one - sum(found) / len(found) for one in found]
+
+
+@pytest.mark.parametrize(("history", "power"), [(0, 1.0), (1, 1.0), (2, 1.0), (2, 0.5)])
+def test_hgpo_compares_turns_by_ever_longer_histories(history: int, power: float) -> None:
+    module = make(HGPO, Table(WINDOWS[1]), history=history, level_power=power, gamma=0.9)
+    exact = hgpo_by_hand(walks(), 0.9, history, power)
+    assert turn_advantages(module, walks(), [0] * 4) == pytest.approx(exact, abs=1e-9)
+    apart = hgpo_by_hand(walks()[:2], 0.9, history, power) + hgpo_by_hand(walks()[2:], 0.9, history, power)
+    assert turn_advantages(module, walks(), [0, 0, 1, 1]) == pytest.approx(apart, abs=1e-9)
+
+
+def test_the_worked_example_of_hgpo() -> None:
+    """Returns of 3, 1 and 2 in the same state; the first two also share what was observed before it."""
+    played = [
+        episode("a", "x", "o", "x", "e", rewards=[0.0, 3.0], terminated=True),
+        episode("a", "x", "o", "x", "e", rewards=[0.0, 1.0], terminated=True),
+        episode("b", "x", "o", "x", "e", rewards=[0.0, 2.0], terminated=True),
+    ]
+    module = make(HGPO, Table(WINDOWS[1]), history=1, gamma=1.0)
+    found = turn_advantages(module, played, [0, 0, 0])
+    assert found == pytest.approx([1.0, 1.0, -1.0, -1.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 1.0])
+def test_gagpo_is_generalised_advantage_estimation_with_means_of_the_group(decay: float) -> None:
+    module = make(GAGPO, Table(WINDOWS[1]), advantage="dr_grpo", gae_lambda=decay, gamma=0.9)
+    assert turn_advantages(module, walks(), [0] * 4) == pytest.approx(gagpo_by_hand(walks(), 0.9, decay), abs=1e-9)
+    apart = gagpo_by_hand(walks()[:2], 0.9, decay) + gagpo_by_hand(walks()[2:], 0.9, decay)
+    assert turn_advantages(module, walks(), [0, 0, 1, 1]) == pytest.approx(apart, abs=1e-9)
+
+
+def test_the_worked_example_of_gagpo() -> None:
+    played = [
+        episode("s", "x", "t", "x", "e", rewards=[0.0, 1.0], terminated=True),
+        episode("s", "x", "t", "x", "e", rewards=[0.0, 0.0], terminated=True),
+    ]
+    module = make(GAGPO, Table(WINDOWS[1]), advantage="dr_grpo", gae_lambda=0.8, gamma=1.0)
+    assert turn_advantages(module, played, [0, 0]) == pytest.approx([0.4, 0.5, -0.4, -0.5])
+    standardised = make(GAGPO, Table(WINDOWS[1]), gae_lambda=0.8, gamma=1.0)
+    spread = np.sqrt((0.4**2 + 0.5**2) / 2)
+    exact = np.array([0.4, 0.5, -0.4, -0.5]) / spread
+    assert turn_advantages(standardised, played, [0, 0]) == pytest.approx(exact, abs=1e-4)
+
+
+def by_brute_force(
+    table: Table, window: Window, advantages: Callable[[Sequence[Episode]], Sequence[float]], size: int
+) -> Tensor:
+    """The gradient of the mean over all rounds of ``advantage * log-probability``, turn by turn."""
+    total = torch.zeros_like(table.logits)
+    for chosen in product(sampled(table, window), repeat=size):
+        chance = float(torch.stack([p.detach() for _, p in chosen]).prod())
+        played = [one for one, _ in chosen]
+        weights = iter(advantages(played))
+        terms = []
+        for one in played:
+            batch = collate(list(segments(one, CHARS, window)), bootstrap=False)
+            logprobs = table(batch).log_softmax(-1)[batch.state, batch.token]
+            for said in torch.split(logprobs, [len(action) for action in one.actions]):
+                terms.append(next(weights) * said.sum())
+        total += chance / size * gradient(torch.stack(terms).sum(), table)
+    return total
+
+
+@pytest.mark.parametrize("kind", [HGPO, GAGPO])
+def test_gradients_of_hgpo_and_gagpo_are_those_of_brute_force(kind: type[GRPO]) -> None:
+    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    module = make(kind, table, advantage="dr_grpo", gamma=0.9, importance_sampling_level="token")
+
+    def by_hand(played: Sequence[Episode]) -> list[float]:
+        if kind is HGPO:
+            return hgpo_by_hand(played, 0.9, history=2, power=1.0)
+        return gagpo_by_hand(played, 0.9, decay=0.95)
+
+    found = expected(module, table, window, 2)
+    assert far(found, -by_brute_force(table, window, by_hand, 2)) < 1e-6
 
 
 @pytest.mark.parametrize("critic", ["shared", "detached"])

@@ -14,6 +14,7 @@ from lmrl.data import generate, read_dataset, verify
 from lmrl.data.inspection import partner_pairs
 from lmrl.data.storage import read_metadata
 from lmrl.datamodules import PartnerDataModule
+from lmrl.envs import registry
 from lmrl.envs.base import DialogueEnv
 from lmrl.envs.car_dealer.env import BEGIN
 from lmrl.envs.registry import make
@@ -93,6 +94,22 @@ def test_a_buyer_who_is_asked_to_decide_reads_how_to_begin() -> None:
         [(PartnerRequest("car_dealer", {"profile": "P\n"}, ("a\n",), (), 0), "x\n"), (request, "Reject\n")]
     )[-1:]
     assert turned.actions[-1] == "Reject\n"
+
+
+def test_an_oracle_learns_from_lessons_without_a_file() -> None:
+    source = PartnerDataModule("twenty_questions", lessons=40, val_fraction=0.1)
+    source.prepare_data()
+    source.setup("fit")
+    train, held_out = source.split()
+    assert (len(train), len(held_out)) == (36, 4)
+    lessons = registry.partner_prompts("twenty_questions").lessons
+    assert lessons is not None
+    for episode, lesson in zip(source.episodes, lessons(0), strict=False):
+        assert episode.observations[:1] == partner_dialogue(lesson.request)[0]
+        assert episode.actions == ("Yes.\n" if lesson.is_yes else "No.\n",)
+    assert source.facts()["data"] == "40 questions of the task"
+    with pytest.raises(UserError, match="guess_city has no lessons"):
+        PartnerDataModule("guess_city", lessons=40)
 
 
 def test_a_distilled_oracle_answers_in_the_game(oracle: str, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ reproduced exactly.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from random import Random
@@ -14,18 +14,18 @@ from typing import Any
 from lmrl.envs.task import Recording, least_of, recording_seed, turn_chance
 from lmrl.envs.twenty_questions.env import QUESTIONS, guess_of
 from lmrl.envs.twenty_questions.meaning import meaning
-from lmrl.envs.twenty_questions.objects import Property, everything, place_of, properties, things
+from lmrl.envs.twenty_questions.objects import Property, everything, place_of, things
+from lmrl.envs.twenty_questions.questions import HELD_OUT, common_properties
 from lmrl.errors import UserError
-from lmrl.types import PartnerRequest, Policy, Reply, Request, Start
+from lmrl.types import Policy, Reply, Request, Start
 
-__all__ = ["GROUPS", "PLAYERS", "Guesser", "MixedGuesser", "attentive", "common_properties", "probe", "recording"]
+__all__ = ["PLAYERS", "Guesser", "MixedGuesser", "attentive", "recording"]
 
 Strategy = Callable[[int, Request, Random], str]
 """A function from the set of objects that agree with all answers, the request and a generator to a question."""
 
 _CONSIDERED = 6  # properties that an attentive policy draws to choose among
 _PLAINEST = 10  # the first phrasing of a property is this many times as frequent as any other
-_HELD_OUT = -1  # index of the phrasing that no policy uses: it tests a learned oracle on unseen questions
 _RASH = 0.15  # share of guesses among questions that use no answers
 _GUESSES_LAST = 5  # last turns, in which the random policy only guesses
 
@@ -75,7 +75,7 @@ def any_question(agreeing: int, request: Request, chance: Random) -> str:
     """Ask for any property in any phrasing, and guess any object on the last turns."""
     if request.turn >= QUESTIONS - _GUESSES_LAST:
         return _guess(everything(), chance)
-    return f"{chance.choice(_any_property(chance).phrasings[:_HELD_OUT])}\n"
+    return f"{chance.choice(_any_property(chance).phrasings[:HELD_OUT])}\n"
 
 
 def most_telling(agreeing: int, request: Request, chance: Random) -> str:
@@ -110,7 +110,7 @@ def _any_property(chance: Random) -> Property:
 
 def _asked(item: Property, chance: Random) -> str:
     """Return a phrasing of a property, the first one `_PLAINEST` times as often as any other."""
-    phrasings = item.phrasings[:_HELD_OUT]
+    phrasings = item.phrasings[:HELD_OUT]
     drawn = chance.randrange(_PLAINEST + len(phrasings) - 1)
     return f"{phrasings[max(0, drawn - _PLAINEST + 1)]}\n"
 
@@ -118,12 +118,6 @@ def _asked(item: Property, chance: Random) -> str:
 def _guess(subset: int, chance: Random) -> str:
     members = [index for index in range(len(things())) if subset >> index & 1]
     return guess_of(things()[chance.choice(members)])
-
-
-@lru_cache(maxsize=1)
-def common_properties() -> tuple[Property, ...]:
-    """Return the properties that scripted policies ask for."""
-    return tuple(item for item in properties() if item.common)
 
 
 @lru_cache(maxsize=1)
@@ -215,19 +209,3 @@ def recording(task_name: str, env: Mapping[str, Any]) -> Recording:
     would contradict each other, since 69 % of 20 questions are already 13.8.
     """
     return Recording(policy=PLAYERS["behaviour"](env), start=_start, stop=_breaks_off)
-
-
-GROUPS = ("phrasings of the data", "held-out phrasings")
-"""Policies use all phrasings of a property except the last one."""
-
-
-def probe(seed: int) -> Iterator[tuple[str, PartnerRequest]]:
-    """Yield questions without end, alternating between `GROUPS`, about random objects and common properties."""
-    chance = Random(f"probe {seed}")
-    while True:
-        for group in GROUPS:
-            thing = chance.choice(things())
-            item = chance.choice(common_properties())
-            question = item.phrasings[-1] if group == GROUPS[1] else chance.choice(item.phrasings[:-1])
-            facts = {"word": thing.name, "variants": thing.variants}
-            yield group, PartnerRequest("twenty_questions", facts, (f"{question}\n",), (), chance.getrandbits(31))

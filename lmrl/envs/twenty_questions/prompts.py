@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lmrl.envs.task import ChatPrompt, Guide, PartnerDialogue, PartnerPrompts
-from lmrl.envs.twenty_questions.players import probe
+from lmrl.envs.twenty_questions.questions import lessons, probe
 from lmrl.types import PartnerRequest
 
 __all__ = ["CHAT", "GUIDE", "PARTNER"]
@@ -61,4 +61,4 @@ def _instructions(facts: Mapping[str, Any]) -> str:
     return _ORACLE.format(names=" or ".join(names))
 
 
-PARTNER = PartnerPrompts(_dialogue, _instructions, questions=probe)
+PARTNER = PartnerPrompts(_dialogue, _instructions, questions=probe, lessons=lessons)

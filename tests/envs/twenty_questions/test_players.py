@@ -8,7 +8,8 @@ import lmrl
 from lmrl.envs.registry import make_policy, policy_names, recording
 from lmrl.envs.twenty_questions.meaning import meaning
 from lmrl.envs.twenty_questions.objects import place_of, things
-from lmrl.envs.twenty_questions.players import Guesser, attentive, common_properties
+from lmrl.envs.twenty_questions.players import Guesser, attentive
+from lmrl.envs.twenty_questions.questions import common_properties
 from lmrl.errors import UserError
 from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Policy, Request, Start
