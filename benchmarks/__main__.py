@@ -33,6 +33,7 @@ ON_REQUEST: tuple[str, ...] = (
     "chat_templates",
     "gpu_commands",
     "gpu_training_llama",
+    "ill_runs",
     "illegal_moves",
     "mutations",
     "overlap",

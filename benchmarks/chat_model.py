@@ -185,7 +185,7 @@ def _played(side: str) -> dict[str, float]:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     tokenizer = load_tokenizer(FOLDER)
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
-    window = Window(tokens=2048, rendering="chat")
+    window = Window(tokens=1000, rendering="chat")
     if side == "generate":
         return _timed(Afresh(model, tokenizer, window, NEW_TOKENS, greedy=True))
     if side == "slots":

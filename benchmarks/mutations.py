@@ -52,6 +52,10 @@ GROUPS = f"{EXACT}groups_give_the_gradient_of_the_return[rloo-1.0-window0]"
 REBN = f"{EXACT}rebn_of_a_large_round_gives_the_gradient_of_the_return[1.0-window0]"
 STEPS = f"{EXACT}steps_of_gigpo_weigh_states_by_how_often_others_come_there"
 SAME_STATE = f"{EXACT}gigpo_as_it_comes_also_climbs_the_chance_to_beat_another_turn_in_the_same_state[observation]"
+BY_HISTORY = f"{EXACT}hgpo_compares_turns_by_ever_longer_histories[2-1.0]"
+WORKED_HGPO = f"{EXACT}the_worked_example_of_hgpo"
+GROUPED_GAE = f"{EXACT}gagpo_is_generalised_advantage_estimation_with_means_of_the_group[0.5]"
+WORKED_GAGPO = f"{EXACT}the_worked_example_of_gagpo"
 TURN_PPO = f"{EXACT}ppo_gives_the_gradient_of_the_return[turn-seq-mean-turn-sum-detached]"
 CRITIC = "tests/modules/test_critic.py::test_"
 SEES_MORE = "tests/modules/test_corridor.py::test_the_critic_sees_more_than_the_turn"
@@ -100,6 +104,36 @@ MUTATIONS = (
             STEPS,
             SAME_STATE,
         ),
+    ),
+    Mutation(
+        "HGPO", "sign", "a level counts less the longer its history is",
+        "modules/hgpo.py", "(level + 1) ** self.level_power", "(level + 1) ** -self.level_power",
+        (BY_HISTORY, WORKED_HGPO),
+    ),
+    Mutation(
+        "HGPO", "mask", "levels at which a turn is alone count",
+        "modules/hgpo.py", "members[one] > 1", "members[one] > 0",
+        (BY_HISTORY, WORKED_HGPO),
+    ),
+    Mutation(
+        "HGPO", "shift", "a history ends before the newest observation",
+        "modules/hgpo.py", "observations[turn - level : turn + 1]", "observations[turn - level : turn]",
+        (BY_HISTORY,),
+    ),
+    Mutation(
+        "GAGPO", "sign", "V of the state is added",
+        "modules/gagpo.py", "+ self.gamma * next_value - value", "+ self.gamma * next_value + value",
+        (GROUPED_GAE, WORKED_GAGPO),
+    ),
+    Mutation(
+        "GAGPO", "mask", "an episode that has ended goes on",
+        "modules/gagpo.py", "np.append(value[1:], 0.0)", "np.append(value[1:], value[-1])",
+        (GROUPED_GAE, WORKED_GAGPO),
+    ),
+    Mutation(
+        "GAGPO", "shift", "the next value is that of the same turn",
+        "modules/gagpo.py", "np.append(value[1:], 0.0)", "value",
+        (GROUPED_GAE, WORKED_GAGPO),
     ),
     Mutation(
         "PPO", "sign", "it learns the negative of what the turn leaves unexplained",

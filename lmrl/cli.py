@@ -34,6 +34,7 @@ options:
   --evaluation.KEY=VALUE         how often the policy plays, and how much: every_n_steps and episodes; likewise
                                  --checkpoint.every_n_steps and, of online runs, --rollout.episodes
   --seed_everything SEED         decides everything that is random about the training
+  --resume                       go on from the run's last.ckpt, if it has one
   --ckpt_path FILE               a checkpoint to go on from, e.g. runs/maze_fo/ilql/last.ckpt
   --overwrite                    begin anew where there is a run; it is moved to .earlier/NAME-1 beside its folder
   --allow_pickle true            read one with pickled objects; that can run any code in it
@@ -57,6 +58,7 @@ _VERBS = {
     "compare": Verb(
         "lmrl.commands.compare:compare_command", "evaluations of a task in one table, and whether they differ"
     ),
+    "plot": _verb("plot:plot_command", "curves of runs beside each other, as a picture"),
     "tune": _verb("models:tune_command", "choose the temperature, top_p and beta with which a run plays"),
     "export": _verb("models:export_command", "write a run's model as a folder for transformers"),
     "reproduce": Verb(

@@ -16,9 +16,10 @@ from mkdocs.utils import get_relative_url
 
 from lmrl.cli import verbs
 from lmrl.commands.arguments import command_reference
+from lmrl.evaluation.curves import Curve, Curves
 from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.play.viewer import write_view
-from lmrl.report.pictures import draw_curves, draw_probes
+from lmrl.report.pictures import draw_curves, draw_probes, plot_health
 
 _FIRST = ("index.md", "models.md", "view.md", "chat.md", "partners.md", "study.md")
 _LAST = ("extending.md", "design.md", "errata.md", "logged_keys.md", "cli.md", "api.md")
@@ -83,8 +84,17 @@ def _pictures() -> dict[str, bytes]:
     records = {task: read_records(_RECORDS, task) for task in tasks}
     curves = {task: read_record_curves(_RECORDS, task) for task in tasks}
     with TemporaryDirectory() as folder:
-        drawn = [*draw_curves(curves, Path(folder)), *draw_probes(records, Path(folder))]
+        drawn = [*draw_curves(curves, Path(folder)), *draw_probes(records, Path(folder)), Path(folder) / "health.png"]
+        plot_health(_health(), drawn[-1])
         return {path.name: path.read_bytes() for path in drawn}
+
+
+def _health() -> dict[str, Curves]:
+    """The runs of `python -m benchmarks ill_runs`."""
+    runs = {}
+    for name, signs in json.loads((_RECORDS / "health.json").read_text(encoding="utf-8")).items():
+        runs[name] = {key: Curve(curve["games"], curve["values"]) for key, curve in signs.items()}
+    return runs
 
 
 def _games_page(path: Path) -> str:

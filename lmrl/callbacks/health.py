@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmrl.types import Episode
 
-__all__ = ["RoundHealth", "causes", "health_metrics", "stop_fallen"]
+__all__ = ["RoundHealth", "causes", "health_metrics", "logged_of", "stop_fallen"]
 
 WINDOW = 5
 """Rounds whose episodes are looked at together."""
@@ -91,22 +91,31 @@ class RoundHealth:
         self.best = None if best is None else (int(best[0]), float(best[1]), float(best[2]))
 
 
-def health_metrics(name: str, logged: Mapping[str, Tensor], returns: float, success: float) -> dict[str, float]:
-    """Return the group ``health/`` of a round.
+def logged_of(name: str, logged: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return what the group ``health/`` repeats of what was logged last.
 
     Args:
         name: of the algorithm.
-        logged: what was logged last, by key.
+        logged: by key.
+    """
+    metrics = {}
+    sources = {f"{name}/{key}": health for key, health in _REPEATED.items()}
+    sources["train/noise_scale"] = "noise_scale"
+    for source, health in sources.items():
+        if source in logged:
+            metrics[f"health/{health}"] = float(logged[source])
+    return metrics
+
+
+def health_metrics(logged: Mapping[str, float], returns: float, success: float) -> dict[str, float]:
+    """Return the group ``health/`` of a round.
+
+    Args:
+        logged: see `logged_of`.
         returns: mean return of the round.
         success: share of its episodes that were won.
     """
-    metrics = {"health/return": returns, "health/success": success}
-    for key, health in _REPEATED.items():
-        if (value := logged.get(f"{name}/{key}")) is not None:
-            metrics[f"health/{health}"] = float(value)
-    if (noise := logged.get("train/noise_scale")) is not None:
-        metrics["health/noise_scale"] = float(noise)
-    return metrics
+    return {"health/return": returns, "health/success": success, **logged}
 
 
 def causes(metrics: Mapping[str, float]) -> str:

@@ -14,7 +14,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lmrl.callbacks.health import RoundHealth, health_metrics, stop_fallen
+from lmrl.callbacks.health import RoundHealth, health_metrics, logged_of, stop_fallen
 from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
 from lmrl.callbacks.progress import say
 from lmrl.callbacks.round_workers import RoundWorkers, Weights
@@ -176,6 +176,7 @@ class RolloutCollection(Callback):
         self._resumed: dict[int, Weights] = {}
         self._seconds = 0.0
         self._health = RoundHealth()
+        self._logged_before: dict[str, float] = {}
 
     @property
     def slots(self) -> int:
@@ -269,13 +270,16 @@ class RolloutCollection(Callback):
 
     def _judge(self, number: int, complete: Sequence[Episode], metrics: dict[str, float]) -> None:
         """Log the group ``health/``, and stop a run that has fallen."""
-        name = self._module.name
         won = metrics.get("rollout/success_rate", float("nan"))
-        health = health_metrics(name, self._trainer.callback_metrics, metrics["rollout/return_mean"], won)
+        health = health_metrics(self._logged(), metrics["rollout/return_mean"], won)
         log_now(self._trainer, health)
         fallen = self._health.add(number, complete)
         if fallen is not None and self.stop_fallen:
             stop_fallen(self._trainer, fallen, health)
+
+    def _logged(self) -> dict[str, float]:
+        """What was logged last of what the group ``health/`` repeats, before a resume too."""
+        return self._logged_before | logged_of(self._module.name, self._trainer.callback_metrics)
 
     @property
     def state_key(self) -> str:
@@ -285,6 +289,7 @@ class RolloutCollection(Callback):
     def state_dict(self) -> dict[str, Any]:
         """The returns of the last rounds, see `RoundHealth`, and the weights of rounds that are under way."""
         state = self._health.state_dict()
+        state["logged"] = self._logged()
         if self.max_staleness:
             # A resumed run may be saved again before it has begun the rounds that were under way.
             under_way = self._resumed if self._ahead is None else self._ahead.weights
@@ -295,6 +300,7 @@ class RolloutCollection(Callback):
         """Resume with the returns of the last rounds, and the weights of rounds that were under way."""
         if state_dict:  # checkpoints of earlier versions have none
             self._health.load_state_dict(state_dict)
+            self._logged_before = dict(state_dict.get("logged", {}))
             ahead = state_dict.get("ahead")
             self._resumed = weights_of(ahead) if ahead else {}
 

@@ -24,7 +24,7 @@ from lmrl.modules import LanguageModule
 from lmrl.utils.distributed import shared_work
 from lmrl.utils.files import remove, replace
 
-__all__ = ["KeepLast", "save_run"]
+__all__ = ["KeepLast", "is_between_steps", "save_run"]
 
 _NOTIFIER = "_sigterm_notifier_fn"
 _PATIENCE = 20.0  # seconds for the other processes of a run to end, after all of them have saved
@@ -100,7 +100,7 @@ def _new(root: Path, name: str) -> Path:
     return root / f".{name}.ckpt.new"
 
 
-def _is_between_steps(trainer: Trainer) -> bool:
+def is_between_steps(trainer: Trainer) -> bool:
     """Whether no optimizer step has begun: no gradients are pending, and the schedule has followed the last step."""
     loop = trainer.fit_loop.epoch_loop
     batches: Any = loop.batch_progress.current  # Lightning's base class does not declare `processed`
@@ -149,7 +149,7 @@ class _SignalsBetweenSteps:
 
         Processes that train together must call it together.
         """
-        if not _is_between_steps(self._trainer):
+        if not is_between_steps(self._trainer):
             return
         number = self._agreed() if self._together else self._waiting
         if number is None:
@@ -184,7 +184,7 @@ class _SignalsBetweenSteps:
 
     def _is_interrupted(self) -> bool:
         """Whether Ctrl-C waits, and a rollout or an evaluation that is about to begin need not."""
-        return self._waiting == signal.SIGINT and _is_between_steps(self._trainer)
+        return self._waiting == signal.SIGINT and is_between_steps(self._trainer)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: note it, or pass it on if it need not wait."""
@@ -192,7 +192,7 @@ class _SignalsBetweenSteps:
         # acts on SIGTERM only after a batch, which would be in the middle of the next step.
         again = self._waiting == signal.SIGINT
         at_once = shared_work.is_under_way if self._together else True
-        if number == signal.SIGINT and (again or (at_once and _is_between_steps(self._trainer))):
+        if number == signal.SIGINT and (again or (at_once and is_between_steps(self._trainer))):
             self.alone = self._together and not shared_work.is_under_way
             self._handlers[number](number, frame)
         else:
@@ -235,7 +235,7 @@ class KeepLast(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         """Write if it is time. This batch is logged later, and the checkpoint takes its place after that."""
-        if trainer.global_step and trainer.global_step % self.every_n_steps == 0 and _is_between_steps(trainer):
+        if trainer.global_step and trainer.global_step % self.every_n_steps == 0 and is_between_steps(trainer):
             self._write(trainer, pl_module)
         if self._signals is not None:
             self._signals.deliver()
@@ -272,7 +272,7 @@ class KeepLast(Callback):
             is_stopped = is_stopped and signals is not None and not signals.alone
         if is_stopped:
             self._release_children(trainer)
-            if trainer.training and _is_between_steps(trainer):
+            if trainer.training and is_between_steps(trainer):
                 self._write(trainer, pl_module)
         self._keep(trainer)
 

@@ -181,7 +181,7 @@ def fit(argv: Sequence[str]) -> int:
         UserError: a missing configuration file, an unknown key, a missing dataset or checkpoint.
     """
     _check_first(argv)
-    words = _with_class_names(with_config_files(argv))
+    words = _with_class_names(with_config_files(_with_checkpoint(argv)))
     if not words:
         raise UserError("nothing to train: lmrl fit --config configs/<task>/<algorithm>.yaml (see: lmrl fit --help)")
     with quiet_libraries(), _ending_with_its_parent():
@@ -268,7 +268,7 @@ def _how_to_go_on(trainer: Trainer, argv: Sequence[str]) -> str:
     if not is_checkpoint(last):
         return f" at step {trainer.global_step}; there is no {last} to go on from"
     words = [w for i, w in enumerate(argv) if not w.startswith("--ckpt_path") and argv[i - 1] != "--ckpt_path"]
-    words = [word for word in words if word != "--overwrite"]
+    words = [word for word in words if word not in ("--overwrite", "--resume")]
     return f" at step {trainer.global_step}; go on with: {shlex.join(['lmrl', 'fit', *words, f'--ckpt_path={last}'])}"
 
 
@@ -300,6 +300,21 @@ def _check_first(argv: Sequence[str]) -> None:
     """
     if argv and not argv[0].startswith("-"):
         raise UserError(f"unexpected {argv[0]!r}: a configuration is named by --config{_meant(argv[:2])}")
+
+
+def _with_checkpoint(argv: Sequence[str]) -> list[str]:
+    """Put ``--ckpt_path`` in the place of ``--resume`` where the run has a last checkpoint.
+
+    Raises:
+        UserError: a checkpoint is named too.
+    """
+    words = [word for word in argv if word != "--resume"]
+    if len(words) == len(argv):
+        return words
+    if any(word.partition("=")[0] in ("--ckpt_path", "--overwrite") for word in words):
+        raise UserError("--resume goes on from the run's last.ckpt: leave out --ckpt_path and --overwrite")
+    last = Path(value_at(configuration(words), "trainer.default_root_dir") or ".") / "last.ckpt"
+    return [*words, f"--ckpt_path={last}"] if is_checkpoint(last) else words
 
 
 def _meant(words: Sequence[str]) -> str:

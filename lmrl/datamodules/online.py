@@ -1,7 +1,7 @@
 """Rounds of episodes of the current policy: collected, prepared by the algorithm, and cut into minibatches."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from lmrl.datamodules.spec import BatchSpec, Collector
 from lmrl.errors import UserError, check_range
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import segments
+from lmrl.training.flops import Amounts, amounts_of_segments
 from lmrl.types import Episode
 from lmrl.utils.distributed import rank_and_world_size
 
@@ -52,6 +53,8 @@ class OnlineDataModule(OfflineDataModule):
     consumed = 0
     #: Seconds in which rounds were collected and prepared.
     collecting_seconds = 0.0
+    #: What was read and said in all rounds that this process has collected.
+    collected = Amounts()
 
     def __init__(
         self,
@@ -111,6 +114,11 @@ class OnlineDataModule(OfflineDataModule):
     def start_minibatch(self) -> None:
         """Count the next minibatch of the round as learned from; `RolloutCollection` calls it before each one."""
         self.consumed += 1
+
+    @property
+    def round_is_used_up(self) -> bool:
+        """Whether the current minibatch is the last one of its round."""
+        return self.consumed >= len(self._planned())
 
     @property
     def is_repetition(self) -> bool:
@@ -195,6 +203,8 @@ class OnlineDataModule(OfflineDataModule):
             collected = self._collector.collect(number)
             episodes = [episode for episode in collected if len(episode) and not episode.aborted]
             parts = [list(segments(episode, encoder, window)) for episode in episodes]
+            amounts = amounts_of_segments(chain.from_iterable(parts))
+            self.collected = Amounts(*map(sum, zip(self.collected, amounts, strict=True)))
             # Prepare: the algorithm scores the tokens and attaches advantages to them.
             if learner is not None:
                 parts = learner.prepare_rollout(episodes, parts)

@@ -33,6 +33,7 @@ from lmrl.losses.policy_gradient import (
     ppo_loss,
     sum_over_turn,
     token_logprobs,
+    truncated_policy_loss,
     whiten,
     with_kl_penalty,
 )
@@ -122,6 +123,7 @@ __all__ = [
     "td_target",
     "token_logprobs",
     "token_nll",
+    "truncated_policy_loss",
     "turns_of",
     "whiten",
     "with_kl_penalty",

@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from lmrl.losses.policy_gradient import PolicyLoss, TokenLogprobs, clipped_policy_loss, kl_penalty
+from lmrl.losses.policy_gradient import (
+    PolicyLoss,
+    TokenLogprobs,
+    clipped_policy_loss,
+    kl_penalty,
+    truncated_policy_loss,
+)
 
 __all__ = ["GROUP_ADVANTAGES", "Sampled", "group_advantages", "group_spreads", "grpo_loss"]
 
@@ -92,6 +98,7 @@ def grpo_loss(
     kl_loss_type: str,
     entropy_weight: float,
     turn_end: Tensor | None = None,
+    importance_cap: float | None = None,
 ) -> PolicyLoss:
     """`clipped_policy_loss` plus ``kl_weight`` times `kl_penalty`, minus ``entropy_weight`` times the entropy.
 
@@ -106,18 +113,24 @@ def grpo_loss(
         kl_loss_type: see `kl_penalty`.
         entropy_weight: weight of the entropy bonus.
         turn_end: (N,) bool, the last token of each action: ratios are those of whole actions; None: of tokens.
+        importance_cap: take `truncated_policy_loss` with this cap in place of the clipped loss.
     """
     count = max(1, old.advantage.numel())
-    terms = clipped_policy_loss(
-        now,
-        old.logprob,
-        old.advantage,
-        clip=clip,
-        clip_high=clip_high,
-        weight=old.weight,
-        turn_end=turn_end,
-        importance=old.importance,
-    )
+    if importance_cap is None:
+        terms = clipped_policy_loss(
+            now,
+            old.logprob,
+            old.advantage,
+            clip=clip,
+            clip_high=clip_high,
+            weight=old.weight,
+            turn_end=turn_end,
+            importance=old.importance,
+        )
+    else:
+        terms = truncated_policy_loss(
+            now, old.logprob, old.advantage, cap=importance_cap, weight=old.weight, turn_end=turn_end
+        )
     kl_loss = (old.weight * kl_penalty(now.logprob, old.ref_logprob, kl_loss_type)).sum() / count
     loss = terms.policy_loss + kl_weight * kl_loss - entropy_weight * terms.entropy
     return terms._replace(loss=loss, kl_loss=kl_loss)

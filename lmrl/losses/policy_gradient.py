@@ -4,6 +4,7 @@ Rewards with a KL penalty, generalised advantages, weights of tokens, log-probab
 and values, and the controller of the KL coefficient. Names are those of TRL, verl and CleanRL where they have one.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,6 +36,7 @@ __all__ = [
     "ppo_loss",
     "sum_over_turn",
     "token_logprobs",
+    "truncated_policy_loss",
     "whiten",
     "with_kl_penalty",
 ]
@@ -331,6 +333,61 @@ def clipped_policy_loss(
         )
 
 
+def truncated_policy_loss(
+    now: TokenLogprobs,
+    old_logprob: Tensor,
+    advantage: Tensor,
+    *,
+    cap: float,
+    weight: Tensor | None = None,
+    turn_end: Tensor | None = None,
+) -> PolicyLoss:
+    """The policy gradient at the present policy, from tokens that an older one sampled and that are learned from once.
+
+    ``-mean w A c log pi(u)`` with the constant ``c = min(pi(u) / mu(u), cap)``: importance weights, truncated as in
+    Espeholt et al. 2018, IMPALA, equation 4. The value of the loss has ``c`` alone in place of ``c log pi(u)``.
+
+    Args:
+        now: of the policy that is being trained.
+        old_logprob: (N,) under the policy ``mu`` that sampled.
+        advantage: (N,).
+        cap: the largest weight.
+        weight: (N,) see `loss_weights`; None: 1.
+        turn_end: (N,) bool, the last token of each action: weights are those of whole actions; None: of tokens.
+
+    Returns:
+        `PolicyLoss` whose ratios are those to the policy that sampled, and the shares of tokens those whose weight was
+        cut.
+    """
+    count = max(1, advantage.numel())
+    log_ratio = now.logprob - old_logprob
+    if turn_end is not None:
+        log_ratio = sum_over_turn(log_ratio, turn_end)
+    constant = log_ratio.detach().clamp(max=math.log(cap)).exp()
+    # One, with the gradient of log pi(u).
+    one = (log_ratio - log_ratio.detach()).exp()
+    loss = -advantage * constant * one
+    if weight is not None:
+        loss = loss * weight
+    policy_loss = loss.sum() / count
+    entropy = now.entropy.sum() / count
+    with torch.no_grad():
+        ratio = log_ratio.exp()
+        is_cut = ratio > cap
+        return PolicyLoss(
+            loss=policy_loss,
+            policy_loss=policy_loss,
+            value_loss=None,
+            kl_loss=None,
+            entropy=entropy,
+            approx_kl=(ratio - 1.0 - log_ratio).sum() / count,
+            clipfrac=is_cut.sum() / count,
+            clip_ratio_low=torch.zeros_like(policy_loss),
+            clip_ratio_high=(is_cut & (advantage > 0.0)).sum() / count,
+            ratio=ratio[log_ratio.abs().argmax()] if len(ratio) else torch.ones(()),
+        )
+
+
 class Experience(NamedTuple):
     """What is known of N action tokens from the time they were sampled, (N,) float32 each: the columns of a rollout."""
 
@@ -359,6 +416,7 @@ def ppo_loss(
     entropy_weight: float = 0.0,
     clip_high: float | None = None,
     turn_end: Tensor | None = None,
+    importance_cap: float | None = None,
 ) -> PolicyLoss:
     """Clipped policy loss plus ``value_weight`` times the clipped value loss, minus ``entropy_weight`` times entropy.
 
@@ -376,17 +434,23 @@ def ppo_loss(
         clip_high: see `clipped_policy_loss`.
         turn_end: (N,) bool, the last token of each action: ratios are those of whole actions, and V is that of the
             state in which an action begins; None: ratios and values of tokens.
+        importance_cap: take `truncated_policy_loss` with this cap in place of the clipped loss.
     """
-    terms = clipped_policy_loss(
-        now,
-        old.logprob,
-        old.advantage,
-        clip=clip,
-        clip_high=clip_high,
-        weight=old.weight,
-        turn_end=turn_end,
-        importance=old.importance,
-    )
+    if importance_cap is None:
+        terms = clipped_policy_loss(
+            now,
+            old.logprob,
+            old.advantage,
+            clip=clip,
+            clip_high=clip_high,
+            weight=old.weight,
+            turn_end=turn_end,
+            importance=old.importance,
+        )
+    else:
+        terms = truncated_policy_loss(
+            now, old.logprob, old.advantage, cap=importance_cap, weight=old.weight, turn_end=turn_end
+        )
 
     policy_loss = terms.policy_loss - entropy_weight * terms.entropy
     if value is None:

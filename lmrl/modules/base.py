@@ -37,7 +37,7 @@ from lmrl.models.sharding import configure_shards, full_tensor, is_sharded
 from lmrl.models.tokenizer import add_task_tokens, tokenizer_for
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Window
-from lmrl.training.flops import StepCost, lm_cost
+from lmrl.training.flops import StepCost, lm_cost, playing_cost
 from lmrl.training.noise_scale import NoiseScale
 from lmrl.training.optimizer import (
     FastFloat32,
@@ -168,6 +168,10 @@ class LanguageModule(L.LightningModule):
     def step_cost(self) -> StepCost:
         """Return what a training step costs, for MFU; an algorithm that runs more than its language model adds it."""
         return lm_cost(self.model)
+
+    def round_cost(self) -> StepCost:
+        """Return what it costs to play a round, and to prepare it: the policy reads and says each id once."""
+        return playing_cost(self.model)
 
     @property
     def trainable_model(self) -> PreTrainedModel:

@@ -166,4 +166,11 @@ class GRPO(PolicyGradient):
         now = token_logprobs(self.logits(batch), batch.state, batch.token, self.invalid)
         kl_weight = 0.0 if self.use_kl_in_reward else float(self.kl_weight)
         turn_end = batch.turn_end if self.by_turn else None
-        return grpo_loss(now, Sampled(**batch.columns), kl_weight=kl_weight, turn_end=turn_end, **self.loss_arguments)
+        return grpo_loss(
+            now,
+            Sampled(**batch.columns),
+            kl_weight=kl_weight,
+            turn_end=turn_end,
+            importance_cap=self.importance_cap_of_steps,
+            **self.loss_arguments,
+        )

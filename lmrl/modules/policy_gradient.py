@@ -26,11 +26,15 @@ from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import encoder_for, invalid_ids
 from lmrl.tokens.segments import Segment
+from lmrl.training.flops import StepCost, total_cost
 from lmrl.training.reporting import RoundReporter, log_now
 from lmrl.types import Episode, Policy
 from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 
 __all__ = ["PolicyGradient", "RolloutCorrection", "RolloutEpisode", "Vector", "rollout_episode"]
+
+_KL_STRIDE = 8
+_KL_EPISODES = 32  # are scored by the reference model of any round, where its KL is only logged
 
 T = TypeVar("T")
 Vector: TypeAlias = NDArray[np.float64]
@@ -113,6 +117,8 @@ class PolicyGradient(LanguageModule):
     unused_in_rollouts: tuple[str, ...] = ("ref_model",)
     #: Whether ratios of new to old probabilities are those of whole actions.
     by_turn = False
+    #: Whether rounds need values of the policy that played them.
+    is_critic_shared = False
     #: Rounds before the policy learns, which are prepared and then dropped.
     warmup_rounds = 0
     #: What is done about rounds that another program has sampled; None: the module's own policy samples them.
@@ -202,11 +208,17 @@ class PolicyGradient(LanguageModule):
         """
         # 1. If another program sampled the round, replace its log-probabilities by those of this policy.
         importance = None
-        if self.correction is not None:
+        if self.correction is not None and self.importance_cap_of_steps is None:
             episodes, importance = self._corrected(self.correction, episodes, segments)
 
         # 2. Score the tokens with the reference model.
-        ref_logprobs = self._ref_logprobs(segments)
+        scored = range(0, len(episodes), self._ref_stride(len(episodes)))
+        ref_logprobs = []
+        for episode, parts in zip(episodes, segments, strict=True):
+            ref_logprobs.append(sampled(episode, "action_logprobs", parts))
+        by_reference = self._ref_logprobs([segments[number] for number in scored])
+        for number, ref_logprob in zip(scored, by_reference, strict=True):
+            ref_logprobs[number] = ref_logprob
         rollout = []
         for episode, parts, ref_logprob in zip(episodes, segments, ref_logprobs, strict=True):
             rollout.append(rollout_episode(episode, parts, ref_logprob))
@@ -217,8 +229,8 @@ class PolicyGradient(LanguageModule):
             set_column(rollout, "importance", importance)
 
         # 4. Move the KL coefficient by the KL of the whole round. The new one applies from the next round on.
-        ref_logprob = joined(episode.ref_logprob for episode in rollout)
-        kl = k3(ref_logprob - joined(episode.logprob for episode in rollout))
+        ref_logprob = joined(rollout[number].ref_logprob for number in scored)
+        kl = k3(ref_logprob - joined(rollout[number].logprob for number in scored))
         kl_mean = float(kl.mean()) if len(kl) else 0.0
         kl_weight = float(self.kl_weight)
         self.kl_weight.fill_(self.kl_controller.after(kl_weight, kl_mean, len(rollout)))
@@ -238,6 +250,19 @@ class PolicyGradient(LanguageModule):
         loss: Tensor = clipped + self.bc_weight * imitation * recorded.scale
         return loss
 
+    def round_cost(self) -> StepCost:
+        """The policy plays, and the reference model scores; a corrected round is scored by the policy, too.
+
+        A reference of which the KL is only logged reads few episodes, and is left out.
+        """
+        reading = super().round_cost()
+        costs = [reading]
+        if self._ref_stride(_KL_STRIDE * _KL_EPISODES) == 1:
+            costs.append(reading)
+        if self.correction is not None and self.importance_cap_of_steps is None:
+            costs.append(reading)
+        return total_cost(*costs)
+
     # -- log-probabilities of a round's tokens ------------------------------------------------------------------
 
     def _ref_logprobs(self, segments: Sequence[list[Segment]]) -> list[Vector]:
@@ -247,6 +272,11 @@ class PolicyGradient(LanguageModule):
             return token_logprobs(self.ref_logits(batch), batch.state, batch.token, self.invalid).logprob
 
         return self._read_tokens(segments, logprobs)
+
+    def _ref_stride(self, episodes: int) -> int:
+        """Of so many episodes the reference model scores every n-th: a sample where its KL is only logged."""
+        is_learned_from = float(self.kl_weight) > 0.0 or self.kl_controller.target is not None
+        return 1 if is_learned_from else min(_KL_STRIDE, max(1, episodes // _KL_EPISODES))
 
     def ref_logits(self, batch: TokenBatch) -> Scores:
         """(S, vocabulary) logits of the reference model."""
@@ -260,6 +290,19 @@ class PolicyGradient(LanguageModule):
     def correct_rollouts(self, correction: RolloutCorrection | None) -> None:
         """Announce that another program samples the rounds; None: the module's own policy does."""
         self.correction = correction
+
+    @property
+    def importance_cap_of_steps(self) -> float | None:
+        """The cap of the importance weights that each step computes with the policy as it is then; None: none does.
+
+        Where each token is learned from once, the policy before the round does not matter, and it need not read the
+        round again. See `lmrl.losses.truncated_policy_loss`.
+        """
+        if self.correction is None or self.correction.max_gap is not None or self.is_critic_shared:
+            return None
+        settings = online_datamodule(self.trainer, self.name).hparams
+        is_learned_from_once = settings["epochs"] == 1 and settings["batches"] is None
+        return self.correction.importance_cap if is_learned_from_once else None
 
     def _corrected(
         self, correction: RolloutCorrection, episodes: Sequence[Episode], segments: Sequence[list[Segment]]

@@ -385,7 +385,14 @@ class PPO(PolicyGradient):
         if self.critic is None:  # V shares the trunk and its gradient with the policy
             value = self.v_head(hidden).squeeze(-1)[batch.state]
         turn_end = batch.turn_end if self.by_turn else None
-        return ppo_loss(now, value, Experience(**batch.columns), turn_end=turn_end, **self.loss_arguments)
+        return ppo_loss(
+            now,
+            value,
+            Experience(**batch.columns),
+            turn_end=turn_end,
+            importance_cap=self.importance_cap_of_steps,
+            **self.loss_arguments,
+        )
 
     def objective(self, terms: PolicyLoss, batch: TokenBatch) -> Tensor:
         """See `LanguageModule.objective`; once a round, logs how much of the gradient is a shared critic's."""

@@ -203,6 +203,14 @@ class ValueModule(LanguageModule):
             heads += matmul_flops(self.v_head, learns=True)
         return total_cost(trunk_cost(self.trunk), StepCost(per_state=heads))
 
+    def round_cost(self) -> StepCost:
+        """The frozen policy, the trunk of the values and the heads on it."""
+        heads = matmul_flops(self.q_heads, learns=False)
+        if self.v_head is not None:
+            heads += matmul_flops(self.v_head, learns=False)
+        values = trunk_cost(self.trunk, learns=False)
+        return total_cost(super().round_cost(), values, StepCost(per_state=heads))
+
     def value_state_dict(self) -> dict[str, Tensor]:
         """Trunk (its adapters, where it has some) and heads that play: ``trunk.*``, ``q_heads.*``, ``v_head.*``."""
         return self.played_values.state_dict(self.hparams["lora"] is not None)

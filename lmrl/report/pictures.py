@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 
 from lmrl.envs import registry
 from lmrl.envs.task import ProbePlot
+from lmrl.errors import UserError
 from lmrl.evaluation.aggregates import improvements
 from lmrl.evaluation.curves import Curve, Curves, values_at
 from lmrl.evaluation.records import Record
@@ -29,6 +30,7 @@ from lmrl.report.wording import colour, label, ordered
 _STEPS = "optimizer step"
 _EXCESS = "val/bc/excess"
 # The palette of Okabe and Ito, distinct for all common kinds of colour vision.
+_DASHES = ("-", "--", ":", "-.")
 _TERMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -95,6 +97,80 @@ def plot_losses(runs: Mapping[str, Curves], path: Path, columns: int = 3) -> Non
         figure, axes = grid_of_panels(len(runs), columns, 4.2, 3.1, 0.2)
         for axis, (name, curves) in zip(axes, runs.items(), strict=True):
             _loss_panel(axis, name, curves)
+        figure.savefig(path, dpi=110)
+
+
+def plot_runs(runs: Mapping[str, Curves], keys: Sequence[str], path: Path, along: Along | None = None) -> None:
+    """Draw a panel for each logged key and in it a line for each run that logged it.
+
+    Args:
+        runs: name to curves.
+        keys: logged keys.
+        path: where the picture goes; its ending says in which format.
+        along: the horizontal axis; None: optimizer steps.
+
+    Raises:
+        UserError: a run did not log the horizontal axis.
+    """
+    with matplotlib.style.context(STYLE):
+        figure, axes = grid_of_panels(len(keys), 2, 5.6, 3.0, 0.5)
+        for axis, key in zip(axes, keys, strict=True):
+            drawn = 0
+            for number, (name, curves) in enumerate(runs.items()):
+                if key not in curves:
+                    continue
+                curve = _smoothed(curves[key])
+                shade = _TERMS[number % len(_TERMS)]
+                dashes = _DASHES[number // len(_TERMS) % len(_DASHES)]
+                positions = _positions(name, curves, curve.steps, along)
+                axis.plot(positions, curve.values, color=shade, linestyle=dashes, linewidth=1.4, label=name)
+                drawn += 1
+            _frame(axis, key, "", drawn, _STEPS if along is None else along.unit)
+        figure.savefig(path)
+
+
+def _positions(name: str, curves: Curves, steps: Sequence[int], along: Along | None) -> Sequence[float]:
+    """Return where the values of steps stand on the horizontal axis."""
+    if along is None:
+        return steps
+    if along.column not in curves:
+        raise UserError(f"{name} did not log {along.column}: leave out --along")
+    return [along.scale * value for value in values_at(curves[along.column], steps)]
+
+
+#: What `plot_health` shows, by the keys of the group ``health/``.
+_SIGNS = {
+    "return": "return",
+    "entropy": "entropy (nats per token)",
+    "kl_to_last_round": "KL to the last round",
+    "clip_fraction": "share of tokens clipped",
+    "critic_share": "critic's share of the gradient",
+    "noise_scale": "noise scale (episodes)",
+}
+
+
+def plot_health(runs: Mapping[str, Curves], path: Path) -> None:
+    """Draw the signs of health of online runs, a panel for each sign and a line for each run.
+
+    Args:
+        runs: name to curves of the keys ``health/…``, over episodes drawn in place of steps.
+        path: where the picture goes.
+    """
+    with matplotlib.style.context(STYLE):
+        figure, axes = grid_of_panels(len(_SIGNS), 3, 4.2, 2.6, 0.5)
+        for axis, (sign, title) in zip(axes, _SIGNS.items(), strict=True):
+            drawn = 0
+            for shade, (name, curves) in zip(_TERMS, runs.items(), strict=False):
+                if f"health/{sign}" in curves:
+                    axis.plot(*_smoothed(curves[f"health/{sign}"]), color=shade, linewidth=1.4, label=name)
+                    drawn += 1
+            axis.set_title(title)
+            axis.set_xlabel(EPISODES.unit)
+            axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
+            if sign == "noise_scale":
+                axis.set_yscale("log")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncol=len(labels))
         figure.savefig(path, dpi=110)
 
 

@@ -13,9 +13,11 @@ A part that does not learn costs ``2 N``, as target networks do. Below adapters 
 its own gradient is not needed, that of its input is.
 
 Embeddings, norms, biases, losses, the optimizer, the move of target networks and what is computed a second time to save
-memory do not count; nor do steps between the batches of a round, such as the fit of a detached critic.
+memory do not count; nor do steps between the batches of a round, such as the fit of a detached critic. Playing costs
+``2 N`` per id of what the policy reads and says in an episode, each id once, as if the states of all of it were kept.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch import nn
@@ -23,8 +25,12 @@ from transformers import PreTrainedModel
 
 from lmrl.models.lm import head_of, trunk_of
 from lmrl.tokens.collate import TokenBatch
+from lmrl.tokens.segments import Segment
 
-__all__ = ["StepCost", "data_sheet_peak", "has_learning", "lm_cost", "matmul_flops", "total_cost", "trunk_cost"]
+__all__ = [
+    "Amounts", "StepCost", "amounts_of_segments", "data_sheet_peak", "has_learning", "lm_cost",
+    "matmul_flops", "playing_cost", "total_cost", "trunk_cost",
+]  # fmt: skip
 
 _FORWARD, _FROZEN, _LEARNS = 1, 2, 3  # passes: forward; and back to the input; and the gradient of the weight
 
@@ -43,6 +49,29 @@ _DATA_SHEETS = {
 }
 
 
+class Amounts(NamedTuple):
+    """What is read, in the units of `StepCost`."""
+
+    ids: int = 0
+    pairs: int = 0
+    """Pairs of ids in a row."""
+    states: int = 0
+    tokens: int = 0
+    """Action tokens."""
+
+
+def amounts_of_segments(segments: Iterable[Segment]) -> Amounts:
+    """Return what segments hold, each read in a row of its own."""
+    ids = 0
+    pairs = 0
+    tokens = 0
+    for segment in segments:
+        ids += len(segment.ids)
+        pairs += len(segment.ids) ** 2
+        tokens += len(segment.col)
+    return Amounts(ids, pairs, tokens, tokens)  # in a row, each token has a state of its own
+
+
 class StepCost(NamedTuple):
     """Floating-point operations of a training step, per unit of what its batch holds."""
 
@@ -57,8 +86,12 @@ class StepCost(NamedTuple):
     def of(self, batch: TokenBatch) -> int:
         """Return those of a step on a batch. Nothing is read from the device."""
         pairs = sum(length**2 for length in batch.lengths)
-        linear = self.per_id * sum(batch.lengths) + self.per_state * len(batch.row) + self.per_token * batch.n_tokens
-        return linear + self.per_pair * pairs
+        return self.of_amounts(Amounts(sum(batch.lengths), pairs, len(batch.row), batch.n_tokens))
+
+    def of_amounts(self, amounts: Amounts) -> int:
+        """Return those of what is read."""
+        per_unit = (self.per_id, self.per_pair, self.per_state, self.per_token)
+        return sum(cost * amount for cost, amount in zip(per_unit, amounts, strict=True))
 
 
 def total_cost(*costs: StepCost) -> StepCost:
@@ -66,10 +99,16 @@ def total_cost(*costs: StepCost) -> StepCost:
     return StepCost(*map(sum, zip(*costs, strict=True)))
 
 
-def trunk_cost(trunk: PreTrainedModel) -> StepCost:
-    """Return the cost of reading the rows of a batch, and of learning for as much of the trunk as learns."""
+def trunk_cost(trunk: PreTrainedModel, learns: bool | None = None) -> StepCost:
+    """Return the cost of reading the rows of a batch, and of learning for as much of the trunk as learns.
+
+    Args:
+        trunk: of a language model.
+        learns: whether there is a gradient; None: where a weight learns.
+    """
     config = trunk.config
-    learns = has_learning(trunk)
+    if learns is None:
+        learns = has_learning(trunk)
     # All query heads count, also where they share keys and values. A model without attention has none.
     heads = getattr(config, "num_attention_heads", None) or 0
     width = heads * (getattr(config, "head_dim", None) or config.hidden_size // max(1, heads))
@@ -81,6 +120,12 @@ def lm_cost(model: PreTrainedModel) -> StepCost:
     """Return the cost of a language model with its vocabulary head at all states."""
     head = StepCost(per_state=matmul_flops(head_of(model), has_learning(model)))
     return total_cost(trunk_cost(trunk_of(model)), head)
+
+
+def playing_cost(model: PreTrainedModel) -> StepCost:
+    """Return the cost of a language model that only reads, with its vocabulary head at the states of action tokens."""
+    head = StepCost(per_state=matmul_flops(head_of(model), learns=False))
+    return total_cost(trunk_cost(trunk_of(model), learns=False), head)
 
 
 def matmul_flops(module: nn.Module, learns: bool) -> int:

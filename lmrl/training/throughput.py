@@ -12,7 +12,7 @@ from lmrl.datamodules.online import OnlineDataModule
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.flops import StepCost, data_sheet_peak
 
-__all__ = ["Throughput"]
+__all__ = ["Throughput", "parts_of"]
 
 
 class Throughput(Callback):
@@ -74,7 +74,7 @@ class Throughput(Callback):
     ) -> None:
         """Add a batch; log where the trainer writes a row."""
         self._stepped += perf_counter() - self._step_began
-        for part in _parts(batch):
+        for part in parts_of(batch):
             self._ids += sum(part.lengths)
             self._flops += self._cost.of(part)
         step = trainer.global_step
@@ -103,7 +103,7 @@ class Throughput(Callback):
         self._flops = 0
 
 
-def _parts(batch: Any) -> Iterable[TokenBatch]:
+def parts_of(batch: Any) -> Iterable[TokenBatch]:
     """Return a batch, or the batches of several sources that a step takes together."""
     parts = batch.values() if isinstance(batch, dict) else [batch]
     return [part for part in parts if isinstance(part, TokenBatch)]

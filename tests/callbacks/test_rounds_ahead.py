@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -120,7 +121,9 @@ def test_stale_rounds_are_corrected_by_truncated_importance_weights(
     playing = Noting(max_staleness=1, importance_cap=cap, group_size=3)
     noting = Columns()
     kind = partial(GRPO, pretrained=bc_run, advantage="rebn", kl_weight=0.0, **FAST)
-    learned(kind, tmp_path, playing, 2, data={"batch_size": 64}, callbacks=[noting])
+    # Each round is learned from twice, so the policy before it scores its tokens.
+    learned(kind, tmp_path, playing, 4, data={"batch_size": 64, "epochs": 2}, callbacks=[noting])
+    del noting.batches[1::2]
     assert column(tmp_path, "grpo/first_ratio") == pytest.approx([1.0, 1.0], abs=1e-4)
     played = np.concatenate([np.concatenate(episode.action_logprobs) for episode in playing.rounds[1]])
     own = noting.batches[1]["logprob"].numpy()
@@ -135,6 +138,22 @@ def test_stale_rounds_are_corrected_by_truncated_importance_weights(
     distance = np.abs(before[uncapped][:, None] - played).min(axis=1)
     assert distance.max() < 1e-4
     assert noting.batches[0]["importance"].numpy() == pytest.approx(1.0, abs=1e-4), "the first round is not stale"
+
+
+def test_what_is_learned_from_once_is_not_scored_again(bc_run: str, tmp_path: Path) -> None:
+    """The weights are those of the step: of the policy then, against what was noted in play."""
+    noting = Columns()
+    playing = Noting(max_staleness=1, importance_cap=1.1, group_size=3)
+    kind = partial(GRPO, pretrained=bc_run, advantage="rebn", kl_weight=0.0, **FAST)
+    learned(kind, tmp_path, playing, 3, data={"batch_size": 64}, callbacks=[noting])
+    for episodes, batch in zip(playing.rounds, noting.batches, strict=False):
+        played = np.concatenate([np.concatenate(episode.action_logprobs) for episode in episodes])
+        assert np.sort(batch["logprob"].numpy()) == pytest.approx(np.sort(played), abs=1e-6)
+        assert "importance" not in batch
+    ratios = column(tmp_path, "grpo/first_ratio")
+    assert ratios[0] == pytest.approx(1.0, abs=1e-4), "the first round is not stale"
+    assert abs(ratios[1] - 1.0) > 1e-3
+    assert column(tmp_path, "grpo/clipfrac")[1] > 0.0
 
 
 @pytest.mark.slow
@@ -194,6 +213,8 @@ def test_a_resumed_run_plays_the_rounds_that_were_under_way(k: int, bc_run: str,
 
 def test_a_resumed_run_that_is_saved_at_once_keeps_the_weights_of_rounds_under_way() -> None:
     playing = RolloutCollection(max_staleness=1)
+    playing._trainer = SimpleNamespace(callback_metrics={})  # type: ignore[assignment]
+    playing._module = SimpleNamespace(name="ppo")  # type: ignore[assignment]
     playing._data = rounds()
     playing._data.round = 3
     ahead = {"steps": {"4": 9}, "weights": {"9": {"weight": torch.ones(2)}}}

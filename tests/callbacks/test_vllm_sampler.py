@@ -95,9 +95,9 @@ def test_a_server_plays_ahead_with_the_weights_of_the_round_before(bc_run: str, 
         train(module, server, tmp_path, steps=4, max_staleness=1, importance_cap=2.0)
         # Each round has weights of its own; the last one may have been on its way when the run ended.
         assert server.asked[:8] == ["/collective_rpc", "/reset_prefix_cache"] * 4
-    gaps = column(tmp_path, "rollout/logprob_gap")
-    assert gaps[0] < 1e-4 and min(gaps[1:]) > 1e-3
-    assert column(tmp_path, "ppo/first_ratio") == pytest.approx([1.0] * 4, abs=1e-4)
+    # A round is learned from once, so its ratios are to the policy that played it.
+    moved = [abs(ratio - 1.0) for ratio in column(tmp_path, "ppo/first_ratio")]
+    assert moved[0] < 1e-4 and min(moved[1:]) > 1e-3
     assert column(tmp_path, "overlap/stale_steps") == [0.0, 1.0, 1.0, 1.0]
 
 

@@ -16,6 +16,7 @@ from lmrl.losses import (
     kl_penalty,
     ppo_loss,
     token_logprobs,
+    truncated_policy_loss,
 )
 
 PI = torch.tensor([0.5, 0.3, 0.2]).log()
@@ -53,6 +54,31 @@ def test_what_another_sampler_drew_gives_the_gradient_of_the_policy(cap: float) 
     counted = torch.minimum(PI.exp(), cap * MU.exp())
     (exact,) = torch.autograd.grad(-(counted * ADVANTAGE * now.logprob).sum(), theta)
     torch.testing.assert_close(found, exact)
+
+
+@pytest.mark.parametrize("cap", [10.0, 2.0])
+def test_weights_of_a_step_give_the_gradient_of_the_policy_as_it_is_then(cap: float) -> None:
+    theta = PI.clone().requires_grad_()
+    now = token_logprobs(theta[None], torch.zeros(3, dtype=torch.long), torch.arange(3), torch.zeros(3).bool())
+    terms = truncated_policy_loss(now, MU, ADVANTAGE, cap=cap, weight=3.0 * MU.exp())
+    (found,) = torch.autograd.grad(terms.loss, theta, retain_graph=True)
+    counted = torch.minimum(PI.exp(), cap * MU.exp())
+    (exact,) = torch.autograd.grad(-(counted * ADVANTAGE * now.logprob).sum(), theta)
+    torch.testing.assert_close(found, exact)
+    assert terms.loss.item() == pytest.approx(-(counted * ADVANTAGE).sum().item(), abs=1e-6)
+    assert terms.clipfrac.item() == pytest.approx(0.0 if cap == 10.0 else 1 / 3)
+    assert terms.ratio.item() == pytest.approx(2.5)
+
+
+def test_weights_of_a_step_are_those_of_whole_actions_where_ratios_are() -> None:
+    """Ratios of 2, 3 | 0.5, 4, 0.25: products of 6, capped at 5, and 0.5."""
+    log_ratio = torch.tensor([2.0, 3.0, 0.5, 4.0, 0.25]).log().requires_grad_()
+    now = TokenLogprobs(log_ratio, torch.zeros(5))
+    ends = torch.tensor([False, True, False, False, True])
+    terms = truncated_policy_loss(now, torch.zeros(5), torch.ones(5), cap=5.0, turn_end=ends)
+    (found,) = torch.autograd.grad(terms.loss, log_ratio)
+    # Each token of an action moves the weight of all of its tokens.
+    assert found.tolist() == pytest.approx([-2 * 5.0 / 5, -2 * 5.0 / 5, *[-3 * 0.5 / 5] * 3])
 
 
 def policies() -> tuple[TokenLogprobs, Tensor]:

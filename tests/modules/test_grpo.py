@@ -49,6 +49,10 @@ def test_the_first_ratios_are_one_and_a_stopped_run_goes_on(
     halves = train(kind, tmp_path / "halves", bc_run, 13, given, ckpt_path=checkpoint, weights_only=True)
     for (name, one), other in zip(whole.state_dict().items(), halves.state_dict().values(), strict=True):
         assert torch.equal(one, other), name
+    for key in ("health/kl_to_start", "health/entropy", "health/noise_scale"):
+        after = logged(tmp_path / "halves", key)
+        assert after
+        assert after == logged(tmp_path / "whole", key)[-len(after) :], key
 
 
 def test_spread_of_the_groups_under_the_names_of_trl(bc_run: str, tmp_path: Path) -> None:
@@ -68,6 +72,34 @@ def test_spread_of_the_groups_under_the_names_of_trl(bc_run: str, tmp_path: Path
     assert all(0.0 <= share <= 1.0 for share in logged(tmp_path, "grpo/frac_reward_zero_std")) and logged(
         tmp_path, "grpo/reward_std"
     )
+
+
+def test_a_reference_that_is_only_logged_scores_a_sample(
+    bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def learned(kl_weight: float, name: str) -> tuple[GRPO, int]:
+        scored: list[int] = []
+
+        class Counting(GRPO):
+            def ref_logits(self, batch: Any) -> Any:
+                scored.append(batch.n_tokens)
+                return super().ref_logits(batch)
+
+        module = Counting(pretrained=bc_run, lr=1e-2, advantage="rebn", kl_weight=kl_weight)
+        playing = RolloutCollection(episodes=96, slots=16)
+        fit(module, rounds(batch_size=256), tmp_path / name, 2, playing=playing)
+        return module, sum(scored)
+
+    sampled, few = learned(0.0, "sample")
+    monkeypatch.setattr("lmrl.modules.policy_gradient._KL_STRIDE", 1)
+    whole, all_of_them = learned(0.0, "whole")
+    assert few == pytest.approx(all_of_them / 3, rel=0.2)
+    for (name, one), other in zip(sampled.state_dict().items(), whole.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+    monkeypatch.undo()
+    assert learned(0.01, "penalty")[1] == pytest.approx(all_of_them, rel=0.1)
+    estimates = [logged(tmp_path / name, "grpo/kl")[-1] for name in ("sample", "whole")]
+    assert estimates[0] == pytest.approx(estimates[1], rel=0.5)
 
 
 def test_only_the_policy_learns_and_a_checkpoint_plays(bc_run: str, tmp_path: Path) -> None:

@@ -1,0 +1,136 @@
+"""A training that ends when its compute is used up."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities import rank_zero_info
+
+from lmrl.callbacks.saving import is_between_steps
+from lmrl.checkpoints.saving import saves_adapters
+from lmrl.datamodules import OnlineDataModule
+from lmrl.errors import check_range
+from lmrl.models.sharding import full_state_dict
+from lmrl.modules import LanguageModule
+from lmrl.training.flops import Amounts
+from lmrl.training.throughput import parts_of
+
+__all__ = ["ComputeBudget"]
+
+_TERA = 1e12
+
+
+class ComputeBudget(Callback):
+    """Ends a training at the last step or round that fits into a number of floating-point operations.
+
+    Counted is what training steps require (`lmrl.modules.LanguageModule.step_cost`), and what it takes to play rounds
+    and to score their tokens (`round_cost`), on all processes together: matrices and attention, by the formula of
+    `lmrl.training.flops`. Evaluation and validation are free. The count follows from the tokens, so it is the same on
+    every machine and for every way to compute them.
+
+    The next step is taken to cost what the last one did, the next round what the last round did. The count is logged as
+    ``compute/tflop``, and a resumed run goes on with it.
+
+    Learning-rate schedules do not know the budget: give a constant one, or ``trainer.max_steps`` that it reaches.
+    """
+
+    def __init__(self, tflop: float, save_at: Sequence[float] = ()) -> None:
+        """Choose the budget.
+
+        Args:
+            tflop: in 10^12 operations.
+            save_at: shares of the budget, in (0, 1), at which the policy is kept in a folder of the run: ``at_25``
+                after a quarter. `lmrl evaluate --policy RUN/at_25` plays it.
+
+        Raises:
+            UserError: for a number out of range.
+        """
+        check_range("(0, inf)", tflop=tflop)
+        for share in save_at:
+            check_range("(0, 1)", save_at=share)
+        self.budget = tflop * _TERA
+        self.save_at = sorted(save_at)
+        #: Operations so far.
+        self.spent = 0.0
+        self._round = 0.0  # operations of the last round
+        self._step = 0.0  # of the last step, or of the micro-batches so far of one under way
+        self._step_is_over = True
+        self._seen = Amounts()
+
+    def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Ask the algorithm what it costs."""
+        assert isinstance(pl_module, LanguageModule)
+        self._module = pl_module
+        self._data = trainer.datamodule  # type: ignore[attr-defined]
+        self._step_cost = pl_module.step_cost()
+        self._round_cost = pl_module.round_cost()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add a batch, and the round that was played for it; end the training if nothing more fits."""
+        self._add_rounds()
+        if self._step_is_over:
+            self._step = 0.0
+        operations = sum(self._step_cost.of(part) for part in parts_of(batch))
+        self._step += self._over_processes(trainer, operations)
+        self._step_is_over = is_between_steps(trainer)
+        if not self._step_is_over:
+            return
+        before = self.spent
+        self.spent += self._step
+        pl_module.log("compute/tflop", self.spent / _TERA)
+        for share in self.save_at:
+            if before < share * self.budget <= self.spent:
+                self._save(trainer, f"at_{round(100 * share)}")
+        if self.spent + self._next() > self.budget:
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Say what was left."""
+        rank_zero_info(
+            f"compute: {self.spent / _TERA:.4g} of {self.budget / _TERA:.4g} TFLOP in {trainer.global_step} steps; "
+            f"what comes next would take {self._next() / _TERA:.2g}"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was spent, and what the next step and round will be taken to cost."""
+        self._add_rounds()
+        return {"spent": self.spent, "round": self._round, "step": self._step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting."""
+        self.spent = float(state_dict["spent"])
+        self._round = float(state_dict["round"])
+        self._step = float(state_dict["step"])
+
+    def _next(self) -> float:
+        """Return what the next step costs, with the round that has to be played for it."""
+        is_round_due = isinstance(self._data, OnlineDataModule) and self._data.round_is_used_up
+        return self._step + (self._round if is_round_due else 0.0)
+
+    def _add_rounds(self) -> None:
+        """Add the rounds that were played since the last time. Each process has all of their episodes."""
+        if not isinstance(getattr(self, "_data", None), OnlineDataModule) or self._data.collected == self._seen:
+            return
+        new = Amounts(*(now - then for now, then in zip(self._data.collected, self._seen, strict=True)))
+        self._seen = self._data.collected
+        self._round = float(self._round_cost.of_amounts(new))
+        self.spent += self._round
+
+    @staticmethod
+    def _over_processes(trainer: Trainer, operations: int) -> float:
+        if trainer.world_size == 1:
+            return float(operations)
+        mine = torch.tensor(float(operations), dtype=torch.float64, device=trainer.strategy.root_device)
+        return float(trainer.strategy.reduce(mine, reduce_op="sum"))
+
+    def _save(self, trainer: Trainer, name: str) -> None:
+        weights = full_state_dict(self._module)
+        if trainer.is_global_zero:
+            merge = not saves_adapters(self._module)
+            self._module.export(Path(trainer.default_root_dir) / name, None, weights, merge=merge)
+        trainer.strategy.barrier()

@@ -1,0 +1,72 @@
+"""``lmrl plot``: the curves of runs beside each other."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from lmrl.errors import UserError, unknown
+from lmrl.evaluation.curves import find_metrics, read_curves
+from lmrl.report.pictures import EPISODES, MINUTES, plot_runs
+
+__all__ = ["plot_command"]
+
+_AXES = {"steps": None, "episodes": EPISODES, "minutes": MINUTES}
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+def plot_command(
+    runs: list[str], *, keys: list[str] | None = None, along: str = "steps", out: str = "curves.png"
+) -> None:
+    """Draw what runs have logged: a panel for each key, a line for each run.
+
+    Args:
+        runs: run folders, or metrics.csv files.
+        keys: logged keys, e.g. eval/maze_fo/return_mean ilql/q_loss; default: returns in evaluation and in rounds, and
+            the loss of training.
+        along: the horizontal axis: steps, episodes (that were played) or minutes (of training).
+        out: the picture: PNG, SVG or PDF.
+    """
+    if along not in _AXES:
+        raise unknown("--along", along, _AXES)
+    path = Path(out)
+    if path.suffix not in _FORMATS:
+        raise UserError(f"--out must end in {', '.join(_FORMATS)}, got {out}")
+    curves = {name: read_curves(file) for name, file in _files(runs).items()}
+    logged = sorted({key for its in curves.values() for key in its})
+    chosen = keys or _usual(logged)
+    for key in chosen:
+        if key not in logged:
+            close = get_close_matches(key, logged, 3, 0.4) or logged[:5]
+            raise UserError(f"no run has logged {key}; the nearest keys are {', '.join(close)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plot_runs(curves, chosen, path, _AXES[along])
+    print(f"written: {path} ({', '.join(chosen)})")
+
+
+def _files(runs: Sequence[str]) -> Mapping[str, Path]:
+    """Return the file of each run, by as much of its path as tells it from the others."""
+    files = {}
+    for run in runs:
+        folder = Path(run)
+        file = folder if folder.is_file() else find_metrics(folder) if folder.is_dir() else None
+        if file is None:
+            raise UserError(f"{run} holds no metrics.csv: it is no run, or has logged nothing yet")
+        files[folder] = file
+    parts = [folder.resolve().parts for folder in files]
+    shared = 0
+    while len(parts) > 1 and len({its[shared : shared + 1] for its in parts}) == 1:
+        shared += 1
+    names = ["/".join(its[shared:] if len(parts) > 1 else its[-2:]) for its in parts]
+    return dict(zip(names, files.values(), strict=True))
+
+
+def _usual(logged: Iterable[str]) -> list[str]:
+    """Return the keys that say most about a run, of those that were logged."""
+    usual = []
+    for key in logged:
+        is_return = key.startswith("eval/") and key.endswith("/return_mean")
+        if is_return or key in ("rollout/return_mean", "train/loss"):
+            usual.append(key)
+    if not usual:
+        raise UserError("the runs have logged neither returns nor losses: name --keys")
+    return usual

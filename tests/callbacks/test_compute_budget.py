@@ -1,0 +1,116 @@
+"""A training ends when its compute is used up: counted by hand, in rounds, after a resume, in micro-batches."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+from lightning.pytorch import Callback
+
+from lmrl.callbacks import ComputeBudget, KeepLast, RolloutCollection
+from lmrl.datamodules import OfflineDataModule
+from lmrl.errors import UserError
+from lmrl.evaluation import evaluate
+from lmrl.modules import BC, GRPO
+from lmrl.training.flops import lm_cost, playing_cost
+from tests.helpers.online import TINY, fit, rounds, trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group|Experiment logs directory)")
+SETTINGS: dict[str, Any] = {"lr": 1e-3, "lr_schedule": "constant", "warmup_steps": 0}
+
+
+class Steps(Callback):
+    """Notes what each batch costs."""
+
+    def __init__(self) -> None:
+        self.costs: list[int] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        self.costs.append(lm_cost(pl_module.model).of(batch))
+
+
+class Rounds(RolloutCollection):
+    """Notes what was read and said in each round, counted by the ids of the episodes."""
+
+    def __init__(self) -> None:
+        super().__init__(episodes=6, slots=4, group_size=3)
+        self.costs: list[int] = []
+
+    def collect(self, number: int) -> Any:
+        episodes = super().collect(number)
+        encoder = self._data._encoder()
+        cost = playing_cost(self._module.model)
+        total = 0
+        for episode in episodes:
+            # The policy of this maze reads the last observation alone.
+            for observation, action in zip(episode.observations[:-1], episode.action_ids, strict=True):
+                read = len(encoder.encode(observation)) + len(action)
+                total += read * cost.per_id + read**2 * cost.per_pair + len(action) * cost.per_state
+        self.costs.append(total)
+        return episodes
+
+
+def imitated(root: Path, data_path: Path, budget: ComputeBudget, noting: Steps, **settings: Any) -> L.Trainer:
+    data = OfflineDataModule("maze_fo", path=str(data_path), batch_size=8, val_fraction=0.0)
+    run = trainer(root, 10_000, [budget, noting, KeepLast(5)], **settings)
+    run.fit(BC(architecture=TINY, **SETTINGS), data)
+    return run
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_an_offline_run_ends_at_the_last_step_that_fits(accumulated: int, data_path: Path, tmp_path: Path) -> None:
+    first = Steps()
+    imitated(tmp_path / "one", data_path, ComputeBudget(1e-9), first)
+    assert len(first.costs) == 1, "a budget that is too small ends after a step"
+    tflop = 12.5 * first.costs[0] / 1e12
+    budget = ComputeBudget(tflop)
+    noting = Steps()
+    run = imitated(tmp_path / "more", data_path, budget, noting, accumulate_grad_batches=accumulated)
+    assert len(noting.costs) == accumulated * run.global_step
+    assert budget.spent == pytest.approx(sum(noting.costs))
+    assert budget.spent <= 1.1 * tflop * 1e12
+    assert budget.spent + 2 * sum(noting.costs[-accumulated:]) > tflop * 1e12
+
+
+def test_rounds_count_and_a_resumed_run_goes_on(bc_run: str, tmp_path: Path) -> None:
+    noting = Steps()
+    playing = Rounds()
+    budget = ComputeBudget(1.0)
+    fit(GRPO(pretrained=bc_run, kl_weight=0.0, **SETTINGS), rounds(), tmp_path / "free", 12, [budget, noting], playing)
+    assert len(playing.costs) > 1
+    assert budget.spent == pytest.approx(sum(noting.costs) + sum(playing.costs))
+
+    def limited(name: str, steps: int, **more: Any) -> tuple[float, int]:
+        ends = ComputeBudget(0.8 * budget.spent / 1e12)
+        module = GRPO(pretrained=bc_run, kl_weight=0.0, **SETTINGS)
+        run = fit(module, rounds(), tmp_path / name, steps, [ends, KeepLast()], Rounds(), **more)
+        return ends.spent, run.global_step
+
+    whole = limited("whole", 1_000)
+    assert 4 < whole[1] < 12
+    # Such small rounds differ much in size.
+    assert abs(whole[0] - 0.8 * budget.spent) < max(playing.costs) + 2 * max(noting.costs)
+    limited("halves", 4)
+    checkpoint = tmp_path / "halves" / "last.ckpt"
+    assert limited("halves", 1_000, ckpt_path=checkpoint, weights_only=True) == whole
+
+
+def test_the_reference_model_and_a_penalty_cost_more(bc_run: str) -> None:
+    free = GRPO(pretrained=bc_run, kl_weight=0.0).round_cost()
+    penalised = GRPO(pretrained=bc_run, kl_weight=0.1).round_cost()
+    assert penalised.per_id == 2 * free.per_id
+
+
+def test_shares_of_the_budget_leave_folders_that_play(data_path: Path, tmp_path: Path) -> None:
+    first = Steps()
+    imitated(tmp_path / "one", data_path, ComputeBudget(1e-9), first)
+    budget = ComputeBudget(8 * first.costs[0] / 1e12, save_at=[0.5, 0.25])
+    imitated(tmp_path / "run", data_path, budget, Steps())
+    for name in ("at_25", "at_50"):
+        assert len(evaluate(tmp_path / "run" / name, "maze_fo", 2, env={"max_steps": 3}).episodes) == 2
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    for arguments in ({"tflop": 0.0}, {"tflop": 1.0, "save_at": [1.5]}):
+        with pytest.raises(UserError, match=r"tflop|save_at"):
+            ComputeBudget(**arguments)  # type: ignore[arg-type]
