@@ -30,6 +30,7 @@ ON_DEVICE = (*AT_GPU_SIZE, "gpu_commands")
 #: What takes many minutes or needs files: run only where it is named.
 ON_REQUEST: tuple[str, ...] = (
     "chat_model",
+    "chat_play",
     "chat_templates",
     "gpu_commands",
     "gpu_training_llama",

@@ -1,4 +1,4 @@
-"""A real chat model, SmolLM2-135M (``make smollm2``), on Twenty Questions: time and memory of learning and of play.
+"""A real chat model, SmolLM2-135M (``make smollm2``), on Twenty Questions: time and memory of learning.
 
 Batches are four recorded dialogues in the model's chat template, with the rules as its system message. Everything is
 float32, on one thread, and in a process of its own; memory is the peak of that process. Processes of the two sides of a
@@ -7,18 +7,15 @@ comparison take turns, and medians are compared.
 - ``peft``: a bare loop around the model of `transformers` with adapters of `peft`, AdamW, and gradients clipped at 1,
   on the dialogues of BC, one padded row each;
 - algorithms: a step of `lmrl fit`, in full and with adapters (rank 16 on all linear layers). PPO and GRPO learn from a
-  round that they have played themselves; their reference model counts in their memory;
-- play: dialogues side by side, greedy, by the slot engine, by ``generate`` on whole histories, and by a vLLM server on
-  the same core, where ``LMRL_VLLM`` names a Python that has vLLM (`make vllm`).
+  round that they have played themselves; their reference model counts in their memory.
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -29,27 +26,16 @@ import lightning as L
 import torch
 from transformers import AutoModelForCausalLM
 
-import lmrl
-from benchmarks.engine import Afresh
-from benchmarks.peers.vllm import serving
 from benchmarks.row import Row
 from lmrl.callbacks import RolloutCollection
 from lmrl.data import generate
 from lmrl.datamodules import OfflineDataModule, OnlineDataModule
-from lmrl.decoding.sampling import SamplingSettings
-from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, GRPO, ILQL, PPO, LanguageModule
-from lmrl.policies import LMPolicy
-from lmrl.policies.chat.tokens import TokenClient
-from lmrl.policies.lm import ContextBuilder
-from lmrl.policies.vllm import VLLMPolicy
-from lmrl.rollout import rollout
 from lmrl.tokens.collate import TokenBatch, collate
-from lmrl.tokens.encoding import Window
-from lmrl.types import Policy, Start
 
 TASK = "twenty_questions"
 FOLDER = "models/smollm2-135m"
+MODULE = "benchmarks.chat_model"
 LORA = {"r": 16}
 ROWS = 4
 TURNS = 20
@@ -57,7 +43,6 @@ TURNS = 20
 CHAT: dict[str, Any] = {"rendering": "chat", "max_tokens": 1024, "consecutive": TURNS, "batch_size": ROWS * TURNS}
 WARM_UP, STEPS = 1, 4
 REPEATS = 2
-DIALOGUES, NEW_TOKENS = 16, 16
 ALGORITHMS: dict[str, type[LanguageModule]] = {"BC": BC, "ILQL": ILQL, "PPO": PPO, "GRPO": GRPO}
 
 
@@ -179,49 +164,20 @@ def _bare() -> dict[str, float]:
     return {"seconds": median(seconds[WARM_UP:]), "loss": losses[0]}
 
 
-def _played(side: str) -> dict[str, float]:
-    """Seconds of a turn of one dialogue."""
-    # Processes that this one starts, such as a server, have to share the core.
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    tokenizer = load_tokenizer(FOLDER)
-    model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
-    window = Window(tokens=1000, rendering="chat")
-    if side == "generate":
-        return _timed(Afresh(model, tokenizer, window, NEW_TOKENS, greedy=True))
-    if side == "slots":
-        return _timed(LMPolicy(model, tokenizer, window, max_new_tokens=NEW_TOKENS, temperature=0.0, slots=DIALOGUES))
-    with TemporaryDirectory() as folder, serving(Path(FOLDER).resolve(), Path(folder) / "server.log") as address:
-        builder = ContextBuilder(tokenizer, window, window.tokens + NEW_TOKENS, NEW_TOKENS)
-        settings = SamplingSettings(0.0, 0, 1.0, NEW_TOKENS, builder.stop_ids())
-        policy = VLLMPolicy(TokenClient(*address.split("#")), builder, settings, [])
-        _timed(policy, dialogues=1)
-        return _timed(policy)
-
-
-def _timed(policy: Policy, dialogues: int = DIALOGUES) -> dict[str, float]:
-    starts = [Start(seed) for seed in range(dialogues)]
-    began = time.perf_counter()
-    played = list(rollout(policy, lambda: lmrl.make(TASK), starts, task=TASK, slots=dialogues))
-    seconds = time.perf_counter() - began
-    turns = sum(len(episode) for _, episode in played)
-    tokens = sum(len(ids) for _, episode in played for ids in episode.action_ids)
-    return {"seconds": seconds / turns, "turns": turns, "tokens_per_s": tokens / seconds}
-
-
-def _measured(*words: str) -> dict[str, float]:
+def measured(module: str, *words: str) -> dict[str, float]:
     """The figures of one side, measured in a process of its own, with the peak of its memory in MB."""
-    command = [sys.executable, "-m", "benchmarks.chat_model", *words]
+    command = [sys.executable, "-m", module, *words]
     ended = subprocess.run(command, capture_output=True, check=True, text=True)
     found: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
     return found
 
 
-def _in_turns(*sides: tuple[str, ...]) -> list[dict[str, float]]:
+def in_turns(module: str, *sides: tuple[str, ...]) -> list[dict[str, float]]:
     """The median figures of several sides, each measured `REPEATS` times."""
     runs: list[list[dict[str, float]]] = [[] for _ in sides]
     for _ in range(REPEATS):
         for index, words in enumerate(sides):
-            runs[index].append(_measured(*words))
+            runs[index].append(measured(module, *words))
     medians = []
     for found in runs:
         medians.append({name: median(figures[name] for figures in found) for name in found[0]})
@@ -233,7 +189,7 @@ def run() -> Iterator[Row]:
     if not Path(FOLDER).is_dir():
         yield Row("SmolLM2", None, shown="not measured: make smollm2 has not been run")
         return
-    bare, ours = _in_turns(("peft",), ("BC", "lora"))
+    bare, ours = in_turns(MODULE, ("peft",), ("BC", "lora"))
     yield Row("SmolLM2, BC with adapters, bare loop with peft: a step", bare["seconds"], "s", "lower", digits=2)
     yield Row("SmolLM2, BC with adapters, lmrl: a step", ours["seconds"], "s", "lower", digits=2)
     ratio = ours["seconds"] / bare["seconds"]
@@ -243,23 +199,9 @@ def run() -> Iterator[Row]:
     ratio = ours["megabytes"] / bare["megabytes"]
     yield Row("peak memory of BC, lmrl / bare loop", ratio, "x", "lower", "<= 1.02x", 3)
 
-    afresh = _measured("play", "generate")  # once, since it takes many times as long
-    sides = [("play", "slots")]
-    if "LMRL_VLLM" in os.environ:
-        sides.append(("play", "vllm"))
-    slots, *others = _in_turns(*sides)
-    yield Row(f"SmolLM2, {DIALOGUES} dialogues, generate: a turn", afresh["seconds"], "s", "lower", digits=2)
-    yield Row(f"SmolLM2, {DIALOGUES} dialogues, slot engine: a turn", slots["seconds"], "s", "lower", digits=2)
-    yield Row(
-        "turns per second, slot engine / generate", afresh["seconds"] / slots["seconds"], "x", "higher", ">= 3x", 1
-    )
-    for vllm in others:
-        yield Row(f"SmolLM2, {DIALOGUES} dialogues, vLLM: a turn", vllm["seconds"], "s", "lower", digits=2)
-        yield Row("turns per second, slot engine / vLLM", vllm["seconds"] / slots["seconds"], "x", "higher", ">= 1x", 2)
-
     for name in ALGORITHMS:
         for how in ("full", "lora"):
-            found = _measured(name, how)
+            found = measured(MODULE, name, how)
             label = f"SmolLM2, {name}, {'all weights' if how == 'full' else 'adapters'}"
             yield Row(f"{label}: learning", found["tokens_per_s"], "tokens/s", "higher")
             yield Row(f"{label}: peak memory", found["megabytes"] / 1024, "GB", "lower", digits=2)
@@ -268,12 +210,15 @@ def run() -> Iterator[Row]:
 def _main(words: list[str]) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    if words[0] == "play":
-        figures = _played(words[1])
-    elif words[0] == "peft":
+    if words[0] == "peft":
         figures = _bare()
     else:
         figures = _learned(words[0], words[1] == "lora")
+    tell(figures)
+
+
+def tell(figures: Mapping[str, float]) -> None:
+    """Print the figures of this process for `measured`, with the peak of its memory in MB."""
     peak = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
     print(json.dumps({**figures, "megabytes": peak / 1024}))
 

@@ -1,5 +1,6 @@
 """``lmrl plot``: the curves of runs beside each other."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -47,17 +48,16 @@ def _files(runs: Sequence[str]) -> Mapping[str, Path]:
     """Return the file of each run, by as much of its path as tells it from the others."""
     files = {}
     for run in runs:
-        folder = Path(run)
-        file = folder if folder.is_file() else find_metrics(folder) if folder.is_dir() else None
+        path = Path(run)
+        file = path if path.is_file() else find_metrics(path)
         if file is None:
             raise UserError(f"{run} holds no metrics.csv: it is no run, or has logged nothing yet")
-        files[folder] = file
-    parts = [folder.resolve().parts for folder in files]
-    shared = 0
-    while len(parts) > 1 and len({its[shared : shared + 1] for its in parts}) == 1:
-        shared += 1
-    names = ["/".join(its[shared:] if len(parts) > 1 else its[-2:]) for its in parts]
-    return dict(zip(names, files.values(), strict=True))
+        files[path.resolve()] = file
+    if len(files) == 1:
+        (alone,) = files
+        return {alone.name: files[alone]}
+    shared = os.path.commonpath(files)
+    return {path.relative_to(shared).as_posix(): file for path, file in files.items()}
 
 
 def _usual(logged: Iterable[str]) -> list[str]:

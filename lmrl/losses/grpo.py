@@ -10,13 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from lmrl.losses.policy_gradient import (
-    PolicyLoss,
-    TokenLogprobs,
-    clipped_policy_loss,
-    kl_penalty,
-    truncated_policy_loss,
-)
+from lmrl.losses.policy_gradient import PolicyLoss, TokenLogprobs, kl_penalty, policy_loss
 
 __all__ = ["GROUP_ADVANTAGES", "Sampled", "group_advantages", "group_spreads", "grpo_loss"]
 
@@ -94,13 +88,13 @@ def grpo_loss(
     *,
     clip: float,
     clip_high: float | None,
-    kl_weight: Tensor | float,
+    kl_weight: Tensor | float | None,
     kl_loss_type: str,
     entropy_weight: float,
     turn_end: Tensor | None = None,
     importance_cap: float | None = None,
 ) -> PolicyLoss:
-    """`clipped_policy_loss` plus ``kl_weight`` times `kl_penalty`, minus ``entropy_weight`` times the entropy.
+    """`policy_loss` plus ``kl_weight`` times `kl_penalty`, minus ``entropy_weight`` times the entropy.
 
     This is the negative of the objective of Shao et al. 2024, equation 3, averaged as `loss_weights` says.
 
@@ -109,28 +103,26 @@ def grpo_loss(
         old: from the time of sampling.
         clip: how far the ratio may pay to move from 1.
         clip_high: the same upwards, if that is another number.
-        kl_weight: of the KL penalty; 0 where it is part of the rewards.
+        kl_weight: of the KL penalty; 0 where it is part of the rewards; None: there is none, and it is not computed.
         kl_loss_type: see `kl_penalty`.
         entropy_weight: weight of the entropy bonus.
         turn_end: (N,) bool, the last token of each action: ratios are those of whole actions; None: of tokens.
         importance_cap: take `truncated_policy_loss` with this cap in place of the clipped loss.
     """
     count = max(1, old.advantage.numel())
-    if importance_cap is None:
-        terms = clipped_policy_loss(
-            now,
-            old.logprob,
-            old.advantage,
-            clip=clip,
-            clip_high=clip_high,
-            weight=old.weight,
-            turn_end=turn_end,
-            importance=old.importance,
-        )
-    else:
-        terms = truncated_policy_loss(
-            now, old.logprob, old.advantage, cap=importance_cap, weight=old.weight, turn_end=turn_end
-        )
+    terms = policy_loss(
+        now,
+        old.logprob,
+        old.advantage,
+        clip=clip,
+        clip_high=clip_high,
+        weight=old.weight,
+        turn_end=turn_end,
+        importance=old.importance,
+        importance_cap=importance_cap,
+    )
+    if kl_weight is None:
+        return terms._replace(loss=terms.policy_loss - entropy_weight * terms.entropy)
     kl_loss = (old.weight * kl_penalty(now.logprob, old.ref_logprob, kl_loss_type)).sum() / count
     loss = terms.policy_loss + kl_weight * kl_loss - entropy_weight * terms.entropy
     return terms._replace(loss=loss, kl_loss=kl_loss)

@@ -33,6 +33,7 @@ __all__ = [
     "kl_penalty",
     "lambda_by_turn",
     "loss_weights",
+    "policy_loss",
     "ppo_loss",
     "sum_over_turn",
     "token_logprobs",
@@ -388,6 +389,35 @@ def truncated_policy_loss(
         )
 
 
+def policy_loss(
+    now: TokenLogprobs,
+    old_logprob: Tensor,
+    advantage: Tensor,
+    *,
+    clip: float,
+    clip_high: float | None,
+    weight: Tensor | None,
+    turn_end: Tensor | None,
+    importance: Tensor | None,
+    importance_cap: float | None,
+) -> PolicyLoss:
+    """`clipped_policy_loss`, or with an ``importance_cap`` `truncated_policy_loss`; the arguments are theirs."""
+    if importance_cap is not None:
+        return truncated_policy_loss(
+            now, old_logprob, advantage, cap=importance_cap, weight=weight, turn_end=turn_end
+        )
+    return clipped_policy_loss(
+        now,
+        old_logprob,
+        advantage,
+        clip=clip,
+        clip_high=clip_high,
+        weight=weight,
+        turn_end=turn_end,
+        importance=importance,
+    )
+
+
 class Experience(NamedTuple):
     """What is known of N action tokens from the time they were sampled, (N,) float32 each: the columns of a rollout."""
 
@@ -436,25 +466,21 @@ def ppo_loss(
             state in which an action begins; None: ratios and values of tokens.
         importance_cap: take `truncated_policy_loss` with this cap in place of the clipped loss.
     """
-    if importance_cap is None:
-        terms = clipped_policy_loss(
-            now,
-            old.logprob,
-            old.advantage,
-            clip=clip,
-            clip_high=clip_high,
-            weight=old.weight,
-            turn_end=turn_end,
-            importance=old.importance,
-        )
-    else:
-        terms = truncated_policy_loss(
-            now, old.logprob, old.advantage, cap=importance_cap, weight=old.weight, turn_end=turn_end
-        )
+    terms = policy_loss(
+        now,
+        old.logprob,
+        old.advantage,
+        clip=clip,
+        clip_high=clip_high,
+        weight=old.weight,
+        turn_end=turn_end,
+        importance=old.importance,
+        importance_cap=importance_cap,
+    )
 
-    policy_loss = terms.policy_loss - entropy_weight * terms.entropy
+    loss = terms.policy_loss - entropy_weight * terms.entropy
     if value is None:
-        return terms._replace(loss=policy_loss)
+        return terms._replace(loss=loss)
 
     # The clipped loss of V is pessimistic too: V gains nothing by moving further from its old value at once.
     count = max(1, value.numel())
@@ -468,7 +494,7 @@ def ppo_loss(
         error = error * old.weight
     value_loss = 0.5 * error.sum() / count
 
-    return terms._replace(loss=policy_loss + value_weight * value_loss, value_loss=value_loss)
+    return terms._replace(loss=loss + value_weight * value_loss, value_loss=value_loss)
 
 
 # -- the KL to the reference model -----------------------------------------------------------------------------------

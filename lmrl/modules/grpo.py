@@ -164,7 +164,11 @@ class GRPO(PolicyGradient):
         if batch.columns is None:
             raise UserError(f"{type(self).__name__} learns from rounds that it has played, not from recorded batches")
         now = token_logprobs(self.logits(batch), batch.state, batch.token, self.invalid)
-        kl_weight = 0.0 if self.use_kl_in_reward else float(self.kl_weight)
+        kl_weight: float | None = float(self.kl_weight)
+        if self.use_kl_in_reward:
+            kl_weight = 0.0
+        elif not self.is_reference_learned_from:
+            kl_weight = None  # of most tokens it is not known
         turn_end = batch.turn_end if self.by_turn else None
         return grpo_loss(
             now,

@@ -257,7 +257,7 @@ class PolicyGradient(LanguageModule):
         """
         reading = super().round_cost()
         costs = [reading]
-        if self._ref_stride(_KL_STRIDE * _KL_EPISODES) == 1:
+        if self.is_reference_learned_from:
             costs.append(reading)
         if self.correction is not None and self.importance_cap_of_steps is None:
             costs.append(reading)
@@ -275,8 +275,12 @@ class PolicyGradient(LanguageModule):
 
     def _ref_stride(self, episodes: int) -> int:
         """Of so many episodes the reference model scores every n-th: a sample where its KL is only logged."""
-        is_learned_from = float(self.kl_weight) > 0.0 or self.kl_controller.target is not None
-        return 1 if is_learned_from else min(_KL_STRIDE, max(1, episodes // _KL_EPISODES))
+        return 1 if self.is_reference_learned_from else min(_KL_STRIDE, max(1, episodes // _KL_EPISODES))
+
+    @property
+    def is_reference_learned_from(self) -> bool:
+        """Whether there is a KL penalty; otherwise the KL to the reference model is only logged."""
+        return float(self.kl_weight) > 0.0 or self.kl_controller.target is not None
 
     def ref_logits(self, batch: TokenBatch) -> Scores:
         """(S, vocabulary) logits of the reference model."""

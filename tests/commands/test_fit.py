@@ -62,6 +62,18 @@ def test_a_training_says_where_it_is_and_what_it_came_to(short: Path, capsys: py
     assert capsys.readouterr().out.startswith("nothing was left to train: 4 steps are done")
 
 
+def test_resume_goes_on_where_there_is_a_checkpoint(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "--config", "short.yaml", "--resume"]
+    assert main([*words, "--trainer.max_steps=2"]) == 0
+    assert "trained 2 steps" in capsys.readouterr().out
+    assert main(words) == 0
+    assert capsys.readouterr().err.splitlines()[-1].startswith("step 4/4")
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("nothing was left to train: 4 steps are done")
+    assert main([*words, "--overwrite"]) == 2
+    assert "leave out --ckpt_path and --overwrite" in capsys.readouterr().err
+
+
 def test_the_next_command_of_a_class_of_ones_own_names_its_module(
     short: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,54 @@
+"""``lmrl plot``: a picture of what runs have logged."""
+
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+from lmrl.cli import main
+from lmrl.commands import plot
+
+FIRST = "step,train/loss,eval/maze_fo/return_mean,time/train_seconds\n1,2.0,,1\n2,1.5,-30,2\n4,1.0,-20,4\n"
+SECOND = "step,train/loss,rollout/episodes,time/train_seconds\n1,3.0,64,1\n2,2.5,128,2\n"
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, rows in (("maze/bc", FIRST), ("maze/ppo", SECOND)):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "metrics.csv").write_text(rows)
+    return tmp_path
+
+
+def test_a_panel_for_each_key_and_a_line_for_each_run(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = []
+    draw = plot.plot_runs
+    monkeypatch.setattr(plot, "plot_runs", lambda *its: drawn.append(its) or draw(*its))
+    assert main(["plot", "maze/bc", "maze/ppo", "maze/../maze/bc", "--out", "pictures/two.png"]) == 0
+    ((curves, keys, path, along),) = drawn
+    assert [*curves] == ["bc", "ppo"]
+    assert keys == ["eval/maze_fo/return_mean", "train/loss"]
+    assert along is None
+    assert matplotlib.image.imread(path).shape[1] > 300
+    assert "written: pictures/two.png" in capsys.readouterr().out
+    assert main(["plot", "maze/bc/metrics.csv", "--keys", "train/loss", "--along", "minutes", "--out", "a.svg"]) == 0
+    assert Path("a.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["maze"], ""),
+        (["nowhere"], "nowhere holds no metrics.csv"),
+        (["maze/bc", "--keys", "train/los"], "no run has logged train/los; the nearest keys are train/loss"),
+        (["maze/bc", "--along", "days"], "unknown --along 'days'"),
+        (["maze/bc", "--along", "episodes"], "bc did not log rollout/episodes"),
+        (["maze/bc", "--out", "a.txt"], "--out must end in .png"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], said: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", *words]) == (2 if said else 0)
+    assert said in capsys.readouterr().err
