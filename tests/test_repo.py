@@ -65,7 +65,7 @@ BEST = "sweeps/ilql/best.yaml"
 
 def test_there_is_something_to_check() -> None:
     shown = {" ".join(line.split()[1:3]) for line in COMMANDS if line.startswith("lmrl ")}
-    assert all(any(words.startswith(verb) for words in shown) for verb in verbs()), "the README names every command"
+    assert all(any(words.startswith(verb) for words in shown) for verb in verbs()), "the docs show every command"
     assert "make quickstart" in COMMANDS
 
 
@@ -172,7 +172,7 @@ def test_links_lead_somewhere() -> None:
     "name",
     [
         *("BC", "FilteredBC", "MC", "ILQL", "QSFT", "AWR", "ArCHer", "ReturnConditionedBC"),
-        *("PPO", "GRPO", "GiGPO", "OnlineFilteredBC"),
+        *("PPO", "GRPO", "GiGPO", "HGPO", "GAGPO", "OnlineFilteredBC"),
     ],
 )
 def test_an_algorithms_page_names_all_its_settings(name: str) -> None:

@@ -126,7 +126,7 @@ def starts(found: Mapping[str, Mapping[str, Score]]) -> str:
             if start != "bc":
                 others.setdefault((name, start), []).append(task)
     but = [f"{label(name)} from {label(start)} in {' and '.join(tasks)}" for (name, start), tasks in others.items()]
-    return "What is trained further goes on from the BC run" + (f", but {'; '.join(but)}." if but else ".")
+    return "All other algorithms start from the BC run" + (f", except {'; '.join(but)}." if but else ".")
 
 
 def of_quickstart(task: str) -> str:
