@@ -25,7 +25,7 @@ AT_GPU_SIZE = {
 }
 #: What needs a GPU: together ``gpu``, and part of all where there is one.
 GPU = ("gpu_training", "gpu_decoding")
-#: Benchmarks that take a device; their results are written after each row, since a GPU may be there for minutes only.
+#: Benchmarks that take a device.
 ON_DEVICE = (*AT_GPU_SIZE, "gpu_commands")
 #: What takes many minutes or needs files: run only where it is named.
 ON_REQUEST: tuple[str, ...] = (
@@ -73,8 +73,7 @@ def main(words: Sequence[str] | None = None) -> int:
             for row in _run(benchmark, options):
                 print(row, flush=True)
                 rows[benchmark].append(row)
-                if benchmark in ON_DEVICE:
-                    results.write(options.out, _file_name(options), rows, made)
+                results.write(options.out, _file_name(options), rows, made)  # what is measured stays, if the rest fails
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
