@@ -73,7 +73,7 @@ _VERBS = {
         "lmrl.commands.data:floor_command", "how random the player of a dataset is: the floor of cloning"
     ),
     "data import": _verb("data:import_command", "convert an official LMRL-Gym file"),
-    "partner-agreement": Verb("lmrl.commands.models:agreement_command", "how often a second speaker answers rightly"),
+    "partner-agreement": Verb("lmrl.commands.models:agreement_command", "how often a partner answers rightly"),
     "view": Verb(
         "lmrl.commands.models:view_command", "show episodes on an HTML page, with a model's values over the words"
     ),

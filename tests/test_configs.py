@@ -181,7 +181,7 @@ NIGHTLY = [
 def test_one_of_each_kind_trains_a_step(name: str, folder: Path) -> None:
     run = fit(CONFIGS / f"{name}.yaml", folder)
     kept = ["last.ckpt", "last/config.json", "config.yaml"]
-    if not name.endswith("partner"):  # a second speaker is not a player: nothing is played, so nothing is best
+    if not name.endswith("partner"):  # a partner is not a policy: nothing is played, so nothing is best
         kept += ["best.ckpt", "best/config.json", "metrics.csv"]
     assert [name for name in kept if not (run / name).is_file()] == []
 

@@ -227,7 +227,7 @@ def test_an_episode_that_is_cut_without_a_word_is_played_all_the_same() -> None:
 
 
 class Grumpy:
-    """A second speaker that will not answer about one seed, or not the first time it is asked at all."""
+    """A partner that will not answer about one seed, or not the first time it is asked at all."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.refused, self.asked = seed, 0

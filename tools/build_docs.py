@@ -295,8 +295,8 @@ def of_first_game() -> str:
     record = json.loads(path.read_text(encoding="utf-8"))
     answered, cores, drawn = (row["value"] for row in record["rows"])
     machine = f"{record['machine']['cpu']}, {record['machine']['cores']} cores, load {record['load']:.0f}"
-    took = f"its first game is answered after {duration(answered)} and drawn after {duration(drawn)}"
-    return f"The installation apart, {took}\n({machine}; {cores:.1f} s of one core)."
+    took = f"the first game answers after {duration(answered)} and is drawn after {duration(drawn)}"
+    return f"After installation, {took}\n({machine}; {cores:.1f} s of one core)."
 
 
 def expected(task: str, names: Sequence[str]) -> str:

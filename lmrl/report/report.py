@@ -148,7 +148,7 @@ _WORDS: dict[str, Any] = {
         "of the recorded episodes: what is said about a task's constants tells. A score over several training seeds is "
         "the mean of theirs.",
         "Our own scale is 0 at the return of the random player, 50 at that of the player who recorded the data and 100 "
-        "at that of the best scripted player, each over whole episodes with our second speakers and opponents. All "
+        "at that of the best scripted player, each over whole episodes with our partners and opponents. All "
         "statements over several tasks use it.",
         "A policy plays as trained (sampling at temperature 1, values with the beta of their configuration), and with "
         "the temperature, top-p and beta that return most in games that no score counts: tuned.",
