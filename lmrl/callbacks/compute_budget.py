@@ -15,7 +15,7 @@ from lmrl.datamodules import OnlineDataModule
 from lmrl.errors import check_range
 from lmrl.models.sharding import full_state_dict
 from lmrl.modules import LanguageModule
-from lmrl.training.flops import Amounts
+from lmrl.tokens.amounts import Amounts
 from lmrl.training.throughput import parts_of
 
 __all__ = ["ComputeBudget"]

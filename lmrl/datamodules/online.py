@@ -15,9 +15,9 @@ from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.replay_buffer import Outcome, ReplayBuffer
 from lmrl.datamodules.spec import BatchSpec, Collector
 from lmrl.errors import UserError, check_range
+from lmrl.tokens.amounts import Amounts, amounts_of_segments
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import segments
-from lmrl.training.flops import Amounts, amounts_of_segments
 from lmrl.types import Episode
 from lmrl.utils.distributed import rank_and_world_size
 

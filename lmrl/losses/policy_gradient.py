@@ -403,9 +403,7 @@ def policy_loss(
 ) -> PolicyLoss:
     """`clipped_policy_loss`, or with an ``importance_cap`` `truncated_policy_loss`; the arguments are theirs."""
     if importance_cap is not None:
-        return truncated_policy_loss(
-            now, old_logprob, advantage, cap=importance_cap, weight=weight, turn_end=turn_end
-        )
+        return truncated_policy_loss(now, old_logprob, advantage, cap=importance_cap, weight=weight, turn_end=turn_end)
     return clipped_policy_loss(
         now,
         old_logprob,

@@ -17,18 +17,17 @@ memory do not count; nor do steps between the batches of a round, such as the fi
 ``2 N`` per id of what the policy reads and says in an episode, each id once, as if the states of all of it were kept.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from lmrl.models.lm import head_of, trunk_of
+from lmrl.tokens.amounts import Amounts
 from lmrl.tokens.collate import TokenBatch
-from lmrl.tokens.segments import Segment
 
 __all__ = [
-    "Amounts", "StepCost", "amounts_of_segments", "data_sheet_peak", "has_learning", "lm_cost",
+    "StepCost", "data_sheet_peak", "has_learning", "lm_cost",
     "matmul_flops", "playing_cost", "total_cost", "trunk_cost",
 ]  # fmt: skip
 
@@ -47,29 +46,6 @@ _DATA_SHEETS = {
     "A100": 312e12,
     "L40S": 362e12,
 }
-
-
-class Amounts(NamedTuple):
-    """What is read, in the units of `StepCost`."""
-
-    ids: int = 0
-    pairs: int = 0
-    """Pairs of ids in a row."""
-    states: int = 0
-    tokens: int = 0
-    """Action tokens."""
-
-
-def amounts_of_segments(segments: Iterable[Segment]) -> Amounts:
-    """Return what segments hold, each read in a row of its own."""
-    ids = 0
-    pairs = 0
-    tokens = 0
-    for segment in segments:
-        ids += len(segment.ids)
-        pairs += len(segment.ids) ** 2
-        tokens += len(segment.col)
-    return Amounts(ids, pairs, tokens, tokens)  # in a row, each token has a state of its own
 
 
 class StepCost(NamedTuple):

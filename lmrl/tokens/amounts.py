@@ -1,0 +1,31 @@
+"""How much text a model reads, in numbers that decide what it costs."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from lmrl.tokens.segments import Segment
+
+__all__ = ["Amounts", "amounts_of_segments"]
+
+
+class Amounts(NamedTuple):
+    """How much a model reads and how much of it are actions."""
+
+    ids: int = 0
+    pairs: int = 0
+    """Pairs of ids in a row."""
+    states: int = 0
+    tokens: int = 0
+    """Action tokens."""
+
+
+def amounts_of_segments(segments: Iterable[Segment]) -> Amounts:
+    """Return what segments hold, each read in a row of its own."""
+    ids = 0
+    pairs = 0
+    tokens = 0
+    for segment in segments:
+        ids += len(segment.ids)
+        pairs += len(segment.ids) ** 2
+        tokens += len(segment.col)
+    return Amounts(ids, pairs, tokens, tokens)  # in a row, each token has a state of its own
