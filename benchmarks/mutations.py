@@ -108,7 +108,7 @@ MUTATIONS = (
     Mutation(
         "HGPO", "sign", "a level counts less the longer its history is",
         "modules/hgpo.py", "(level + 1) ** self.level_power", "(level + 1) ** -self.level_power",
-        (BY_HISTORY, WORKED_HGPO),
+        (BY_HISTORY,),
     ),
     Mutation(
         "HGPO", "mask", "levels at which a turn is alone count",

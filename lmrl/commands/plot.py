@@ -16,14 +16,14 @@ _FORMATS = (".png", ".svg", ".pdf")
 
 
 def plot_command(
-    runs: list[str], *, keys: list[str] | None = None, along: str = "steps", out: str = "curves.png"
+    runs: list[str], *, curves: list[str] | None = None, along: str = "steps", out: str = "curves.png"
 ) -> None:
     """Draw what runs have logged: a panel for each key, a line for each run.
 
     Args:
         runs: run folders, or metrics.csv files.
-        keys: logged keys, e.g. eval/maze_fo/return_mean ilql/q_loss; default: returns in evaluation and in rounds, and
-            the loss of training.
+        curves: logged keys, e.g. eval/maze_fo/return_mean ilql/q_loss; default: returns in evaluation and in rounds,
+            and the loss of training.
         along: the horizontal axis: steps, episodes (that were played) or minutes (of training).
         out: the picture: PNG, SVG or PDF.
     """
@@ -32,15 +32,15 @@ def plot_command(
     path = Path(out)
     if path.suffix not in _FORMATS:
         raise UserError(f"--out must end in {', '.join(_FORMATS)}, got {out}")
-    curves = {name: read_curves(file) for name, file in _files(runs).items()}
-    logged = sorted({key for its in curves.values() for key in its})
-    chosen = keys or _usual(logged)
+    by_run = {name: read_curves(file) for name, file in _files(runs).items()}
+    logged = sorted({key for its in by_run.values() for key in its})
+    chosen = curves or _usual(logged)
     for key in chosen:
         if key not in logged:
             close = get_close_matches(key, logged, 3, 0.4) or logged[:5]
             raise UserError(f"no run has logged {key}; the nearest keys are {', '.join(close)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    plot_runs(curves, chosen, path, _AXES[along])
+    plot_runs(by_run, chosen, path, _AXES[along])
     print(f"written: {path} ({', '.join(chosen)})")
 
 
@@ -68,5 +68,5 @@ def _usual(logged: Iterable[str]) -> list[str]:
         if is_return or key in ("rollout/return_mean", "train/loss"):
             usual.append(key)
     if not usual:
-        raise UserError("the runs have logged neither returns nor losses: name --keys")
+        raise UserError("the runs have logged neither returns nor losses: name --curves")
     return usual

@@ -33,7 +33,7 @@ SIGN = Mutation("Rules", "sign", "one is taken off", "rules.py", "x + 1", "x - 1
 def test_each_algorithm_has_a_break_of_each_kind() -> None:
     found = Counter((mutation.algorithm, mutation.kind) for mutation in MUTATIONS)
     algorithms = {algorithm for algorithm, _ in found}
-    assert len(algorithms) == 8 and found == Counter((algorithm, kind) for algorithm in algorithms for kind in KINDS)
+    assert len(algorithms) == 10 and found == Counter((algorithm, kind) for algorithm in algorithms for kind in KINDS)
 
 
 @pytest.mark.nightly

@@ -34,7 +34,7 @@ def test_a_panel_for_each_key_and_a_line_for_each_run(
     assert along is None
     assert matplotlib.image.imread(path).shape[1] > 300
     assert "written: pictures/two.png" in capsys.readouterr().out
-    assert main(["plot", "maze/bc/metrics.csv", "--keys", "train/loss", "--along", "minutes", "--out", "a.svg"]) == 0
+    assert main(["plot", "maze/bc/metrics.csv", "--curves", "train/loss", "--along", "minutes", "--out", "a.svg"]) == 0
     assert Path("a.svg").read_text().startswith("<?xml")
 
 
@@ -43,7 +43,7 @@ def test_a_panel_for_each_key_and_a_line_for_each_run(
     [
         (["maze"], ""),
         (["nowhere"], "nowhere holds no metrics.csv"),
-        (["maze/bc", "--keys", "train/los"], "no run has logged train/los; the nearest keys are train/loss"),
+        (["maze/bc", "--curves", "train/los"], "no run has logged train/los; the nearest keys are train/loss"),
         (["maze/bc", "--along", "days"], "unknown --along 'days'"),
         (["maze/bc", "--along", "episodes"], "bc did not log rollout/episodes"),
         (["maze/bc", "--out", "a.txt"], "--out must end in .png"),
