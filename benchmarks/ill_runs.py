@@ -53,7 +53,8 @@ def run() -> Iterator[Row]:
         drawn[name] = {}
         for key, curve in curves.items():
             if key.startswith("health/"):
-                drawn[name][key] = {"games": values_at(games, curve.steps), "values": curve.values}
+                values = [float(f"{value:.4g}") for value in curve.values]
+                drawn[name][key] = {"games": list(map(int, values_at(games, curve.steps))), "values": values}
         returns = curves["health/return"].values
         part = max(1, len(returns) // 8)
         best = max(sum(returns[first : first + part]) / part for first in range(0, len(returns) - part + 1))

@@ -158,6 +158,7 @@ def plot_health(runs: Mapping[str, Curves], path: Path) -> None:
     """
     with matplotlib.style.context(STYLE):
         figure, axes = grid_of_panels(len(_SIGNS), 3, 4.2, 2.6, 0.5)
+        longest = max(curve.steps[-1] for curves in runs.values() for curve in curves.values())
         for axis, (sign, title) in zip(axes, _SIGNS.items(), strict=True):
             drawn = 0
             for shade, (name, curves) in zip(_TERMS, runs.items(), strict=False):
@@ -166,9 +167,12 @@ def plot_health(runs: Mapping[str, Curves], path: Path) -> None:
                     drawn += 1
             axis.set_title(title)
             axis.set_xlabel(EPISODES.unit)
+            axis.set_xlim(0, longest)
+            axis.locator_params(axis="x", nbins=4)
             axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
             if sign == "noise_scale":
                 axis.set_yscale("log")
+                axis.yaxis.set_major_formatter("{x:,.0f}")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncol=len(labels))
         figure.savefig(path, dpi=110)
