@@ -58,7 +58,7 @@ _VERBS = {
     "compare": Verb(
         "lmrl.commands.compare:compare_command", "evaluations of a task in one table, and whether they differ"
     ),
-    "plot": _verb("plot:plot_command", "curves of runs beside each other, as a picture"),
+    "plot": _verb("plot:plot_command", "draw the curves of several runs in one picture"),
     "tune": _verb("models:tune_command", "choose the temperature, top_p and beta with which a run plays"),
     "export": _verb("models:export_command", "write a run's model as a folder for transformers"),
     "reproduce": Verb(

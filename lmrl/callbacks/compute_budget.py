@@ -32,7 +32,7 @@ class ComputeBudget(Callback):
     every machine and for every way to compute them.
 
     The next step is taken to cost what the last one did, the next round what the last round did. The count is logged as
-    ``compute/tflop``, and a resumed run goes on with it.
+    ``compute/tflop``, and a resumed run continues it.
 
     Learning-rate schedules do not know the budget: give a constant one, or ``trainer.max_steps`` that it reaches.
     """
@@ -97,12 +97,12 @@ class ComputeBudget(Callback):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What was spent, and what the next step and round will be taken to cost."""
+        """Operations so far, of the last round and of the last step."""
         self._add_rounds()
         return {"spent": self.spent, "round": self._round, "step": self._step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Continue the count."""
         self.spent = float(state_dict["spent"])
         self._round = float(state_dict["round"])
         self._step = float(state_dict["step"])

@@ -278,7 +278,7 @@ class RolloutCollection(Callback):
             stop_fallen(self._trainer, fallen, health)
 
     def _logged(self) -> dict[str, float]:
-        """What was logged last of what the group ``health/`` repeats, before a resume too."""
+        """The newest values that the group ``health/`` repeats, also from before a resume."""
         return self._logged_before | logged_of(self._module.name, self._trainer.callback_metrics)
 
     @property

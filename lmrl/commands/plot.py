@@ -1,4 +1,4 @@
-"""``lmrl plot``: the curves of runs beside each other."""
+"""``lmrl plot``: the curves of several runs in one picture."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence

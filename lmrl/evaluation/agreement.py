@@ -1,4 +1,4 @@
-"""How often a partner gives the right answer to questions that are answered by yes or no."""
+"""The share of yes-or-no questions to which a partner gives the right answer."""
 
 from collections import Counter
 from dataclasses import dataclass

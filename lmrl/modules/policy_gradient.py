@@ -274,7 +274,7 @@ class PolicyGradient(LanguageModule):
         return self._read_tokens(segments, logprobs)
 
     def _ref_stride(self, episodes: int) -> int:
-        """Of so many episodes the reference model scores every n-th: a sample where its KL is only logged."""
+        """Return n: the reference model scores every n-th episode, only a sample if its KL is merely logged."""
         return 1 if self.is_reference_learned_from else min(_KL_STRIDE, max(1, episodes // _KL_EPISODES))
 
     @property
