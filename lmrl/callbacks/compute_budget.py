@@ -60,6 +60,12 @@ class ComputeBudget(Callback):
         self._step_is_over = True
         self._seen = Amounts()
 
+    def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Become the first callback: a checkpoint that another one writes after a step then counts that step."""
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        others = [callback for callback in callbacks if callback is not self]
+        trainer.callbacks = [self, *others]  # type: ignore[attr-defined]
+
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Ask the algorithm what it costs."""
         assert isinstance(pl_module, LanguageModule)

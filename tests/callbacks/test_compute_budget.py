@@ -83,7 +83,7 @@ def test_rounds_count_and_a_resumed_run_goes_on(bc_run: str, tmp_path: Path) -> 
     def limited(name: str, steps: int, **more: Any) -> tuple[float, int]:
         ends = ComputeBudget(0.8 * budget.spent / 1e12)
         module = GRPO(pretrained=bc_run, kl_weight=0.0, **SETTINGS)
-        run = fit(module, rounds(), tmp_path / name, steps, [ends, KeepLast()], Rounds(), **more)
+        run = fit(module, rounds(), tmp_path / name, steps, [KeepLast(4), ends], Rounds(), **more)
         return ends.spent, run.global_step
 
     whole = limited("whole", 1_000)
