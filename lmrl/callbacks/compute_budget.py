@@ -7,7 +7,6 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.utilities import rank_zero_info
 
 from lmrl.callbacks.saving import is_between_steps
 from lmrl.checkpoints.saving import saves_adapters
@@ -73,6 +72,8 @@ class ComputeBudget(Callback):
         self._data = trainer.datamodule  # type: ignore[attr-defined]
         self._step_cost = pl_module.step_cost()
         self._round_cost = pl_module.round_cost()
+        if self.spent and self.spent + self._next() > self.budget:  # a run that had ended is resumed
+            trainer.should_stop = True
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -96,11 +97,10 @@ class ComputeBudget(Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Say what was left."""
-        rank_zero_info(
-            f"compute: {self.spent / _TERA:.4g} of {self.budget / _TERA:.4g} TFLOP in {trainer.global_step} steps; "
-            f"what comes next would take {self._next() / _TERA:.2g}"
-        )
+        """Print what was spent, and what the next step with its round would need."""
+        if trainer.is_global_zero:
+            spent = f"{self.spent / _TERA:.4g} of {self.budget / _TERA:.4g} TFLOP spent"
+            print(f"compute: {spent} in {trainer.global_step} steps; the next step needs {self._next() / _TERA:.2g}")
 
     def state_dict(self) -> dict[str, Any]:
         """Operations so far, of the last round and of the last step."""

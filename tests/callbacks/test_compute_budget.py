@@ -58,7 +58,9 @@ def imitated(root: Path, data_path: Path, budget: ComputeBudget, noting: Steps, 
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
-def test_an_offline_run_ends_at_the_last_step_that_fits(accumulated: int, data_path: Path, tmp_path: Path) -> None:
+def test_an_offline_run_ends_at_the_last_step_that_fits(
+    accumulated: int, data_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = Steps()
     imitated(tmp_path / "one", data_path, ComputeBudget(1e-9), first)
     assert len(first.costs) == 1, "a budget that is too small ends after a step"
@@ -67,6 +69,7 @@ def test_an_offline_run_ends_at_the_last_step_that_fits(accumulated: int, data_p
     noting = Steps()
     run = imitated(tmp_path / "more", data_path, budget, noting, accumulate_grad_batches=accumulated)
     assert len(noting.costs) == accumulated * run.global_step
+    assert f"TFLOP spent in {run.global_step} steps; the next step needs" in capsys.readouterr().out
     assert budget.spent == pytest.approx(sum(noting.costs))
     assert budget.spent <= 1.1 * tflop * 1e12
     assert budget.spent + 2 * sum(noting.costs[-accumulated:]) > tflop * 1e12
@@ -93,6 +96,8 @@ def test_rounds_count_and_a_resumed_run_goes_on(bc_run: str, tmp_path: Path) -> 
     limited("halves", 4)
     checkpoint = tmp_path / "halves" / "last.ckpt"
     assert limited("halves", 1_000, ckpt_path=checkpoint, weights_only=True) == whole
+    ended = tmp_path / "whole" / "last.ckpt"
+    assert limited("whole", 1_000, ckpt_path=ended, weights_only=True) == whole, "nothing was left to spend"
 
 
 def test_the_reference_model_and_a_penalty_cost_more(bc_run: str) -> None:
