@@ -34,6 +34,7 @@ class ComputeBudget(Callback):
     ``compute/tflop``, and a resumed run continues it.
 
     Learning-rate schedules do not know the budget: give a constant one, or ``trainer.max_steps`` that it reaches.
+    ``lmrl fit --compute.tflop=40`` adds the callback.
     """
 
     def __init__(self, tflop: float, save_at: Sequence[float] = ()) -> None:
@@ -58,6 +59,11 @@ class ComputeBudget(Callback):
         self._step = 0.0  # of the last step, or of the micro-batches so far of one under way
         self._step_is_over = True
         self._seen = Amounts()
+
+    @property
+    def share(self) -> float:
+        """Return the share of the budget that is spent."""
+        return self.spent / self.budget
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Become the first callback: a checkpoint that another one writes after a step then counts that step."""

@@ -6,11 +6,12 @@ from time import monotonic
 from typing import Any
 
 import lightning as L
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from lmrl.callbacks.compute_budget import ComputeBudget
 from lmrl.datamodules import OnlineDataModule
 from lmrl.errors import check_range
 
@@ -46,6 +47,8 @@ class TrainingProgress(ProgressBar):
         self._began = self._looked = self._written = 0.0
         self._first = 0
         self._total = 0
+        self._budget: ComputeBudget | None = None
+        self._spent_before = 0.0
         self._returns: list[float] = []
         self._line: list[str] = []
 
@@ -62,9 +65,14 @@ class TrainingProgress(ProgressBar):
         self.started = True
         if not self._enabled:
             return
-        # Infinite or -1 where only time or the user ends the run: then there is no total to show.
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        self._budget = next((callback for callback in callbacks if isinstance(callback, ComputeBudget)), None)
+        self._spent_before = 0.0 if self._budget is None else self._budget.share
+        # Infinite or -1 where only time or the user ends the run: then there is no total to show. Nor is there one
+        # where a budget ends it: Lightning then has its own limit of 1,000 epochs, which nobody means to reach.
         steps = trainer.estimated_stepping_batches
-        self._total = int(steps) if 0 < steps < float("inf") else 0
+        is_limited = 0 < steps < float("inf") and (self._budget is None or trainer.max_steps > 0)
+        self._total = int(steps) if is_limited else 0
         self._first = trainer.global_step
         self._began = self._looked = self._written = monotonic()
         console = Console(stderr=True)
@@ -142,6 +150,8 @@ class TrainingProgress(ProgressBar):
         metrics = trainer.callback_metrics
         data = getattr(trainer, "datamodule", None)
         parts = []
+        if self._budget is not None:
+            parts.append(f"{self._budget.share:.0%} of the compute")
         if isinstance(data, OnlineDataModule):
             parts.append(f"round {data.round}")
         if "train/loss" in metrics:
@@ -161,7 +171,12 @@ class TrainingProgress(ProgressBar):
         took = now - self._began
         if not done or not took:
             return []
-        left = timedelta(seconds=round(max(0, self._total - trainer.global_step) * took / done))
+        rest = []
+        if self._total:
+            rest.append(max(0, self._total - trainer.global_step) * took / done)
+        if self._budget is not None and self._budget.share > self._spent_before:
+            rest.append((1 - self._budget.share) * took / (self._budget.share - self._spent_before))
+        left = timedelta(seconds=round(max(0.0, min(rest, default=0.0))))
         return [f"{done / took:.3g} steps/s"] + ([f"{left} left"] if left else [])
 
 

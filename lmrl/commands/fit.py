@@ -25,7 +25,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf.errors import OmegaConfBaseException
 
-from lmrl.callbacks import InteractiveEvaluation, KeepLast, TrainingProgress
+from lmrl.callbacks import ComputeBudget, InteractiveEvaluation, KeepLast, TrainingProgress
 from lmrl.checkpoints.reading import check_checkpoint, is_checkpoint, steps_of, unreadable
 from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
@@ -104,6 +104,8 @@ class TrainingCLI(LightningCLI):
         for group, (kind, names) in _OF_CALLBACKS.items():
             for name in names:
                 parser.add_argument(f"--{group}.{name}", type=int | None, default=None, help=f"of the default {kind}")
+        parser.add_argument("--compute.tflop", type=float | None, default=None, help="end by ComputeBudget")
+        parser.add_argument("--compute.save_at", type=list[float], default=[], help="shares at which it keeps policies")
         parser.add_argument("--ckpt_path", type=str | None, default=None, help="a checkpoint to go on from")
         parser.add_argument(
             "--overwrite",
@@ -133,11 +135,16 @@ class TrainingCLI(LightningCLI):
             raise UserError(f"a value in the configuration is not taken: {explain(str(error), self.parser)}") from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Add the progress bar, unless there is another one or none is wanted."""
+        """Add the budget that is asked for, and the progress bar, unless there is another one or none is wanted."""
         settings = self.config_init.trainer
         given = settings.callbacks if isinstance(settings.callbacks, list) else [settings.callbacks]
-        if settings.enable_progress_bar is not False and not any(isinstance(c, ProgressBar) for c in given):
-            settings.callbacks = [*filter(None, given), TrainingProgress()]
+        callbacks = [*filter(None, given)]
+        compute = self.config_init.compute
+        if compute.tflop is not None:
+            callbacks.append(ComputeBudget(compute.tflop, compute.save_at))
+        if settings.enable_progress_bar is not False and not any(isinstance(c, ProgressBar) for c in callbacks):
+            callbacks.append(TrainingProgress())
+        settings.callbacks = callbacks
         return super().instantiate_trainer(**kwargs)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:

@@ -13,6 +13,7 @@ from lmrl.evaluation.records import seed_folders, write_records
 from lmrl.evaluation.run_folder import notes_on_weights
 from lmrl.report.report import write_report
 from lmrl.reproduce import OFFLINE, ONLINE, Order, reproduce, shortened
+from lmrl.reproduce import protocol as fair
 from lmrl.reproduce.plan import preset_of
 from lmrl.utils.configuration import config_file, env_arguments, named_values
 
@@ -43,6 +44,7 @@ def reproduce_command(
     env: list[str] | None = None,
     weights: str | None = None,
     smoke: bool = False,
+    protocol: bool = False,
     records: Path | None = None,
     device: str | None = None,
 ) -> None:
@@ -52,7 +54,7 @@ def reproduce_command(
         tasks: names of tasks, e.g. maze_fo.
         all: all tasks of the benchmark.
         algorithms: names of files in configs/<task>/ (default: of bc filtered_bc mc ilql ppo
-            online_filtered_bc ilql_to_ppo those that all these tasks have).
+            online_filtered_bc ilql_to_ppo those that all these tasks have; with --protocol its methods).
         preset: cpu (small models) or gpu (GPT-2 and the paper's settings).
         seeds: how many training seeds (default: 1; with --all 3).
         seed: the first of them; also of evaluation.
@@ -69,16 +71,20 @@ def reproduce_command(
         env: arguments of the environments, e.g. opponent=stockfish; for data, training and evaluation.
         weights: for preset gpu, what BC starts from: a folder, a hub id, or scratch (default: gpt2).
         smoke: a few steps and episodes of everything, to see that it works; the scores mean nothing.
+        protocol: by the protocol of the fair table (docs/reference/protocol.md), with equal starts, compute and choices
+            for all methods, in runs/protocol; --all stands for its rows.
         records: folder in which scores, curves and configurations of finished cells are kept, without weights and
             episodes; the report is then of all that are there.
         device: where trained policies play, e.g. cuda (default: what the preset says).
     """
-    size = preset_of(preset)
-    chosen = _tasks(tasks or [], all)
+    if protocol and preset != "cpu":
+        raise UserError(f"the protocol has settings of its own: leave out --preset {preset}")
+    size = preset_of("protocol" if protocol else preset)
+    chosen = _tasks(tasks or [], all, fair.ROWS if protocol else [row.name for row in registry.BENCHMARK])
     size = size if device is None else replace(size, device=device)
     order = Order(
         tasks=chosen,
-        algorithms=algorithms or _configured(chosen),
+        algorithms=algorithms or ([] if protocol else _configured(chosen)),
         runs=runs or (size.runs / _SMOKE if smoke else size.runs),
         seeds=range(seed, seed + ((_SEEDS_OF_ALL if all else 1) if seeds is None else seeds)),
         episodes=episodes,
@@ -95,10 +101,10 @@ def reproduce_command(
     reproduce(shortened(order) if smoke else order, report=page, **asked_for)
 
 
-def _tasks(named: Sequence[str], all_of_them: bool) -> list[str]:
+def _tasks(named: Sequence[str], all_of_them: bool, rows: Sequence[str]) -> list[str]:
     if bool(named) == all_of_them:
         raise UserError(f"name tasks, or all of them with --all, not both; known: {', '.join(registry.tasks())}")
-    return [*named] or [row.name for row in registry.BENCHMARK]
+    return [*named] or [*rows]
 
 
 def _configured(tasks: Sequence[str]) -> list[str]:

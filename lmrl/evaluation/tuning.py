@@ -111,9 +111,14 @@ def tune(
 def tuned_settings(run: Path) -> dict[str, float]:
     """Return the best settings of a run, which `tune` has written.
 
+    Args:
+        run: a run folder, or the folder of a policy that is kept in one: ``best``, ``at_25``.
+
     Raises:
         UserError: it was not tuned, or the file holds something else.
     """
+    if not (run / TUNED).is_file() and (run.parent / TUNED).is_file():
+        run = run.parent
     settings = read_json(run / TUNED).get("settings")
     if not isinstance(settings, dict) or not settings or not set(settings) <= set(CHOSEN):
         raise UserError(f"{run} has no {TUNED}; make it with: lmrl tune {run}")

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -19,6 +19,7 @@ from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.records import DATA, seed_folder
 from lmrl.evaluation.result_json import read_json
 from lmrl.evaluation.tuning import BETAS, TEMPERATURES
+from lmrl.reproduce import protocol
 from lmrl.utils.configuration import base_of, configs_folder, configuration, max_steps_of, value_at
 
 
@@ -124,6 +125,8 @@ class Reached:
     """Action tokens that were learned from, counted with repetitions; None if they were not counted."""
     weights: str | None
     """Hash of the weights; None if the checkpoint holds none."""
+    tflop: float | None
+    """Compute so far, by `lmrl.callbacks.ComputeBudget`; None without one."""
 
 
 def reached(checkpoint: Path) -> Reached | None:
@@ -136,7 +139,9 @@ def reached(checkpoint: Path) -> Reached | None:
         return None
     entry = content["lmrl"]
     weights = entry.get("made_with", {}).get("weights")
-    return Reached(int(content["global_step"]), entry.get("action_tokens"), weights)
+    spent = content.get("callbacks", {}).get("ComputeBudget", {}).get("spent")
+    tflop = None if spent is None else float(spent) / 1e12
+    return Reached(int(content["global_step"]), entry.get("action_tokens"), weights, tflop)
 
 
 def standing(cell: Cell, fit: Step) -> Standing:
@@ -156,30 +161,44 @@ SCRATCH = "scratch"
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A size of models, and the folder for its runs."""
+    """How the cells of a table are made, and the folder for its runs."""
 
     runs: Path
     """Default folder of runs."""
     scale: str | None = None
-    """A configuration file over that of each cell; the paper's settings of its task and algorithm follow."""
+    """A configuration file over that of each cell."""
+    settings: str | None = None
+    """A folder of configuration files; those of a cell's task and algorithm follow."""
     weights: str | None = None
     """Weights for cells that start from no other cell; None: those of their configuration."""
     device: str | None = None
     """Where trained policies are evaluated; None: on the CPU."""
+    is_protocol: bool = False
+    """Whether all methods spend and choose equally much (`docs/reference/protocol.md`)."""
 
     def overlays(self, task: str, algorithm: str) -> list[str]:
-        """Return the configuration files over ``configs/<task>/<algorithm>.yaml``, in their order."""
-        if self.scale is None:
-            return []
-        paper = Path("paper", task, f"{algorithm}.yaml")
-        if not (configs_folder() / paper).is_file():  # the paper has only some of the algorithms
-            return [self.scale]
-        return [self.scale, f"configs/{paper.as_posix()}"]
+        """Return the configuration files over ``configs/<task>/<algorithm>.yaml``, in their order.
+
+        Raises:
+            UserError: the protocol has no such row.
+        """
+        if self.is_protocol and task not in protocol.ROWS:
+            raise unknown("row of the protocol", task, protocol.ROWS)
+        files = [] if self.scale is None else [self.scale]
+        names = [f"{self.settings}/{task}/{algorithm}.yaml"]
+        if self.is_protocol and algorithm != protocol.START:
+            names.insert(0, f"{self.settings}/{task}.yaml")
+        for name in names:
+            # The paper has only some of the algorithms, and not every method needs settings of its own.
+            if self.settings is not None and (configs_folder() / name).is_file():
+                files.append(f"configs/{name}")
+        return files
 
 
 PRESETS = {
     "cpu": Preset(Path("runs")),
-    "gpu": Preset(Path("runs/gpu"), "configs/scale/gpt2.yaml", "gpt2", "cuda"),
+    "gpu": Preset(Path("runs/gpu"), "configs/scale/gpt2.yaml", "paper", "gpt2", "cuda"),
+    "protocol": Preset(Path("runs/protocol"), settings="protocol", is_protocol=True),
 }
 
 
@@ -218,7 +237,7 @@ class Order:
 
     tasks: Sequence[str]
     algorithms: Sequence[str]
-    """Names of configuration files in ``configs/<task>/``."""
+    """Names of configuration files in ``configs/<task>/``; none: all methods of the protocol."""
     runs: Path
     seeds: Sequence[int] = (0,)
     """Seeds of training (weights, order of batches, rounds) and evaluation; those of dataset and split are fixed."""
@@ -256,7 +275,7 @@ def plan(order: Order) -> list[Cell]:
                     if name in policy_names(task):
                         player = _player(order, task, seed, name)
                         cells[player.name] = player
-            for algorithm in order.algorithms:
+            for algorithm in order.algorithms or protocol.methods(task):
                 _Training(order, task, seed, cells).add(algorithm)
     return list(cells.values())
 
@@ -305,11 +324,13 @@ class _Training:
         name = Cell(self.task, algorithm, self.seed, folder, None, ()).name
         if name in self.cells:
             return self.cells[name]
+        preset = self.order.preset
+        method, other_start = protocol.split(algorithm) if preset.is_protocol else (algorithm, None)
         words = ["fit"]
-        for file in (f"configs/{self.task}/{algorithm}.yaml", *self.order.preset.overlays(self.task, algorithm)):
+        for file in (f"configs/{self.task}/{method}.yaml", *preset.overlays(self.task, method)):
             words += ["--config", file]
         config = configuration([*words, *self.order.overrides])
-        start = base_of(config, self.task)
+        start = other_start or base_of(config, self.task)
         base = None if start is None else self.add(start)
         # The user's overrides come last, so that they win.
         words += ["--seed_everything", str(self.seed), *self._elsewhere(folder, base), *self._data_words(config)]
@@ -324,8 +345,8 @@ class _Training:
         return cell
 
     def _elsewhere(self, folder: Path, base: Cell | None) -> list[str]:
-        """Return overrides for runs that are kept in another folder than that of the configuration files."""
-        if folder.parent.parent == Path("runs"):
+        """Return overrides for runs with another folder, or another start, than the configuration files say."""
+        if folder.parent.parent == Path("runs") and not self.order.preset.is_protocol:
             return []
         words = [f"--trainer.default_root_dir={folder.as_posix()}"]
         return words if base is None else [*words, f"--model.init_args.pretrained={base.folder.as_posix()}"]
@@ -348,6 +369,8 @@ class _Training:
             options = (*device, *more)
             return _evaluation(self.order, self.task, self.seed, policy.as_posix(), folder / out, of, *options)
 
+        if self.order.preset.is_protocol:
+            return self._equal_evaluations(folder, recipe, step)
         tried = registry.task(self.task).tuning
         # The tuned evaluation depends on the choice of settings, and that on the training.
         games = min(tried.episodes, self.order.episodes or tried.episodes)
@@ -357,6 +380,19 @@ class _Training:
         tuning = Step("tune", tuple(words), digest(recipe, words, TEMPERATURES, BETAS))
         tuned = step(folder, "evaluation_tuned", "--tuned", of=tuning.recipe)
         return step(folder, "evaluation"), step(folder / "last.ckpt", "evaluation_last"), tuning, tuned
+
+    def _equal_evaluations(self, folder: Path, recipe: str, step: Callable[..., Step]) -> tuple[Step, ...]:
+        """Return the evaluations of the protocol: as many settings and games for each method."""
+        games = min(protocol.GAMES, self.order.episodes or protocol.GAMES)
+        words = ["tune", folder.as_posix(), "--episodes", str(games), *env_words(self.order.env)]
+        for option, values in protocol.settings_tried(folder.name).items():
+            words += [f"--{option}", *map(str, values)]
+        tuning = Step("tune", tuple(words), digest(recipe, words))
+        steps = [step(folder, "evaluation"), tuning, step(folder, "evaluation_tuned", "--tuned", of=tuning.recipe)]
+        if folder.name != protocol.START:
+            for name in protocol.EARLIER:
+                steps.append(step(folder / name, f"evaluation_{name}", "--tuned", of=tuning.recipe))
+        return tuple(steps)
 
 
 def _shortened(config: Any, few_games: int | None) -> list[str]:

@@ -15,6 +15,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.records import DATA
 from lmrl.evaluation.result_json import read_json, write_json
+from lmrl.reproduce import protocol
 from lmrl.reproduce.plan import Cell, Order, Standing, Step, dataset_of, is_done, is_finished, reached, standing
 from lmrl.reproduce.processes import CommandFailed, Processes
 from lmrl.reproduce.progress import Progress
@@ -79,6 +80,13 @@ def _results_of_run(cell: Cell) -> dict[str, Any]:
         tokens["played_tuned"] = _sampled_tokens(tuned_folder)
         tokens["trained"] = None if last is None else last.tokens
         tokens["played_last"] = _sampled_tokens(last_folder)
+        if last is not None and last.tflop is not None:
+            results["tflop"] = last.tflop
+        results["earlier"] = {}
+        for name in protocol.EARLIER:
+            earlier = read_json(cell.folder / f"evaluation_{name}" / "scores.json")
+            if earlier:
+                results["earlier"][name] = earlier
     return {**results, "tokens": tokens}
 
 

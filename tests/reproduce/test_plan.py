@@ -118,7 +118,8 @@ def test_a_handful_of_games_is_kept_whether_won_or_not(order: Make) -> None:
 @pytest.mark.nightly
 def test_the_whole_table_is_planned_at_both_sizes() -> None:
     """Every task with every algorithm, each after what it starts from."""
-    for name, preset in PRESETS.items():
+    for name in ("cpu", "gpu"):
+        preset = PRESETS[name]
         order = Order([*tasks()], [*OFFLINE, *ONLINE], preset.runs, seeds=range(3), preset=preset)
         cells = plan(order)
         seen: set[str] = set()

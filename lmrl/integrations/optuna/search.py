@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.integrations.optuna.space import Choices, Value, as_words, first_values
-from lmrl.integrations.optuna.trials import SAMPLERS, Sweep, Trial, best_of, cell_of, run_trial
+from lmrl.integrations.optuna.space import Choices, Value, as_words, first_values, grid
+from lmrl.integrations.optuna.trials import GRID, SAMPLERS, Sweep, Trial, best_of, cell_of, run_trial
 from lmrl.reproduce.plan import Step
 from lmrl.reproduce.processes import LMRL, CommandFailed, Processes
 from lmrl.rollout import episode_seed
@@ -43,7 +43,8 @@ def run_sweep(
     The study lies in ``study.db`` of the sweep's folder, and each trial is made in a folder of its own. What was done
     is not done again; a trial that was killed resumes with the settings it had. What trial ``n`` tries follows from the
     seed, ``n`` and the trials that were done when it began (with ``random`` from the seed and ``n`` alone), so a sweep
-    that was interrupted tries what an uninterrupted one does, if one trial runs at a time.
+    that was interrupted tries what an uninterrupted one does, if one trial runs at a time. With ``grid`` trial ``n`` is
+    the n-th combination of the choices.
 
     Args:
         sweep: what is searched.
@@ -53,14 +54,16 @@ def run_sweep(
         console: where progress is shown; standard output if left out.
 
     Raises:
-        UserError: a number out of its range; another command works in the folder, or it holds a sweep of other
-            settings; an unknown option; the first trials all failed.
+        UserError: a number out of its range, or more trials than a grid has combinations; another command works in the
+            folder, or it holds a sweep of other settings; an unknown option; the first trials all failed.
     """
     package = import_module("optuna")
     check_range("[1, inf)", trials=trials, jobs=jobs, episodes=sweep.episodes)
     check_range("[0, 4294967295]", seed=sweep.seed)
     if sweep.sampler not in SAMPLERS:
         raise unknown("sampler", sweep.sampler, SAMPLERS)
+    if sweep.sampler == GRID and len(grid(sweep.space)) < trials:
+        raise UserError(f"the space has {len(grid(sweep.space))} combinations of choices: ask for no more --trials")
     own = _WRITTEN if (sweep.out / _FILE).is_file() else ()
     check_may_replace(sweep.out, own, "sweep", written=_WRITTEN)
     package.logging.set_verbosity(package.logging.WARNING)
@@ -163,6 +166,8 @@ class _Search:
         number = len(self.study.get_trials()) if killed is None else killed.number
         self.study.sampler = _sampler(self.package, self.sweep, number)
         if killed is None:
+            if self.sweep.sampler == GRID:
+                self.study.enqueue_trial(grid(self.sweep.space)[number])
             return self.study.ask()
         # Optuna gives a trial made from the id of a running one the values that were suggested to it before.
         again: optuna.Trial = self.package.trial.Trial(self.study, killed._trial_id)

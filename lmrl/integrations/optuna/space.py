@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ from omegaconf import OmegaConf
 from lmrl.errors import UserError, in_one_line, unknown
 from lmrl.utils.configuration import check_config, full_key
 
-__all__ = ["Choices", "Range", "Space", "Value", "as_words", "first_values", "overlay", "read_space"]
+__all__ = ["Choices", "Range", "Space", "Value", "as_words", "first_values", "grid", "overlay", "read_space"]
 
 Value: TypeAlias = bool | int | float | str | None
 
@@ -149,6 +150,19 @@ def as_words(settings: Mapping[str, Value]) -> list[str]:
 def first_values(space: Space) -> dict[str, Value]:
     """The lowest value or first choice of each option."""
     return {key: part.low if isinstance(part, Range) else part.values[0] for key, part in space.items()}
+
+
+def grid(space: Space) -> list[dict[str, Value]]:
+    """Return all combinations of the choices; those of the last option change first.
+
+    Raises:
+        UserError: an option has a range.
+    """
+    for key, part in space.items():
+        if not isinstance(part, Choices):
+            raise UserError(f"a grid has lists of choices, and {key} has a range")
+    choices = [part.values for part in space.values() if isinstance(part, Choices)]
+    return [dict(zip(space, values, strict=True)) for values in product(*choices)]
 
 
 def overlay(settings: Mapping[str, Value]) -> dict[str, Any]:

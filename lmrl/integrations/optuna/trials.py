@@ -14,9 +14,10 @@ from lmrl.reproduce.processes import Processes
 from lmrl.reproduce.schedule import train
 from lmrl.utils.configuration import configuration, max_steps_of, value_at
 
-__all__ = ["SAMPLERS", "Sweep", "Trial", "best_of", "cell_of", "run_trial"]
+__all__ = ["GRID", "SAMPLERS", "Sweep", "Trial", "best_of", "cell_of", "run_trial"]
 
-SAMPLERS = ("tpe", "random")
+GRID = "grid"
+SAMPLERS = ("tpe", "random", GRID)
 
 _GAMES = 20_000
 """Seeds of the games by which trials are scored begin here: `InteractiveEvaluation`, by which the checkpoint of a trial

@@ -106,6 +106,19 @@ def test_going_on_tries_what_an_uninterrupted_sweep_tries(sampler: str, place: P
     assert tried(run("other", trials=2, sampler=sampler, seed=1)) != tried(whole)[:2]
 
 
+def test_a_grid_tries_all_combinations_in_their_order(place: Path, run: Run) -> None:
+    space = {"model.init_args.lr": Choices((0.1, 0.7)), "data.init_args.batch_size": Choices((32, 64))}
+    found = run(space=space, sampler="grid", trials=2)
+    assert [trial.number for trial in found] == [0, 1]
+    found = run(space=space, sampler="grid", trials=4)  # goes on
+    tried = [tuple(trial.settings.values()) for trial in found]
+    assert tried == [(0.1, 32), (0.1, 64), (0.7, 32), (0.7, 64)]
+    with pytest.raises(UserError, match="4 combinations"):
+        run(space=space, sampler="grid", trials=5)
+    with pytest.raises(UserError, match="has a range"):
+        run(out="other", sampler="grid")
+
+
 def test_trials_are_scored_by_games_of_their_own_and_the_best_is_an_overlay(place: Path, run: Run) -> None:
     found = run(trials=4, seed=3, overrides=("--trainer.max_steps=7",))
     scores = json.loads((place / "sweep/trials/0000/selection/scores.json").read_text())

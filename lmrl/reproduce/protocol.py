@@ -1,0 +1,48 @@
+"""The protocol of a fair table: every method starts, spends and chooses alike (``docs/reference/protocol.md``)."""
+
+from typing import Any
+
+__all__ = ["EARLIER", "GAMES", "ROWS", "START", "TUNING_SEED", "Settings", "methods", "settings_tried", "split"]
+
+ROWS = ("maze_po", "text_nav_po", "wordle", "twenty_questions", "guess_city", "car_dealer")
+START = "bc"
+"""The run that every method of a row starts from."""
+TUNING_SEED = 4
+"""Training seed of the trials that choose hyperparameters."""
+GAMES = 256
+"""Games of each decoding setting that is tried."""
+EARLIER = ("at_25", "at_50")
+"""Folders of a run with its policy after a quarter and a half of the compute (`lmrl.callbacks.ComputeBudget`)."""
+
+Settings = dict[str, tuple[Any, ...]]
+"""Options of ``lmrl tune`` and their values."""
+
+_METHODS = ("filtered_bc", "mc", "ilql", "archer", "ppo", "grpo", "gigpo", "hgpo", "gagpo")
+_SECOND_ARM = ("ilql_from_filtered_bc", "ppo_from_filtered_bc", "grpo_from_filtered_bc")
+_WITH_VALUES = ("mc", "ilql", "qsft")
+_SAMPLING: Settings = {"temperatures": (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0), "top_ps": (0.9, 0.7, 0.5)}
+_SAMPLING_AND_BETA: Settings = {
+    "temperatures": (1.0, 0.5),
+    "top_ps": (1.0,),
+    "betas": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
+}
+
+
+def methods(task: str) -> list[str]:
+    """Return the columns of a row, the start first. ``X_from_Y`` is method X that starts from Y instead."""
+    second_arm = _SECOND_ARM if task == "twenty_questions" else ()
+    return [START, *_METHODS, *second_arm]
+
+
+def split(algorithm: str) -> tuple[str, str | None]:
+    """Return a method and what it starts from, None if that is `START`."""
+    method, _, start = algorithm.partition("_from_")
+    return method, start or None
+
+
+def settings_tried(algorithm: str) -> Settings:
+    """Return the twelve decoding settings that are tried of a method: with values, temperatures times betas.
+
+    A top-p of 1 cuts nothing off: it stands for none, in place of those that a task would try.
+    """
+    return _SAMPLING_AND_BETA if split(algorithm)[0] in _WITH_VALUES else _SAMPLING

@@ -1,0 +1,70 @@
+"""What the protocol makes equal: by its plan, and by the records of the table."""
+
+from pathlib import Path
+
+import pytest
+
+from lmrl.errors import UserError
+from lmrl.reproduce import Order, protocol
+from lmrl.reproduce.plan import PRESETS, Cell, plan
+from lmrl.utils.configuration import configuration, value_at
+
+PROTOCOL = PRESETS["protocol"]
+
+
+def cells_of(task: str, *algorithms: str, seed: int = 0, runs: Path = PROTOCOL.runs) -> dict[str, Cell]:
+    order = Order(tasks=[task], algorithms=algorithms, runs=runs, seeds=[seed], preset=PROTOCOL)
+    return {cell.algorithm: cell for cell in plan(order) if cell.fit}
+
+
+@pytest.mark.parametrize("task", protocol.ROWS)
+def test_all_methods_of_a_row_have_one_start_one_budget_and_one_optimizer(task: str) -> None:
+    cells = cells_of(task, seed=1)
+    start = cells.pop(protocol.START)
+    shared = set()
+    for cell in cells.values():
+        assert cell.fit is not None
+        config = configuration(cell.fit.words)
+        from_start = value_at(config, "model.init_args.pretrained")
+        assert protocol.split(cell.algorithm)[1] or from_start == start.folder.as_posix()
+        shared.add(
+            (
+                value_at(config, "compute.tflop"),
+                str(value_at(config, "compute.save_at")),
+                value_at(config, "trainer.max_steps"),
+                value_at(config, "model.init_args.optimizer"),
+                value_at(config, "model.init_args.lr_schedule"),
+                value_at(config, "model.init_args.warmup_steps"),
+            )
+        )
+    assert len(shared) == 1
+    assert value_at(configuration(start.fit.words if start.fit else ()), "compute.tflop") is None
+
+
+def test_all_methods_try_as_many_settings_and_are_scored_at_three_points() -> None:
+    for algorithm in protocol.methods("twenty_questions"):
+        tried = protocol.settings_tried(algorithm)
+        betas = len(tried.get("betas", (None,)))
+        cut = [value for value in tried["top_ps"] if value < 1]
+        assert (len(tried["temperatures"]) + len(cut)) * betas == 12
+    steps = cells_of("wordle", "grpo")["grpo"].steps
+    assert [step.name for step in steps] == [
+        "fit", "evaluate", "tune", "evaluate_tuned", "evaluate_at_25", "evaluate_at_50",
+    ]  # fmt: skip
+    assert "runs/protocol/wordle/grpo/at_25" in steps[4].words and "--tuned" in steps[4].words
+
+
+def test_other_tasks_are_no_rows() -> None:
+    with pytest.raises(UserError, match="row of the protocol"):
+        cells_of("maze_fo", "grpo")
+
+
+def test_the_second_arm_starts_from_filtered_bc() -> None:
+    for runs in (PROTOCOL.runs, Path("runs")):
+        cells = cells_of("twenty_questions", "grpo_from_filtered_bc", runs=runs)
+        assert [*cells] == ["bc", "filtered_bc", "grpo_from_filtered_bc"]
+        arm = cells["grpo_from_filtered_bc"]
+        assert arm.after == "twenty_questions/filtered_bc" and arm.fit is not None
+        words = configuration(arm.fit.words)
+        assert value_at(words, "model.init_args.pretrained") == f"{runs}/twenty_questions/filtered_bc"
+        assert value_at(words, "model.class_path") == "lmrl.modules.GRPO"
