@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the checks and the next jobs of benchmarks/gpu_queue.yaml on a GPU: see benchmarks/gpu_session.py and docs/benchmarks.md.
+# Run the checks and the next jobs of benchmarks/gpu_queue.yaml on a GPU: see benchmarks/gpu_session.py and docs/reference/benchmarks.md.
 #   benchmarks/gpu_session.sh [--device cuda|cpu] [--tiny] [--out DIR] [--seconds N] [--model FOLDER_OR_GGUF] [JOB...]
 # PYTHON picks the interpreter. lmrl need not be installed: this checkout is put on the path.
 set -euo pipefail

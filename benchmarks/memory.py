@@ -1,4 +1,4 @@
-"""Memory that weights, gradients and optimizer take on each GPU, on paper: the table in docs/scale.md.
+"""Memory that weights, gradients and optimizer take on each GPU, on paper: the table in docs/guide/scale.md.
 
 Bytes per parameter, in the precision ``bf16-mixed``: 16 where it learns (weight, gradient, and two moments of AdamW, 4
 each), 4 where it does not. Under LoRA with ``bf16-true``: 2 for the model, which all copies share, and 16 or 4 for

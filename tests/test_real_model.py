@@ -77,7 +77,7 @@ def logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
 
 
 def fit(dialogues: Path, run: Path, *words: str, callbacks: Sequence[dict[str, Any]] = ()) -> list[float]:
-    """Train for two steps on all dialogues, as docs/models.md shows, and return the loss of each step on actions."""
+    """Train for two steps on all dialogues, as docs/guide/models.md shows; return the loss of each step on actions."""
     small = {
         "data": {"init_args": {"path": str(dialogues), "batch_size": 2, "val_fraction": 0.0}},
         "trainer": {

@@ -25,9 +25,9 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Pages whose Python needs an extra.
 NEEDS = {
-    "docs/agilerl.md": ("agilerl",),
-    "docs/integrations.md": ("trl", "minari", "h5py"),
-    "docs/openenv.md": ("trl", "openenv", "textarena"),
+    "docs/guide/agilerl.md": ("agilerl",),
+    "docs/guide/integrations.md": ("trl", "minari", "h5py"),
+    "docs/guide/openenv.md": ("trl", "openenv", "textarena"),
 }
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -177,7 +177,7 @@ def test_links_lead_somewhere() -> None:
 )
 def test_an_algorithms_page_names_all_its_settings(name: str) -> None:
     module = getattr(modules, name)
-    page = (ROOT / "docs" / "algorithms" / f"{module.name}.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "algorithms" / f"{module.name}.md").read_text(encoding="utf-8")
     own = inspect.signature((modules.LanguageModule if name == "BC" else module).__init__).parameters.values()
     settings = [p.name for p in own if p.name != "self" and p.kind is p.POSITIONAL_OR_KEYWORD]
     assert settings
@@ -185,7 +185,7 @@ def test_an_algorithms_page_names_all_its_settings(name: str) -> None:
 
 
 def test_the_api_page_has_all_algorithms_and_callbacks() -> None:
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^::: lmrl\.(\w+\.\w+)$", page, re.MULTILINE))
     own = {name for name in modules.__all__ if inspect.isclass(getattr(modules, name))} - {"ValueModule"}
     assert {f"modules.{name}" for name in own} | {f"callbacks.{name}" for name in callbacks.__all__} <= listed
@@ -204,11 +204,11 @@ def test_the_api_page_has_all_algorithms_and_callbacks() -> None:
     ],
 )
 def test_every_term_of_a_loss_is_a_documented_key(name: str, terms: type, unused: tuple[str, ...]) -> None:
-    page = (ROOT / "docs" / "logged_keys.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "logged_keys.md").read_text(encoding="utf-8")
     fields = [field for field in inspect.get_annotations(terms) if field not in ("loss", *unused)]
     assert fields
     missing = [f"{name}/{field}" for field in fields if f"`{name}/{field}`" not in page]
-    assert not missing, "docs/logged_keys.md needs a row for each"
+    assert not missing, "docs/reference/logged_keys.md needs a row for each"
 
 
 def test_what_ci_installs_agrees_with_the_project_and_the_constraints() -> None:
@@ -248,6 +248,6 @@ def test_large_files_are_refused_outside_the_zoo(tmp_path: Path) -> None:
 
 
 def test_the_memory_in_the_docs_is_what_the_formula_gives() -> None:
-    assert memory.table() in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    assert memory.table() in (ROOT / "docs" / "guide" / "scale.md").read_text(encoding="utf-8")
     published = {"GPT-2": 124_439_808, "Llama 3.1 8B": 8_030_261_248, "Llama 3.1 70B": 70_553_706_496}
     assert {model.name: model.total() for model in memory.MODELS if model.name in published} == published

@@ -21,14 +21,24 @@ from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.play.viewer import write_view
 from lmrl.report.pictures import draw_curves, draw_probes, plot_health
 
-_FIRST = ("index.md", "models.md", "view.md", "chat.md", "partners.md", "study.md")
-_LAST = ("extending.md", "design.md", "errata.md", "logged_keys.md", "cli.md", "api.md")
+_GUIDES = (
+    "models.md",
+    "dialogues.md",
+    "view.md",
+    "chat.md",
+    "partners.md",
+    "tips.md",
+    "scale.md",
+    "export.md",
+    "extending.md",
+)
+_REFERENCE = ("commands.md", "cli.md", "api.md", "configurations.md", "logged_keys.md", "files.md", "protocol.md")
 _FOLDERS = {"tasks": "Tasks", "algorithms": "Algorithms"}
 _NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 _RECORDS = Path(__file__).parents[2] / "results" / "cpu"
-_GAMES_LINK = re.compile(r"\]\(\.\./games/(\w+)\.jsonl\)")
+_GAMES_LINK = re.compile(r"\]\(((?:\.\./)+)games/(\w+)\.jsonl\)")
 # On the repository's pages links lead to the notebooks themselves, here to the pages made of them.
-_NOTEBOOK_LINK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
+_NOTEBOOK_LINK = re.compile(r"\]\(\.\./((?:\.\./)*)notebooks/(\w+)\.ipynb\)")
 # A picture that is a link, of which the page keeps the link: nothing is loaded from elsewhere.
 _BADGE = re.compile(r"\[!\[([^\]]*)\]\([^)]*\)\]\(([^)]*)\)")
 # What arithmatex makes of $...$ and $$...$$.
@@ -36,23 +46,36 @@ _EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Give every page a place: those of a folder in its section, those at the top before the reference."""
+    """Give every page a place in its shelf: the pages that are named here first, the others by name."""
     docs = Path(config.docs_dir)
-    top = {path.name for path in docs.glob("*.md")} - {*_FIRST, *_LAST, "notebooks.md"}
-    sections: list[Any] = [
-        {title: [f"{folder}/{path.name}" for path in sorted((docs / folder).glob("*.md"))]}
-        for folder, title in _FOLDERS.items()
+    guides = _in_order("guide", _GUIDES, docs)
+    reference: list[Any] = _in_order("reference", _REFERENCE, docs)
+    sections: list[Any] = []
+    for folder, title in _FOLDERS.items():
+        sections.append({title: _in_order(f"reference/{folder}", ("index.md",), docs)})
+    notebooks = [f"notebooks/{path.stem}.md" for path in _notebooks()]
+    log = [f"log/{path.name}" for path in sorted((docs / "log").glob("*.md"), reverse=True)]
+    config.nav = [
+        {"Start here": "index.md"},
+        {"Guide": guides},
+        {"Notebooks": notebooks},
+        *sections,
+        {"Reference": reference},
+        {"Log": log},
     ]
-    using = {"Using": [*_FIRST[1:], *sorted(top)]}
-    notebooks = {"Notebooks": ["notebooks.md", *(f"notebooks/{path.stem}.md" for path in _notebooks())]}
-    findings = {"Findings": [f"log/{path.name}" for path in sorted((docs / "log").glob("*.md"), reverse=True)]}
-    config.nav = [{"Start here": _FIRST[0]}, *sections, using, notebooks, {"Reference": list(_LAST)}, findings]
     return config
+
+
+def _in_order(folder: str, first: tuple[str, ...], docs: Path) -> list[str]:
+    names = {path.name for path in (docs / folder).glob("*.md")}
+    generated = {"cli.md"} & set(first)
+    ordered = [name for name in first if name in names | generated]
+    return [f"{folder}/{name}" for name in [*ordered, *sorted(names - set(first))]]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, and the pictures of those that are made of notebooks."""
-    files.append(File.generated(config, "cli.md", content=command_reference(verbs())))
+    files.append(File.generated(config, "reference/cli.md", content=command_reference(verbs())))
     for path in _notebooks():
         page, pictures = notebook_page(path)
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
@@ -68,14 +91,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lead links to notebooks and games to the pages of the site, and show the first game of a page in it."""
     games = _GAMES_LINK.findall(markdown)
-    markdown = _GAMES_LINK.sub(r"](../games/\1.html)", markdown)
+    markdown = _GAMES_LINK.sub(r"](\1games/\2.html)", markdown)
     if games:
         before, heading, after = markdown.partition("\n## To watch\n")
         shown, rest = after.split("\n## ", 1)
-        source = get_relative_url(f"games/{games[0]}.html", page.url)
-        frame = f'<iframe src="{source}" title="Games of {games[0]}" width="100%" height="640" loading="lazy"></iframe>'
+        source = get_relative_url(f"games/{games[0][1]}.html", page.url)
+        frame = (
+            f'<iframe src="{source}" title="Games of {games[0][1]}" width="100%" height="640" loading="lazy"></iframe>'
+        )
         markdown = f"{before}{heading}{shown}\n{frame}\n\n## {rest}"
-    return _NOTEBOOK_LINK.sub(r"](notebooks/\1.md)", markdown)
+    return _NOTEBOOK_LINK.sub(r"](\1notebooks/\2.md)", markdown)
 
 
 def _pictures() -> dict[str, bytes]:

@@ -55,6 +55,7 @@ class ComputeBudget(Callback):
         self.save_at = sorted(save_at)
         #: Operations so far.
         self.spent = 0.0
+        self._spent_at_last_step = 0.0  # a round since then counts for the next step
         self._round = 0.0  # operations of the last round
         self._step = 0.0  # of the last step, or of the micro-batches so far of one under way
         self._step_is_over = True
@@ -93,12 +94,12 @@ class ComputeBudget(Callback):
         self._step_is_over = is_between_steps(trainer)
         if not self._step_is_over:
             return
-        before = self.spent
         self.spent += self._step
         pl_module.log("compute/tflop", self.spent / _TERA)
         for share in self.save_at:
-            if before < share * self.budget <= self.spent:
+            if self._spent_at_last_step < share * self.budget <= self.spent:
                 self._save(trainer, f"at_{round(100 * share)}")
+        self._spent_at_last_step = self.spent
         if self.spent + self._next() > self.budget:
             trainer.should_stop = True
 
@@ -111,11 +112,17 @@ class ComputeBudget(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Operations so far, of the last round and of the last step."""
         self._add_rounds()
-        return {"spent": self.spent, "round": self._round, "step": self._step}
+        return {
+            "spent": self.spent,
+            "spent_at_last_step": self._spent_at_last_step,
+            "round": self._round,
+            "step": self._step,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the count."""
         self.spent = float(state_dict["spent"])
+        self._spent_at_last_step = float(state_dict["spent_at_last_step"])
         self._round = float(state_dict["round"])
         self._step = float(state_dict["step"])
 

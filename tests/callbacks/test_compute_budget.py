@@ -83,14 +83,17 @@ def test_rounds_count_and_a_resumed_run_goes_on(bc_run: str, tmp_path: Path) -> 
     assert len(playing.costs) > 1
     assert budget.spent == pytest.approx(sum(noting.costs) + sum(playing.costs))
 
+    in_first_round = playing.costs[0] / 2 / (0.8 * budget.spent)
+
     def limited(name: str, steps: int, **more: Any) -> tuple[float, int]:
-        ends = ComputeBudget(0.8 * budget.spent / 1e12)
+        ends = ComputeBudget(0.8 * budget.spent / 1e12, save_at=[in_first_round])
         module = GRPO(pretrained=bc_run, kl_weight=0.0, **SETTINGS)
         run = fit(module, rounds(), tmp_path / name, steps, [KeepLast(4), ends], Rounds(), **more)
         return ends.spent, run.global_step
 
     whole = limited("whole", 1_000)
     assert 4 < whole[1] < 12
+    assert (tmp_path / "whole" / f"at_{round(100 * in_first_round)}").is_dir(), "a share that a round reached"
     # Such small rounds differ much in size.
     assert abs(whole[0] - 0.8 * budget.spent) < max(playing.costs) + 2 * max(noting.costs)
     limited("halves", 4)

@@ -5,7 +5,7 @@ from lmrl.envs.twenty_questions.meaning import guessed, is_guess
 from lmrl.envs.twenty_questions.objects import things
 from tests.helpers.cases import cases
 
-DOCS = Path(__file__).parents[3] / "docs" / "tasks" / "twenty_questions.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "tasks" / "twenty_questions.md"
 VARIANTS = {thing.name: thing.variants for thing in things()}
 ACCEPTED = [
     ("Is it a cat?", "Cat"),
