@@ -80,7 +80,7 @@ def reproduce_command(
     if protocol and preset != "cpu":
         raise UserError(f"the protocol has settings of its own: leave out --preset {preset}")
     size = preset_of("protocol" if protocol else preset)
-    chosen = _tasks(tasks or [], all, fair.ROWS if protocol else [row.name for row in registry.BENCHMARK])
+    chosen = _tasks(tasks or [], all, fair.rows() if protocol else [row.name for row in registry.BENCHMARK])
     size = size if device is None else replace(size, device=device)
     order = Order(
         tasks=chosen,

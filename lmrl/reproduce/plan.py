@@ -182,13 +182,14 @@ class Preset:
         Raises:
             UserError: the protocol has no such row.
         """
-        if self.is_protocol and task not in protocol.ROWS:
-            raise unknown("row of the protocol", task, protocol.ROWS)
+        if self.is_protocol and task not in protocol.rows():
+            raise unknown("row of the protocol", task, protocol.rows())
         files = [] if self.scale is None else [self.scale]
         names = [f"{self.settings}/{task}/{algorithm}.yaml"]
         if self.is_protocol and algorithm != protocol.START:
-            names.insert(0, f"{self.settings}/{task}.yaml")
-        for name in names:
+            method = protocol.method_of(algorithm)
+            names = [f"{self.settings}/{task}.yaml", f"{self.settings}/{task}/{method}.yaml", *names]
+        for name in dict.fromkeys(names):
             # The paper has only some of the algorithms, and not every method needs settings of its own.
             if self.settings is not None and (configs_folder() / name).is_file():
                 files.append(f"configs/{name}")
@@ -198,7 +199,7 @@ class Preset:
 PRESETS = {
     "cpu": Preset(Path("runs")),
     "gpu": Preset(Path("runs/gpu"), "configs/scale/gpt2.yaml", "paper", "gpt2", "cuda"),
-    "protocol": Preset(Path("runs/protocol"), settings="protocol", is_protocol=True),
+    "protocol": Preset(Path("runs/protocol"), settings=protocol.FOLDER, is_protocol=True),
 }
 
 
@@ -325,12 +326,12 @@ class _Training:
         if name in self.cells:
             return self.cells[name]
         preset = self.order.preset
-        method, other_start = protocol.split(algorithm) if preset.is_protocol else (algorithm, None)
+        method = protocol.method_of(algorithm) if preset.is_protocol else algorithm
         words = ["fit"]
-        for file in (f"configs/{self.task}/{method}.yaml", *preset.overlays(self.task, method)):
+        for file in (f"configs/{self.task}/{method}.yaml", *preset.overlays(self.task, algorithm)):
             words += ["--config", file]
         config = configuration([*words, *self.order.overrides])
-        start = other_start or base_of(config, self.task)
+        start = base_of(config, self.task)
         base = None if start is None else self.add(start)
         # The user's overrides come last, so that they win.
         words += ["--seed_everything", str(self.seed), *self._elsewhere(folder, base), *self._data_words(config)]

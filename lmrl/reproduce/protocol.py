@@ -2,13 +2,14 @@
 
 from typing import Any
 
-__all__ = ["EARLIER", "GAMES", "ROWS", "START", "TUNING_SEED", "Settings", "methods", "settings_tried", "split"]
+from lmrl.utils.configuration import configs_folder
 
-ROWS = ("maze_po", "text_nav_po", "wordle", "twenty_questions", "guess_city", "car_dealer")
+__all__ = ["EARLIER", "FOLDER", "GAMES", "START", "Settings", "method_of", "methods", "rows", "settings_tried"]
+
+FOLDER = "protocol"
+"""Of the configuration files."""
 START = "bc"
 """The run that every method of a row starts from."""
-TUNING_SEED = 4
-"""Training seed of the trials that choose hyperparameters."""
 GAMES = 256
 """Games of each decoding setting that is tried."""
 EARLIER = ("at_25", "at_50")
@@ -18,7 +19,6 @@ Settings = dict[str, tuple[Any, ...]]
 """Options of ``lmrl tune`` and their values."""
 
 _METHODS = ("filtered_bc", "mc", "ilql", "archer", "ppo", "grpo", "gigpo", "hgpo", "gagpo")
-_SECOND_ARM = ("ilql_from_filtered_bc", "ppo_from_filtered_bc", "grpo_from_filtered_bc")
 _WITH_VALUES = ("mc", "ilql", "qsft")
 _SAMPLING: Settings = {"temperatures": (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0), "top_ps": (0.9, 0.7, 0.5)}
 _SAMPLING_AND_BETA: Settings = {
@@ -28,16 +28,20 @@ _SAMPLING_AND_BETA: Settings = {
 }
 
 
+def rows() -> list[str]:
+    """Return the tasks that the protocol has settings for."""
+    return sorted(path.stem for path in (configs_folder() / FOLDER).glob("*.yaml"))
+
+
 def methods(task: str) -> list[str]:
     """Return the columns of a row, the start first. ``X_from_Y`` is method X that starts from Y instead."""
-    second_arm = _SECOND_ARM if task == "twenty_questions" else ()
+    second_arm = sorted(path.stem for path in (configs_folder() / FOLDER / task).glob("*_from_*.yaml"))
     return [START, *_METHODS, *second_arm]
 
 
-def split(algorithm: str) -> tuple[str, str | None]:
-    """Return a method and what it starts from, None if that is `START`."""
-    method, _, start = algorithm.partition("_from_")
-    return method, start or None
+def method_of(algorithm: str) -> str:
+    """Return the method of a column: ``grpo`` for ``grpo_from_filtered_bc``."""
+    return algorithm.partition("_from_")[0]
 
 
 def settings_tried(algorithm: str) -> Settings:
@@ -45,4 +49,4 @@ def settings_tried(algorithm: str) -> Settings:
 
     A top-p of 1 cuts nothing off: it stands for none, in place of those that a task would try.
     """
-    return _SAMPLING_AND_BETA if split(algorithm)[0] in _WITH_VALUES else _SAMPLING
+    return _SAMPLING_AND_BETA if method_of(algorithm) in _WITH_VALUES else _SAMPLING
