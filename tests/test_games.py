@@ -33,6 +33,6 @@ def test_everyone_can_read_their_pages(task: str, tmp_path: Path) -> None:
 
 
 def test_each_is_linked_by_a_page() -> None:
-    pages = [path.read_text(encoding="utf-8") for path in (DOCS / "tasks").glob("*.md")]
-    linked = {name for page in pages for name in re.findall(r"\]\(\.\./games/(\w+)\.jsonl\)", page)}
+    pages = [path.read_text(encoding="utf-8") for path in (DOCS / "reference" / "tasks").glob("*.md")]
+    linked = {name for page in pages for name in re.findall(r"\]\(\.\./\.\./games/(\w+)\.jsonl\)", page)}
     assert linked == {path.stem for path in (DOCS / "games").glob("*.jsonl")} == set(registry.tasks())
