@@ -359,7 +359,7 @@ def test_fit_prints_its_configuration(toy: Path, capsys: pytest.CaptureFixture[s
         ("--config bad_group.yaml", "unknown key 'trainer.max_stps'; did you mean 'trainer.max_steps'?"),
         (
             "--config bad_key.yaml",
-            "unknown key 'modle'; did you mean 'model'? known: allow_pickle, checkpoint, ckpt_path, compute, config, data",
+            "unknown key 'modle'; did you mean 'model'? known: allow_pickle, checkpoint, ckpt_path, compute, config",
         ),
         ("--config bad_yaml.yaml", "bad_yaml.yaml, line 2: no YAML: "),
     ],

@@ -172,7 +172,7 @@ FIVE_FILES = {
     .replace("temperature: 10.0", "smoothing: 0.2")
     .replace("return_weighted_bc", "smoothed_bc"),
     "tests/modules/test_smoothed_bc.py": SMOOTHED_TEST,
-    "docs/algorithms/smoothed_bc.md": "# BC with label smoothing\n\n`smoothing` is spread over the vocabulary.\n",
+    "docs/reference/algorithms/smoothed_bc.md": "# BC with label smoothing\n\nIt spreads `smoothing` over all ids.\n",
 }
 
 

@@ -166,7 +166,11 @@ def test_what_cannot_be_searched_is_refused_before_there_is_a_study(place: Path,
     with pytest.raises(UserError, match=r"^unknown key 'model\.init_args\.nope'$"):
         run(space={"model.init_args.nope": Choices((1, 2))})
     assert not (place / "sweep/study.db").exists()
-    for wrong, told in (({"trials": 0}, "trials"), ({"jobs": 0}, "jobs"), ({"sampler": "cmaes"}, "known: grid, random, tpe")):
+    for wrong, told in (
+        ({"trials": 0}, "trials"),
+        ({"jobs": 0}, "jobs"),
+        ({"sampler": "cmaes"}, "known: grid, random, tpe"),
+    ):
         with pytest.raises(UserError, match=told):
             run(**wrong)
 
