@@ -32,7 +32,8 @@ _GUIDES = (
     "export.md",
     "extending.md",
 )
-_REFERENCE = ("commands.md", "cli.md", "api.md", "configurations.md", "logged_keys.md", "files.md", "protocol.md")
+_CLI = "cli.md"  # is generated
+_REFERENCE = ("commands.md", _CLI, "api.md", "configurations.md", "logged_keys.md", "files.md", "protocol.md")
 _FOLDERS = {"tasks": "Tasks", "algorithms": "Algorithms"}
 _NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 _RECORDS = Path(__file__).parents[2] / "results" / "cpu"
@@ -67,15 +68,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def _in_order(folder: str, first: tuple[str, ...], docs: Path) -> list[str]:
-    names = {path.name for path in (docs / folder).glob("*.md")}
-    generated = {"cli.md"} & set(first)
-    ordered = [name for name in first if name in names | generated]
-    return [f"{folder}/{name}" for name in [*ordered, *sorted(names - set(first))]]
+    """Return the pages of a folder: those of `first` in their order, then the others by name."""
+    others = {path.name for path in (docs / folder).glob("*.md")} - set(first)
+    names = [name for name in first if name == _CLI or (docs / folder / name).is_file()]
+    return [f"{folder}/{name}" for name in [*names, *sorted(others)]]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, and the pictures of those that are made of notebooks."""
-    files.append(File.generated(config, "reference/cli.md", content=command_reference(verbs())))
+    files.append(File.generated(config, f"reference/{_CLI}", content=command_reference(verbs())))
     for path in _notebooks():
         page, pictures = notebook_page(path)
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
