@@ -118,6 +118,10 @@ def _all_gather(tensor: Tensor, group: Any = None) -> list[Tensor]:
     return gathered
 
 
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in state.items()}
+
+
 _METRICS = "epoch_metrics"  # entry of a checkpoint
 
 
@@ -214,8 +218,10 @@ class LossReporter(Callback):
         """Update the metric of a key in this epoch; the first time it is made."""
         if key not in self._metrics:
             metric = make()
-            if key in self._restored:
-                metric.load_state_dict(self._restored.pop(key))
+            state = self._restored.pop(key, None)
+            # A checkpoint of an earlier version may have other terms: the means then begin with this batch.
+            if state is not None and _shapes(state) == _shapes(metric.state_dict()):
+                metric.load_state_dict(state)
             first = values[0]  # a tensor, or tensors by name
             self._metrics[key] = metric.to(
                 next(iter(first.values())).device if isinstance(first, dict) else first.device

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lmrl.evaluation.episode_table import EpisodeTable
 from lmrl.evaluation.evaluate import Evaluation
 from lmrl.evaluation.metrics import EpisodeScores, RolloutPace
 from lmrl.modules import BC, PPO, LanguageModule
-from lmrl.training.reporting import FarthestRatio, TokenMeans, TokenPerplexity
+from lmrl.training.reporting import FarthestRatio, LossReporter, TokenMeans, TokenPerplexity
 from lmrl.types import Episode
 from tests.helpers.online import fit, rounds, trainer
 from tests.helpers.ranks import on_ranks, strategy
@@ -156,3 +157,14 @@ def test_means_over_an_epoch_go_on_in_the_middle_of_it(
     assert len(whole) >= 2
     assert halves[-1] == whole[-1]
     assert whole[-2] in halves
+
+
+def test_means_of_other_terms_in_a_checkpoint_are_left_out() -> None:
+    saved = TokenMeans(["loss"])
+    saved.update({"loss": torch.tensor(2.0)}, 3)
+    for names, tokens in ((["loss"], 4), (["loss", "kl"], 1)):
+        reporter = LossReporter("bc")
+        reporter._restored = {"key": saved.state_dict()}
+        means = dict.fromkeys(names, torch.tensor(1.0))
+        reporter.update("key", partial(TokenMeans, names), means, 1)
+        assert int(reporter._metrics["key"].compute().tokens) == tokens
