@@ -362,6 +362,7 @@ def test_fit_prints_its_configuration(toy: Path, capsys: pytest.CaptureFixture[s
             "unknown key 'modle'; did you mean 'model'? known: allow_pickle, checkpoint, ckpt_path, compute, config",
         ),
         ("--config bad_yaml.yaml", "bad_yaml.yaml, line 2: no YAML: "),
+        ("--compute.save_at=[0.5]", "compute.save_at are shares of compute.tflop, which is not given"),
     ],
 )
 def test_fit_names_what_is_wrong(toy: Path, words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from lmrl.callbacks.saving import is_between_steps
 from lmrl.checkpoints.saving import saves_adapters
 from lmrl.datamodules import OnlineDataModule
-from lmrl.errors import check_range
+from lmrl.errors import UserError, check_range
 from lmrl.models.sharding import full_state_dict
 from lmrl.modules import LanguageModule
 from lmrl.tokens.amounts import Amounts
@@ -73,8 +73,14 @@ class ComputeBudget(Callback):
         trainer.callbacks = [self, *others]  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Ask the algorithm what it costs."""
-        assert isinstance(pl_module, LanguageModule)
+        """Ask the algorithm what it costs.
+
+        Raises:
+            UserError: the module is no `lmrl.modules.LanguageModule`, so its costs are unknown.
+        """
+        if not isinstance(pl_module, LanguageModule):
+            kind = type(pl_module).__name__
+            raise UserError(f"a compute budget needs an lmrl.modules.LanguageModule, whose costs are known, got {kind}")
         self._module = pl_module
         self._data = trainer.datamodule  # type: ignore[attr-defined]
         self._step_cost = pl_module.step_cost()

@@ -386,7 +386,7 @@ def _check_settings(config: Namespace) -> None:
     """Refuse what Lightning would take, and then fail or do nothing.
 
     Raises:
-        UserError: a number is outside its range, or the run's folder is a file.
+        UserError: a number is outside its range, shares of no budget are given, or the run's folder is a file.
     """
     for interval, names in _RANGES.items():
         check_range(interval, **{name: config.get(name) for name in names})
@@ -394,6 +394,8 @@ def _check_settings(config: Namespace) -> None:
         value = config.trainer.get(name)
         if value is not None and value < 1 and value != -1:
             raise UserError(f"trainer.{name} must be at least 1, or -1 for no limit, got {value}")
+    if config.compute.save_at and config.compute.tflop is None:
+        raise UserError("compute.save_at are shares of compute.tflop, which is not given")
     folder = Path(config.trainer.default_root_dir or ".").absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if there and not there.is_dir():
