@@ -83,6 +83,9 @@ def reproduce(
     out = Console() if console is None else console
     cells = plan(order)
     progress = Progress(out, order.runs / "reproduce.log", jobs or 1)
+    if not order.algorithms:  # all methods of the protocol
+        trained = dict.fromkeys(cell.algorithm for cell in cells if cell.fit)
+        order = replace(order, algorithms=tuple(trained))
     _note(order, command)
     if slurm is not None:
         failed = run_cells(cells, SlurmJobs(order, slurm, jobs, progress.say, launcher or LMRL), progress)

@@ -229,6 +229,8 @@ PLAYERS = ("random", "behaviour", "optimal")
 _FEW_STEPS = 60
 _SLOTS_ON_DEVICE = 256
 """Games in parallel if a trained policy runs on a GPU, which reads many tokens as fast as few."""
+_LEAST_COMPUTE = 1e-9
+"""TFLOP that any first step uses up."""
 _ROUNDS = "lmrl.callbacks.RolloutCollection"
 
 
@@ -402,6 +404,8 @@ def _shortened(config: Any, few_games: int | None) -> list[str]:
         return []
     kept: list[dict[str, Any]] = [{"class_path": "lmrl.callbacks.KeepLast"}]
     words = []
+    if value_at(config, "compute.tflop") is not None:
+        words.append(f"--compute.tflop={_LEAST_COMPUTE}")
     steps = _FEW_STEPS
     for callback in value_at(config, "trainer.callbacks") or ():
         if callback.class_path != _ROUNDS:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lmrl.errors import UserError
-from lmrl.reproduce import Order, protocol
+from lmrl.reproduce import Order, protocol, shortened
 from lmrl.reproduce.plan import PRESETS, Cell, plan
 from lmrl.utils.configuration import configuration, value_at
 
@@ -21,6 +21,7 @@ def cells_of(task: str, *algorithms: str, seed: int = 0, runs: Path = PROTOCOL.r
 def test_all_methods_of_a_row_have_one_start_one_budget_and_one_optimizer(task: str) -> None:
     cells = cells_of(task, seed=1)
     start = cells.pop(protocol.START)
+    assert start.fit is not None
     shared = set()
     for cell in cells.values():
         assert cell.fit is not None
@@ -38,7 +39,7 @@ def test_all_methods_of_a_row_have_one_start_one_budget_and_one_optimizer(task: 
             )
         )
     assert len(shared) == 1
-    assert value_at(configuration(start.fit.words if start.fit else ()), "compute.tflop") is None
+    assert value_at(configuration(start.fit.words), "compute.tflop") is None
 
 
 def test_all_methods_try_as_many_settings_and_are_scored_at_three_points() -> None:
@@ -52,6 +53,13 @@ def test_all_methods_try_as_many_settings_and_are_scored_at_three_points() -> No
         "fit", "evaluate", "tune", "evaluate_tuned", "evaluate_at_25", "evaluate_at_50",
     ]  # fmt: skip
     assert "runs/protocol/wordle/grpo/at_25" in steps[4].words and "--tuned" in steps[4].words
+
+
+def test_a_smoke_test_ends_after_a_step_and_keeps_all_policies() -> None:
+    order = Order(["wordle"], ["grpo"], PROTOCOL.runs, preset=PROTOCOL)
+    cell = {cell.algorithm: cell for cell in plan(shortened(order))}["grpo"]
+    assert cell.fit is not None
+    assert value_at(configuration(cell.fit.words), "compute.tflop") < 1e-6
 
 
 def test_other_tasks_are_no_rows() -> None:
