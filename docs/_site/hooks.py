@@ -22,15 +22,27 @@ from lmrl.play.viewer import write_view
 from lmrl.report.pictures import draw_curves, draw_probes, plot_health
 
 _GUIDES = (
-    "models.md",
+    "install.md",
+    "first_hour.md",
+    "games.md",
     "dialogues.md",
-    "view.md",
+    "models.md",
+    "choose.md",
+    "evaluate.md",
+    "play.md",
     "chat.md",
+    "data.md",
     "partners.md",
-    "tips.md",
+    "sweeps.md",
     "scale.md",
+    "cluster.md",
+    "overlap.md",
     "export.md",
-    "extending.md",
+    "integrations.md",
+    "add_task.md",
+    "add_algorithm.md",
+    "zoo.md",
+    "tips.md",
 )
 _CLI = "cli.md"  # is generated
 _REFERENCE = ("commands.md", _CLI, "api.md", "configurations.md", "logged_keys.md", "files.md", "protocol.md")
