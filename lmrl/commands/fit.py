@@ -52,10 +52,10 @@ _RANGES = {
 }
 _INCOMPLETE = re.compile(r"'([\w.]+)':\s+the following arguments are required: (\w+)")
 #: Settings that callbacks in the defaults and in online run files refer to.
-_OF_CALLBACKS = {
-    "evaluation": ("InteractiveEvaluation", ("every_n_steps", "episodes")),
-    "checkpoint": ("KeepLast", ("every_n_steps",)),
-    "rollout": ("RolloutCollection", ("episodes", "slots", "max_staleness")),
+_OF_CALLBACKS: dict[str, tuple[str, dict[str, type]]] = {
+    "evaluation": ("InteractiveEvaluation", {"every_n_steps": int, "episodes": int}),
+    "checkpoint": ("KeepLast", {"every_n_steps": int}),
+    "rollout": ("RolloutCollection", {"episodes": int, "slots": int, "max_staleness": int, "stop_fallen": bool}),
 }
 
 
@@ -101,9 +101,10 @@ class TrainingCLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        for group, (kind, names) in _OF_CALLBACKS.items():
-            for name in names:
-                parser.add_argument(f"--{group}.{name}", type=int | None, default=None, help=f"of the default {kind}")
+        for group, (kind, types) in _OF_CALLBACKS.items():
+            for name, value_type in types.items():
+                help_text = f"of the default {kind}"
+                parser.add_argument(f"--{group}.{name}", type=value_type | None, default=None, help=help_text)
         parser.add_argument("--compute.tflop", type=float | None, default=None, help="end by ComputeBudget")
         parser.add_argument("--compute.save_at", type=list[float], default=[], help="shares at which it keeps policies")
         parser.add_argument("--ckpt_path", type=str | None, default=None, help="a checkpoint to go on from")

@@ -38,6 +38,9 @@ def test_all_methods_of_a_row_have_one_start_one_budget_and_one_optimizer(task: 
                 value_at(config, "model.init_args.warmup_steps"),
             )
         )
+        for callback in value_at(config, "trainer.callbacks"):
+            # A fallen run that stops early would spend less than its budget.
+            assert callback.get("init_args", {}).get("stop_fallen") in (None, False)
     assert len(shared) == 1
     assert value_at(configuration(start.fit.words), "compute.tflop") is None
 
