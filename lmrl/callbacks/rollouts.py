@@ -278,8 +278,12 @@ class RolloutCollection(Callback):
             stop_fallen(self._trainer, fallen, health)
 
     def _logged(self) -> dict[str, float]:
-        """The newest values that the group ``health/`` repeats, also from before a resume."""
-        return self._logged_before | logged_of(self._module.name, self._trainer.callback_metrics)
+        """The newest values that the group ``health/`` repeats, also from before a resume.
+
+        A checkpoint of the last step of a round is written before the means of the round are logged.
+        """
+        newest = self._trainer.callback_metrics | self._module.reporter.means_so_far()
+        return self._logged_before | logged_of(self._module.name, newest)
 
     @property
     def state_key(self) -> str:

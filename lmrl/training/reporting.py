@@ -228,6 +228,14 @@ class LossReporter(Callback):
             )
         self._metrics[key].update(*values)
 
+    def means_so_far(self) -> dict[str, Tensor]:
+        """Return the means over this epoch that its end will log, by key."""
+        means: dict[str, Tensor] = {}
+        for key, metric in self._metrics.items():
+            if isinstance(metric, TokenMeans) and not _of_validation(key):
+                means.update(metric.compute().means)
+        return means
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Begin again."""
         self._forget(validation=False)

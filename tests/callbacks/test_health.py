@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lightning.pytorch import Callback, Trainer
 
 from lmrl.callbacks import RolloutCollection
 from lmrl.callbacks.health import WINDOW, RoundHealth, causes
@@ -68,6 +69,34 @@ def test_an_online_run_logs_its_health(critic: str, bc_run: str, tmp_path: Path)
     if critic == "shared":
         shares = [float(row["ppo/critic_share"]) for row in rows(tmp_path) if row["ppo/critic_share"]]
         assert shares and all(0.0 <= share <= 1.0 for share in shares) and max(shares) > 0.1
+
+
+class KeepAll(Callback):
+    """Keeps a checkpoint of every step, as it is at the end of its batch."""
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        trainer.save_checkpoint(Path(trainer.default_root_dir) / f"{trainer.global_step}.ckpt")
+
+
+def health_rows(root: Path) -> dict[int, dict[str, str]]:
+    """The group ``health/`` of each round, by the step at which the round was played."""
+    found = {}
+    for row in rows(root):
+        if row["health/return"]:
+            found[int(row["step"])] = {name: value for name, value in row.items() if name.startswith("health/")}
+    return found
+
+
+def test_a_run_that_resumes_between_two_rounds_logs_the_same_health(bc_run: str, tmp_path: Path) -> None:
+    fit(PPO(pretrained=bc_run), rounds(), tmp_path, steps=8, callbacks=[KeepAll()])
+    whole = health_rows(tmp_path)
+    between = max(whole)
+    more = {"ckpt_path": str(tmp_path / f"{between}.ckpt"), "weights_only": True}
+    fit(PPO(pretrained=bc_run), rounds(), tmp_path / "resumed", steps=8, **more)
+    resumed = health_rows(tmp_path / "resumed")
+    assert between in resumed
+    for step, health in resumed.items():
+        assert health == whole[step]
 
 
 def test_a_run_that_has_fallen_ends(bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
