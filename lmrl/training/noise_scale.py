@@ -63,8 +63,18 @@ class NoiseScale(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         """Compare the gradient of the step with those before it, and log. Nothing here waits for the device."""
         data = trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, OfflineDataModule) or not _is_plain(trainer) or _is_repetition(data):
+        if not isinstance(data, OfflineDataModule) or not _is_plain(trainer):
             return
+        if not _is_repetition(data):
+            self._add_step(trainer, pl_module, data)
+        # Repetitions log the last estimate. Lightning would do so by itself, but not after a resume.
+        if self.steps:
+            pl_module.log("train/noise_scale", self.value.float())
+        if isinstance(data, OnlineDataModule) and data.consumed <= trainer.accumulate_grad_batches:
+            self._compare(data)
+
+    def _add_step(self, trainer: Trainer, pl_module: L.LightningModule, data: OfflineDataModule) -> None:
+        """Add the gradient of this step."""
         rank, world = rank_and_world_size()
         gradients = [_local(p.grad) for p in pl_module.parameters() if p.grad is not None]
         norms = torch.stack([norm.double() for norm in torch._foreach_norm(gradients)])
@@ -78,10 +88,6 @@ class NoiseScale(Callback):
             projected = sketch(gradients)
         segments = int(data.hparams["batch_size"]) * trainer.accumulate_grad_batches * world
         self.add(projected, squared_norm, segments)
-        if self.steps:
-            pl_module.log("train/noise_scale", self.value.float())
-        if isinstance(data, OnlineDataModule) and data.consumed <= trainer.accumulate_grad_batches:
-            self._compare(data)
 
     def add(self, gradient: Tensor, squared_norm: Tensor, segments: int) -> None:
         """Add the gradient of a step to the running means.

@@ -99,6 +99,20 @@ def test_a_run_that_resumes_between_two_rounds_logs_the_same_health(bc_run: str,
         assert health == whole[step]
 
 
+def test_a_run_that_resumes_within_a_repetition_logs_the_same_noise_scale(bc_run: str, tmp_path: Path) -> None:
+    def noise_scales(root: Path) -> dict[int, str]:
+        return {int(row["step"]): row["train/noise_scale"] for row in rows(root) if row["train/noise_scale"]}
+
+    fit(PPO(pretrained=bc_run), rounds(epochs=2), tmp_path, steps=8, callbacks=[KeepAll()])
+    # The second half of the eight steps repeats the first round.
+    more = {"ckpt_path": str(tmp_path / "6.ckpt"), "weights_only": True}
+    fit(PPO(pretrained=bc_run), rounds(epochs=2), tmp_path / "resumed", steps=8, **more)
+    whole = noise_scales(tmp_path)
+    resumed = noise_scales(tmp_path / "resumed")
+    assert [*resumed] == [6, 7]
+    assert resumed == {step: whole[step] for step in resumed}
+
+
 def test_a_run_that_has_fallen_ends(bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fallen(self: Any, number: int, episodes: Any) -> str | None:
         return "the run has fallen: a return of -2 in rounds 2 to 6" if number == 3 else None
