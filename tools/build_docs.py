@@ -32,7 +32,7 @@ from lmrl.integrations.hf_datasets import conversations_dataset
 from lmrl.policies.chat.policy import best_examples, conversation, introduction
 from lmrl.report.order import offline_rl, order, side_by_side
 from lmrl.report.tables import Table, footnotes, named, overview, play, scored
-from lmrl.report.wording import BEFORE, UNKNOWN, count, duration, label, number, ordered, percent, with_interval
+from lmrl.report.wording import BEFORE, UNKNOWN, duration, label, number, ordered, percent, with_interval
 from lmrl.reproduce import OFFLINE, ONLINE
 from lmrl.types import Request
 
@@ -67,36 +67,20 @@ def grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def of_task(task: str) -> str:
-    """All players, each way of playing."""
-    heads = [
-        "player",
-        "play",
-        "normalised [95 %]",
-        "published",
-        "own scale",
-        "won",
-        "illegal",
-        "excess",
-        "seeds",
-        "time",
-        "tokens learned",
-    ]
+    """A row per policy: as trained, and with the decoding settings that were chosen for it."""
+    heads = ["policy", "as trained", "chosen [95 %]", "settings", "published", "won", "illegal", "seeds", "time"]
     scores = scores_of(task)
     published = registry.task(task).scores.normalized
     rows = []
     for name in ordered(scores):
-        for result in (scores[name], scores[name].tuned):
-            if result is None:
-                continue
-            row = [named(result), play(result), scored(result), number(published.get(name)), number(result.own)]
-            row += [percent(result.success_rate), percent(result.illegal_rate), number(result.excess, 3)]
-            row.append(str(len(result.seeds) or UNKNOWN))
-            # Scripted policies learn nothing and take no time to train.
-            if result.tokens:
-                row += [duration(result.cpu_seconds or result.seconds), count(result.tokens)]
-            else:
-                row += ["", ""]
-            rows.append(row)
+        trained = scores[name]
+        # Scripted policies have no settings to choose, learn nothing and take no time to train.
+        chosen_settings = play(trained.chosen) if trained.tuned else ""
+        time = duration(trained.cpu_seconds or trained.seconds) if trained.tokens else ""
+        row = [named(trained), number(trained.normalized), scored(trained.chosen), chosen_settings]
+        row += [number(published.get(name)), percent(trained.chosen.success_rate), percent(trained.chosen.illegal_rate)]
+        row += [str(len(trained.seeds) or UNKNOWN), time]
+        rows.append(row)
     return with_notes(grid(heads, rows), [task])
 
 
