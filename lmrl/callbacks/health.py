@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lmrl.types import Episode
@@ -33,8 +34,10 @@ _REPEATED = {
 class _Round(NamedTuple):
     """The returns of a round in three numbers."""
 
-    episodes: int
+    starts: int
+    """Episodes, or groups of episodes that began alike."""
     total: float
+    """Sum of their mean returns."""
     squares: float
 
 
@@ -43,7 +46,8 @@ class RoundHealth:
 
     A run has fallen when the mean return of its last five rounds is more than six standard errors below that of its
     best five rounds in a row. The standard error is that of the difference of two means over the episodes of five
-    rounds each. Six, since the best of hundreds of windows is itself a lucky one: noise alone spreads over four.
+    rounds each. Episodes of a group have the same start and similar returns, so a group counts once, by its mean. Six,
+    since the best of hundreds of windows is itself a lucky one: noise alone spreads over four.
     """
 
     def __init__(self) -> None:
@@ -60,13 +64,13 @@ class RoundHealth:
         Returns:
             One line if the run has fallen, else None.
         """
-        returns = np.asarray([episode.total_reward for episode in episodes], dtype=np.float64)
+        returns = _returns_of_starts(episodes)
         self.rounds.append(_Round(len(returns), float(returns.sum()), float(np.square(returns).sum())))
         if len(self.rounds) < WINDOW:
             return None
-        count = sum(its.episodes for its in self.rounds)
+        count = sum(its.starts for its in self.rounds)
         mean = sum(its.total for its in self.rounds) / count
-        # Variance of the mean over the episodes of the window.
+        # Variance of the mean over the starts of the window.
         variance = max(0.0, sum(its.squares for its in self.rounds) / count - mean**2) / count
         if self.best is None or mean > self.best[1]:
             self.best = (number, mean, variance)
@@ -89,6 +93,15 @@ class RoundHealth:
         self.rounds = deque((_Round(int(n), float(t), float(s)) for n, t, s in state["rounds"]), maxlen=WINDOW)
         best = state["best"]
         self.best = None if best is None else (int(best[0]), float(best[1]), float(best[2]))
+
+
+def _returns_of_starts(episodes: Sequence[Episode]) -> NDArray[np.float64]:
+    """Return the mean return of each group, or the return of each episode where there are no groups."""
+    by_start: dict[Any, list[float]] = {}
+    for number, episode in enumerate(episodes):
+        start = episode.info.get("group", ("episode", number))
+        by_start.setdefault(start, []).append(episode.total_reward)
+    return np.asarray([np.mean(returns) for returns in by_start.values()], dtype=np.float64)
 
 
 def logged_of(name: str, logged: Mapping[str, Tensor]) -> dict[str, float]:

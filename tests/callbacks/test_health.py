@@ -1,6 +1,7 @@
 """What an online run logs of its health, and when it is stopped."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,22 @@ def test_a_run_has_fallen_when_it_is_far_below_its_best_rounds() -> None:
 
 def test_noise_alone_is_no_fall() -> None:
     assert not any(played([0.0] * 300))
+
+
+def test_the_episodes_of_a_group_count_once() -> None:
+    """Few starts, some of which pay more than others: the means of rounds differ by their starts alone."""
+    health = RoundHealth()
+    warnings = []
+    for number in range(1, 41):
+        draw = np.random.default_rng(number)
+        starts = draw.normal(0.0, 10.0, 8)
+        episodes = []
+        for group, mean in enumerate(starts):
+            for one in draw.normal(mean, 1.0, 64):
+                played = episode("o", "a", "o", rewards=[float(one)], terminated=True)
+                episodes.append(replace(played, info={"group": group}))
+        warnings.append(health.add(number, episodes))
+    assert not any(warnings)
 
 
 def test_a_resumed_run_remembers_its_best_rounds() -> None:
