@@ -219,7 +219,7 @@ class OfflineDataModule(L.LightningDataModule):
             if not isinstance(value, str | int | float | list | tuple | Mapping | None):
                 raise UserError(
                     f"env is written into checkpoints and must hold plain values, got {type(value).__name__} for "
-                    f"{argument}: a partner of your own gets a name by an entry point (docs/guide/extending.md)"
+                    f"{argument}: a partner of your own gets a name by an entry point (docs/guide/partners.md)"
                 )
         size = size or self.task.dataset_size
         self.path = Path(path or dataset_path(self.task.name, size, data_seed, env, behaviour))

@@ -1,4 +1,4 @@
-"""The task of `docs/guide/extending.md`, installed as a package of its own; all commands know its entry point."""
+"""The task of `docs/guide/add_task.md`, installed as a package of its own; all commands know its entry point."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 
 from tests.test_repo import ROOT, blocks
 
-PAGE = ROOT / "docs" / "guide" / "extending.md"
+PAGE = ROOT / "docs" / "guide" / "add_task.md"
 
 
 def install(folder: Path, package: str, entry_points: str, group: str = "lmrl.tasks") -> None:
