@@ -45,12 +45,21 @@ All of an algorithm's:           lmrl fit --model.help lmrl.modules.ILQL
 All of the data's:               lmrl fit --data.help lmrl.datamodules.OfflineDataModule"""
 
 
-def _verb(target: str, help: str, raw: bool = False, page: str = "") -> Verb:
-    return Verb(f"lmrl.commands.{target}", help, raw, page)
+def _verb(target: str, help: str) -> Verb:
+    return Verb(f"lmrl.commands.{target}", help)
+
+
+_NOTHING_TO_TRAIN = "nothing to train: lmrl fit --config configs/<task>/<algorithm>.yaml (see: lmrl fit --help)"
 
 
 _VERBS = {
-    "fit": _verb("fit:fit", "train: lmrl fit --config configs/maze_fo/ilql.yaml", raw=True, page=_FIT),
+    "fit": Verb(
+        "lmrl.commands.fit:fit",
+        "train: lmrl fit --config configs/maze_fo/ilql.yaml",
+        raw=True,
+        page=_FIT,
+        without_words=_NOTHING_TO_TRAIN,
+    ),
     "evaluate": Verb(
         "lmrl.commands.evaluate:evaluate_command",
         "let a policy play and write its episodes and scores, or judge it by a file",
@@ -81,9 +90,9 @@ _VERBS = {
     "zoo list": _verb("zoo:zoo_list_command", "the trained policies that can be played without training"),
     "zoo info": _verb("zoo:zoo_info_command", "the card of one of them"),
     "zoo evaluate": Verb(
-        "lmrl.commands.zoo:zoo_evaluate_command", "play with one and compare with its published score"
+        "lmrl.commands.zoo_add:zoo_evaluate_command", "play with one and compare with its published score"
     ),
-    "zoo add": _verb("zoo:zoo_add_command", "put a run among them"),
+    "zoo add": _verb("zoo_add:zoo_add_command", "put a run among them"),
     "play": _verb("play:play_command", "play a task yourself in the terminal, or watch a policy"),
     "chat": _verb("chat:chat_command", "talk to a trained policy in the terminal"),
     "web": _verb("web:web_command", "play, watch and compare policies in the browser"),

@@ -30,9 +30,9 @@ from lmrl.models.lora import ADAPTER_CONFIG
 from lmrl.utils.configuration import config_file
 
 __all__ = [
-    "check_archive", "check_checkpoint", "check_plain", "has_run", "is_checkpoint", "is_sharded_checkpoint",
+    "check_archive", "check_checkpoint", "check_plain", "is_checkpoint", "is_sharded_checkpoint",
     "read_checkpoint", "read_made_with", "read_shards", "resolve_checkpoint", "resolve_pretrained", "resolve_run",
-    "set_aside", "steps_of", "unreadable", "weights_of",
+    "steps_of", "unreadable", "weights_of",
 ]  # fmt: skip
 
 _CONTENTS = ".metadata"
@@ -235,10 +235,6 @@ def unreadable(file: object, error: Exception) -> UserError:
     return UserError(f"{file} is not a checkpoint of lmrl, or is damaged ({reason})")
 
 
-RUN_FILES = ("last.ckpt", "best.ckpt", "last", "best", "metrics.csv", "evaluation", "evaluation_last")
-"""Of these, one is enough for a folder to hold a run: weights, learning curves or scores."""
-
-
 def resolve_checkpoint(path: str | Path) -> Path:
     """The checkpoint of a run folder (the best one, else the last), or itself: a file, or a folder of shards.
 
@@ -287,27 +283,6 @@ def weights_of(path: str | Path, allow_pickle: bool = False) -> str | None:
     """
     weights = read_made_with(resolve_run(path), allow_pickle).get("weights")
     return None if weights is None else str(weights)
-
-
-def has_run(folder: Path) -> bool:
-    """Whether a run was begun in a folder. Its configuration and log alone are none: nothing was learned yet."""
-    return any((folder / name).exists() for name in RUN_FILES)
-
-
-def set_aside(folder: Path) -> Path | None:
-    """Move a run with all that is in its folder to ``.earlier/NAME-1`` (2, 3, ...) next to it: two must not mix.
-
-    Returns:
-        Where it is now; None if there was nothing.
-    """
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return None
-    kept = folder.parent / ".earlier"
-    kept.mkdir(exist_ok=True)
-    number = 1
-    while (kept / f"{folder.name}-{number}").exists():
-        number += 1
-    return folder.rename(kept / f"{folder.name}-{number}")
 
 
 def resolve_pretrained(name: str) -> str:

@@ -190,8 +190,6 @@ def fit(argv: Sequence[str]) -> int:
     """
     _check_first(argv)
     words = _with_class_names(with_config_files(_with_checkpoint(argv)))
-    if not words:
-        raise UserError("nothing to train: lmrl fit --config configs/<task>/<algorithm>.yaml (see: lmrl fit --help)")
     with quiet_libraries(), _ending_with_its_parent():
         try:
             return _train(TrainingCLI(words), argv)

@@ -12,7 +12,8 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from omegaconf import OmegaConf
 
 from lmrl.checkpoints.export import read_manifest
-from lmrl.checkpoints.reading import has_run, is_checkpoint, set_aside, steps_of
+from lmrl.checkpoints.reading import is_checkpoint, steps_of
+from lmrl.checkpoints.run_files import has_run, set_aside
 from lmrl.errors import UserError
 from lmrl.utils.configuration import check_config, max_steps_of
 from lmrl.utils.files import check_may_replace, locked, remove, replacing

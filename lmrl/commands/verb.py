@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmrl.commands.arguments import call
+from lmrl.errors import UserError
 from lmrl.utils.lazy import load
 from lmrl.utils.plugins import COMMANDS, entry_points_of
 
@@ -21,9 +22,17 @@ class Verb:
     """The function takes the words after the verb as they are and returns an exit code."""
     page: str = ""
     """The output of ``--help`` alone, for a verb whose parser takes seconds to load."""
+    without_words: str = ""
+    """The error of a call without arguments, for the same reason."""
 
     def run(self, argv: Sequence[str], name: str) -> int:
-        """Import the function and call it."""
+        """Import the function and call it.
+
+        Raises:
+            UserError: there are no arguments, and the command needs some.
+        """
+        if self.without_words and not argv:
+            raise UserError(self.without_words)
         if self.page and list(argv) in (["-h"], ["--help"]):
             print(self.page)
             return 0

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lmrl.checkpoints.reading import has_run
+from lmrl.checkpoints.run_files import has_run
 from lmrl.errors import UserError
 from lmrl.evaluation.episode_table import EpisodeTable, read_table
 from lmrl.evaluation.intervals import (

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lmrl.checkpoints.reading import set_aside
+from lmrl.checkpoints.run_files import set_aside
 from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import Evaluation

@@ -102,7 +102,7 @@ def test_the_list_fits_80_columns(
 
 def test_a_policy_that_plays_otherwise_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = {**zoo_policy(NAME).scores, "return_ci": [5.0, 6.0]}
-    monkeypatch.setattr("lmrl.commands.zoo.zoo_policy", lambda name: zoo.ZooPolicy("maze_fo/bc", here, {}, far))
+    monkeypatch.setattr("lmrl.commands.zoo_add.zoo_policy", lambda name: zoo.ZooPolicy("maze_fo/bc", here, {}, far))
     assert main(["zoo", "evaluate", NAME, "--episodes", "5"]) == 1
 
 

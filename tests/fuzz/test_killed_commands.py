@@ -25,7 +25,8 @@ import yaml
 from safetensors.torch import load_file
 
 from lmrl.checkpoints.export import read_manifest
-from lmrl.checkpoints.reading import has_run, weights_of
+from lmrl.checkpoints.reading import weights_of
+from lmrl.checkpoints.run_files import has_run
 from lmrl.data.storage import read_episodes
 from lmrl.errors import UserError
 from lmrl.reproduce import Order, reproduce

@@ -23,7 +23,8 @@ COMMANDS = (
     "data verify maze.parquet",
     "data import wordle games.jsonl --out wordle.parquet",
     "evaluate wordle --policy random --episodes 2 --out evaluation",
-    *("fit --help", "fit -h"),
+    *("fit", "fit --help", "fit -h"),
+    *("zoo list", "zoo info zoo:maze_fo/bc", "compare evaluation evaluation"),
 )
 
 
