@@ -62,5 +62,5 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "Every task and its data" in notebook and "1_tasks_and_data_0.png" in notebook
     assert "colab-badge" not in notebook, "nothing is loaded from elsewhere"
     assert (tmp_path / "site" / "notebooks" / "1_tasks_and_data_0.png").read_bytes().startswith(b"\x89PNG")
-    listed = (tmp_path / "site" / "notebooks" / "index.html").read_text(encoding="utf-8")
-    assert "1_tasks_and_data/" in listed and "../notebooks/1_tasks" not in listed
+    listed = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "notebooks/1_tasks_and_data/" in listed and "../notebooks/1_tasks" not in listed
