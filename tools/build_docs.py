@@ -46,6 +46,8 @@ BLOCK = re.compile(r"(<!-- (?!end of )([^>]+?) -->\n)(.*?)(<!-- end of [\w ]+ --
 """A generated part of a page: its mark, what the mark says, the text, and the mark at the end."""
 BESIDE = {"archer": "filtered_bc", "gigpo": "grpo", "turn_ppo": "ppo"}
 """Algorithms that a page compares with another one, task by task."""
+LEFT_OUT = {f"a round of PPO, {task}, V after the last observation, share of it" for task in ("maze_fo", "wordle")}
+"""Rows of the comparisons with other packages that the page does not show."""
 
 
 @cache
@@ -221,16 +223,34 @@ def with_ours(table: str, task: str) -> str:
 
 
 def of_peers(name: str) -> str:
-    """What a comparison with other packages found, and with what."""
+    """What a comparison with other packages found, and with what: a table of speeds, then all other rows."""
     (path,) = BENCHMARKS.glob("peers-*.json")
     record = json.loads(path.read_text(encoding="utf-8"))
-    lines = [
-        f"| {row['name']} | {row['shown']} | {row['asked']} |" for row in record["rows"] if row["benchmark"] == name
-    ]
+    rows = {row["name"]: row for row in record["rows"] if row["benchmark"] == name}
+    speeds = []
+    used = set()
+    for ratio, row in rows.items():
+        what, versus, package = ratio.partition(", lmrl / ")
+        if not versus:
+            continue
+        ours = f"{what}, lmrl"
+        theirs = f"{what}, {package}"
+        used |= {ratio, ours, theirs}
+        # The interval of a speed says less than that of the ratio, since both sides share the state of the machine.
+        pair = [rows[side]["shown"].partition(" (")[0] for side in (ours, theirs)]
+        speeds.append([what, package, *pair, row["shown"]])
+    tables = [grid(["what", "other side", "speed of lmrl", "of the other side", "ratio"], speeds)]
+    others = [row for row_name, row in rows.items() if row_name not in used | LEFT_OUT]
+    if others:
+        columns = {"what": "name", "measured": "shown"}
+        if any(row["asked"] for row in others):
+            columns["asked"] = "asked"
+        checks = [[row[key] for key in columns.values()] for row in others]
+        tables.append(grid(list(columns), checks))
     facts = record["made"][name]
     versions = ", ".join(f"{package} {number}" for package, number in facts["versions"].items())
-    table = "\n".join(["| what | measured | asked |", "| :-- | --: | --: |", *lines])
-    return f"{table}\n\n{facts['machine']['cpu']}; {versions}; commit {facts['commit']}, {facts['date']}."
+    made = f"{facts['machine']['cpu']}; {versions}; commit {facts['commit']}, {facts['date']}."
+    return "\n\n".join([*tables, made])
 
 
 def of_anchors() -> str:
