@@ -48,6 +48,19 @@ BESIDE = {"archer": "filtered_bc", "gigpo": "grpo", "turn_ppo": "ppo"}
 """Algorithms that a page compares with another one, task by task."""
 LEFT_OUT = {f"a round of PPO, {task}, V after the last observation, share of it" for task in ("maze_fo", "wordle")}
 """Rows of the comparisons with other packages that the page does not show."""
+RATIOS = (
+    ("all", "rollout", "twenty_questions, slots / generate"),
+    ("all", "rollout", "wordle, slots / generate"),
+    ("chat_play", "chat_play", "turns per second, slot engine / generate"),
+    ("chat_play", "chat_play", "turns per second, slot engine / vLLM"),
+    ("session-nvidia-h200", "gpu_decoding", "GPT-2 small size, bf16, greedy, prefill, slots / generate"),
+    ("session-nvidia-h200", "gpu_decoding", "GPT-2 small size, bf16, greedy, rollout in 256 slots, slots / generate"),
+    ("all", "training_step", "step, a quarter action tokens: BC / bare"),
+    ("all", "training_step", "step, a quarter action tokens: ILQL / BC"),
+    ("all", "vocabulary", "time, pieces / all positions"),
+    ("all", "vocabulary", "memory, pieces / all positions"),
+)
+"""Ratios on the page of the benchmarks: the beginning of a file's name, the benchmark, the row."""
 
 
 @cache
@@ -289,24 +302,15 @@ def of_costs() -> str:
     return grid(["task", "trainings", "together", "the longest"], rows)
 
 
-def of_slots() -> str:
-    """How fast games are played and what share of the core's peak that takes, a row per number of slots."""
-    (path,) = BENCHMARKS.glob("slots-*.json")
-    rows = {row["name"]: row for row in json.loads(path.read_text(encoding="utf-8"))["rows"]}
-    tasks = [name.partition(",")[0] for name in rows if name.endswith("at best")]
-    counts = [name.split()[1] for name in rows if name.startswith(tasks[0]) and name.endswith("slots")]
-    heads = ["slots", *(head for task in tasks for head in (f"{task}, turns/s", "of the peak"))]
+def of_ratios() -> str:
+    """The ratios of `RATIOS`, each with the machine that measured it."""
     lines = []
-    for slots in counts:
-        names = [f"{task}, {slots} slots" for task in tasks]
-        lines.append([slots, *(it for at in names for it in (f"{rows[at]['value']:,.0f}", share_of(rows, at)))])
-    return grid(heads, lines)
-
-
-def share_of(rows: Mapping[str, Any], name: str) -> str:
-    """A share of the peak, followed by what was asked for."""
-    row = rows[f"{name}, share of the peak"]
-    return f"{row['shown']} ({row['asked']})" if row["asked"] else str(row["shown"])
+    for start, benchmark, name in RATIOS:
+        (path,) = BENCHMARKS.glob(f"{start}-*.json" if "-" not in start else f"{start}.json")
+        record = json.loads(path.read_text(encoding="utf-8"))
+        row = next(row for row in record["rows"] if (row["benchmark"], row["name"]) == (benchmark, name))
+        lines.append([f"`{benchmark}`", name, row["shown"], record["machine"].get("gpu") or record["machine"]["cpu"]])
+    return grid(["benchmark", "ratio", "measured", "machine"], lines)
 
 
 def of_first_game() -> str:
@@ -410,7 +414,6 @@ RESULTS = {
     "algorithms": of_algorithms,
     "costs": of_costs,
     "floor": of_floor,
-    "slots": of_slots,
     "zoo": of_zoo,
 }
 """Tables over several tasks, by the word after ``results of``."""
@@ -446,6 +449,8 @@ def generated(mark: str, before: str) -> str | None:
         return of_first_game()
     if mark == "anchors":
         return of_anchors()
+    if mark == "ratios":
+        return of_ratios()
     if mark.startswith("shown: "):
         return f"```text\n{shown(mark.removeprefix('shown: ')).rstrip()}\n```"
     return None
