@@ -46,6 +46,21 @@ BLOCK = re.compile(r"(<!-- (?!end of )([^>]+?) -->\n)(.*?)(<!-- end of [\w ]+ --
 """A generated part of a page: its mark, what the mark says, the text, and the mark at the end."""
 BESIDE = {"archer": "filtered_bc", "gigpo": "grpo", "turn_ppo": "ppo"}
 """Algorithms that a page compares with another one, task by task."""
+LEFT_OUT = {f"a round of PPO, {task}, V after the last observation, share of it" for task in ("maze_fo", "wordle")}
+"""Rows of the comparisons with other packages that the page does not show."""
+RATIOS = (
+    ("all", "rollout", "twenty_questions, slots / generate"),
+    ("all", "rollout", "wordle, slots / generate"),
+    ("chat_play", "chat_play", "turns per second, slot engine / generate"),
+    ("chat_play", "chat_play", "turns per second, slot engine / vLLM"),
+    ("session-nvidia-h200", "gpu_decoding", "GPT-2 small size, bf16, greedy, prefill, slots / generate"),
+    ("session-nvidia-h200", "gpu_decoding", "GPT-2 small size, bf16, greedy, rollout in 256 slots, slots / generate"),
+    ("all", "training_step", "step, a quarter action tokens: BC / bare"),
+    ("all", "training_step", "step, a quarter action tokens: ILQL / BC"),
+    ("all", "vocabulary", "time, pieces / all positions"),
+    ("all", "vocabulary", "memory, pieces / all positions"),
+)
+"""Ratios on the page of the benchmarks: the beginning of a file's name, the benchmark, the row."""
 
 
 @cache
@@ -205,16 +220,34 @@ def with_ours(table: str, task: str) -> str:
 
 
 def of_peers(name: str) -> str:
-    """What a comparison with other packages found, and with what."""
+    """What a comparison with other packages found, and with what: a table of speeds, then all other rows."""
     (path,) = BENCHMARKS.glob("peers-*.json")
     record = json.loads(path.read_text(encoding="utf-8"))
-    lines = [
-        f"| {row['name']} | {row['shown']} | {row['asked']} |" for row in record["rows"] if row["benchmark"] == name
-    ]
+    rows = {row["name"]: row for row in record["rows"] if row["benchmark"] == name}
+    speeds = []
+    used = set()
+    for ratio, row in rows.items():
+        what, versus, package = ratio.partition(", lmrl / ")
+        if not versus:
+            continue
+        ours = f"{what}, lmrl"
+        theirs = f"{what}, {package}"
+        used |= {ratio, ours, theirs}
+        # The interval of a speed says less than that of the ratio, since both sides share the state of the machine.
+        pair = [rows[side]["shown"].partition(" (")[0] for side in (ours, theirs)]
+        speeds.append([what, package, *pair, row["shown"]])
+    tables = [grid(["what", "other side", "speed of lmrl", "of the other side", "ratio"], speeds)]
+    others = [row for row_name, row in rows.items() if row_name not in used | LEFT_OUT]
+    if others:
+        columns = {"what": "name", "measured": "shown"}
+        if any(row["asked"] for row in others):
+            columns["asked"] = "asked"
+        checks = [[row[key] for key in columns.values()] for row in others]
+        tables.append(grid(list(columns), checks))
     facts = record["made"][name]
     versions = ", ".join(f"{package} {number}" for package, number in facts["versions"].items())
-    table = "\n".join(["| what | measured | asked |", "| :-- | --: | --: |", *lines])
-    return f"{table}\n\n{facts['machine']['cpu']}; {versions}; commit {facts['commit']}, {facts['date']}."
+    made = f"{facts['machine']['cpu']}; {versions}; commit {facts['commit']}, {facts['date']}."
+    return "\n\n".join([*tables, made])
 
 
 def of_anchors() -> str:
@@ -253,34 +286,24 @@ def of_costs() -> str:
     return grid(["task", "trainings", "together", "the longest"], rows)
 
 
-def of_slots() -> str:
-    """How fast games are played and what share of the core's peak that takes, a row per number of slots."""
-    (path,) = BENCHMARKS.glob("slots-*.json")
-    rows = {row["name"]: row for row in json.loads(path.read_text(encoding="utf-8"))["rows"]}
-    tasks = [name.partition(",")[0] for name in rows if name.endswith("at best")]
-    counts = [name.split()[1] for name in rows if name.startswith(tasks[0]) and name.endswith("slots")]
-    heads = ["slots", *(head for task in tasks for head in (f"{task}, turns/s", "of the peak"))]
+def of_ratios() -> str:
+    """The ratios of `RATIOS`, each with the machine that measured it."""
     lines = []
-    for slots in counts:
-        names = [f"{task}, {slots} slots" for task in tasks]
-        lines.append([slots, *(it for at in names for it in (f"{rows[at]['value']:,.0f}", share_of(rows, at)))])
-    return grid(heads, lines)
-
-
-def share_of(rows: Mapping[str, Any], name: str) -> str:
-    """A share of the peak, followed by what was asked for."""
-    row = rows[f"{name}, share of the peak"]
-    return f"{row['shown']} ({row['asked']})" if row["asked"] else str(row["shown"])
+    for start, benchmark, name in RATIOS:
+        (path,) = BENCHMARKS.glob(f"{start}-*.json" if "-" not in start else f"{start}.json")
+        record = json.loads(path.read_text(encoding="utf-8"))
+        row = next(row for row in record["rows"] if (row["benchmark"], row["name"]) == (benchmark, name))
+        lines.append([f"`{benchmark}`", name, row["shown"], record["machine"].get("gpu") or record["machine"]["cpu"]])
+    return grid(["benchmark", "ratio", "measured", "machine"], lines)
 
 
 def of_first_game() -> str:
     """How long ``make demo`` takes, one sentence."""
     (path,) = BENCHMARKS.glob("first_game-*.json")
     record = json.loads(path.read_text(encoding="utf-8"))
-    answered, cores, drawn = (row["value"] for row in record["rows"])
-    machine = f"{record['machine']['cpu']}, {record['machine']['cores']} cores, load {record['load']:.0f}"
-    took = f"the first game answers after {duration(answered)} and is drawn after {duration(drawn)}"
-    return f"After installation, {took}\n({machine}; {cores:.1f} s of one core)."
+    (drawn,) = [row["value"] for row in record["rows"] if row["name"].endswith("drawn")]
+    machine = f"{record['machine']['cpu']}, {record['machine']['cores']} cores"
+    return f"After installation, the browser shows the first game after {duration(drawn)} ({machine})."
 
 
 def expected(task: str, names: Sequence[str]) -> str:
@@ -374,7 +397,6 @@ RESULTS = {
     "algorithms": of_algorithms,
     "costs": of_costs,
     "floor": of_floor,
-    "slots": of_slots,
     "zoo": of_zoo,
 }
 """Tables over several tasks, by the word after ``results of``."""
@@ -410,6 +432,8 @@ def generated(mark: str, before: str) -> str | None:
         return of_first_game()
     if mark == "anchors":
         return of_anchors()
+    if mark == "ratios":
+        return of_ratios()
     if mark.startswith("shown: "):
         return f"```text\n{shown(mark.removeprefix('shown: ')).rstrip()}\n```"
     return None
