@@ -5,36 +5,25 @@ them, and ``--check`` only names the pages that would change.
 """
 
 import argparse
-import io
 import json
 import re
-import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
-from lmrl.cli import main as lmrl
-from lmrl.contrib.study.page import draw_samples
 from lmrl.contrib.symbolic import GridMaze, q_learning
-from lmrl.data.storage import read_episodes, write_episodes
+from lmrl.data.storage import read_episodes
 from lmrl.envs import registry
 from lmrl.evaluation.records import read_records
 from lmrl.evaluation.run_folder import transcript
 from lmrl.evaluation.scores import Score, score, task_scores
-from lmrl.integrations.hf_datasets import conversations_dataset
-from lmrl.policies.chat.policy import best_examples, conversation, introduction
-from lmrl.report.order import offline_rl, order, side_by_side
-from lmrl.report.tables import Table, footnotes, named, overview, play, scored
-from lmrl.report.wording import BEFORE, UNKNOWN, duration, label, number, ordered, percent, with_interval
+from lmrl.report.tables import Table, footnotes, named, overview, scored
+from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, percent, with_interval
 from lmrl.reproduce import OFFLINE, ONLINE
-from lmrl.types import Request
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -44,8 +33,6 @@ GAMES = ROOT / "docs" / "games"
 ZOO = ROOT / "zoo" / "lmrl_zoo" / "policies"
 BLOCK = re.compile(r"(<!-- (?!end of )([^>]+?) -->\n)(.*?)(<!-- end of [\w ]+ -->)", re.DOTALL)
 """A generated part of a page: its mark, what the mark says, the text, and the mark at the end."""
-BESIDE = {"archer": "filtered_bc", "gigpo": "grpo", "turn_ppo": "ppo"}
-"""Algorithms that a page compares with another one, task by task."""
 LEFT_OUT = {f"a round of PPO, {task}, V after the last observation, share of it" for task in ("maze_fo", "wordle")}
 """Rows of the comparisons with other packages that the page does not show."""
 RATIOS = (
@@ -83,18 +70,18 @@ def grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def of_task(task: str) -> str:
     """A row per policy: as trained, and with the decoding settings that were chosen for it."""
-    heads = ["policy", "as trained", "chosen [95 %]", "settings", "published", "won", "illegal", "seeds", "time"]
+    heads = ["policy", "as trained", "chosen [95 %]", "published", "won", "illegal", "seeds", "minutes"]
     scores = scores_of(task)
     published = registry.task(task).scores.normalized
     rows = []
     for name in ordered(scores):
         trained = scores[name]
-        # Scripted policies have no settings to choose, learn nothing and take no time to train.
-        chosen_settings = play(trained.chosen) if trained.tuned else ""
-        time = duration(trained.cpu_seconds or trained.seconds) if trained.tokens else ""
-        row = [named(trained), number(trained.normalized), scored(trained.chosen), chosen_settings]
-        row += [number(published.get(name)), percent(trained.chosen.success_rate), percent(trained.chosen.illegal_rate)]
-        row += [str(len(trained.seeds) or UNKNOWN), time]
+        seconds = trained.cpu_seconds or trained.seconds
+        # Scripted policies learn nothing and take no time to train.
+        minutes = number(seconds / 60) if trained.tokens and seconds else ""
+        row = [named(trained), number(trained.normalized), scored(trained.chosen), number(published.get(name))]
+        row += [percent(trained.chosen.success_rate), percent(trained.chosen.illegal_rate)]
+        row += [str(len(trained.seeds) or UNKNOWN), minutes]
         rows.append(row)
     return with_notes(grid(heads, rows), [task])
 
@@ -143,49 +130,9 @@ def of_quickstart(task: str) -> str:
     return grid([task, "normalised [95 %]", "published", "return [95 %]", "published", "success"], rows)
 
 
-def of_order(task: str) -> str:
-    """All trained players, the best first; of ``all``: offline RL and filtered BC; of a method: see `BESIDE`."""
-    found = all_scores()
-    if task in BESIDE:
-        return with_notes(of_table(side_by_side(found, [task], BESIDE[task])), found)
-    if task != "all":
-        return with_notes(of_table(order(task, found[task])), [task])
-    table, words = offline_rl(found)
-    return f"{with_notes(of_table(table), found)}\n\n{words}"
-
-
 def of_table(table: Table) -> str:
     """A table of the report in Markdown."""
     return grid(table.heads, table.rows)
-
-
-def chosen(one: Score) -> str:
-    """With the settings that were chosen on other games, whether or not they score higher in those that count."""
-    return number(one.chosen.normalized) + (f" {BEFORE}" if one.before else "")
-
-
-def of_algorithms() -> str:
-    """A row per algorithm that has records, a column per task: with the settings that were chosen."""
-    found = all_scores()
-    names = ordered({name for players in found.values() for name, one in players.items() if one.tokens})
-    rows = [[label(name), *(chosen(of[name]) if name in of else UNKNOWN for of in found.values())] for name in names]
-    return with_notes(grid(["algorithm", *found], rows), found)
-
-
-def of_floor() -> str:
-    """How far BC came towards the floor at each quarter of its training, and whether it knows its own data better."""
-    rows = []
-    for task in registry.tasks():
-        curves = read_records(RECORDS, task)["bc"][0].curve_values
-        excess = curves["val/bc/excess"]
-        at_steps = {step + 1: value for step, value in zip(excess.steps, excess.values, strict=True)}
-        steps = curves["train/loss"].steps[-1] + 1
-        quarters = [max((step for step in at_steps if step <= steps * part / 4), default=None) for part in (2, 3, 4)]
-        shown = [UNKNOWN if at is None else number(at_steps[at], 3) for at in quarters]
-        losses = [number(curves[name].values[-1], 2) for name in ("train/loss", "val/loss")]
-        rows.append([task, f"{steps:,}", *shown, *losses])
-    heads = ["task", "steps", "half way", "three quarters", "at the end", "last training loss", "last held-out loss"]
-    return grid(heads, rows)
 
 
 def of_zoo() -> str:
@@ -204,19 +151,6 @@ def of_zoo() -> str:
             row.append(f"{size / 1e6:.1f}")
             rows.append(row)
     return grid(["policy", "normalised [95 %]", "won", "episodes", "settings", "MB"], rows)
-
-
-def with_ours(table: str, task: str) -> str:
-    """A table whose last column is the score on that task of each algorithm that its first column names."""
-    found = {label(name): chosen(one) for name, one in scores_of(task).items() if one.tokens}
-    lines = table.strip().splitlines()
-    head, line, *rows = [text for text in lines if text.startswith("|")]  # without the notes below it
-    made = []
-    for row in rows:
-        *cells, _ = [cell.strip() for cell in row.strip().strip("|").split("|")]
-        scores = ", ".join(found.get(name, UNKNOWN) for name in cells[0].split(", "))
-        made.append(f"| {' | '.join([*cells, scores])} |")
-    return with_notes("\n".join([head, line, *made]), [task])
 
 
 def of_peers(name: str) -> str:
@@ -320,28 +254,9 @@ def expected(task: str, names: Sequence[str]) -> str:
     return with_notes("\n".join(lines), [task])
 
 
-def asked() -> str:
-    """What a chat model reads at the first turn of the fully observed maze."""
-    prompt = registry.chat_prompt("maze_fo")
-    examples = best_examples(list(read_episodes(GAMES / "maze_fo.jsonl")), prompt)
-    text, _ = registry.make("maze_fo").reset(seed=0)
-    request = Request(slot=0, seed=0, observations=(text,))
-    messages = conversation(prompt, introduction(prompt, prompt.appendix({}), examples, "json"), request, "json")
-    return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
-
-
 def played() -> str:
     """A game of Wordle as `transcript` prints it."""
     return transcript(min(read_episodes(GAMES / "wordle.jsonl"), key=len))
-
-
-def rated() -> str:
-    """Six turns as the people who rate read them."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "games.jsonl"
-        write_episodes(path, list(read_episodes(GAMES / "twenty_questions.jsonl"))[-3:], {})
-        sample, *_ = draw_samples({"games": path}, 3, turns=6)
-    return "\n".join(f"{line.speaker}: {line.text}" for line in sample.lines)
 
 
 def values() -> str:
@@ -355,15 +270,6 @@ def values() -> str:
     return "\n".join(lines)
 
 
-def called() -> str:
-    """Beginning and end of a game of the maze as TRL's tool has it: the rules, calls and answers."""
-    shortest = min(read_episodes(GAMES / "maze_fo.jsonl"), key=len)
-    *messages, last = conversations_dataset([shortest])[0]["messages"]
-    assert (last["role"], last["content"]) == ("assistant", "")
-    parts = [f"[{message['role']}]\n{_content(message)}" for message in messages]
-    return "\n\n".join([*parts[:6], "...", *parts[-2:]])
-
-
 def api(package: str) -> str:
     """A heading of the API page for each class of a package."""
     found = import_module(package)
@@ -371,50 +277,27 @@ def api(package: str) -> str:
     return "\n\n".join(f"::: {package}.{name}" for name in sorted(classes, key=str.lower))
 
 
-def _content(message: dict[str, Any]) -> str:
-    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or ()]
-    return "\n".join([*([message["content"]] if message["content"] else []), *calls])
-
-
-FUNCTIONS: dict[str, Callable[[], str]] = {
-    function.__name__: function for function in (asked, called, played, rated, values)
-}
-
-
-def shown(what: str) -> str:
-    """Return what a command of ours prints, or a function above returns."""
-    if what in FUNCTIONS:
-        return FUNCTIONS[what]()
-    program, *words = shlex.split(what)
-    assert program == "lmrl"
-    with redirect_stdout(io.StringIO()) as out:
-        assert lmrl(words) == 0
-    return out.getvalue()
-
+SHOWN = {"played": played, "values": values}
+"""Outputs that a page shows, by the word after ``shown:``."""
 
 RESULTS = {
     "all": of_all_with_starts,
-    "algorithms": of_algorithms,
     "costs": of_costs,
-    "floor": of_floor,
     "zoo": of_zoo,
 }
 """Tables over several tasks, by the word after ``results of``."""
 
 
 @cache
-def generated(mark: str, before: str) -> str | None:
+def generated(mark: str) -> str | None:
     """The text that belongs below a mark, or None for a comment that is no mark.
 
     Args:
         mark: the words of the comment, such as ``results of maze_fo``.
-        before: the text that the page has there, of which ``ours of`` keeps all columns but the last.
     """
     kind, _, name = mark.partition(" of ")
     if kind == "results":
         return RESULTS[name]() if name in RESULTS else of_task(name)
-    if kind == "ours":
-        return with_ours(before, name)
     if kind == "peers":
         return of_peers(name)
     if kind == "expected":
@@ -424,8 +307,6 @@ def generated(mark: str, before: str) -> str | None:
         return of_illegal_moves(name)
     if kind == "quickstart":
         return of_quickstart(name)
-    if kind == "order":
-        return of_order(name)
     if kind == "api":
         return api(name)
     if mark == "first game":
@@ -435,7 +316,8 @@ def generated(mark: str, before: str) -> str | None:
     if mark == "ratios":
         return of_ratios()
     if mark.startswith("shown: "):
-        return f"```text\n{shown(mark.removeprefix('shown: ')).rstrip()}\n```"
+        show = SHOWN[mark.removeprefix("shown: ")]
+        return f"```text\n{show().rstrip()}\n```"
     return None
 
 
@@ -443,9 +325,8 @@ def renewed(page: str) -> str:
     """Return a page with its generated parts as they are today."""
 
     def renew(block: re.Match[str]) -> str:
-        start, mark, before, end = block.groups()
-        # Only a table of a paper keeps a part of what it was. All other parts are made once for all pages.
-        text = generated(mark, before if mark.startswith("ours of ") else "")
+        start, mark, _, end = block.groups()
+        text = generated(mark)
         return block[0] if text is None else f"{start}\n{text}\n\n{end}"
 
     return BLOCK.sub(renew, page)

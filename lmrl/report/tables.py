@@ -80,15 +80,15 @@ def footnotes(scores: Iterable[Score], shown: str) -> list[str]:
             names.update(score.before)
     notes = []
     if BEFORE in shown:
-        fixes = [f"{fix.words} (before {fix.version}, {fix.date})" for fix in FIXES if fix.name in names]
+        fixes = [f"{fix.words} (before {fix.version})" for fix in FIXES if fix.name in names]
         notes.append(
-            f"{BEFORE} Some of these runs, or of those that they start from, are older than a fix: {'; '.join(fixes)}. "
-            "The same runs today give other numbers."
+            f"{BEFORE} Some runs, or their starts, are older than a fix: {'; '.join(fixes)}. "
+            "They would score differently today."
         )
     if FEW in shown:
         notes.append(
-            f"{FEW} Too narrow to trust: it rests on fewer than eight games as extreme as the most extreme one of a "
-            "trained policy in this task, and one such game moves the score by half a point or more."
+            f"{FEW} Too narrow to trust: fewer than eight extreme games decide it, and one of them moves the score by "
+            "half a point or more."
         )
     return notes
 
