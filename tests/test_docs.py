@@ -49,15 +49,15 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "true"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-3000:]
-    page = (tmp_path / "site" / "cli" / "index.html").read_text(encoding="utf-8")
+    page = (tmp_path / "site" / "reference" / "cli" / "index.html").read_text(encoding="utf-8")
     assert all(f"lmrl {name}" in page for name in verbs())
-    assert "expectile" in (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
-    ilql = (tmp_path / "site" / "algorithms" / "ilql" / "index.html").read_text(encoding="utf-8")
+    assert "expectile" in (tmp_path / "site" / "reference" / "api" / "index.html").read_text(encoding="utf-8")
+    ilql = (tmp_path / "site" / "reference" / "algorithms" / "ilql" / "index.html").read_text(encoding="utf-8")
     assert ilql.count('display="block"') == 4 and "<mfrac>" in ilql and "arithmatex" not in ilql
     assert "https://cdn" not in ilql
-    assert 'src="../../pictures/losses_maze_fo.png"' in ilql
+    assert 'src="../../../pictures/losses_maze_fo.png"' in ilql
     assert (tmp_path / "site" / "pictures" / "losses_maze_fo.png").is_file()
-    assert {"tasks", "algorithms"} <= {path.name for path in (tmp_path / "site").iterdir()}
+    assert {"guide", "reference", "log"} <= {path.name for path in (tmp_path / "site").iterdir()}
     notebook = (tmp_path / "site" / "notebooks" / "1_tasks_and_data" / "index.html").read_text(encoding="utf-8")
     assert "Every task and its data" in notebook and "1_tasks_and_data_0.png" in notebook
     assert "colab-badge" not in notebook, "nothing is loaded from elsewhere"
