@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"gpu, {', '.join(names())}; none: all{''.join(f', but {name}' for name in ON_REQUEST)}",
+        help=f"gpu, {', '.join(names())}; none: all except {', '.join(ON_REQUEST)}",
     )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results (benchmarks/results)")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="JSON of an earlier run; 1 if this one is worse")
