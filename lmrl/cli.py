@@ -13,7 +13,7 @@ from io import TextIOWrapper
 
 from lmrl import __version__
 from lmrl.commands.libraries import explain_library, one_line_warnings
-from lmrl.commands.verb import Verb, added_verbs
+from lmrl.commands.verb import NOTHING_TO_TRAIN, Verb, added_verbs
 from lmrl.errors import UserError, system_error, user_error_in
 
 __all__ = ["main", "verbs"]
@@ -49,16 +49,13 @@ def _verb(target: str, help: str) -> Verb:
     return Verb(f"lmrl.commands.{target}", help)
 
 
-_NOTHING_TO_TRAIN = "nothing to train: lmrl fit --config configs/<task>/<algorithm>.yaml (see: lmrl fit --help)"
-
-
 _VERBS = {
     "fit": Verb(
         "lmrl.commands.fit:fit",
         "train: lmrl fit --config configs/maze_fo/ilql.yaml",
         raw=True,
         page=_FIT,
-        without_words=_NOTHING_TO_TRAIN,
+        without_words=NOTHING_TO_TRAIN,
     ),
     "evaluate": Verb(
         "lmrl.commands.evaluate:evaluate_command",

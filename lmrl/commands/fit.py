@@ -30,6 +30,7 @@ from lmrl.checkpoints.reading import check_checkpoint, is_checkpoint, steps_of, 
 from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
 from lmrl.commands.run_folder import check_run_folder, run_folder, unfinished
+from lmrl.commands.verb import NOTHING_TO_TRAIN
 from lmrl.errors import UserError, check_range, in_one_line, system_error, user_error_in
 from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import LanguageModule
@@ -190,6 +191,8 @@ def fit(argv: Sequence[str]) -> int:
     """
     _check_first(argv)
     words = _with_class_names(with_config_files(_with_checkpoint(argv)))
+    if not words:
+        raise UserError(NOTHING_TO_TRAIN)
     with quiet_libraries(), _ending_with_its_parent():
         try:
             return _train(TrainingCLI(words), argv)

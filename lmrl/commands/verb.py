@@ -9,7 +9,10 @@ from lmrl.errors import UserError
 from lmrl.utils.lazy import load
 from lmrl.utils.plugins import COMMANDS, entry_points_of
 
-__all__ = ["Verb", "added_verbs"]
+__all__ = ["NOTHING_TO_TRAIN", "Verb", "added_verbs"]
+
+NOTHING_TO_TRAIN = "nothing to train: lmrl fit --config configs/<task>/<algorithm>.yaml (see: lmrl fit --help)"
+"""The error of ``lmrl fit`` without arguments, on the command line and in Python."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from lmrl.errors import UserError
 from lmrl.modules import GRPO, ILQL, PPO, LanguageModule
 from lmrl.partners import environment
 from lmrl.rollout import play_piece
+from lmrl.training.reporting import LossReporter
 from lmrl.types import Episode
 from tests.helpers.mortal import MortalPPO
 from tests.helpers.online import ENV, fit, rounds
@@ -214,7 +215,7 @@ def test_a_resumed_run_plays_the_rounds_that_were_under_way(k: int, bc_run: str,
 def test_a_resumed_run_that_is_saved_at_once_keeps_the_weights_of_rounds_under_way() -> None:
     playing = RolloutCollection(max_staleness=1)
     playing._trainer = SimpleNamespace(callback_metrics={})  # type: ignore[assignment]
-    playing._module = SimpleNamespace(name="ppo")  # type: ignore[assignment]
+    playing._module = SimpleNamespace(name="ppo", reporter=LossReporter("ppo"))  # type: ignore[assignment]
     playing._data = rounds()
     playing._data.round = 3
     ahead = {"steps": {"4": 9}, "weights": {"9": {"weight": torch.ones(2)}}}
