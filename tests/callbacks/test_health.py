@@ -40,20 +40,23 @@ def test_noise_alone_is_no_fall() -> None:
     assert not any(played([0.0] * 300))
 
 
+def groups_of_games(mean: float, seed: int) -> list[Episode]:
+    """Eight starts, some of which pay more than others, and 64 episodes of each."""
+    draw = np.random.default_rng(seed)
+    episodes = []
+    for group, mean_of_start in enumerate(draw.normal(mean, 10.0, 8)):
+        for one in draw.normal(mean_of_start, 1.0, 64):
+            played = episode("o", "a", "o", rewards=[float(one)], terminated=True)
+            episodes.append(replace(played, info={"group": group}))
+    return episodes
+
+
 def test_the_episodes_of_a_group_count_once() -> None:
-    """Few starts, some of which pay more than others: the means of rounds differ by their starts alone."""
     health = RoundHealth()
-    warnings = []
-    for number in range(1, 41):
-        draw = np.random.default_rng(number)
-        starts = draw.normal(0.0, 10.0, 8)
-        episodes = []
-        for group, mean in enumerate(starts):
-            for one in draw.normal(mean, 1.0, 64):
-                played = episode("o", "a", "o", rewards=[float(one)], terminated=True)
-                episodes.append(replace(played, info={"group": group}))
-        warnings.append(health.add(number, episodes))
-    assert not any(warnings)
+    # The means of rounds differ by their starts alone.
+    assert not any([health.add(number, groups_of_games(0.0, seed=number)) for number in range(1, 41)])
+    # A fall that is larger than the spread of the starts is still found.
+    assert any([health.add(number, groups_of_games(-60.0, seed=number)) for number in range(41, 46)])
 
 
 def test_a_resumed_run_remembers_its_best_rounds() -> None:
