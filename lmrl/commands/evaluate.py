@@ -23,6 +23,7 @@ from lmrl.evaluation.tuning import CHOSEN, tuned_settings
 from lmrl.types import Episode
 from lmrl.utils.configuration import env_arguments, named_values
 from lmrl.utils.files import locked
+from lmrl.utils.log_lines import LogLines
 
 __all__ = ["evaluate_command"]
 
@@ -185,17 +186,23 @@ def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
 class _Counts:
     """The games and turns of an evaluation, on a progress bar."""
 
-    def __init__(self, bar: Progress, task: str, episodes: int) -> None:
+    def __init__(self, bar: Progress, lines: LogLines, task: str, episodes: int) -> None:
         self._bar = bar
+        self._lines = lines
+        self._task = task
+        self._episodes = episodes
         self._line = bar.add_task(task, total=episodes, turns=0)
+        self._played = 0
         self._turns = 0
 
     def episode(self, episode: Episode) -> None:
+        self._played += 1
         self._bar.advance(self._line)
 
     def turns(self, count: int) -> None:
         self._turns += count
         self._bar.update(self._line, turns=self._turns)
+        self._lines.say(f"playing {self._task}: {self._played}/{self._episodes} games, {self._turns:,} turns")
 
 
 @contextmanager
@@ -207,8 +214,10 @@ def _bar(task: str, episodes: int, disable: bool) -> Iterator[_Counts]:
         TextColumn("games, {task.fields[turns]:,} turns"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=disable) as bar:
-        yield _Counts(bar, task, episodes)
+    console = Console(stderr=True)
+    lines = LogLines(console, quiet=disable)
+    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
+        yield _Counts(bar, lines, task, episodes)
 
 
 def _told(settings: Mapping[str, Any], selection: bool) -> str:

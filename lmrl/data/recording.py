@@ -28,6 +28,7 @@ from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Policy
 from lmrl.utils.cluster import Workers
 from lmrl.utils.files import in_place_of
+from lmrl.utils.log_lines import LogLines
 from lmrl.utils.worker_processes import WorkerProcesses
 
 __all__ = ["RecordingSetup", "dataset_path", "first_episodes", "generate", "recording_setup"]
@@ -277,11 +278,14 @@ def _play_chunk(chunk: _Chunk) -> _Played:
 
 def _shown(episodes: Iterable[Episode], task_name: str, size: int, progress: bool) -> Iterator[Episode]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=not progress) as bar:
+    console = Console(stderr=True)
+    lines = LogLines(console, quiet=not progress)
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not progress) as bar:
         job = bar.add_task(f"recording {task_name}", total=size)
-        for episode in episodes:
+        for count, episode in enumerate(episodes, 1):
             yield episode
             bar.advance(job)
+            lines.say(f"recording {task_name}: {count}/{size} episodes")
 
 
 _EXAMPLES = 32  # episodes among which the examples of a prompt are chosen

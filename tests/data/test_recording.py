@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lmrl.envs.maze.env import Maze
 from lmrl.envs.twenty_questions.env import ScriptedOracle
 from lmrl.errors import UserError
 from lmrl.types import Episode, PartnerRequest
+from lmrl.utils.log_lines import LogLines
 
 GENERATE = """
 import sys
@@ -260,3 +262,11 @@ def test_whatever_ends_a_recording_loses_no_finished_episode(
     kept = list(read_dataset(tmp_path / "maze.partial.parquet"))
     assert not out.exists() and len(kept) >= 128
     assert f"note: the {len(kept)} episodes that were finished are in" in capsys.readouterr().err
+
+
+def test_a_log_file_shows_how_far_a_recording_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lmrl.data.recording.LogLines", partial(LogLines, seconds=0.0))
+    generate("maze_fo", 3, out=tmp_path / "three.jsonl")
+    assert "recording maze_fo: 2/3 episodes\n" in capsys.readouterr().err
