@@ -114,9 +114,10 @@ bench: $(VENV)/.main  ## speed of games, players and training, into benchmarks/r
 
 # The comparisons with other packages, and what each needs beside lmrl. Its versions are put over those of
 # requirements/constraints.txt.
-PEERS ?= playing vllm training ilql statistics games symbolic
+PEERS ?= playing vllm training learning ilql statistics games symbolic
 need_vllm := openai
 need_training := trl datasets
+need_learning := trl datasets ./zoo
 need_ilql := agilerl[cpu-llm]
 need_statistics := rliable
 need_games := textarena gem-llm

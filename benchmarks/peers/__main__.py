@@ -23,6 +23,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "playing": (),
     "vllm": ("openai",),
     "training": ("trl",),
+    "learning": ("trl",),
     "ilql": ("agilerl",),
     "statistics": ("rliable",),
     "games": ("textarena", "gem"),

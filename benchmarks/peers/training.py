@@ -38,7 +38,7 @@ from lmrl.modules import GRPO, PPO, LanguageModule
 from lmrl.policies.lm import stop_ids
 from lmrl.tokens.encoding import Encoder, Window
 
-__all__ = ["Bare", "bare_tokenizer", "run"]
+__all__ = ["Bare", "WholeHistory", "bare_tokenizer", "run", "trl_trainer"]
 
 PACKAGES = ("trl", "transformers", "accelerate", "datasets")
 GROUPS, GROUP_SIZE = 8, 4
@@ -50,6 +50,21 @@ TASKS: dict[str, tuple[int, dict[str, Any]]] = {"maze_fo": (10, {"max_steps": 10
 """Turns of an episode, and arguments of the environment."""
 TRL, PAGED = "TRL", "TRL, continuous batching"
 ASKED = {TRL: ">= 2x"}
+_ALWAYS: dict[str, Any] = {
+    "temperature": 1.0,
+    "top_k": 0,
+    "lr_scheduler_type": "constant",
+    "loss_type": "grpo",
+    "gradient_checkpointing": False,
+    "bf16": False,
+    "use_cpu": True,
+    "report_to": "none",
+    "save_strategy": "no",
+    "logging_steps": 1000,
+    "disable_tqdm": True,
+    "shuffle_dataset": False,
+}
+"""Of TRL, in every comparison."""
 
 
 class Block(NamedTuple):
@@ -71,9 +86,8 @@ _TEMPLATE = (
 )
 
 
-def bare_tokenizer() -> PreTrainedTokenizerBase:
-    """Ours, with bare texts as its chat template, and every completion read as a call of the tool ``act``."""
-    made = load_tokenizer()
+def bare_tokenizer(made: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Give one of ours bare texts as its chat template, and read every completion as a call of the tool ``act``."""
     encoder = Encoder(made)
     (newline,) = made.encode("\n", add_special_tokens=False)
     made.eos_token = made.convert_ids_to_tokens(newline)
@@ -146,51 +160,69 @@ class _Stamps(TrainerCallback):
         self.seen.append((perf_counter(), self.trainer.playing))
 
 
+def trl_trainer(
+    model: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    environment: Callable[[], Bare],
+    seeds: Sequence[int],
+    callback: TrainerCallback,
+    reward: Callable[..., list[float]] | None = None,
+    **settings: Any,
+) -> Timed:
+    """A trainer of TRL that plays our games as lmrl plays them.
+
+    Args:
+        model: the folder of the policy.
+        tokenizer: of `bare_tokenizer`.
+        environment: makes one.
+        seeds: of the starts, in their order.
+        callback: for the trainer.
+        reward: the returns of episodes; None: `episode_return`.
+        **settings: for `trl.GRPOConfig`, over those that are always the same.
+    """
+    rows = [{"prompt": [{"role": "user", "content": ""}], "seed": seed} for seed in seeds]
+    return Timed(
+        model=str(model),
+        processing_class=tokenizer,
+        environment_factory=environment,
+        reward_funcs=reward or episode_return,
+        train_dataset=datasets_package().Dataset.from_list(rows),
+        args=GRPOConfig(**{**_ALWAYS, **settings}),
+        callbacks=[callback],
+    )
+
+
 def theirs(model: Path, task: str, folder: Path, rounds: int, continuous: bool = False) -> tuple[Block, Any]:
     """Rounds of TRL, and its trainer."""
     turns, arguments = TASKS[task]
-    stamps, tokenizer = _Stamps(), bare_tokenizer()
-    rows = [{"prompt": [{"role": "user", "content": ""}], "seed": seed} for seed in range(GROUPS * (1 + rounds))]
-    settings = GRPOConfig(
-        str(folder / "trl"),
+    stamps = _Stamps()
+    trainer = trl_trainer(
+        model,
+        bare_tokenizer(load_tokenizer()),
+        lambda: Bare(task, arguments),
+        range(GROUPS * (1 + rounds)),
+        stamps,
+        output_dir=str(folder / "trl"),
         max_steps=1 + rounds,
         num_generations=GROUP_SIZE,
         per_device_train_batch_size=EPISODES,
         max_completion_length=900,
         max_tool_calling_iterations=turns - 1,
         generation_kwargs={"max_new_tokens": find_task(task).max_action_tokens},
-        temperature=1.0,
-        top_k=0,
         beta=KL,
         learning_rate=LR,
-        lr_scheduler_type="constant",
-        loss_type="grpo",
-        gradient_checkpointing=False,
         use_transformers_continuous_batching=continuous,
-        bf16=False,
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        logging_steps=1000,
-        disable_tqdm=True,
-        shuffle_dataset=False,
-    )
-    trainer = Timed(
-        model=str(model),
-        processing_class=tokenizer,
-        environment_factory=lambda: Bare(task, arguments),
-        reward_funcs=episode_return,
-        train_dataset=datasets_package().Dataset.from_list(rows),
-        args=settings,
-        callbacks=[stamps],
     )
     stamps.trainer = trainer
     trainer.train()
     return _block(stamps.seen, rounds), trainer
 
 
-class _WholeHistory(OnlineDataModule):
+class WholeHistory(OnlineDataModule):
+    """Rounds that are read and learned with whole histories."""
+
     def window(self) -> Window:
+        """Return a window over whole histories."""
         return Window(None, super().window().tokens)
 
 
@@ -226,7 +258,7 @@ def ours(kind: type[LanguageModule], model: Path, task: str, folder: Path, round
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a round of a random model has nothing to teach
-        trainer.fit(module, _WholeHistory(task=task, batch_size=EPISODES, env=TASKS[task][1], seed=0))
+        trainer.fit(module, WholeHistory(task=task, batch_size=EPISODES, env=TASKS[task][1], seed=0))
     return _block(clock.seen, rounds)._replace(ends=median(ends[1:]) if ends else 0.0)
 
 
