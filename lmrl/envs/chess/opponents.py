@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from threading import Thread, main_thread
@@ -17,7 +17,7 @@ from lmrl.errors import UserError, unknown
 __all__ = ["OPPONENTS", "ChessOpponent", "Stockfish", "best_move", "evaluation", "find_engine", "make_opponent"]
 
 MATE = 100_000  # larger than every sum of pieces
-_VALUES = {chess.PAWN: 100, chess.KNIGHT: 320, chess.BISHOP: 330, chess.ROOK: 500, chess.QUEEN: 900}
+_CENTRAL = 5  # hundredths of a pawn for a piece in the ring
 _RING = chess.BB_CENTER | 0x00003C24243C0000  # the centre and the squares around it
 
 
@@ -48,8 +48,7 @@ def _search(board: chess.Board, depth: int, alpha: int, beta: int) -> int:
         return over
     if depth <= 0:
         return evaluation(board)
-    # Captures first: they cut most of the tree.
-    for move in sorted(board.legal_moves, key=board.is_capture, reverse=True):
+    for move in _captures_first(board):
         board.push(move)
         alpha = max(alpha, -_search(board, depth - 1, -beta, -alpha))
         board.pop()
@@ -58,9 +57,18 @@ def _search(board: chess.Board, depth: int, alpha: int, beta: int) -> int:
     return alpha
 
 
+def _captures_first(board: chess.Board) -> Iterator[chess.Move]:
+    """Generate the legal moves. Captures cut most of the tree, so that the others are often not even generated."""
+    yield from board.generate_legal_captures()
+    for move in board.generate_legal_moves(to_mask=~board.occupied_co[not board.turn]):
+        if not board.is_en_passant(move):
+            yield move
+
+
 def _over(board: chess.Board, depth: int) -> int | None:
     """Return the value of a finished game for the side to move, else None; a nearer mate is worse."""
-    if board.is_insufficient_material():
+    enough = board.pawns | board.rooks | board.queens  # one of them is enough to mate
+    if not enough and board.is_insufficient_material():
         return 0
     check = board.is_check()
     # At the leaves only mates are looked for: a stalemate there is rare, and generating moves takes most of the time.
@@ -77,9 +85,13 @@ def evaluation(board: chess.Board) -> int:
     score = 0
     for color, sign in ((chess.WHITE, 1), (chess.BLACK, -1)):
         own = board.occupied_co[color]
-        score += sign * 5 * (own & _RING).bit_count()
-        for piece, value in _VALUES.items():
-            score += sign * value * board.pieces_mask(piece, color).bit_count()
+        worth = _CENTRAL * (own & _RING).bit_count()
+        worth += 100 * (own & board.pawns).bit_count()
+        worth += 320 * (own & board.knights).bit_count()
+        worth += 330 * (own & board.bishops).bit_count()
+        worth += 500 * (own & board.rooks).bit_count()
+        worth += 900 * (own & board.queens).bit_count()
+        score += sign * worth
         if not own & ~board.kings:
             score -= sign * _driven(board, color)
     return score if board.turn == chess.WHITE else -score
