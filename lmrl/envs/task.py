@@ -91,6 +91,10 @@ def _no_note(request: Request, env: Mapping[str, Any]) -> str:
     return ""
 
 
+def _no_slip(action: str, env: Mapping[str, Any]) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Guide:
     """The instructions for people who play. Policies, datasets and transcripts contain none of it."""
@@ -108,6 +112,9 @@ class Guide:
     the texts do, may have several lines, and mentions an illegal action. If empty, a general sentence is shown."""
     solution: Callable[[Mapping[str, Any]], str] = _nothing
     """Names the hidden solution in one sentence, from the ``info`` of the last turn; shown only at the end."""
+    slip: Callable[[str, Mapping[str, Any]], str] = _no_slip
+    """Says in one sentence why an action would be wasted, from its text and the arguments of the environment. People
+    are told before it is played, and play it by typing it again. Empty: play it."""
     page: str = ""
     """Other input that the page of `lmrl web` accepts, one sentence after `action`; a terminal does not show it."""
 

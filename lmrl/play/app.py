@@ -100,6 +100,7 @@ class _Games:
             typed = request.get("action")
             if not isinstance(typed, str | None):
                 raise UserError(f"action must be a text, got {typed!r:.80}")
+            game.check_slip(typed)
             game.step(typed)
             return {"game": request["game"], **game.state()}
 

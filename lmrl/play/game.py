@@ -14,7 +14,7 @@ from lmrl.envs.registry import policy_names
 from lmrl.errors import UserError, unknown
 from lmrl.evaluation.loading import PolicySpec, own_tasks_only
 from lmrl.partners import environment
-from lmrl.play.seat import Seat, advise
+from lmrl.play.seat import AGAIN, Seat, advise
 from lmrl.report.pages import rounded, shown_text
 from lmrl.types import LoadedPolicy
 from lmrl.utils.configuration import env_arguments
@@ -86,6 +86,7 @@ class Game:
         self.actions = [action.strip() for action in task.actions]
         make = environment(order.task, arguments)
         self._advisor: LoadedPolicy | None = None
+        self._refused: str | None = None
         self.seats: list[Seat] = []
         # A run that was trained on another task is refused here without naming an option that the page does not have.
         with own_tasks_only():
@@ -119,6 +120,22 @@ class Game:
         moves = [seat.move(typed) for seat in moving]
         for seat, move in zip(moving, moves, strict=True):
             seat.play(move)
+
+    def check_slip(self, typed: str | None) -> None:
+        """Tell a person once that an action would be wasted.
+
+        Args:
+            typed: the person's action, if there is one at the table.
+
+        Raises:
+            UserError: it would be, and it is not the one that was refused last.
+        """
+        refused, self._refused = self._refused, typed
+        if typed is None or typed == refused or PERSON not in self.order.policies:
+            return
+        slip = registry.guide(self.order.task).slip(typed, env_arguments(self.order.env))
+        if slip:
+            raise UserError(f"{slip} {AGAIN}")
 
     def replay(self, moves: Sequence[str]) -> None:
         """Play moves that somebody has played before, until they or the game end.

@@ -13,7 +13,10 @@ from lmrl.report.pages import episode_facts, rounded, said, shown_text
 from lmrl.rollout import MakeEnv, Slot, step_together
 from lmrl.types import Episode, LoadedPolicy, Policy, Reply, Request, Start, Valued
 
-__all__ = ["Advice", "Move", "Seat", "advise", "value_of"]
+__all__ = ["AGAIN", "Advice", "Move", "Seat", "advise", "value_of"]
+
+AGAIN = "Send it again to play it all the same."
+"""To a person, behind `lmrl.envs.task.Guide.slip`."""
 
 _LONGEST = 40
 """Characters of an illegal action in a note."""

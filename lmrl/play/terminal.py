@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from lmrl.envs.base import TextEnv
 from lmrl.envs.task import Guide, Picture, Task
 from lmrl.errors import UserError, counted, printable
 from lmrl.partners import environment
-from lmrl.play.seat import Seat, advise
+from lmrl.play.seat import AGAIN, Seat, advise
 from lmrl.policies.human import HumanPolicy
 from lmrl.report.wording import number
 from lmrl.types import LoadedPolicy, Policy, Request
@@ -49,7 +50,8 @@ def play_episode(
             advice = f"{name} would say: {guide.spelling(move).strip()}{_value(value)}"
             console.print(printable(advice), style="cyan", markup=False)
 
-    seat = Seat(task.name, make, seed, "you", LoadedPolicy(player or HumanPolicy(_typed, show)), env=arguments)
+    human = HumanPolicy(partial(_typed, guide, arguments), show)
+    seat = Seat(task.name, make, seed, "you", LoadedPolicy(player or human), env=arguments)
     try:
         example, answer = guide.example
         introduction = [f"{task.name}: {task.description}.", f"Rules: {guide.rules}", f"Action: {guide.action}"]
@@ -101,11 +103,20 @@ def known_actions(task: Task, arguments: Mapping[str, Any], seed: int) -> list[s
     return [spelling(action).rstrip("\n") for action in listed]
 
 
-def _typed(question: str) -> str:
-    """Read the next line. At a terminal an empty one is a slip; from a pipe it is an action like any other."""
+def _typed(guide: Guide, arguments: Mapping[str, Any], question: str) -> str:
+    """Read the next line. At a terminal it may be a slip; from a pipe it is an action, whatever it says."""
     line = input(question)
-    while not line.strip() and sys.stdin.isatty():
-        print("An empty line is not played: type an action, or Ctrl-C to end the game.")
+    refused = ""
+    while sys.stdin.isatty():
+        if not line.strip():
+            told = "An empty line is not played: type an action, or Ctrl-C to end the game."
+        else:
+            slip = "" if line == refused else guide.slip(line, arguments)
+            if not slip:
+                break
+            refused = line
+            told = f"{slip} {AGAIN}"
+        print(printable(told))
         line = input(question)
     return line
 

@@ -195,6 +195,27 @@ def test_an_empty_line_at_a_terminal_is_not_played(
     assert told not in out and out.endswith("solved: return -1 in 2 turns, 1 illegal\n")
 
 
+def test_a_wasted_action_is_told_before_a_person_plays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = "helpp is not in the list of 431 words and would cost a try. Send it again to play it all the same.\n"
+    monkeypatch.setattr("sys.stdin", Typing("helpp\nlight\n"))
+    assert main(["play", "wordle", "--seed", "1"]) == 0
+    out = capsys.readouterr().out
+    assert told in out and out.endswith("solved: return 0 in 1 turn, 0 illegal\n")
+    monkeypatch.setattr("sys.stdin", Typing("helpp\nhelpp\nlight\n"))
+    assert main(["play", "wordle", "--seed", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.count(told) == 1 and out.endswith("solved: return -1 in 2 turns, 1 illegal\n")
+
+
+@pytest.mark.parametrize(("question", "is_slip"), [("asdf", True), ("Is it alive?", False), ("Is it a cat?", False)])
+def test_what_the_oracle_does_not_understand_is_a_slip(question: str, is_slip: bool) -> None:
+    slip = registry.guide("twenty_questions").slip
+    assert bool(slip(question, {})) == is_slip
+    assert not slip(question, {"partner": "chat:other"})
+
+
 def test_an_illegal_text_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("\n???\n"))
     assert main(["play", "twenty_questions"]) == 2

@@ -42,6 +42,16 @@ def hidden_word(seed: int) -> str:
     return str(make("wordle").reset(seed=seed)[1]["start"]["word"])
 
 
+def test_a_person_is_told_once_that_a_guess_would_be_wasted() -> None:
+    game = Game(Order("wordle", seed=1))
+    for typed in ("zzzzz", "yyyyy", "zzzzz"):
+        with pytest.raises(UserError, match=f"{typed} is not in the list of 431 words"):
+            game.check_slip(typed)
+    game.check_slip("zzzzz")
+    game.check_slip(hidden_word(1))
+    Game(Order("wordle", policies=("optimal",))).check_slip(None)
+
+
 def test_a_person_plays_wordle_turn_by_turn() -> None:
     game = Game(Order("wordle", seed=1))
     for guess in ("zzzzz", hidden_word(1)):
@@ -569,7 +579,13 @@ def test_wordle_to_its_end_in_the_page() -> None:
     with served(Order("wordle", seed=1, advisor="optimal")) as root, opened() as tab:
         tab.goto(f"{root}#k")
         tab.wait_for_selector("body[data-turns='0']")
-        typed(tab, "zzzzz", 1)
+        tab.fill(".answer input", "zzzzz")
+        tab.press(".answer input", "Enter")
+        tab.wait_for_selector("#problem:not(:empty)")
+        assert texts(tab, "#problem")[0].startswith("zzzzz is not in the list")
+        assert tab.get_attribute("body", "data-turns") == "0"
+        typed(tab, "zzzzz", 1)  # once more: it is played
+        assert texts(tab, "#problem") == [""]
         tab.fill(".answer input", word[:2])
         letters = [letter for letter in texts(tab, ".tiles .tile")]
         assert letters[:7] == ["Z"] * 5 + [*word[:2].upper()] and len(letters) == 30

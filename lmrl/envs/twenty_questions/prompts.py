@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lmrl.envs.task import ChatPrompt, Guide, PartnerDialogue, PartnerPrompts
+from lmrl.envs.twenty_questions.meaning import meaning
 from lmrl.envs.twenty_questions.questions import lessons, probe
 from lmrl.types import PartnerRequest
 
@@ -29,12 +30,19 @@ def _solution(info: Mapping[str, Any]) -> str:
     return f"The object was: {info['start']['word']}."
 
 
+def _slip(action: str, env: Mapping[str, Any]) -> str:
+    if env.get("partner") is not None or meaning(action):
+        return ""
+    return "The oracle does not understand this, or knows no object for which the answer is yes. It would answer no."
+
+
 GUIDE = Guide(
     "Somebody thinks of an object, such as an animal, a fruit, a tool or a piece of clothing. Find out which by at "
     "most twenty questions. Each costs 1, the one that names the object nothing.",
     "A question that is answered by yes or no; to win, ask whether it is that object: Is it a cat?",
     ("Is it alive?", "No."),
     solution=_solution,
+    slip=_slip,
 )
 
 _ORACLE = """\

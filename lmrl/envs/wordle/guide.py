@@ -50,6 +50,12 @@ def _solution(info: Mapping[str, Any]) -> str:
     return f"The word was {info['start']['word']}."
 
 
+def _slip(action: str, env: Mapping[str, Any]) -> str:
+    words = load_vocabulary(env.get("vocab")).words
+    word = word_of(action)
+    return "" if word in words else f"{word[:40]} is not in the list of {len(words)} words and would cost a try."
+
+
 GUIDE = Guide(
     "Find a hidden word of five letters in six guesses. A guess must be a word of the list that the game knows "
     "(lmrl play wordle --actions prints it). Each is answered by five colours: g (green) the letter is at its place, "
@@ -59,4 +65,5 @@ GUIDE = Guide(
     ("paper", "y y g y b"),
     note=_note,
     solution=_solution,
+    slip=_slip,
 )
