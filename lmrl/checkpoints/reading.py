@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Read
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from lmrl.checkpoints.export import MANIFEST, read_manifest
+from lmrl.checkpoints.run_files import has_run
 from lmrl.checkpoints.zoo import ZOO_PREFIX, zoo_policy
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.gguf import is_gguf
@@ -249,6 +250,9 @@ def resolve_checkpoint(path: str | Path) -> Path:
             return path / name
     if path.suffix == ".ckpt":
         raise UserError(f"there is no checkpoint {path}; make it with: {_command(path.parent)}")
+    runs = sorted(folder.name for folder in path.glob("*") if has_run(folder))
+    if runs:
+        raise UserError(f"{path} holds runs and is none: name one of {', '.join(runs)}, e.g. {path / runs[0]}")
     raise UserError(f"there is no best.ckpt or last.ckpt in {path}; make them with: {_command(path)}")
 
 

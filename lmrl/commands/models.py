@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lmrl.checkpoints.export import check_replaceable
+from lmrl.checkpoints.zoo import ZOO_PREFIX
 from lmrl.commands.arguments import partner_argument
 from lmrl.errors import UserError
 from lmrl.evaluation.agreement import partner_agreement
@@ -42,6 +43,8 @@ def export_command(run: Path, *, to: Path, adapters: bool = False, allow_pickle:
 
 def _scores(run: Path, weights: str | None) -> tuple[dict[str, Any] | None, str]:
     """The scores of these weights, if the run was evaluated with them, and what to say about them."""
+    if str(run).startswith(ZOO_PREFIX):
+        return None, f"without scores: lmrl zoo info {run} shows them"
     file = (run if run.is_dir() else run.parent) / "evaluation" / "scores.json"
     scores = read_json(file)
     if not scores:

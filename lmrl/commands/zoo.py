@@ -22,7 +22,7 @@ def zoo_list_command(task: str | None = None) -> None:
     names = zoo_policies(task)
     if not names:
         raise UserError(f"there is no policy{'' if task is None else f' for {task}'} here: {GET_ZOO}")
-    numbers = [Column(head, justify="right", no_wrap=True) for head in ("return", "normalised", "wins", "MB")]
+    numbers = [Column(head, justify="right", no_wrap=True) for head in ("return", "normalised", "won", "MB")]
     # For 80 columns.
     table = Table(Column("policy", overflow="fold"), *numbers, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmrl.checkpoints.run_files import has_run
+from lmrl.checkpoints.zoo import ZOO_PREFIX
 from lmrl.errors import UserError
 from lmrl.evaluation.episode_table import EpisodeTable, read_table
 from lmrl.evaluation.intervals import (
@@ -104,6 +105,9 @@ def read_played(path: Path) -> Played:
         if has_run(folder):
             expected = folder / "evaluation" / _SCORES
             raise UserError(f"there is no {expected}; make it with: lmrl evaluate --policy {folder}")
+        if str(path).startswith(ZOO_PREFIX):
+            command = f"lmrl evaluate --policy {path} --out FOLDER"
+            raise UserError(f"{path} is no evaluation; make one with: {command}, and compare FOLDER")
         raise UserError(f"there is no {folder / _SCORES}; make one with: lmrl evaluate --policy POLICY --out FOLDER")
     missing = ", ".join(key for key in SCORE_KEYS if key not in scores)
     if missing:

@@ -350,19 +350,20 @@ def versions() -> dict[str, str]:
 
 def _warnings(returns: list[float], published: Scores) -> list[str]:
     if not published.any_scale:
-        return ["the task has no published constants: there is no normalised score, its place has the mean return"]
+        return ["nobody has published a scale for this task, so scores are mean returns"]
     # A mean outside of the published range shows that the task differs from the published one.
     mean = float(np.mean(returns))
     low = published.minimum
     high = published.maximum
     lines = []
-    if mean < low or (high is not None and mean > high):
-        to = "" if high is None else f" to {high:g}"
-        lines.append(f"the mean return {mean:.2f} lies outside of the constants' range, {low:g}{to}; it is not clipped")
+    if mean < low:
+        lines.append(f"the mean return {mean:.2f} is below {low:g}, the lowest of the published scale")
+    elif high is not None and mean > high:
+        lines.append(f"the mean return {mean:.2f} is above {high:g}, the highest of the published scale")
     # The maximum is a mean over starts, so single episodes may lie above it; none should be below the minimum.
     below = np.count_nonzero(np.array(returns) < low)
     if below:
-        lines.append(f"{below} of {len(returns)} returns lie below the constants' minimum {low:g}")
+        lines.append(f"{below} of {len(returns)} returns are below {low:g}, the lowest of the published scale")
     return lines
 
 

@@ -74,12 +74,15 @@ def _class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
             try:
                 load(module)
             except ImportError as error:
-                raise UserError(f"LMRL_MODULES lists {module!r}, which cannot be imported: {error}") from error
+                raise UserError(
+                    f"LMRL_MODULES lists {module!r}, which cannot be imported: {error}; run the command as "
+                    "PYTHONPATH=FOLDER lmrl ..., of the folder that holds it"
+                ) from error
         kind = getattr(sys.modules.get(home), name, None)
     if kind is None:
         raise UserError(
             f"{file} was written by {named!r:.200}, which is none of {' or '.join(algorithm_packages())}; "
-            "if you trust that class, import its module before, or list the module: LMRL_MODULES=my_package.algorithms"
+            f"if you trust that class, import its module before, or list it: LMRL_MODULES={home:.200}"
         )
     if not (isinstance(kind, type) and issubclass(kind, L.LightningModule) and hasattr(kind, "policy")):
         raise UserError(f"{file} is not a checkpoint of lmrl: {named!r:.200} is no LightningModule with a policy")

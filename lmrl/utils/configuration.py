@@ -80,11 +80,11 @@ def config_file(name: str | Path) -> Path:
         near = [path for path in near if path.count("/") == depth]
     else:
         near = difflib.get_close_matches(f"configs/{'/'.join(parts)}", known, n=4, cutoff=0.85)
-    folders = sorted({f"configs/{path.split('/')[1]}/" for path in known})
+        near += sorted({f"configs/{path.split('/')[1]}/" for path in known})
     what = f"no config file {str(name)!r}"
     if str(name) and given.is_dir():
         what = f"{str(name)!r} is a folder, not a config file"
-    raise UserError(f"{what}; known: {', '.join(near or folders)}")
+    raise UserError(f"{what}; known: {', '.join(near)}")
 
 
 def check_config(path: Path) -> None:

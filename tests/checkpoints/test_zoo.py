@@ -96,7 +96,7 @@ def test_the_list_fits_80_columns(
     )
     assert main(["zoo", "list"]) == 0
     head, row, *_ = capsys.readouterr().out.splitlines()
-    assert head.split() == ["policy", "return", "normalised", "wins", "MB"] and len(head) <= 80
+    assert head.split() == ["policy", "return", "normalised", "won", "MB"] and len(head) <= 80
     assert row.split()[:-1] == [name, "-100.50", "115.1", "[107.3,", "122.7]", "100%"]
 
 

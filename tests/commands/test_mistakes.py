@@ -67,6 +67,12 @@ MISTAKES = [
     ("data generate maze_fo --size 3 --out /proc/x.parquet", "/proc/x.parquet: No such file or directory"),
     ("data import maze_fo junk.parquet --out x.parquet", "junk.parquet, line 1: not valid JSON"),
     ("export bc.ckpt --to full", "name another folder, or move that away"),
+    ("evaluate --policy runs/maze_fo", "runs/maze_fo holds runs and is none: name one of bc, e.g. runs/maze_fo/bc"),
+    (
+        "compare runs/maze_fo/bc zoo:maze_fo/ilql",
+        "lmrl evaluate --policy zoo:maze_fo/ilql --out FOLDER, and compare FOLDER",
+    ),
+    ("fit --config configs/foo/bc.yaml", "configs/wordle/"),
     ("web maze_fo --port 99999999", "--port 0 takes any free one"),
     ("play openenv:http://127.0.0.1:1", "no server at ws://127.0.0.1:1/ws"),
     ("reproduce maze_fo --algorithms dpo", "known: configs/maze_fo/archer.yaml"),
@@ -107,6 +113,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     (root / "folder").mkdir()
     (root / "bc.ckpt").write_bytes(_checkpoint(root / "made"))
+    (root / "runs" / "maze_fo" / "bc").mkdir(parents=True)
+    (root / "runs" / "maze_fo" / "bc" / "last.ckpt").write_bytes((root / "bc.ckpt").read_bytes())
     return root
 
 

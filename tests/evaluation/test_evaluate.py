@@ -69,8 +69,8 @@ def test_the_scores_by_hand() -> None:
 @pytest.mark.parametrize(
     ("rewards", "words"),
     [
-        ([-4.0] * 100, ["lies outside of the constants' range, -101 to -6.84", "1 of 1 returns lie below"]),
-        ([-1.0, 0.0], ["the mean return -1.00 lies outside"]),
+        ([-4.0] * 100, ["the mean return -400.00 is below -101, the lowest", "1 of 1 returns are below -101"]),
+        ([-1.0, 0.0], ["the mean return -1.00 is above -6.84, the highest"]),
     ],
 )
 def test_values_outside_of_the_constants_are_told_and_not_clipped(rewards: list[float], words: list[str]) -> None:

@@ -205,7 +205,7 @@ def test_missing_algorithms_warnings_and_commands_are_told(report: Path) -> None
         words = (report / name).read_text()
         words = Page(words).words if name.endswith("html") else words.replace("\\", "")
         assert "no evaluation of filtered BC, MC was found; made by: lmrl reproduce maze_fo" in words
-        assert "2 of 2 returns lie below the constants' minimum -101" in words
+        assert "2 of 2 returns are below -101, the lowest of the published scale" in words
         assert "lmrl fit --config configs/maze_fo/ilql.yaml --seed_everything 0    # 5 min 03 s" in words
 
 

@@ -1,5 +1,6 @@
 """``lmrl sweep``: search the options of a run file for the settings that play best."""
 
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -41,7 +42,11 @@ def sweep_command(
     """
     words = tuple(f"--{word.removeprefix('--')}" for word in overrides or ())
     sweep = Sweep(tuple(configs), read_space(space), out, sampler, seed, episodes, words)
-    finished = run_sweep(sweep, trials=trials, jobs=jobs)
+    try:
+        finished = run_sweep(sweep, trials=trials, jobs=jobs)
+    except KeyboardInterrupt:
+        print("finished trials are kept; the same command goes on", file=sys.stderr)
+        raise
     write_outcome(sweep, finished)
     if best_of(finished) is None:
         raise UserError(f"no trial was done; the logs are in {out / 'trials'}")

@@ -253,7 +253,9 @@ def _url(given: str) -> str:
 def _key(url: str, given: str | None) -> str:
     key = (os.environ.get("OPENAI_API_KEY", "") if given is None else given).strip()
     if not key and url == _OPENAI:
-        raise UserError(f"api_key must be given, or $OPENAI_API_KEY be set, for {url}")
+        raise UserError(
+            f"{url} needs a key in $OPENAI_API_KEY; for a server of your own set $OPENAI_BASE_URL or base_url"
+        )
     return key
 
 

@@ -440,7 +440,7 @@ def test_endpoint_and_key_come_from_the_surroundings(monkeypatch: pytest.MonkeyP
         assert server.bodies[-1]["_key"] == "Bearer sk-env"
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.delenv("OPENAI_BASE_URL")
-    with pytest.raises(UserError, match="api_key must be given, or \\$OPENAI_API_KEY be set"):
+    with pytest.raises(UserError, match="needs a key in \\$OPENAI_API_KEY"):
         ChatClient("tiny", cache=False)
 
 
