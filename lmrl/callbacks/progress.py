@@ -95,7 +95,7 @@ class TrainingProgress(ProgressBar):
 
     def on_validation_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Show the steps again."""
-        self._show(trainer, always=True)
+        self._show(trainer, always=self._bar is not None)
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Show the end."""

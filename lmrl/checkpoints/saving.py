@@ -97,8 +97,8 @@ def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
             continue
         was = "another file's" if name == "data_hash" else repr(old)
         raise UserError(
-            f"the checkpoint's run has another {name} ({was}, now {new!r}): resume it as it was, or start a new "
-            "run from its weights with model.init_args.pretrained"
+            f"the checkpoint's run has another {name} ({was}, now {new!r}): resume it as it was "
+            "(--config RUN/config.yaml --resume), or start a new run from its weights with model.init_args.pretrained"
         )
 
 

@@ -31,6 +31,7 @@ from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
 from lmrl.commands.run_folder import check_run_folder, run_folder, unfinished
 from lmrl.commands.verb import NOTHING_TO_TRAIN
+from lmrl.envs import registry
 from lmrl.errors import UserError, check_range, in_one_line, system_error, user_error_in
 from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import LanguageModule
@@ -61,7 +62,22 @@ _OF_CALLBACKS: dict[str, tuple[str, dict[str, type]]] = {
 
 
 class RunConfig(SaveConfigCallback):
-    """Writes the complete configuration of a run to ``config.yaml`` in its folder (``trainer.default_root_dir``)."""
+    """Writes the complete configuration of a run to ``config.yaml`` in its folder (``trainer.default_root_dir``).
+
+    A run that goes on keeps its configuration until the checkpoint was accepted: a refused one changes nothing.
+    """
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Write the configuration of a new run."""
+        if self.config.ckpt_path is None:
+            super().setup(trainer, pl_module, stage)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the configuration of a run that goes on, and say where it does."""
+        if self.config.ckpt_path is not None:
+            super().setup(trainer, pl_module, "fit")
+            if trainer.is_global_zero:
+                print(f"the run goes on at step {trainer.global_step}", file=sys.stderr)
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         config = self.config.clone()
@@ -298,6 +314,8 @@ def _ending(trainer: Trainer) -> str:
     if played and is_checkpoint(Path(folder) / "best.ckpt"):
         before = variables_before(type(trainer.lightning_module))
         lines.append(f"next: {before}lmrl evaluate --policy {folder}")
+    elif getattr(trainer.datamodule, "task", None) is registry.DIALOGUES:  # type: ignore[attr-defined]
+        lines.append(f"next: lmrl chat {folder}")
     return "\n".join(lines)
 
 

@@ -70,7 +70,7 @@ def view_command(
     """Write an HTML page of episodes: filter, sort, read, with boards, tiles and maps, and values over the words.
 
     Args:
-        source: a .parquet or .jsonl file of episodes, or a run folder that was evaluated.
+        source: a .parquet or .jsonl file of episodes, a run folder that was evaluated, or the folder of an evaluation.
         out: the page (default: next to the file, with the suffix .html).
         run: a run folder or checkpoint whose V, Q, advantage and probability colour the words (default: the run folder
             that is shown).
@@ -82,7 +82,11 @@ def view_command(
     """
     file = source
     trained = run
-    if source.is_dir():
+    if str(source).startswith(ZOO_PREFIX):
+        raise UserError(f"{source} has no episodes; make some with: lmrl evaluate --policy {source}")
+    if (source / _PLAYED.name).is_file():
+        file = source / _PLAYED.name
+    elif source.is_dir():
         file = source / _PLAYED
         trained = run or (source if any(source.glob("*.ckpt")) else None)
         if not file.is_file():

@@ -64,8 +64,8 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
         expected = "assistant" if len(texts) % 2 else "user"
         if role != expected:
             raise UserError(
-                f"{place}, message {number}: expected one of the {expected}, got {role!r:.40}: after an optional "
-                "system message, user and assistant take turns, and the user begins"
+                f"{place}, message {number}: expected a message of the {expected}, got one of {role!r:.40}: after an "
+                "optional system message, user and assistant take turns, and the user begins"
             )
         # One line break, as in the texts of games; other white space around a text would be lost in chat templates.
         texts.append(f"{content.strip()}\n")
@@ -134,7 +134,7 @@ def _rewards(record: Mapping[str, Any], actions: int, place: str) -> tuple[float
         if last_reward is None:
             raise UserError(
                 f"{place}: there are no rewards: give rewards, one for each of {counted(actions, 'message')} of the "
-                "assistant, or reward for the whole dialogue"
+                "assistant, or reward for the whole dialogue (for BC, which does not read it, 0)"
             )
         return (0.0,) * (actions - 1) + (_number(last_reward, "reward", place),)
     return _numbers(rewards, "rewards", actions, place)

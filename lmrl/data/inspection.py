@@ -190,7 +190,7 @@ def dataset_stats(path: str | os.PathLike[str], task_name: str | None = None) ->
 
 def stats_table(stats: DatasetStats) -> Table:
     """Return the statistics as a table for a terminal, with the published ones in a column if there are any."""
-    heads = ["", "here", *([] if stats.published is None else ["published", "difference"])]
+    heads = ["", "this file", *([] if stats.published is None else ["published", "difference"])]
     table = Table(*heads, title=f"{stats.task}: {stats.episodes} episodes")
     for name, (ours, published, difference) in stats.compared().items():
         cells = [name.replace("_", " "), f"{ours:.4g}"]

@@ -245,7 +245,7 @@ def record_evaluation(
         if not kept:
             raise
         if resume is not None:
-            kept = f"{kept}; the same command with --resume plays the rest"
+            kept = f"{kept}; the same command with --resume goes on"
         if isinstance(error, UserError):
             raise UserError(f"{error}; {kept}") from error
         print(f"note: {kept}", file=sys.stderr)

@@ -123,7 +123,11 @@ def plot_runs(runs: Mapping[str, Curves], keys: Sequence[str], path: Path, along
                 shade = _TERMS[number % len(_TERMS)]
                 dashes = _DASHES[number // len(_TERMS) % len(_DASHES)]
                 positions = _positions(name, curves, curve.steps, along)
-                axis.plot(positions, curve.values, color=shade, linestyle=dashes, linewidth=1.4, label=name)
+                # A line of one point would not be seen.
+                marker = "o" if len(curve.values) == 1 else "None"
+                axis.plot(
+                    positions, curve.values, color=shade, linestyle=dashes, linewidth=1.4, marker=marker, label=name
+                )
                 drawn += 1
             _frame(axis, key, "", drawn, _STEPS if along is None else along.unit)
         figure.savefig(path)

@@ -246,7 +246,10 @@ def parse_json(text: bytes | str, where: str, mend: bool = False) -> Any:
             unescaped.encode()
     except RecursionError as error:
         raise UserError(f"{where}: not valid JSON (nested too deep)") from error
-    except ValueError as error:  # errors of JSON, of UTF-8, of long numbers and of lone surrogates
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if "\n" in error.doc.strip() else ""
+        raise UserError(f"{where}: not valid JSON ({error.msg}, {line}column {error.colno})") from error
+    except ValueError as error:  # errors of UTF-8, of long numbers and of lone surrogates
         raise UserError(f"{where}: not valid JSON ({in_one_line(error)})") from error
     return value
 

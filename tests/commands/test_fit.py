@@ -74,6 +74,17 @@ def test_resume_goes_on_where_there_is_a_checkpoint(short: Path, capsys: pytest.
     assert "leave out --ckpt_path and --overwrite" in capsys.readouterr().err
 
 
+def test_a_refused_resume_leaves_the_configuration_of_the_run(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = short / "runs" / "maze_fo" / "bc" / "config.yaml"
+    assert main(["fit", "--config", "short.yaml", "--trainer.max_steps=2"]) == 0
+    before = config.read_text()
+    assert main(["fit", "--config", "short.yaml", "--resume", "--data.init_args.batch_size=4"]) == 2
+    assert "--config RUN/config.yaml --resume" in capsys.readouterr().err
+    assert config.read_text() == before
+    assert main(["fit", "--config", str(config), "--resume", "--trainer.max_steps=3"]) == 0
+    assert "max_steps: 3" in config.read_text()
+
+
 def test_the_next_command_of_a_class_of_ones_own_names_its_module(
     short: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,7 +69,7 @@ MISTAKES = [
     ("export bc.ckpt --to full", "name another folder, or move that away"),
     ("evaluate --policy runs/maze_fo", "runs/maze_fo holds runs and is none: name one of bc, e.g. runs/maze_fo/bc"),
     (
-        "compare runs/maze_fo/bc zoo:maze_fo/ilql",
+        "compare zoo:maze_fo/ilql other",
         "lmrl evaluate --policy zoo:maze_fo/ilql --out FOLDER, and compare FOLDER",
     ),
     ("fit --config configs/foo/bc.yaml", "configs/wordle/"),
