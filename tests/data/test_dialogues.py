@@ -71,7 +71,10 @@ def test_messages_become_an_episode() -> None:
             {"messages": [message("assistant", "Hi")], "reward": 1},
             "message 0: expected a message of the user, got one of 'assistant'",
         ),
-        ({"messages": [message("user", "a"), message("tool", "b")], "reward": 1}, "of the assistant, got one of 'tool'"),
+        (
+            {"messages": [message("user", "a"), message("tool", "b")], "reward": 1},
+            "of the assistant, got one of 'tool'",
+        ),
         (dialogue("Hi", "Hello", reward=1, rewards=[1]), "give either rewards or reward, not both"),
         (dialogue("Hi", "Hello", reward=1, teminated=False), "unknown entry 'teminated', did you mean 'terminated'"),
         ({"messages": "Hi", "reward": 1}, "messages must be a list of roles and contents, got 'Hi'"),
