@@ -155,8 +155,9 @@ def of_zoo() -> str:
 
 def of_peers(name: str) -> str:
     """What a comparison with other packages found, and with what: a table of speeds, then all other rows."""
-    (path,) = BENCHMARKS.glob("peers-*.json")
-    record = json.loads(path.read_text(encoding="utf-8"))
+    # Each comparison is in the file of the machine on which it ran last.
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(BENCHMARKS.glob("peers-*.json"))]
+    record = max((file for file in files if name in file["made"]), key=lambda file: str(file["made"][name]["date"]))
     rows = {row["name"]: row for row in record["rows"] if row["benchmark"] == name}
     speeds = []
     used = set()
@@ -170,7 +171,8 @@ def of_peers(name: str) -> str:
         # The interval of a speed says less than that of the ratio, since both sides share the state of the machine.
         pair = [rows[side]["shown"].partition(" (")[0] for side in (ours, theirs)]
         speeds.append([what, package, *pair, row["shown"]])
-    tables = [grid(["what", "other side", "speed of lmrl", "of the other side", "ratio"], speeds)]
+    heads = ["what", "other side", "speed of lmrl", "of the other side", "ratio"]
+    tables = [grid(heads, speeds)] if speeds else []
     others = [row for row_name, row in rows.items() if row_name not in used | LEFT_OUT]
     if others:
         columns = {"what": "name", "measured": "shown"}

@@ -9,6 +9,8 @@ Two settings differ. TRL divides by the sample's standard deviation, lmrl by the
 larger, which AdamW hardly feels. The starts come from the same distribution and are not the same ones.
 
 Seconds are those of the process on one thread, so that other programs on the machine count little.
+
+A run takes more than an hour, so each training is kept in `CURVES` and not done again: delete that file to begin anew.
 """
 
 import json
@@ -171,15 +173,17 @@ def run() -> Iterator[Row]:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     sides: dict[str, Callable[[str, Path, Path, int, int], Curve]] = {OURS: ours, TRL: theirs}
     kept: dict[str, dict[str, list[Curve]]] = {}
+    if CURVES.is_file():
+        kept = json.loads(CURVES.read_text(encoding="utf-8"))
     for task, (_, rounds) in TASKS.items():
-        curves: dict[str, list[Curve]] = {name: [] for name in sides}
+        curves = kept.setdefault(task, {name: [] for name in sides})
         with TemporaryDirectory() as place:
             start = start_of(task, Path(place) / "start")
-            for seed in SEEDS:
+            for number, seed in enumerate(SEEDS):
                 for name, train in sides.items():
-                    curves[name].append(train(task, start, Path(place) / name, seed, rounds))
-        kept[task] = curves
-        CURVES.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+                    if len(curves[name]) == number:
+                        curves[name].append(train(task, start, Path(place) / name, seed, rounds))
+                        CURVES.write_text(json.dumps(kept) + "\n", encoding="utf-8")
         yield from _rows(task, curves)
 
 

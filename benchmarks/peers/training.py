@@ -128,6 +128,24 @@ class Bare:
         self.texts += [action, text]
         return text
 
+    def leave_out_rest(self, mask: list[int]) -> None:
+        """Set the mask of what the model said to 0 from the end of the game on.
+
+        Args:
+            mask: 1 for tokens of the model, 0 for texts of the game.
+        """
+        if not self._over:
+            return
+        moves = len(self.texts) // 2
+        begun = 0
+        before = 0
+        for place, own in enumerate(mask):
+            if own and not before:
+                begun += 1
+            before = own
+            if begun > moves:
+                mask[place] = 0
+
 
 def episode_return(
     environments: Sequence[Bare], completions: Sequence[Sequence[Mapping[str, Any]]], **_: Any
@@ -140,7 +158,11 @@ def episode_return(
 
 
 class Timed(GRPOTrainer):  # type: ignore[misc]
-    """TRL's trainer, with a clock on its playing."""
+    """TRL's trainer, with a clock on its playing.
+
+    TRL goes on asking for moves until there are as many as allowed, also when a game is over. What is said then is left
+    out of the loss.
+    """
 
     playing = 0.0
 
@@ -148,6 +170,8 @@ class Timed(GRPOTrainer):  # type: ignore[misc]
         began = perf_counter()
         found = super()._generate(prompts)
         self.playing += perf_counter() - began
+        for environment, mask in zip(self.environments, found[2], strict=True):
+            environment.leave_out_rest(mask)
         return found
 
 

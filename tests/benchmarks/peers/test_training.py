@@ -60,3 +60,15 @@ def test_a_round_of_ours_is_timed(kind: type, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(training, "EPISODES", training.GROUP_SIZE)
     block = training.ours(kind, training.save_model(tmp_path), "wordle", tmp_path, rounds=1)
     assert 0 < block.playing < block.seconds
+
+
+def test_what_is_said_after_the_end_of_a_game_is_left_out() -> None:
+    env = training.Bare("wordle", {})
+    env.reset(seed=1)
+    mask = [1, 1, 0, 0, 1, 0, 1, 1]
+    env.leave_out_rest(mask)
+    assert mask == [1, 1, 0, 0, 1, 0, 1, 1], "the game goes on"
+    env.act("zzzzz\n")
+    env.act("light\n")  # solved
+    env.leave_out_rest(mask)
+    assert mask == [1, 1, 0, 0, 1, 0, 0, 0]
