@@ -8,8 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import matplotlib.style
-import numpy as np
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -22,7 +20,6 @@ from lmrl.evaluation.curves import Curve, Curves
 from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.play.viewer import write_view
 from lmrl.report.pictures import draw_curves, draw_probes, plot_health
-from lmrl.report.plots import STYLE, grid_of_panels
 
 _GUIDES = (
     "install.md",
@@ -52,10 +49,6 @@ _REFERENCE = ("commands.md", _CLI, "api.md", "configurations.md", "logged_keys.m
 _FOLDERS = {"tasks": "Tasks", "algorithms": "Algorithms"}
 _NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 _RECORDS = Path(__file__).parents[2] / "results" / "cpu"
-_LEARNING = Path(__file__).parents[2] / "benchmarks" / "results" / "learning.json"
-_EPISODES = 128  # of a round in it
-_SMOOTH = 8  # rounds
-_SIDES = ("#0072b2", "#d55e00")
 _GAMES_LINK = re.compile(r"\]\(((?:\.\./)+)games/(\w+)\.jsonl\)")
 # On the repository's pages links lead to the notebooks themselves, here to the pages made of them.
 _NOTEBOOK_LINK = re.compile(r"\]\(\.\./((?:\.\./)*)notebooks/(\w+)\.ipynb\)")
@@ -131,44 +124,7 @@ def _pictures() -> dict[str, bytes]:
     with TemporaryDirectory() as folder:
         drawn = [*draw_curves(curves, Path(folder)), *draw_probes(records, Path(folder)), Path(folder) / "health.png"]
         plot_health(_health(), drawn[-1])
-        drawn.append(Path(folder) / "learning.png")
-        plot_learning(json.loads(_LEARNING.read_text(encoding="utf-8")), drawn[-1])
         return {path.name: path.read_bytes() for path in drawn}
-
-
-def plot_learning(curves: dict[str, dict[str, list[list[list[float]]]]], path: Path) -> None:
-    """Draw what `python -m benchmarks.peers learning` wrote: the mean return of the seeds, and their range.
-
-    Args:
-        curves: by task and package, a curve per seed: after each round, seconds and the mean return of its episodes.
-        path: where the picture goes.
-    """
-    with matplotlib.style.context(STYLE):
-        figure, axes = grid_of_panels(2 * len(curves), 2, 5.6, 3.0, 0.5)
-        panels = iter(axes)
-        for task, sides in curves.items():
-            by_episodes = next(panels)
-            by_seconds = next(panels)
-            for number, (package, seeds) in enumerate(sides.items()):
-                rounds = np.array(seeds)  # (seeds, rounds, 2)
-                seconds = _smooth(rounds[:, :, 0].mean(0))
-                returns = np.array([_smooth(one) for one in rounds[:, :, 1]])
-                episodes = _EPISODES * (np.arange(returns.shape[1]) + _SMOOTH)
-                for axis, along in ((by_episodes, episodes), (by_seconds, seconds)):
-                    axis.plot(along, returns.mean(0), color=_SIDES[number], linewidth=1.6, label=package)
-                    axis.fill_between(
-                        along, returns.min(0), returns.max(0), color=_SIDES[number], alpha=0.2, linewidth=0
-                    )
-            for axis, unit in ((by_episodes, "episodes"), (by_seconds, "seconds on one thread")):
-                axis.set_title(task)
-                axis.set_xlabel(unit)
-                axis.set_ylabel("return")
-                axis.legend(loc="lower right")
-        figure.savefig(path)
-
-
-def _smooth(values: np.ndarray) -> np.ndarray:
-    return np.convolve(values, np.full(_SMOOTH, 1 / _SMOOTH), mode="valid")
 
 
 def _health() -> dict[str, Curves]:
