@@ -124,7 +124,8 @@ def write_view(
         allow_other_task: also take a run that was trained on another task than that of the episodes.
 
     Raises:
-        UserError: for another suffix, a number below 1, a broken file, or a run that has no checkpoint or another task.
+        UserError: for another suffix, a number below 1, a broken or empty file, or a run that has no checkpoint or another
+            task.
     """
     if out.suffix != ".html":
         raise UserError(f"out must be an .html file, got {str(out)!r}")
@@ -141,6 +142,8 @@ def write_view(
     name = "" if run is None else str(run)
     # The file is read once more here instead of holding all its episodes in memory.
     data = view_data(islice(read_episodes(source), episodes), values, name, env, recorded)
+    if not data["tasks"]:
+        raise UserError(f"{source} holds no episodes")
     words = {
         "title": source.name if run is None else f"{source.name}, {run}",
         "ranges": _RANGES,

@@ -73,6 +73,7 @@ MISTAKES = [
         "lmrl evaluate --policy zoo:maze_fo/ilql --out FOLDER, and compare FOLDER",
     ),
     ("fit --config configs/foo/bc.yaml", "configs/wordle/"),
+    ("view nothing.jsonl --out x.html", "nothing.jsonl holds no episodes"),
     ("web maze_fo --port 99999999", "--port 0 takes any free one"),
     ("play openenv:http://127.0.0.1:1", "no server at ws://127.0.0.1:1/ws"),
     ("reproduce maze_fo --algorithms dpo", "known: configs/maze_fo/archer.yaml"),
@@ -105,6 +106,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "nowhere_to.yaml": 'trainer: {default_root_dir: "${trainer.nope}"}\n',
         "junk.parquet": "not parquet",
         "junk.ckpt": "not a checkpoint",
+        "nothing.jsonl": "",
         "full/letter.txt": "not a model",
     }
     for name, text in texts.items():
