@@ -124,8 +124,8 @@ def write_view(
         allow_other_task: also take a run that was trained on another task than that of the episodes.
 
     Raises:
-        UserError: for another suffix, a number below 1, a broken or empty file, or a run that has no checkpoint or another
-            task.
+        UserError: for another suffix, a number below 1, a broken or empty file, or a run without a checkpoint or of
+            another task.
     """
     if out.suffix != ".html":
         raise UserError(f"out must be an .html file, got {str(out)!r}")

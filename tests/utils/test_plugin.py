@@ -102,7 +102,7 @@ def test_it_is_checked_played_and_evaluated(site: Path, tmp_path: Path) -> None:
     assert "corridor: walk to the end of a corridor." in played and "\nsolved: return " in played
     evaluated = done(site, tmp_path, "evaluate", "corridor", "--policy", "optimal", "--episodes", "4").splitlines()
     assert evaluated[0] == "corridor, policy optimal: 4 episodes, seed 0" and evaluated[1].startswith("return ")
-    assert [line for line in evaluated if "normalised" in line or "constants" in line] == [
+    assert [line for line in evaluated if "normalised" in line or "published" in line] == [
         "note: nobody has published a scale for this task, so scores are mean returns"
     ]
 
