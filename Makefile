@@ -117,7 +117,7 @@ bench: $(VENV)/.main  ## speed of games, players and training, into benchmarks/r
 PEERS ?= playing vllm training learning ilql statistics games symbolic
 need_vllm := openai
 need_training := trl datasets
-need_learning := trl datasets ./zoo
+need_learning := trl datasets
 need_ilql := agilerl[cpu-llm]
 need_statistics := rliable
 need_games := textarena gem-llm

@@ -8,7 +8,8 @@ group. `benchmarks.peers.training` says how both train on the same kind of seque
 Two settings differ. TRL divides by the sample's standard deviation, lmrl by the population's: its advantages are 7 %
 larger, which AdamW hardly feels. The starts come from the same distribution and are not the same ones.
 
-Seconds are those of the process on one thread, so that other programs on the machine count little.
+Seconds are those that the process computes on one thread. They still grow when other programs share the caches: run
+this on an idle machine.
 
 A run takes more than an hour, so each training is kept in `CURVES` and not done again: delete that file to begin anew.
 """
@@ -16,7 +17,6 @@ A run takes more than an hour, so each training is kept in `CURVES` and not done
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count, islice
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
@@ -29,7 +29,7 @@ from transformers import TrainerCallback
 
 from benchmarks.peers import training
 from benchmarks.peers.beside import OURS
-from benchmarks.peers.training import TRL, Bare, WholeHistory, bare_tokenizer, trl_trainer
+from benchmarks.peers.training import TRL, Bare, WholeHistory, bare_tokenizer, quiet_trainer, trl_trainer
 from benchmarks.row import Row
 from lmrl.callbacks import RolloutCollection
 from lmrl.checkpoints.zoo import zoo_policy
@@ -97,18 +97,8 @@ def ours(task: str, start: Path, folder: Path, seed: int, rounds: int) -> Curve:
         loss_agg_mode="seq-mean-token-mean",
     )
     noted = _Rounds()
-    trainer = L.Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        max_steps=rounds,
-        gradient_clip_val=1.0,
-        limit_val_batches=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-        callbacks=[RolloutCollection(episodes=EPISODES, slots=EPISODES, group_size=GROUP_SIZE), noted],
-    )
+    collection = RolloutCollection(episodes=EPISODES, slots=EPISODES, group_size=GROUP_SIZE)
+    trainer = quiet_trainer(folder, rounds, [collection, noted])
     trainer.fit(module, WholeHistory(task=task, batch_size=EPISODES, seed=seed))
     return noted.curve
 
@@ -140,7 +130,7 @@ def theirs(task: str, start: Path, folder: Path, seed: int, rounds: int) -> Curv
         start,
         bare_tokenizer(load_tokenizer(str(start))),
         lambda: Bare(task, {}),
-        list(islice(count(first_start), GROUPS * rounds)),
+        range(first_start, first_start + GROUPS * rounds),
         steps,
         reward=returns,
         output_dir=str(folder),
@@ -206,15 +196,15 @@ def _rows(task: str, curves: dict[str, list[Curve]]) -> Iterator[Row]:
         needed[name] = [seconds_to(curve, wanted) for curve in its_curves]
         shown = ", ".join("never" if second is None else f"{second:.0f}" for second in needed[name])
         yield Row(f"{task}, seconds until rounds return {wanted:.2f}, {name}", None, "s", "lower", shown=f"{shown} s")
-    reached = [value for values in needed.values() for value in values if value is not None]
-    if len(reached) == len(SEEDS) * len(curves):
-        ratio = sum(_all(needed[TRL])) / sum(_all(needed[OURS]))
+    totals: dict[str, float] = {}
+    for name, values in needed.items():
+        reached = [value for value in values if value is not None]
+        if len(reached) == len(values):
+            totals[name] = sum(reached)
+    if len(totals) == len(needed):
+        ratio = totals[TRL] / totals[OURS]
         yield Row(f"{task}, seconds of TRL / of lmrl", ratio, "x", "higher", "> 1", digits=2)
 
 
 def _mean_return(rounds: Sequence[tuple[float, float]]) -> float:
     return mean(played for _, played in rounds)
-
-
-def _all(values: Sequence[float | None]) -> list[float]:
-    return [value for value in values if value is not None]

@@ -38,7 +38,7 @@ from lmrl.modules import GRPO, PPO, LanguageModule
 from lmrl.policies.lm import stop_ids
 from lmrl.tokens.encoding import Encoder, Window
 
-__all__ = ["Bare", "WholeHistory", "bare_tokenizer", "run", "trl_trainer"]
+__all__ = ["Bare", "WholeHistory", "bare_tokenizer", "quiet_trainer", "run", "trl_trainer"]
 
 PACKAGES = ("trl", "transformers", "accelerate", "datasets")
 GROUPS, GROUP_SIZE = 8, 4
@@ -259,6 +259,22 @@ class _Clock(L.Callback):
         self.seen.append((perf_counter(), self.collection._seconds))
 
 
+def quiet_trainer(folder: Path, steps: int, callbacks: list[L.Callback]) -> L.Trainer:
+    """A trainer of Lightning that clips gradients at 1 and writes and prints nothing."""
+    return L.Trainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        max_steps=steps,
+        gradient_clip_val=1.0,
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        callbacks=callbacks,
+    )
+
+
 def ours(kind: type[LanguageModule], model: Path, task: str, folder: Path, rounds: int) -> Block:
     """Rounds of a module of ours."""
     module = kind(pretrained=str(model), lr=LR, lr_schedule="constant", warmup_steps=0, kl_weight=KL)
@@ -268,18 +284,7 @@ def ours(kind: type[LanguageModule], model: Path, task: str, folder: Path, round
     group_size = GROUP_SIZE if kind is GRPO else 1
     collection = RolloutCollection(episodes=EPISODES, slots=EPISODES, group_size=group_size)
     clock = _Clock(collection)
-    trainer = L.Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        max_steps=1 + rounds,
-        gradient_clip_val=1.0,
-        limit_val_batches=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-        callbacks=[collection, clock],
-    )
+    trainer = quiet_trainer(folder, 1 + rounds, [collection, clock])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a round of a random model has nothing to teach
         trainer.fit(module, WholeHistory(task=task, batch_size=EPISODES, env=TASKS[task][1], seed=0))
