@@ -130,7 +130,8 @@ class Game:
         Raises:
             UserError: it would be, and it is not the one that was refused last.
         """
-        refused, self._refused = self._refused, typed
+        refused = self._refused
+        self._refused = typed
         if typed is None or typed == refused or PERSON not in self.order.policies:
             return
         slip = registry.guide(self.order.task).slip(typed, env_arguments(self.order.env))

@@ -108,17 +108,22 @@ def _typed(guide: Guide, arguments: Mapping[str, Any], question: str) -> str:
     line = input(question)
     refused = ""
     while sys.stdin.isatty():
-        if not line.strip():
-            told = "An empty line is not played: type an action, or Ctrl-C to end the game."
-        else:
-            slip = "" if line == refused else guide.slip(line, arguments)
-            if not slip:
-                break
-            refused = line
-            told = f"{slip} {AGAIN}"
-        print(printable(told))
+        slip = _slip(guide, arguments, line)
+        is_repeated = line == refused and line.strip()
+        if not slip or is_repeated:
+            break
+        print(printable(slip))
+        refused = line
         line = input(question)
     return line
+
+
+def _slip(guide: Guide, arguments: Mapping[str, Any], line: str) -> str:
+    """Say why a line should not be played as it is; empty if it may be."""
+    if not line.strip():
+        return "An empty line is not played: type an action, or Ctrl-C to end the game."
+    slip = guide.slip(line, arguments)
+    return f"{slip} {AGAIN}" if slip else ""
 
 
 def _value(value: float | None) -> str:
