@@ -252,7 +252,7 @@ def resolve_checkpoint(path: str | Path) -> Path:
         raise UserError(f"there is no checkpoint {path}; make it with: {_command(path.parent)}")
     runs = sorted(folder.name for folder in path.glob("*") if has_run(folder))
     if runs:
-        raise UserError(f"{path} holds runs and is none: name one of {', '.join(runs)}, e.g. {path / runs[0]}")
+        raise UserError(f"{path} is not a run, but holds some: name one of {', '.join(runs)}, e.g. {path / runs[0]}")
     raise UserError(f"there is no best.ckpt or last.ckpt in {path}; make them with: {_command(path)}")
 
 

@@ -67,7 +67,10 @@ MISTAKES = [
     ("data generate maze_fo --size 3 --out /proc/x.parquet", "/proc/x.parquet: No such file or directory"),
     ("data import maze_fo junk.parquet --out x.parquet", "junk.parquet, line 1: not valid JSON"),
     ("export bc.ckpt --to full", "name another folder, or move that away"),
-    ("evaluate --policy runs/maze_fo", "runs/maze_fo holds runs and is none: name one of bc, e.g. runs/maze_fo/bc"),
+    (
+        "evaluate --policy runs/maze_fo",
+        "runs/maze_fo is not a run, but holds some: name one of bc, e.g. runs/maze_fo/bc",
+    ),
     (
         "compare zoo:maze_fo/ilql other",
         "lmrl evaluate --policy zoo:maze_fo/ilql --out FOLDER, and compare FOLDER",
