@@ -7,7 +7,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch import Callback, Trainer
 
-from lmrl.callbacks.progress import say
+from lmrl.callbacks.progress import while_evaluating
 from lmrl.callbacks.saving import save_run
 from lmrl.decoding.sampling import check_decoding
 from lmrl.envs.registry import DIALOGUES
@@ -104,7 +104,11 @@ class InteractiveEvaluation(Callback):
             return
         self._evaluated = trainer.global_step
         began = perf_counter()
-        say(trainer, f"playing {self.episodes} episodes")
+        with while_evaluating(trainer, f"playing {self.episodes} episodes"):
+            self._play(trainer, module, began)
+        self.seconds += perf_counter() - began
+
+    def _play(self, trainer: Trainer, module: L.LightningModule, began: float) -> None:
         assert isinstance(module, LanguageModule)
         # Dropout and the like are off in play; the module is left in the mode that it was in.
         training = module.training
@@ -128,7 +132,6 @@ class InteractiveEvaluation(Callback):
             self.best = scores["return_mean"]
             self.best_step = trainer.global_step
             save_run(trainer, module, "best", scores)
-        self.seconds += perf_counter() - began
 
     def _trained(self, now: float) -> float:
         """Seconds that the run has been training, without its evaluations."""

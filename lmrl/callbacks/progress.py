@@ -1,6 +1,8 @@
 """Progress of a training for the terminal: steps, loss and return."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -15,7 +17,7 @@ from lmrl.callbacks.compute_budget import ComputeBudget
 from lmrl.datamodules import OnlineDataModule
 from lmrl.errors import check_range
 
-__all__ = ["TrainingProgress", "say"]
+__all__ = ["TrainingProgress", "say", "while_evaluating"]
 
 _REFRESH = 0.1  # seconds between two readings of the metrics, which cost time on a GPU
 _RETURN = "/return_mean"
@@ -45,6 +47,8 @@ class TrainingProgress(ProgressBar):
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._began = self._looked = self._written = 0.0
+        self._evaluated = 0.0  # seconds of validation and play since then
+        self._validating = 0.0
         self._first = 0
         self._total = 0
         self._budget: ComputeBudget | None = None
@@ -75,6 +79,7 @@ class TrainingProgress(ProgressBar):
         self._total = int(steps) if is_limited else 0
         self._first = trainer.global_step
         self._began = self._looked = self._written = monotonic()
+        self._evaluated = 0.0
         console = Console(stderr=True)
         if console.is_terminal:
             ends = (TimeElapsedColumn(), TextColumn("<"), TimeRemainingColumn())
@@ -92,9 +97,11 @@ class TrainingProgress(ProgressBar):
     def on_validation_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Show that validation takes the time."""
         self.say("validating")
+        self._validating = monotonic()
 
     def on_validation_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Show the steps again."""
+        self.add_evaluation(monotonic() - self._validating)
         self._show(trainer, always=self._bar is not None)
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -113,6 +120,10 @@ class TrainingProgress(ProgressBar):
         """Show what takes the time between two steps, on a terminal only."""
         if self._bar is not None:
             self._bar.update(self._task, text=what, refresh=True)
+
+    def add_evaluation(self, seconds: float) -> None:
+        """Leave out of the pace of the steps what a validation or a played evaluation took."""
+        self._evaluated += seconds
 
     def _close(self, trainer: Trainer) -> None:
         if self._began and self._enabled:
@@ -166,10 +177,11 @@ class TrainingProgress(ProgressBar):
         return parts, is_new
 
     def _pace(self, trainer: Trainer, now: float) -> list[str]:
-        """Steps per second of this process, and the time that the rest will take."""
+        """Steps per second of this process without its evaluations, and the time that the rest will take with them."""
         done = trainer.global_step - self._first
         took = now - self._began
-        if not done or not took:
+        stepped = took - self._evaluated
+        if not done or stepped <= 0:
             return []
         rest = []
         if self._total:
@@ -177,7 +189,7 @@ class TrainingProgress(ProgressBar):
         if self._budget is not None and self._budget.share > self._spent_before:
             rest.append((1 - self._budget.share) * took / (self._budget.share - self._spent_before))
         left = timedelta(seconds=round(max(0.0, min(rest, default=0.0))))
-        return [f"{done / took:.3g} steps/s"] + ([f"{left} left"] if left else [])
+        return [f"{done / stepped:.3g} steps/s"] + ([f"{left} left"] if left else [])
 
 
 def say(trainer: Trainer, what: str) -> None:
@@ -185,3 +197,14 @@ def say(trainer: Trainer, what: str) -> None:
     bar = trainer.progress_bar_callback
     if isinstance(bar, TrainingProgress):
         bar.say(what)
+
+
+@contextmanager
+def while_evaluating(trainer: Trainer, what: str) -> Iterator[None]:
+    """Have the progress bar of a training say what is evaluated, and leave the time out of its steps per second."""
+    say(trainer, what)
+    began = monotonic()
+    yield
+    bar = trainer.progress_bar_callback
+    if isinstance(bar, TrainingProgress):
+        bar.add_evaluation(monotonic() - began)

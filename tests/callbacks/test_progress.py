@@ -68,6 +68,43 @@ def test_lines_name_step_loss_and_return(
     ]
 
 
+class Clock(Callback):
+    """A step takes a second; an evaluation at the third step and each validation take a hundred."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1.0
+        monkeypatch.setattr(progress_module, "monotonic", lambda: self.now)
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        self.now += 1.0
+        if trainer.global_step == 3:
+            with progress_module.while_evaluating(trainer, "playing"):
+                self.now += 100.0
+
+    def on_validation_epoch_start(self, *args: Any) -> None:
+        self.now += 100.0
+
+
+class Validated(Line):
+    def validation_step(self, batch: torch.Tensor, index: int) -> None:
+        pass
+
+    def val_dataloader(self) -> Any:
+        return self.train_dataloader()
+
+
+def test_evaluations_do_not_slow_the_steps_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = TrainingProgress(seconds=1e9)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    trainer = L.Trainer(
+        accelerator="cpu", max_epochs=2, callbacks=[Clock(monkeypatch), shown], default_root_dir=tmp_path, **quiet
+    )
+    trainer.fit(Validated())
+    assert capsys.readouterr().err.splitlines()[-1] == "step 8/8, loss 2, 1 steps/s"
+
+
 def test_a_run_that_goes_on_counts_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit(tmp_path, 4).started
     fit(tmp_path, 6, ckpt_path=tmp_path / "last.ckpt", weights_only=True)

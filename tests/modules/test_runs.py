@@ -106,12 +106,13 @@ def test_a_card_says_what_a_run_was_made_with(bc_run: Path, data_path: Path, tmp
     fit(ILQL(pretrained=str(bc_run), beta=2.5), data(data_path), tmp_path)
     card = (tmp_path / "best" / "README.md").read_text()
     told = {"algorithm": '"ilql"', "task": '"maze_fo"', "data": '"maze.parquet"', "data_episodes": "30", "beta": "2.5"}
-    told |= {"starts_from": f'"{bc_run}"', "data_seed": "0", "reads_texts": "1"}
+    # Not the path: a card is published.
+    told |= {"starts_from": f'"{bc_run.name}"', "data_seed": "0", "reads_texts": "1"}
     assert [name for name, value in told.items() if f"| {name} | `{value}` |" not in card] == []
     assert "2 episodes of `maze_fo`, seed 10000" in card  # best: the evaluation that chose it
     assert "Not evaluated yet." in (tmp_path / "last" / "README.md").read_text()
     again = load_module(tmp_path / "last.ckpt")
-    assert again.made_with["starts_from"] == str(bc_run)
+    assert again.made_with["starts_from"] == bc_run.name
     assert again.made_with["steps"] == 3
 
 
