@@ -92,7 +92,7 @@ class _Games:
                 self._games.pop(least_recent).close()
             self._count += 1
             self._games[self._count] = game
-            return {"game": self._count, **game.state()}
+            return {"game": self._count, "first_moves": game.first_moves, **game.state()}
 
     def step(self, request: Any) -> dict[str, Any]:
         with self._lock:

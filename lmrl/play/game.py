@@ -103,6 +103,11 @@ class Game:
         # Both seats begin with the same seed, each in its own environment.
         for place, policy in enumerate(policies):
             self.seats.append(Seat(order.task, make, order.seed, order.policies[place], policy, place, arguments))
+        self.first_moves: list[str] = []
+        """What a person can type first, in dialogues some of it; empty where buttons show it, or without a person."""
+        for seat in self.seats:
+            if seat.person and not self.actions:
+                self.first_moves = [shown_text(move) for move in seat.legal()]
 
     def step(self, typed: str | None) -> None:
         """One turn of every seat whose episode is not over. If a player fails, no seat moves.

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from lmrl import play
-from lmrl.envs.base import DialogueEnv
+from lmrl.envs.base import DialogueEnv, TextEnv
 from lmrl.envs.registry import guide, make_picture
 from lmrl.envs.registry import task as task_named
 from lmrl.errors import UserError
@@ -106,6 +106,12 @@ class Seat:
     def dialogue(self) -> bool:
         """Whether there is a partner."""
         return isinstance(self._slot.env, DialogueEnv)
+
+    def legal(self) -> list[str]:
+        """Return in readable form what can be played now, in dialogues some of it; empty where it cannot be listed."""
+        env = self._slot.env
+        listed = env.legal_actions() if isinstance(env, TextEnv) else ()
+        return [self._guide.spelling(action).rstrip("\n") for action in listed]
 
     def request(self) -> Request:
         """Return the current request to the player."""

@@ -8,7 +8,6 @@ from typing import Any
 from rich.console import Console
 
 from lmrl.envs import registry
-from lmrl.envs.base import TextEnv
 from lmrl.envs.task import Guide, Picture, Task
 from lmrl.errors import UserError, counted, printable
 from lmrl.partners import environment
@@ -91,16 +90,14 @@ def known_actions(task: Task, arguments: Mapping[str, Any], seed: int) -> list[s
     Raises:
         UserError: the task does not list it.
     """
-    env = environment(task.name, arguments)()
-    spelling = registry.guide(task.name).spelling
+    seat = Seat(task.name, environment(task.name, arguments), seed, "you", None, env=arguments)
     try:
-        env.reset(seed=seed)
-        listed = env.legal_actions() if isinstance(env, TextEnv) else ()
+        listed = seat.legal()
     finally:
-        env.close()
+        seat.close()
     if not listed:
         raise UserError(f"the actions of {task.name} cannot be listed")
-    return [spelling(action).rstrip("\n") for action in listed]
+    return listed
 
 
 def _typed(guide: Guide, arguments: Mapping[str, Any], question: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 from lmrl.envs import registry
 from lmrl.envs.chess.guide import board_note
 from lmrl.envs.task import Task
+from lmrl.envs.wordle.env import load_vocabulary
 from lmrl.rollout import rollout
 from lmrl.types import Request, Start
 from tests.helpers.cases import cases
@@ -146,6 +147,26 @@ def test_positions_and_moves_are_shown_without_their_spaces() -> None:
     fen = "4k3/8/8/8/8/8/8/4K3 w - - 0 1"
     assert spelling(" ".join(fen) + "\n") == f"{fen}\n"
     assert spelling("no move at all\n") == "no move at all\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a b o u t\n", "about\n"),
+        ("y y g y b\n", "y y g y b\n"),
+        ("b b b b b", "b b b b b"),
+        ("about\n", "about\n"),
+        ("Wordle:\n", "Wordle:\n"),
+        ("", ""),
+    ],
+)
+def test_people_read_guesses_of_wordle_as_words_and_colours_apart(text: str, shown: str) -> None:
+    assert registry.guide("wordle").spelling(text) == shown
+
+
+def test_no_word_of_wordle_looks_like_colours() -> None:
+    words = load_vocabulary(None).words
+    assert [word for word in words if {*word} <= {*"gyb"}] == []
 
 
 def test_a_task_without_a_guide_has_its_description_and_actions() -> None:

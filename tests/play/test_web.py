@@ -574,6 +574,30 @@ def texts(tab: Any, selector: str) -> list[str]:
     return [" ".join(words.split()) for words in tab.locator(selector).all_inner_texts()]
 
 
+@pytest.mark.parametrize(
+    ("task", "policy", "count"),
+    [("wordle", "human", 431), ("chess", "human", 20), ("maze_fo", "human", 0), ("wordle", "random", 0)],
+)
+def test_the_page_lists_what_can_be_typed_first(task: str, policy: str, count: int) -> None:
+    with served(Order(task)) as root:
+        _, _, game = ask(f"{root}new", {**ORDER, "task": task, "policies": [policy]})
+    assert len(game["first_moves"]) == count
+
+
+def test_a_reader_finds_the_words_of_wordle_by_keyboard() -> None:
+    with served(Order("wordle", seed=1)) as root, opened(viewport={"width": 390, "height": 800}) as tab:
+        tab.goto(f"{root}#k")
+        tab.wait_for_selector("body[data-turns='0']")
+        assert texts(tab, "#listed summary") == ["What you can type first (431)"]
+        assert not tab.locator("#listed div").is_visible()
+        tab.focus("#listed summary")
+        tab.keyboard.press("Enter")
+        assert texts(tab, "#listed div")[0].startswith("about actor adopt")
+        assert accessibility_faults(tab) == []
+        order(tab, "maze_fo", "play")
+        assert not tab.locator("#listed").is_visible()
+
+
 def test_wordle_to_its_end_in_the_page() -> None:
     word = hidden_word(1)
     with served(Order("wordle", seed=1, advisor="optimal")) as root, opened() as tab:
@@ -719,6 +743,9 @@ def test_hostile_texts_of_people_and_models_stay_texts(monkeypatch: pytest.Monke
         tab.goto(f"{root}#k")
         tab.wait_for_selector("body[data-turns='0']")
         for turn, text in enumerate(EVIL[:3], 1):
+            tab.fill(".answer input", text)
+            tab.press(".answer input", "Enter")
+            tab.wait_for_selector("#problem:not(:empty)")  # the oracle does not understand it
             typed(tab, text, turn)
         tab.wait_for_selector(".hint:not([hidden])")
         for seat in (1, 2):

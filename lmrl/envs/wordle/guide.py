@@ -1,5 +1,6 @@
 """The guide for people who play Wordle: rules, invalid guesses, the known letters, and the word at the end."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from lmrl.types import Request
 __all__ = ["GUIDE", "known_letters"]
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SPACED_WORD = re.compile(r"[a-z]( [a-z]){4}\n?")
+_COLOURS = re.compile(r"[gyb]( [gyb]){4}\n?")
 
 
 def known_letters(request: Request) -> dict[str, str]:
@@ -24,6 +27,12 @@ def known_letters(request: Request) -> dict[str, str]:
         for letter, colour in zip(guess, colours, strict=True):
             known[letter] = max(known.get(letter, "b"), colour, key="byg".index)
     return known
+
+
+def _spelling(text: str) -> str:
+    """Write a guess as a word. Colours stay apart; no word of the list consists of their letters alone."""
+    is_guess = _SPACED_WORD.fullmatch(text) and not _COLOURS.fullmatch(text)
+    return text.replace(" ", "") if is_guess else text
 
 
 def _note(request: Request, env: Mapping[str, Any]) -> str:
@@ -63,6 +72,7 @@ GUIDE = Guide(
     "try and is answered by an empty line. Each guess costs 1, the right one nothing.",
     "Five letters, with or without spaces between them.",
     ("paper", "y y g y b"),
+    spelling=_spelling,
     note=_note,
     solution=_solution,
     slip=_slip,

@@ -54,6 +54,13 @@
     find("guide").querySelector("dl").replaceChildren(...lines.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, words)]));
     find("guide").hidden = false;
   };
+  const listMoves = ({ first_moves: moves, dialogue }) => {
+    find("listed").hidden = !moves.length;
+    find("listed").open = false;
+    find("listed").querySelector("summary").textContent = `${dialogue ? "Some of what you can say first" : "What you can type first"} (${moves.length})`;
+    find("listed").querySelector("div").textContent = moves.join("\n");
+    find("listed").classList.toggle("short", moves.every((move) => move.length < 8));
+  };
 
   const last = () => Math.max(...game.seats.map(({ turns }) => turns));
   const waiting = () => game.seats.some(({ person, over }) => person && !over);
@@ -110,6 +117,7 @@
       playing = mode() !== "play";
       if (narrow()) find("choose").open = false;
       find("guide").open = mode() === "play" && found.seats[0].turns === 0;
+      listMoves(found);
       game = found;
       views = game.seats.map((_, place) => seatView(game, place, say, (turn) => { playing = false; show(turn); }));
       find("seats").className = views.length === 1 ? "alone" : "";
