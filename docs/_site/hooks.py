@@ -103,6 +103,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lead links to notebooks and games to the pages of the site, and show the first game of a page in it."""
+    # A search finds guides first and signatures last.
+    boost = {"guide": 4.0, "index.md": 4.0, "reference/api.md": 0.2}
+    for start, weight in boost.items():
+        if page.file.src_uri.startswith(start):
+            page.meta.setdefault("search", {"boost": weight})
     games = _GAMES_LINK.findall(markdown)
     markdown = _GAMES_LINK.sub(r"](\1games/\2.html)", markdown)
     if games:
