@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart smollm2 test test-all pinned pins lowest verifiers agilerl vllm nightly lint format bench bench-peers notebooks docs clean
+.PHONY: help demo quickstart smollm2 test test-all pinned pins lowest verifiers agilerl vllm nightly lint format bench bench-peers notebooks docs packages clean
 
 help:  ## what can be made
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  make \1\t/' | expand -t 20
@@ -148,6 +148,20 @@ notebooks: $(VENV)/.dev  ## execute notebooks/*.py and write what they show into
 
 docs: $(VENV)/.dev  ## the documentation as a site, in site/
 	$(BIN)/python -m mkdocs build
+
+# Wheels are built from the source archives, so both are tried. The wheels are used in an empty folder, offline.
+packages: $(VENV)/.dev  ## source archives and wheels of lmrl and of its zoo in dist/, and a try of the wheels
+	rm -rf dist
+	$(BIN)/python -m hatchling build --target sdist --directory dist
+	cd zoo && $(abspath $(BIN))/python -m hatchling build --target sdist --directory $(abspath dist)
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
+	$(PYTHON) -m venv dist/venv
+	dist/venv/bin/python -m pip install --quiet -c requirements/constraints.txt dist/*.whl
+	mkdir dist/empty
+	cd dist/empty && export PATH="$(abspath dist/venv/bin):$$PATH" HF_HUB_OFFLINE=1 && set -ex \
+	&& lmrl --version && lmrl zoo list && lmrl evaluate --policy zoo:maze_fo/ilql --episodes 25 \
+	&& lmrl data generate text_nav_fo --size 20 && lmrl fit --config configs/text_nav_fo/bc.yaml --trainer.max_steps=2
+	rm -rf dist/venv dist/empty
 
 clean:  ## remove the virtual environment and the caches (not data, models, runs or reports)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

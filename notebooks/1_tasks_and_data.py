@@ -8,10 +8,10 @@
 #
 # [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/1_tasks_and_data.ipynb)
 #
-# What the ten tasks look like, what their scripted players record, and how good those are.
+# This notebook shows the ten tasks, the data that scripted players record, and how well these players do.
 
 # %%
-# In Colab, take the first # of these lines away and run them: they install lmrl and go where t_maze.py lies.
+# In Colab, remove the first # of each line and run this cell. It installs lmrl.
 # # !git clone --quiet --depth 1 https://github.com/lmrl/lmrl
 # # %cd lmrl/notebooks
 # # %pip install --quiet ..
@@ -20,6 +20,7 @@
 import os
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 import lmrl
 from lmrl.data import generate
@@ -29,14 +30,14 @@ from lmrl.envs.registry import make_policy, policy_names
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.run_folder import transcript
 
-TINY = "LMRL_TINY" in os.environ  # a few episodes, to see that everything works
+TINY = "LMRL_TINY" in os.environ  # a few episodes: a test that the notebook runs
 EPISODES = 4 if TINY else 60
 TASKS = list(lmrl.tasks())
 
 # %% [markdown]
-# ## What is played
+# ## The games
 #
-# An environment takes text and returns only what is new; the history belongs to whoever plays.
+# An environment takes a text and returns the new text only. The player keeps the history.
 
 # %%
 for name, task in lmrl.tasks().items():
@@ -45,15 +46,16 @@ for name, task in lmrl.tasks().items():
     print(f"{name}: {task.description}; the player reads {reads}\n    {text.strip()[:120]!r}\n")
 
 # %% [markdown]
-# ## What was recorded
+# ## The data
 #
-# `generate` records the dataset of a task with its scripted player; the same seed gives the same file. Success is rare
-# or frequent, never certain: there is something to imitate and something to do better.
+# `generate` records the dataset of a task with its scripted player. The same seed gives the same file. In every task
+# some episodes succeed and some fail, so there is something to imitate and something to improve.
 
 # %%
 paths = {name: generate(name, EPISODES, 0, progress=False) for name in TASKS}
 for name, path in paths.items():
     stats = dataset_stats(path)
+    assert TINY or 0 < stats.success < 1
     print(
         f"{name:18s} length {stats.length_mean:5.1f}   success {stats.success:4.0%}   return {stats.return_mean:7.2f}"
     )
@@ -77,12 +79,12 @@ figure.suptitle("returns of the recorded episodes")
 plt.show()
 
 # %% [markdown]
-# ## Who else plays
+# ## The players
 #
-# Every task has a random player and the one that recorded its data, some have an optimal one. In the maze the player of
-# the data looks worse here than in the table above: recorded episodes are cut early and stay in one part of the maze,
-# here it has to walk the whole way. How many points lie between the player of the data and the optimal one is what
-# learning can win.
+# Every task has a random player and the behaviour policy that recorded its data. Some have an optimal player. Learning
+# can win the difference between the behaviour policy and the optimal player. In the maze the behaviour policy scores
+# lower here than in the table above: recorded episodes end early and stay in one part of the maze, and here it has to
+# walk the whole way.
 
 # %%
 for name in ("maze_fo", "text_nav_fo", "wordle", "twenty_questions"):
@@ -93,13 +95,15 @@ for name in ("maze_fo", "text_nav_fo", "wordle", "twenty_questions"):
         low, high = scores["return_ci"]
         print(f"{name:18s} {player:12s} return {means[player]:7.2f} [{low:7.2f}, {high:7.2f}]")
     assert TINY or means["optimal"] == max(means.values())
+    if name == "maze_fo":
+        assert TINY or means["behaviour"] < dataset_stats(paths[name]).return_mean
 
 # %% [markdown]
 # ## Change something
 #
-# How many episodes of one task return how much, by player. In Wordle the returns of the optimal player lie close
-# together and those of the player of the data everywhere. With `TASK = "maze_fo"` those of the random player are nearly
-# all about -100, as the maze ends after 100 moves; with `"text_nav_fo"` there are only 0 and 1.
+# The histogram shows the returns of three players in one task. In Wordle the returns of the optimal player vary less
+# than those of the behaviour policy. Try `TASK = "maze_fo"`, where an episode ends after 100 moves, or `"text_nav_fo"`,
+# whose only returns are 0 and 1.
 
 # %%
 TASK = "wordle"
@@ -109,6 +113,7 @@ played = [
     [episode.total_reward for episode in evaluate(make_policy(TASK, player), TASK, EPISODES).episodes]
     for player in players
 ]
+assert TINY or TASK != "wordle" or np.std(played[2]) < np.std(played[1])
 axis.hist(played, bins=8, label=players, color=["#999999", "#0072B2", "#009E73"])
 axis.set(xlabel="return", ylabel="episodes", title=TASK)
 axis.legend(frameon=False)

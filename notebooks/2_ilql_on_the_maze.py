@@ -4,16 +4,16 @@
 # ---
 
 # %% [markdown]
-# # 2. ILQL on the maze, and what it has learned
+# # 2. ILQL on the maze: scores and values
 #
 # [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/2_ilql_on_the_maze.ipynb)
 #
-# ILQL stitches parts of episodes together. Here are BC and ILQL on a small maze, how well they play, and what ILQL
-# knows: V of each cell, Q of each word. The maze of the benchmark is three times as large and takes `configs/maze_fo`
-# 1,000 and 4,000 steps; everything else is the same there.
+# ILQL combines parts of episodes into a better policy. This notebook trains BC and ILQL on a small maze, scores them,
+# and shows what ILQL has learned: V of each cell and Q of each word. The maze of the benchmark is three times as large.
+# `configs/maze_fo` trains BC for 1,000 steps and ILQL for 4,000 there.
 
 # %%
-# In Colab, take the first # of these lines away and run them: they install lmrl and go where t_maze.py lies.
+# In Colab, remove the first # of each line and run this cell. It installs lmrl and enters the folder of t_maze.py.
 # # !git clone --quiet --depth 1 https://github.com/lmrl/lmrl
 # # %cd lmrl/notebooks
 # # %pip install --quiet ..
@@ -45,9 +45,9 @@ STEM = PARTS[0]
 # %% [markdown]
 # ## The data
 #
-# `t_maze.py`, beside this notebook, makes the maze and records its data: mostly random moves, and no episode leaves the
-# part in which it began. The parts are the left arm, the right arm and the stem; they meet at the junction. So whoever
-# began in an arm has never reached the goal.
+# `t_maze.py` in this folder makes the maze and records its data. Most moves are random, and no episode leaves the part
+# in which it began: the left arm, the right arm or the stem. The parts meet at the junction. So no episode that began
+# in an arm reaches the goal.
 
 # %%
 record()
@@ -61,7 +61,7 @@ assert not any(episode.success for episode in arms)
 # %% [markdown]
 # ## Training
 #
-# A run is one YAML file; dotted options change it. The second run starts from the weights of the first.
+# One YAML file describes a run, and dotted options change it. The second run starts from the weights of the first.
 
 # %%
 bc = train("bc")
@@ -75,19 +75,21 @@ for folder in (bc, ilql):
 # %% [markdown]
 # ## Scores
 #
-# The optimum is -3, the mean over the nine cells (the move that reaches the goal is free).
+# Each move costs 1, except the one that reaches the goal. The optimal return is -3, the mean over the nine cells.
 
 # %%
 scores = {folder.name: evaluate(load_policy(folder, TASK), "t_maze", EPISODES).scores() for folder in (bc, ilql)}
 for name, found in scores.items():
     low, high = found["return_ci"]
     print(f"{name}: return {found['return_mean']:.2f} [{low:.2f}, {high:.2f}], success {found['success_rate']:.0%}")
-assert TINY or scores["ilql"]["return_ci"][0] > scores["bc"]["return_ci"][1], "ILQL plays better, and not by chance"
+assert TINY or scores["ilql"]["return_ci"][0] > scores["bc"]["return_ci"][1], (
+    "the intervals of ILQL and BC do not overlap"
+)
 
 # %% [markdown]
-# ## What it knows of each cell
+# ## V of each cell
 #
-# V as colour and number, the greedy move as an arrow; wrong moves are dashed and framed. BC has no values.
+# Colour and number show V, the arrow shows the greedy move. Wrong moves are dashed and framed. BC has no values.
 
 # %%
 probes = {folder.name: probe_maze(load_policy(folder, TASK, temperature=0.0), "t_maze") for folder in (bc, ilql)}
@@ -95,10 +97,10 @@ plot_probes(PROBE_PLOT, probes, RUNS / "values.png", "t_maze")
 display(Image(RUNS / "values.png", width=900))
 
 # %% [markdown]
-# Values were carried from the goal into the arms, one action token per backup, over the junction that no recorded
-# episode crosses. The line is the discounted return of walking straight to the goal: -1 a move, on the last of its
-# three tokens, gamma 0.99 per token, the last move free. V lies below the line: it is an expectile of what the recorded
-# moves are worth, not the worth of the best one, and at the junction only few of them go on.
+# No recorded episode crosses the junction, yet ILQL has carried values from the goal into the arms, one action token
+# per backup. The line is the discounted return of the shortest way: a move costs 1 at the last of its three tokens, the
+# last move is free, and gamma is 0.99 per token. V lies below the line, because V is an expectile of the values of the
+# recorded moves rather than the value of the best one.
 
 # %%
 distances = LAYOUT.distances()
@@ -106,21 +108,21 @@ moves = np.array([distances[cell] for cell in probes["ilql"].positions])
 values = np.array(probes["ilql"].values)
 straight = [-sum(0.99 ** (3 * move + 2) for move in range(count - 1)) for count in range(1, max(moves) + 1)]
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
-axis.plot(range(1, max(moves) + 1), straight, color="#888888", label="walking straight")
+axis.plot(range(1, max(moves) + 1), straight, color="#888888", label="shortest way")
 axis.plot(moves, values, "o", color="#0072B2", label="V of a cell, ILQL")
 axis.set(xlabel="moves to the goal", ylabel="discounted return")
 axis.legend(frameon=False)
 plt.show()
 correlation = np.corrcoef(moves, values)[0, 1]
 print(f"correlation of V with the distance: {correlation:.2f}")
-assert TINY or correlation < -0.8, "the farther, the worse"
-assert TINY or (values < np.array(straight)[moves - 1] + 0.5).all(), "below the line, up to errors of learning"
+assert TINY or correlation < -0.8, "V falls with the distance"
+assert TINY or (values < np.array(straight)[moves - 1] + 0.5).all(), "V lies below the line, up to errors of learning"
 
 # %% [markdown]
-# ## What it thinks of each word
+# ## Q of each word
 #
-# One episode, token by token: the probability under the policy that plays, V before the token, Q of the token. The same
-# numbers are over the words on the page that `lmrl view` makes.
+# The table shows one episode, token by token: the probability under the trained policy, V before the token, and Q of
+# the token. The page that `lmrl view` makes shows the same numbers above the words.
 
 # %%
 module = load_module(ilql)
@@ -132,7 +134,7 @@ for observation, tokens in list(zip(episode.observations, turns, strict=False))[
         print(f"    {token.text!r:10s} p {token.probability:.2f}   V {token.v:7.2f}   Q {token.q:7.2f}")
 
 # %% [markdown]
-# On the command line the same is done by `lmrl evaluate` and `lmrl view`, which writes the page:
+# `lmrl evaluate` and `lmrl view` do the same on the command line and write the page:
 
 # %%
 out = ["--out", str(ilql / "evaluation")]
@@ -142,16 +144,17 @@ assert lmrl(["view", str(ilql)]) == 0
 # %% [markdown]
 # ## Change something
 #
-# One walk from a cell of your choice, with as much of the values as you like: V before each move. From the far end of
-# the left arm with beta 8, V rises with every step. With `BETA = 0.0` BC plays: the walk is many times as long, and V
-# goes up and down with the distance. With `START = (2, 4)` it begins where V is high already.
+# The curve shows V before each move of one walk. From the far end of the left arm, with beta 8, V rises with every
+# move. Try `BETA = 0.0`, which plays BC, and `START = (2, 4)`, a cell near the goal.
 
 # %%
 BETA, START = 8.0, (1, 1)
 start = [Start(0, {"init_position": START})]
 (walk,) = in_order(rollout(load_policy(ilql, TASK, beta=BETA), lambda: make("t_maze"), start, task="t_maze"))
 (turns,) = token_values(module, [walk])
+before_moves = [tokens[0].v for tokens in turns]
+assert TINY or (BETA, START) != (8.0, (1, 1)) or before_moves == sorted(before_moves)
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
-axis.plot(range(1, len(turns) + 1), [tokens[0].v for tokens in turns], marker="o", color="#0072B2")
-axis.set(xlabel="move", ylabel="V before it", title=f"beta {BETA:g}, from {START}: {len(walk)} moves")
+axis.plot(range(1, len(turns) + 1), before_moves, marker="o", color="#0072B2")
+axis.set(xlabel="move", ylabel="V before the move", title=f"beta {BETA:g}, from {START}: {len(walk)} moves")
 plt.show()

@@ -8,15 +8,15 @@
 #
 # [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/4_a_new_algorithm.ipynb)
 #
-# Advantage-weighted behavioural cloning (in the spirit of Peng et al. 2019): imitate each word of the data, the more
-# the better things went after it than was to be expected there. What was to be expected is a V head that learns from
-# returns.
+# This notebook writes advantage-weighted behavioural cloning (in the spirit of Peng et al. 2019). It imitates each word
+# of the data with a weight: the more the return after the word exceeds the expected one, the larger the weight. A V
+# head learns the expected return.
 #
-# An algorithm extends `LanguageModule`: it says what its losses are and hands out its policy. Optimizer, gradients
-# in which all action tokens count alike, checkpoints and export are there. `BC` already has the policy.
+# An algorithm is a subclass of `LanguageModule` that defines its losses and its policy. The base class provides the
+# optimizer, gradients in which all action tokens count alike, checkpoints and export. `BC` already has the policy.
 
 # %%
-# In Colab, take the first # of these lines away and run them: they install lmrl and go where t_maze.py lies.
+# In Colab, remove the first # of each line and run this cell. It installs lmrl.
 # # !git clone --quiet --depth 1 https://github.com/lmrl/lmrl
 # # %cd lmrl/notebooks
 # # %pip install --quiet ..
@@ -80,7 +80,7 @@ class AdvantageWeightedBC(BC):
 
 
 # %% [markdown]
-# Arguments are plain values, so its checkpoints reload like all others. Beside BC, on the same data:
+# Its arguments are plain values, so its checkpoints load like all others. Compare it with BC on the same data:
 
 
 # %%
@@ -111,8 +111,8 @@ for kind in (BC, AdvantageWeightedBC):
     )
 
 # %% [markdown]
-# The same data, network and number of steps: the difference is what the weights make of it. Its interval is over
-# episodes of these two runs; what another seed of the training would give it does not say.
+# Data, network and number of steps are the same, so the weights make the difference. The interval is over episodes of
+# these two runs. It does not say how other training seeds would differ.
 
 # %%
 gain = bootstrap_difference(returns["advantage_weighted_bc"], returns["bc"])
@@ -120,7 +120,7 @@ print(f"advantage_weighted_bc over bc, in points of return: 95 % [{gain.low:.1f}
 assert TINY or gain.low > 0
 
 # %% [markdown]
-# How many episodes return how much. The highest bars are those that did not arrive within the 100 moves that there are.
+# The histogram shows the returns. Episodes at its left end did not reach the goal within 100 moves.
 
 # %%
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
@@ -130,20 +130,23 @@ axis.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# From the command line any importable class will do: `lmrl fit --config configs/maze_fo/bc.yaml
-# --model.class_path=my_package.AdvantageWeightedBC`. The mathematics of a loss that stays belongs into a function of
-# tensors with a test whose numbers were worked out by hand.
+# The command line takes any class that can be imported: `lmrl fit --config configs/maze_fo/bc.yaml
+# --model.class_path=my_package.AdvantageWeightedBC`. If you keep a loss, put its mathematics into a function of
+# tensors, and test that function with numbers worked out by hand.
 
 # %% [markdown]
 # ## Change something
 #
-# The temperature says how much better than expected counts how much more. With `TEMPERATURE = 100.0` all weights are
-# about 1, and the new algorithm is BC, but for what V does to the layers that both share. With a small one, only few
-# tokens count at all, and those at most `limit`.
+# The temperature says how fast the weight grows with the advantage. With `TEMPERATURE = 100.0` all weights are about 1,
+# and the new algorithm is BC, apart from the effect of V on the shared layers. With a small temperature only few
+# tokens count, each at most `limit`. Try `TEMPERATURE = 0.1`.
 
 # %%
 TEMPERATURE = 100.0
-changed = evaluate(trained(AdvantageWeightedBC, temperature=TEMPERATURE).policy(max_new_tokens=8), "maze_fo", EPISODES)
+module = trained(AdvantageWeightedBC, temperature=TEMPERATURE)
+weight = float(module.trainer.callback_metrics["advantage_weighted_bc/weight_mean"])
+assert TINY or TEMPERATURE != 100.0 or abs(weight - 1) < 0.1
+changed = evaluate(module.policy(max_new_tokens=8), "maze_fo", EPISODES)
 strata = [place % changed.starts for place in range(EPISODES)]  # starts are taken in turn
 by_name = {"bc": returns["bc"], "temperature 1": returns["advantage_weighted_bc"]}
 by_name[f"temperature {TEMPERATURE:g}"] = [episode.total_reward for episode in changed.episodes]

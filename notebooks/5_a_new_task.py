@@ -8,12 +8,11 @@
 #
 # [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/5_a_new_task.ipynb)
 #
-# Higher or lower: find a number from 1 to 12 in five guesses. An environment, a scripted player, a dataset and a
-# datamodule, and then BC and filtered BC learn it. Everything between the next cell and the training is what a new task
-# needs.
+# Higher or lower: find a number from 1 to 12 in five guesses. This notebook adds an environment, a scripted player, a
+# dataset and a datamodule, which is all that a new task needs. Then BC and filtered BC learn the task.
 
 # %%
-# In Colab, take the first # of these lines away and run them: they install lmrl and go where t_maze.py lies.
+# In Colab, remove the first # of each line and run this cell. It installs lmrl.
 # # !git clone --quiet --depth 1 https://github.com/lmrl/lmrl
 # # %cd lmrl/notebooks
 # # %pip install --quiet ..
@@ -67,19 +66,20 @@ class HigherLower(TextEnv):
 
 
 # %% [markdown]
-# The laws that every environment obeys: seeds repeat, any text is answered, rewards stay in their range ...
+# `check_env` tests the rules that every environment follows. For example, equal seeds give equal episodes, and every
+# text gets an answer.
 
 # %%
 print(*check_env(HigherLower), sep="\n")
 
 
 # %% [markdown]
-# The player: it halves what is left in every second guess, and guesses anything that is left in the others.
+# The scripted player knows which numbers are left. Half of its guesses take the middle one, the others a random one.
 
 
 # %%
 class Guesser:
-    """Knows what is left from the answers so far."""
+    """Guesses a number that agrees with all answers: the middle one with probability `skill`, else a random one."""
 
     def __init__(self, skill: float = 0.5) -> None:
         self.skill = skill
@@ -98,8 +98,8 @@ class Guesser:
 
 
 # %% [markdown]
-# The row: what a policy reads (everything), its longest action, and the scale of the scores. With it the task has a
-# name for `lmrl.make`, `evaluate`, the datamodules and the callbacks.
+# `Task` describes the task: what a policy reads (everything), the longest action, and the scale of the scores. Once it
+# is registered, `lmrl.make`, `evaluate`, the datamodules and the callbacks know its name.
 
 # %%
 register(
@@ -121,10 +121,10 @@ write_episodes(path, episodes, {"task": "higher_lower", "behaviour": "Guesser"})
 print(f"{len(episodes)} episodes, mean return {sum(e.total_reward for e in episodes) / len(episodes):.2f}")
 
 # %% [markdown]
-# And training: small models from scratch, a few passes over the data. Nobody tells them the rules; that what is left
-# lies between the answers, they have to read out of what the player did. Guessing any of the twelve numbers would
-# return about -3.9. Filtered BC keeps the best games, and the best games are mostly the luckiest ones: what it imitates
-# is no better play, and there is less of it.
+# Now small models learn from scratch, in a few passes over the data. They are not told the rules, so they have to learn
+# from the games that the answers limit the numbers. A player that guesses any of the twelve numbers returns about -3.9.
+# Filtered BC keeps the best games. Most of those were lucky rather than better played, so filtered BC imitates fewer
+# games and does not beat BC here.
 
 # %%
 returns = {}
@@ -153,10 +153,11 @@ for kind, settings in ((BC, {}), (FilteredBC, {"top_fraction": 0.4})):
     illegal = f"illegal {scores['illegal_rate']:.1%}"
     print(f"{kind.name}: return {returns[kind.name]:.2f} [{low:.2f}, {high:.2f}], {illegal}")
 assert TINY or returns["bc"] > -3.2, "better than guessing at random, which has about -3.9"
+assert TINY or games["filtered_bc"].scores()["return_ci"][0] < returns["bc"], "filtered BC is not better"
 
 # %% [markdown]
-# What BC has understood: its second guess against its first one, below the line after "Lower.", above it after
-# "Higher.". Numbers on the wrong side of the line would contradict the answer.
+# The picture shows the first and second guesses of BC. After "Lower." nearly all second guesses lie below the line, and
+# after "Higher." above it. Points on the wrong side contradict the answer.
 
 # %%
 figure, axis = plt.subplots(figsize=(4.5, 3.6), layout="constrained")
@@ -179,8 +180,8 @@ assert TINY or agree > 0.9 * len(pairs)
 # %% [markdown]
 # ## Change something
 #
-# How well BC plays is up to the player that it imitates. One that always halves (`SKILL = 1.0`) needs at most four
-# guesses, and its imitator nearly so; with `SKILL = 0.0` both guess anything that is left.
+# BC plays about as well as the player that it imitates. A player that always takes the middle (`SKILL = 1.0`) needs at
+# most four guesses. Try `SKILL = 0.0`, which guesses at random among the numbers that are left.
 
 # %%
 SKILL = 1.0
@@ -189,6 +190,7 @@ starts = (Start(seed) for seed in range(SIZE))
 recorded = in_order(rollout(Guesser(SKILL), lambda: lmrl.make("higher_lower"), starts, task="higher_lower"))
 write_episodes(other, recorded, {"task": "higher_lower", "behaviour": "Guesser"})
 guesses = {f"its player, skill {SKILL:g}": [len(episode) for episode in recorded]}
+assert TINY or SKILL != 1.0 or max(map(len, recorded)) == 4
 guesses[f"BC of skill {SKILL:g}"] = [len(episode) for episode in played(BC, other).episodes]
 guesses["BC of skill 0.5"] = [len(episode) for episode in games["bc"].episodes]
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")

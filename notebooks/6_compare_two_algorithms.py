@@ -4,16 +4,16 @@
 # ---
 
 # %% [markdown]
-# # 6. Comparing two algorithms
+# # 6. Compare two algorithms
 #
 # [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/6_compare_two_algorithms.ipynb)
 #
-# Which of two algorithms is better, and how sure can one be? Three training seeds of each on `maze_fo`, 275 episodes a
-# seed, out of the records in `results/cpu`: nothing is trained here. What chance did has two sources, which episodes
-# were played and which seed the training had, and each has an interval of its own. They are never mixed.
+# Which of two algorithms is better, and how sure can one be? This notebook reads the records in `results/cpu` and
+# trains nothing: three training seeds of each algorithm on `maze_fo`, with 275 episodes each. Scores vary for two
+# reasons, the episodes and the training seed. Each has its own interval, and the two must not be mixed.
 
 # %%
-# In Colab, take the first # of these lines away and run them: they install lmrl and go where the records lie.
+# In Colab, remove the first # of each line and run this cell. It installs lmrl and enters the folder of the records.
 # # !git clone --quiet --depth 1 https://github.com/lmrl/lmrl
 # # %cd lmrl/notebooks
 # # %pip install --quiet ..
@@ -49,17 +49,16 @@ print("three seeds of:", ", ".join(several))
 # %% [markdown]
 # ## Change something
 #
-# Choose any two of those. With `("grpo", "awr")` the seeds contradict each other. With `("awr", "bc")` every comparison
-# below agrees. With `("gigpo", "grpo")` the two are alike except for one run of the second.
+# Choose any two of these algorithms. With `("grpo", "awr")` the seeds contradict each other. Try `("awr", "bc")`, too.
 
 # %%
 OURS, BASE = "grpo", "awr"
 
 # %% [markdown]
-# ## All that was played
+# ## All episodes
 #
-# The share of episodes that return at least so much, a line per training seed. Where the lines of one algorithm lie
-# apart, one run says little.
+# Each line belongs to a training seed and shows the share of episodes with at least a given return. Where the lines of
+# one algorithm lie far apart, one run says little about it.
 
 # %%
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
@@ -75,25 +74,28 @@ plt.show()
 # %% [markdown]
 # ## One seed
 #
-# The usual comparison: one run of each, and the difference of their means. Its interval is over episodes: it says how
-# these two runs differ, had they played other games. GRPO is better with seeds 0 and 1, AWR with seed 2, each with an
-# interval that leaves no doubt about the two runs. None of the intervals is about the two algorithms.
+# The usual comparison takes one run of each algorithm and the difference of their mean returns. Its interval is over
+# episodes: it says how these two runs would differ in other games. GRPO is better with seeds 0 and 1, and AWR with
+# seed 2. Each interval excludes 0, and yet none of them is about the two algorithms.
 
 # %%
 first, second = by_seed[OURS], by_seed[BASE]
 for seed, ours, base in zip(first.seeds, first.returns, second.returns, strict=True):
     gain, sure = np.mean(ours) - np.mean(base), bootstrap_difference(ours, base)
     print(f"seed {seed}: {OURS} over {BASE} {gain:+6.2f} points of return [{sure.low:+.2f}, {sure.high:+.2f}]")
+    if (OURS, BASE) == ("grpo", "awr"):
+        assert sure.high < 0 if seed == 2 else sure.low > 0, "the text above no longer describes the records"
 
 # %% [markdown]
 # ## Three seeds
 #
-# Now the runs are what is drawn. Each has one number, its mean return, and there are three of them, so the interval is
-# Student's, and wide: that of GRPO reaches beyond 0, which no return does, so little do three runs say. The bootstrap
-# of three values would end at the lowest and the highest, and be too sure.
+# Now the sample consists of runs. Each run has one number, its mean return, so there are three numbers and Student's
+# interval is wide. The interval of GRPO even reaches beyond 0, which no return does. A bootstrap of three values would
+# end at the lowest and the highest of them and be too narrow.
 #
-# The interquartile mean leaves out the best and the worst quarter of all episodes (Agarwal et al. 2021), and so much of
-# what one bad run did; its interval is over episodes, each seed and each of the 25 starts resampled by itself.
+# The interquartile mean leaves out the best and the worst quarter of all episodes (Agarwal et al. 2021), and with them
+# most of the effect of one bad run. Its interval is over episodes, resampled within each seed and each of the 25
+# starts.
 
 # %%
 rows = []
@@ -114,20 +116,20 @@ for name, value, interval in rows:
     axis.plot(interval, (name, name), color=colour, linewidth=3 if "seeds" in name else 1.5)
     axis.plot(value, name, "o", color=colour)
     print(f"{name:32s} {value:7.2f} [{interval.low:7.2f}, {interval.high:7.2f}]")
+assert OURS != "grpo" or student_mean([float(np.mean(returns)) for returns in by_seed["grpo"].returns]).high > 0
 axis.set(xlabel="return, 95 % intervals (thick: over training seeds)")
 axis.invert_yaxis()
 plt.show()
 
 # %% [markdown]
-# ## How probably is it better?
+# ## The probability of improvement
 #
-# A difference of means can come from a few bad episodes. The probability of improvement asks how often an episode of
-# one beats an episode of the other, ties counting half. Its interval is over episodes, so it is narrow, and about these
-# six runs alone.
+# A few bad episodes can cause a difference of means. The probability of improvement is the share of pairs in which an
+# episode of one algorithm beats an episode of the other; ties count half. Its interval is over episodes. So it is
+# narrow, and describes these six runs alone.
 #
-# About the algorithms there are three numbers of each. Runs with the same seed start from the same BC, so the three
-# differences are what counts. Their interval, Student's again, leaves open which algorithm is better: that is what is
-# known.
+# For a statement about the algorithms there are three runs of each. Runs with the same seed start from the same BC, so
+# we take the three differences. Their Student's interval contains 0: these runs do not show which algorithm is better.
 
 # %%
 seeds = list(range(len(first.returns)))
@@ -136,15 +138,17 @@ chance, interval = improvement(*episodes), improvement_interval(*episodes)
 print(f"episodes: {OURS} beats {BASE} with probability {chance:.2f} [{interval.low:.2f}, {interval.high:.2f}]")
 gains = [float(np.mean(ours) - np.mean(base)) for ours, base in zip(first.returns, second.returns, strict=True)]
 over_seeds = student_mean(gains)
+assert (OURS, BASE) != ("grpo", "awr") or over_seeds.low < 0 < over_seeds.high
 print(
     f"runs: {OURS} over {BASE} {np.mean(gains):+.2f} points of return [{over_seeds.low:+.2f}, {over_seeds.high:+.2f}]"
 )
 
 # %% [markdown]
-# ## Against all
+# ## All pairs
 #
-# How often a run of one beats a run of the other, for every pair of the algorithms with three seeds. Each cell is of
-# nine pairs of runs, and has no interval: even of two algorithms that are alike, one wins all nine in one case of ten.
+# The table shows, for every pair of algorithms with three seeds, how often a run of one beats a run of the other. Each
+# cell stands for nine pairs of runs and has no interval. Of two equal algorithms, one wins all nine pairs in one case
+# of ten.
 
 # %%
 table = np.full((len(several), len(several)), np.nan)

@@ -8,12 +8,12 @@
 #
 # [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/7_values_over_a_dialogue.ipynb)
 #
-# Twenty Questions costs a point for each question that does not name the hidden object. Monte Carlo returns (MC) learn
-# from recorded dialogues what is still to be paid, after every word. Here is a small MC model after a short training:
-# its values over the words of dialogues that it has not seen, how right they are, and which answers change them.
+# In Twenty Questions each question costs a point, except the one that names the hidden object. Monte Carlo returns (MC)
+# learn from recorded dialogues how many points the rest of a dialogue costs. This notebook trains a small MC model and
+# shows its values over the words of unseen dialogues, how accurate they are, and which answers change them.
 
 # %%
-# In Colab, take the first # of these lines away and run them: they install lmrl.
+# In Colab, remove the first # of each line and run this cell. It installs lmrl.
 # # !git clone --quiet --depth 1 https://github.com/lmrl/lmrl
 # # %cd lmrl/notebooks
 # # %pip install --quiet ..
@@ -37,9 +37,9 @@ RUNS = "runs/notebook_7"
 # %% [markdown]
 # ## Training
 #
-# Both as in `configs/twenty_questions`, with two layers of width 64, fewer dialogues and fewer steps: too few to play
-# well, and enough for values. MC learns values on a copy of the BC model. Gamma is 1, so that a value is a number of
-# questions: -7 says that seven more will be asked in vain.
+# Both trainings follow `configs/twenty_questions`, with two layers of width 64, fewer dialogues and fewer steps. That
+# is too little to play well, but enough for values. MC learns values on a copy of the BC model. Gamma is 1, so a value
+# counts questions: -7 means seven more wrong ones.
 
 # %%
 path = generate("twenty_questions", SIZE, 0, progress=False)
@@ -67,14 +67,15 @@ unseen = list(read_episodes(generate("twenty_questions", UNSEEN, 1, progress=Fal
 values = list(token_values(load_module(f"{RUNS}/mc"), unseen))
 
 # %% [markdown]
-# ## How right are they?
+# ## How accurate are the values?
 #
-# V before each question of the unseen dialogues, beside what the rest of the dialogue then cost. V is an average over
-# all that may follow, the rest is what did follow, so points are spread around the line. MC has no V of its own: it is
-# the mean of Q under the policy that plays, which prefers words of high Q, so in the beginning it expects too much.
+# Each point shows V before a question of an unseen dialogue, and the return of the rest of the dialogue. V is a mean
+# over all that may follow, and the return is what did follow, so the points scatter around the line. MC computes V as
+# the mean of Q under the trained policy. This policy prefers words of high Q, so before the first question V is too
+# high.
 #
-# That fewer questions are left the more were asked is no art. So the last line below is what one would know from the
-# number of the question alone; what V explains beyond it comes from what was said.
+# The number of the question alone predicts part of the return. The last line below says how much. V explains more,
+# because it also reads the dialogue.
 
 # %%
 before, after, number = [], [], []
@@ -97,12 +98,13 @@ print(f"of the variance of the returns V explains {1 - mistake / spread:.0%}")
 print(f"the mean at the same question number would explain {1 - np.mean((after - turn_means) ** 2) / spread:.0%}")
 
 assert TINY or mistake < np.mean((after - turn_means) ** 2), "V knows more than the number of the question"
+assert TINY or before[number == 0].mean() > after[number == 0].mean(), "V is too high before the first question"
 
 # %% [markdown]
 # ## Which answers matter?
 #
-# Every question costs a point, and one is fewer to come: an answer that says nothing raises V by one. Beyond that, V
-# rises by what was good news and falls by what was bad. The best and the worst of all unseen dialogues:
+# After an answer that says nothing, V rises by one, because one wrong question fewer is left. A larger rise is good
+# news, and a smaller one is bad news. These are the best and the worst news in all unseen dialogues:
 
 # %%
 news = []
@@ -116,15 +118,15 @@ for gain, turn, said in [*sorted(news, reverse=True)[:6], *sorted(news)[:4]]:
 # %% [markdown]
 # ## Change something
 #
-# One dialogue, V before each of its words; dotted lines stand where an answer was heard, green for yes. `DIALOGUE` is a
-# place in the list of the unseen ones. In 0 the object is found; in 1 it is not, and V creeps up to 0 only because the
-# questions run out.
+# The curve shows V before each word of one dialogue. Dotted lines mark the answers; green means yes. `DIALOGUE` is the
+# number of an unseen dialogue. In dialogue 0 the player finds the object, in dialogue 1 it does not.
 
 # %%
 DIALOGUE = 0
 episode, turns = unseen[DIALOGUE], values[DIALOGUE]
 words = [token for tokens in turns for token in tokens]
 figure, axis = plt.subplots(figsize=(12, 3.6), layout="constrained")
+assert TINY or (unseen[0].success and not unseen[1].success)
 axis.plot([token.v for token in words], marker=".", color="#0072B2")
 heard = 0
 for tokens, answer in zip(turns, episode.observations[1:], strict=True):
