@@ -97,7 +97,8 @@ def trained(kind: type[BC], **settings: float) -> BC:
     }
     trainer = L.Trainer(max_steps=STEPS, accelerator="cpu", limit_val_batches=0, gradient_clip_val=1.0, **quiet)
     trainer.fit(module, MazeDataModule("maze_fo", size=40 if TINY else None, batch_size=512, max_tokens=256))
-    print(kind.name, {name: round(float(value), 3) for name, value in trainer.callback_metrics.items()})
+    losses = {name: value for name, value in trainer.callback_metrics.items() if name.startswith(kind.name)}
+    print({name: round(float(value), 3) for name, value in losses.items()})
     return module.eval()
 
 

@@ -160,9 +160,9 @@ def plot_compute(rows: Rows, path: Path) -> None:
         for axis, (task, row) in zip(axes, rows.items(), strict=True):
             for method in ordered(row):
                 if method != START:
-                    lines[method] = _curve(axis, method, row)
-                    # Colours of related methods are similar.
-                    lines[method].set_linestyle(_DASHES[every_method.index(method) % len(_DASHES)])
+                    # Colours of related methods are similar, so their dashes differ.
+                    dashes = _DASHES[every_method.index(method) % len(_DASHES)]
+                    lines[method] = _curve(axis, method, row, dashes)
             axis.set_title(task, fontweight="bold")
             axis.grid(axis="y", color="#EEEEEE", linewidth=0.8)
         methods = ordered(lines)
@@ -173,7 +173,7 @@ def plot_compute(rows: Rows, path: Path) -> None:
         figure.savefig(path)
 
 
-def _curve(axis: Axes, method: str, row: Row) -> Line2D:
+def _curve(axis: Axes, method: str, row: Row, dashes: str) -> Line2D:
     """Draw the curve of a method and return its line."""
     cells = row[method]
     shares = sorted(set.intersection(*(set(cell.by_share) for cell in cells.values())))
@@ -184,7 +184,7 @@ def _curve(axis: Axes, method: str, row: Row) -> Line2D:
         compute = np.concatenate([[0.0], compute])
         scores = np.column_stack([starts, scores])
     shade = colour(method)
-    (line,) = axis.plot(compute, scores.mean(axis=0), color=shade, marker="o", markersize=3)
+    (line,) = axis.plot(compute, scores.mean(axis=0), dashes, color=shade, marker="o", markersize=3)
     if len(cells) > 1:
         axis.fill_between(compute, scores.min(axis=0), scores.max(axis=0), color=shade, alpha=0.15, linewidth=0)
     return line

@@ -81,8 +81,8 @@ def test_the_pictures_are_drawn(plot: Any, tmp_path: Path) -> None:
 def test_curves_begin_at_the_start_and_end_at_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     drawn = {}
 
-    def keep(axis: Any, method: str, row: Row) -> Any:
-        line = curve(axis, method, row)
+    def keep(axis: Any, method: str, *more: Any) -> Any:
+        line = curve(axis, method, *more)
         drawn[method] = line.get_xydata().tolist()
         return line
 
