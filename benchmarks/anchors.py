@@ -14,7 +14,8 @@ from lmrl.envs import registry
 from lmrl.rollout import episode_seed, in_order, rollout
 from lmrl.types import Episode, LoadedPolicy, Start
 
-GROUPS, SIZE = 16, 8
+GROUPS = 16
+SIZE = 8
 
 
 def group_starts(task: str, groups: int = GROUPS, size: int = SIZE) -> list[Start]:

@@ -41,7 +41,8 @@ ROWS = 4
 TURNS = 20
 #: Whole dialogues: all turns of one are read together.
 CHAT: dict[str, Any] = {"rendering": "chat", "max_tokens": 1024, "consecutive": TURNS, "batch_size": ROWS * TURNS}
-WARM_UP, STEPS = 1, 4
+WARM_UP = 1
+STEPS = 4
 REPEATS = 2
 ALGORITHMS: dict[str, type[LanguageModule]] = {"BC": BC, "ILQL": ILQL, "PPO": PPO, "GRPO": GRPO}
 

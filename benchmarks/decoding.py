@@ -87,7 +87,8 @@ def answer(policy: Policy, requests: list[Request], tokens: int, size: Size) -> 
 
 def apart(model: PreTrainedModel, size: Size, greedy: bool) -> dict[str, tuple[float, float | None]]:
     """Tokens per second of prefill and of decode, by side; None where more tokens took no more time than one."""
-    window, lengths = Window(None, size.prompt), (1, size.answer)
+    window = Window(None, size.prompt)
+    lengths = (1, size.answer)
     asked = [contexts(size, number) for number in range(2)]  # in turn: a slot finds nothing that it has read
     players = {
         (side, tokens): player(side, model, window, tokens, greedy, size) for side in SIDES for tokens in lengths

@@ -25,7 +25,10 @@ from lmrl.types import Policy, Reply, Request, Start
 
 __all__ = ["measure", "run"]
 
-ENVS, TURNS, REPEATS, MAX_NEW_TOKENS = 32, 30, 3, 8
+ENVS = 32
+TURNS = 30
+REPEATS = 3
+MAX_NEW_TOKENS = 8
 POSITIONS = 1024
 ASKED = 3.0
 
@@ -41,7 +44,8 @@ class Afresh:
         tokens: int = MAX_NEW_TOKENS,
         greedy: bool = False,
     ) -> None:
-        self.model, self.tokens = model.eval(), tokens
+        self.model = model.eval()
+        self.tokens = tokens
         self.how = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
         self.builder = ContextBuilder(tokenizer, window, POSITIONS, tokens)
         self.stop_ids = self.builder.stop_ids()

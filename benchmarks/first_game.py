@@ -67,7 +67,8 @@ def _ask(address: str, told: Any, session: str = "") -> dict[str, Any]:
 
 def seconds_to_answer(folder: Path) -> tuple[float, float]:
     """Seconds by the clock, and of all cores by then and to the end of the process."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = monotonic()
     with demo(folder) as address:
         assert first_state(address)["seats"]
         took = monotonic() - start
@@ -86,7 +87,8 @@ def seconds_to_draw(folder: Path) -> float | None:
         return None
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
-        tab, start = chromium.new_page(), monotonic()
+        tab = chromium.new_page()
+        start = monotonic()
         with demo(folder) as address:
             tab.goto(address)
             tab.wait_for_selector(_DRAWN, timeout=120_000)

@@ -25,7 +25,8 @@ from lmrl.types import Episode
 
 __all__ = ["FirstTries", "first_tries", "kind", "run"]
 
-RUNS, TASKS = Path("runs"), ("chess", "endgames")
+RUNS = Path("runs")
+TASKS = ("chess", "endgames")
 KINDS = ("where the piece cannot go", "king into an attack", "to an own man's square", "leaves a check")
 """Those that are reported, as shares of all illegal first tries."""
 STUCK = 10
@@ -70,7 +71,8 @@ def kind(board: chess.Board, said: str) -> str | None:
     if board.color_at(to) is board.turn:
         return "to an own man's square"
     piece = chess.PIECE_SYMBOLS.index(move[1].lower()) if move[1] else chess.PAWN
-    rows, files = (range(8) if not move[3] else [int(move[3]) - 1]), (move[2] or chess.FILE_NAMES)
+    rows = range(8) if not move[3] else [int(move[3]) - 1]
+    files = move[2] or chess.FILE_NAMES
     ways = [
         way
         for way in board.pseudo_legal_moves
@@ -89,7 +91,11 @@ def kind(board: chess.Board, said: str) -> str | None:
 
 def first_tries(episodes: Sequence[Episode]) -> FirstTries:
     """Count the tries that follow a change of the position, and of these the illegal ones."""
-    turns, tries, illegal, kinds, same = [], [], [], Counter[str](), list[int]()
+    turns = []
+    tries = []
+    illegal = []
+    kinds = Counter[str]()
+    same = list[int]()
     for episode in episodes:
         read = zip(episode.observations, episode.actions, strict=False)
         positions = [(text, [action for _, action in there]) for text, there in groupby(read, key=itemgetter(0))]
@@ -116,7 +122,8 @@ def run() -> Iterator[Row]:
         episodes = list(read_episodes(path))
         *_, above, task, player, _, _ = path.parts
         seed = f"{above.replace('_', ' ')}, " if above.startswith("seed_") else ""
-        found, name = first_tries(episodes), f"{task}, {seed}{player}"
+        found = first_tries(episodes)
+        name = f"{task}, {seed}{player}"
         low, high = found.interval()
         wrong = sum(found.illegal)
         shares = {f"illegal: {why}": found.kinds[why] / max(1, wrong) for why in KINDS}

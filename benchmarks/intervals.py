@@ -25,7 +25,9 @@ from lmrl.evaluation.intervals import (
     welch_difference,
 )
 
-SIMULATIONS, RESAMPLES, EPISODES = 1_000, 1_000, 256
+SIMULATIONS = 1_000
+RESAMPLES = 1_000
+EPISODES = 256
 BASE = (0.0, 0.2, -0.3)  # levels of three runs of BC
 OURS = {"1 run against 3": (0.4,), "3 against 3": (0.1, 0.4, 0.7), "1 far better run against 3": (1.3,)}
 
@@ -54,7 +56,8 @@ def wins(draw: Callable[..., Floats], ours: float, base: float) -> float:
     """How probably an episode of one run returns more than one of another; ties count half."""
     if draw is normal:
         return NormalDist().cdf((ours - base) / 2**0.5)
-    a, b = shares(ours), shares(base)
+    a = shares(ours)
+    b = shares(base)
     return float((a[:, None] * b[None, :] * (np.sign(np.subtract.outer(range(6), range(6))) + 1) / 2).sum())
 
 

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 
 from benchmarks.row import Row
 
-Q_RANK, LORA_RANK, GPUS = 64, 16, (8, 64)
-LEARNS, STAYS, HALF = 16, 4, 2
+Q_RANK = 64
+LORA_RANK = 16
+GPUS = (8, 64)
+LEARNS = 16
+STAYS = 4
+HALF = 2
 ALGORITHMS = ("BC", "PPO", "ILQL")
 
 
@@ -31,7 +35,9 @@ class Model:
 
     def linear(self) -> list[tuple[int, int]]:
         """Sizes of the matrices in a block."""
-        width, inner, keys = self.width, self.inner, self.keys
+        width = self.width
+        inner = self.inner
+        keys = self.keys
         attention = [(width, width), (width, keys), (width, keys), (width, width)] if self.gated else []
         fused = [] if self.gated else [(width, 3 * width), (width, width)]
         return [*attention, *fused, *[(width, inner)] * (2 if self.gated else 1), (inner, width)]
@@ -71,7 +77,8 @@ MODELS = (
 
 def parts(model: Model, algorithm: str) -> tuple[int, int]:
     """Parameters that learn, and others."""
-    q, v = model.head(model.vocabulary, Q_RANK), model.head(1, model.width)
+    q = model.head(model.vocabulary, Q_RANK)
+    v = model.head(1, model.width)
     if algorithm == "BC":
         return model.total(), 0
     if algorithm == "PPO":
@@ -97,14 +104,17 @@ def sharded(model: Model, algorithm: str, gpus: int) -> float:
 
 def played(model: Model, algorithm: str, gpus: int) -> float:
     """Bytes on each of several GPUs while the policy plays: its share, and all weights that it plays with."""
-    q, v = model.head(model.vocabulary, Q_RANK), model.head(1, model.width)
+    q = model.head(model.vocabulary, Q_RANK)
+    v = model.head(1, model.width)
     more = {"BC": 0, "PPO": v, "ILQL": model.trunk() + 2 * q + v}[algorithm]
     return whole(model, algorithm) / gpus + STAYS * (model.total() + more)
 
 
 def adapted(model: Model, algorithm: str) -> int:
     """Bytes on a GPU that trains adapters."""
-    q, v, adapters = model.head(model.vocabulary, Q_RANK), model.head(1, model.width), model.adapters()
+    q = model.head(model.vocabulary, Q_RANK)
+    v = model.head(1, model.width)
+    adapters = model.adapters()
     learns = adapters + {"BC": 0, "PPO": v, "ILQL": 2 * q + v}[algorithm]
     stays = {"BC": 0, "PPO": adapters, "ILQL": adapters + 2 * q}[algorithm]
     return HALF * model.total() + LEARNS * learns + STAYS * stays
@@ -128,5 +138,6 @@ def run() -> Iterator[Row]:
     """One row per model and algorithm; its number is that of one GPU."""
     for line in table().splitlines()[2:]:
         name, algorithm, *numbers = (cell.strip() for cell in line.strip("|").split("|"))
-        one, shown = float(numbers[0].replace(",", "")), " / ".join(numbers) + " GB"
+        one = float(numbers[0].replace(",", ""))
+        shown = " / ".join(numbers) + " GB"
         yield Row(f"memory: {name}, {algorithm}", one, "GB", "lower", "on paper", shown=shown)

@@ -311,7 +311,8 @@ def failed(folder: Path, tests: Sequence[str]) -> set[str]:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-500:]}")
-    red, ran = set[str](), set[str]()
+    red = set[str]()
+    ran = set[str]()
     for case in ElementTree.parse(report).iter("testcase"):
         name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
         names = {name, name.partition("[")[0]}

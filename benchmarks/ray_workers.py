@@ -64,7 +64,8 @@ def _has_stockfish() -> bool:
 
 def evaluating(folder: Path, episodes: int, repeats: int) -> Iterator[Row]:
     """A model of three layers of 128 in the maze, one thread per process."""
-    path, slots = str(_policy(folder)), 32
+    path = str(_policy(folder))
+    slots = 32
     play = partial(evaluate, path, "maze_fo", episodes, slots=slots)
     seconds = alternating(
         {"one process": play, "two Ray workers": partial(play, ray=RayWorkers("local", WORKERS))}, repeats
@@ -79,7 +80,8 @@ def evaluating(folder: Path, episodes: int, repeats: int) -> Iterator[Row]:
 def _policy(folder: Path) -> Path:
     """A model folder with random weights, whose mazes all take as long as they may."""
     torch.manual_seed(0)
-    module, data = BC(architecture=_SHAPE), MazeDataModule("maze_fo")
+    module = BC(architecture=_SHAPE)
+    data = MazeDataModule("maze_fo")
     data.configure_batches(module.batch_spec())
     module.window = data.window()
     module.made_with = {"task": "maze_fo"}

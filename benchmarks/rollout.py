@@ -35,7 +35,9 @@ from lmrl.types import Episode, Policy, Reply, Request, Start
 
 __all__ = ["memory", "run"]
 
-SLOTS, EPISODES, REPEATS = 32, 64, 3
+SLOTS = 32
+EPISODES = 64
+REPEATS = 3
 REFERENCE = {"BC": 310.0, "ILQL": 114.0}  # turns/s of the reference on the same two cores
 TOKENIZER = load_tokenizer()
 
@@ -44,16 +46,20 @@ class Counting:
     """Hands requests on and counts them."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.turns, self.calls = policy, 0, 0
+        self.policy = policy
+        self.turns = 0
+        self.calls = 0
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
-        self.turns, self.calls = self.turns + len(requests), self.calls + 1
+        self.turns = self.turns + len(requests)
+        self.calls = self.calls + 1
         return self.policy.act(requests)
 
 
 def round_of(policy: Policy, task: str, episodes: int = EPISODES, turns: int | None = None) -> tuple[float, float]:
     """Turns per second of wall clock, environments included, and the share of slots that were busy."""
-    counting, begin = Counting(policy), perf_counter()
+    counting = Counting(policy)
+    begin = perf_counter()
     stop = None if turns is None else lambda request: request.turn >= turns
     starts = [Start(seed) for seed in range(episodes)]
     for _ in rollout(counting, partial(lmrl.make, task), starts, task=task, slots=SLOTS, stop=stop):
@@ -72,7 +78,8 @@ def alternating(players: dict[str, Callable[[], Policy]], task: str, **settings:
 
 def guided(model: PreTrainedModel, window: Window, tokens: int) -> ValueGuidedPolicy:
     """As an ILQL run plays: two Qs and a V on a trunk of their own."""
-    width, vocabulary = model.config.hidden_size, model.config.vocab_size
+    width = model.config.hidden_size
+    vocabulary = model.config.vocab_size
     heads = nn.ModuleList([ValueHead(width, out) for out in (vocabulary, vocabulary, 1)]).requires_grad_(False)
     *q_heads, v_head = heads
     return ValueGuidedPolicy(
@@ -89,7 +96,8 @@ def guided(model: PreTrainedModel, window: Window, tokens: int) -> ValueGuidedPo
 
 
 def maze() -> Iterator[Row]:
-    model, window = chatty_lm(TOKENIZER), Window(1, 256)
+    model = chatty_lm(TOKENIZER)
+    window = Window(1, 256)
     players: dict[str, Callable[[], Policy]] = {
         "BC": lambda: LMPolicy(model, TOKENIZER, window, max_new_tokens=8, slots=SLOTS),
         "ILQL": lambda: guided(model, window, 8),
@@ -138,7 +146,8 @@ def memory(episodes: int = 2048, turns: int = 32) -> tuple[float, float, float]:
 
     Episodes hold what was sampled as a rollout hands it out; the buffer holds the segments with what PPO attaches.
     """
-    draw, encoder = np.random.default_rng(0), Encoder(TOKENIZER)
+    draw = np.random.default_rng(0)
+    encoder = Encoder(TOKENIZER)
     heard = encoder.decode([token for token in range(300, 308)])
     tracemalloc.start()
     begun = tracemalloc.get_traced_memory()[0]
@@ -146,7 +155,8 @@ def memory(episodes: int = 2048, turns: int = 32) -> tuple[float, float, float]:
     kept = tracemalloc.get_traced_memory()[0]
     parts = [list(segments(episode, encoder, Window(None, 1024))) for episode in played]
     ref = [np.zeros(sum(len(part.col) for part in its)) for its in parts]
-    buffer, settings = ReplayBuffer(), {"kl_weight": 0.0, "gamma": 1.0, "gae_lambda": 0.95}
+    buffer = ReplayBuffer()
+    settings = {"kl_weight": 0.0, "gamma": 1.0, "gae_lambda": 0.95}
     collected = [rollout_episode(*its) for its in zip(played, parts, ref, strict=True)]
     values = [np.concatenate(episode.action_values) for episode in played]
     compute_advantages(collected, values, [0.0] * episodes, **settings)

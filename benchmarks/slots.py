@@ -54,14 +54,16 @@ def required(model: PreTrainedModel, read: int, said: int) -> int:
         read: tokens of its history, those that were said included.
         said: tokens of its actions.
     """
-    layers, width = model.config.n_layer, model.config.n_embd
+    layers = model.config.n_layer
+    width = model.config.n_embd
     contexts = read * (read + 1) // 2
     return 24 * layers * width**2 * read + 4 * layers * width * contexts + 2 * head_of(model).weight.numel() * said
 
 
 def play(model: PreTrainedModel, task: str, slots: int) -> Played:
     """Twice as many games as there are slots, at least 64."""
-    tokens, encoder = TOKENS[task], Encoder(_TOKENIZER)
+    tokens = TOKENS[task]
+    encoder = Encoder(_TOKENIZER)
     window = Window(None, model.config.max_position_embeddings - tokens)
     policy = LMPolicy(model, _TOKENIZER, window, max_new_tokens=tokens, slots=slots)
     starts = [Start(seed) for seed in range(max(64, 2 * slots))]

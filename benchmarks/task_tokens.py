@@ -12,9 +12,11 @@ from tempfile import TemporaryDirectory
 from benchmarks.row import Row
 from benchmarks.startup import cpu_seconds
 
-TASK, CONFIG = "wordle", "configs/wordle/bc.yaml"
+TASK = "wordle"
+CONFIG = "configs/wordle/bc.yaml"
 SIDES: Mapping[str, str] = {"letters": "null", "words and colours": TASK}
-SHORT, LONG = 20, 60
+SHORT = 20
+LONG = 60
 
 
 def train(tokens: str, steps: int, data: Path, folder: Path) -> tuple[float, float]:
@@ -35,7 +37,8 @@ def train(tokens: str, steps: int, data: Path, folder: Path) -> tuple[float, flo
 def run(minutes: float = 5.0, games: int = 100_000) -> Iterator[Row]:
     """Rows for `python -m benchmarks`: steps in the minutes, and the excess at their end, of each side."""
     with TemporaryDirectory() as place:
-        data, excess = Path(place) / "games.parquet", {}
+        data = Path(place) / "games.parquet"
+        excess = {}
         cpu_seconds(["data", "generate", TASK, "--size", str(games), "--out", str(data)], Path(place))
         for number, (side, tokens) in enumerate(SIDES.items()):
             short, long = (train(tokens, steps, data, Path(place) / f"{number}-{steps}")[0] for steps in (SHORT, LONG))

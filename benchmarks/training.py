@@ -54,7 +54,8 @@ class _Steps(L.Callback):
     """Has a stopwatch run from a step on to the last one."""
 
     def __init__(self, watch: Stopwatch, first: int) -> None:
-        self.watch, self.first = watch, first
+        self.watch = watch
+        self.first = first
         self.timing: Timing | None = None
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:

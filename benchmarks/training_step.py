@@ -17,7 +17,9 @@ from lmrl.modules import BC, ILQL, LanguageModule
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import Segment
 
-ROWS, LENGTH, VOCABULARY = 32, 128, 512
+ROWS = 32
+LENGTH = 128
+VOCABULARY = 512
 ARCHITECTURE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": LENGTH, "vocab_size": VOCABULARY}
 
 

@@ -20,8 +20,10 @@ from lmrl.modules.values import ValueModule
 
 __all__ = ["Played", "played", "run"]
 
-RUNS, GAMES = Path("runs"), 256
-TEMPERATURES, BETAS = (1.0, 0.5, 0.25), (0.5, 1.0, 2.0, 4.0, 8.0)
+RUNS = Path("runs")
+GAMES = 256
+TEMPERATURES = (1.0, 0.5, 0.25)
+BETAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 class Played(NamedTuple):
@@ -67,7 +69,8 @@ def run() -> Iterator[Row]:
     if not there:
         raise UserError("value_base needs runs: lmrl reproduce TASK --algorithms filtered_bc mc ilql")
     for task, name in there:
-        values, policy = load_module(RUNS / task / name), load_module(RUNS / task / "filtered_bc")
+        values = load_module(RUNS / task / name)
+        policy = load_module(RUNS / task / "filtered_bc")
         assert isinstance(values, ValueModule)
         without, with_values = played(task, values, policy)
         pairs = zip(with_values.returns, without.returns, strict=True)

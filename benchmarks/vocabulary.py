@@ -29,7 +29,8 @@ from lmrl.modules import GRPO, ILQL, PPO
 from lmrl.modules.policy_gradient import PolicyGradient
 from lmrl.tokens.collate import TokenBatch
 
-VOCABULARY, STEPS = 50_257, 3
+VOCABULARY = 50_257
+STEPS = 3
 POLICY_VOCABULARY = 151_936
 POLICY_ARCHITECTURE = {"n_layer": 1, "n_head": 9, "n_embd": 576, "n_positions": 128, "vocab_size": POLICY_VOCABULARY}
 POLICIES: dict[str, type[PolicyGradient]] = {"PPO": PPO, "GRPO": GRPO}
@@ -39,7 +40,8 @@ ARCHITECTURE = {"n_layer": 2, "n_head": 2, "n_embd": 128, "n_positions": 128, "v
 def everywhere(module: ILQL, data: TokenBatch) -> Tensor:
     """The loss of `ILQL.losses` with tables of all positions; every segment ends its episode."""
     ids = data.input_ids
-    here, said = data.row[data.state], data.col[data.state]
+    here = data.row[data.state]
+    said = data.col[data.state]
     hidden = module.trunk(input_ids=ids, use_cache=False).last_hidden_state
     with torch.no_grad():
         target_hidden = module.target_trunk(input_ids=ids, use_cache=False).last_hidden_state
@@ -62,11 +64,14 @@ def measure(side: str) -> dict[str, float]:
     """Processor seconds of a forward and backward pass, megabytes above the start, and the first loss."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    module, data = ILQL(architecture=ARCHITECTURE), batch(12, 4, vocabulary=VOCABULARY)
+    module = ILQL(architecture=ARCHITECTURE)
+    data = batch(12, 4, vocabulary=VOCABULARY)
     with torch.no_grad():  # heads start as constants
         for head in (*module.q_heads, *module.target_q_heads, module.v_head):
             head.outer.weight.normal_(0, 0.1)
-    before, times, losses = _peak(), [], []
+    before = _peak()
+    times = []
+    losses = []
     for _ in range(STEPS):
         start = time.process_time()
         loss = everywhere(module, data) if side == "everywhere" else module.losses(data).loss
@@ -121,7 +126,8 @@ def _peak() -> float:
 def run() -> Iterator[Row]:
     """Rows for `python -m benchmarks`."""
     found = {side: _in_process(side) for side in ("everywhere", "pieces")}
-    whole, ours = found["everywhere"], found["pieces"]
+    whole = found["everywhere"]
+    ours = found["pieces"]
     for side, name in (("everywhere", "heads at all positions"), ("pieces", "action tokens, in pieces")):
         yield Row(f"ILQL, 50,257 words: {name}, time", found[side]["seconds"], "s", "lower", digits=2)
         yield Row(f"ILQL, 50,257 words: {name}, memory", found[side]["megabytes"], "MB", "lower")

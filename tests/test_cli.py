@@ -134,7 +134,8 @@ def test_interruption_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def test_generate_is_the_same_by_seed(dataset: Path, tmp_path: Path) -> None:
-    again, other = tmp_path / "again.parquet", tmp_path / "other.parquet"
+    again = tmp_path / "again.parquet"
+    other = tmp_path / "other.parquet"
     for path, seed in ((again, "3"), (other, "4")):
         assert main(["data", "generate", "maze_fo", "--size", "40", "--seed", seed, "--out", str(path)]) == 0
     assert again.read_bytes() == dataset.read_bytes()

@@ -197,7 +197,8 @@ def test_the_first_ratio_of_a_run_is_one(name: str, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_plays(folder: Path) -> None:
-    run, out = fit(CONFIGS / "maze_fo" / "ilql.yaml", folder), folder / "evaluation"
+    run = fit(CONFIGS / "maze_fo" / "ilql.yaml", folder)
+    out = folder / "evaluation"
     words = ["--episodes", "1", "--out", str(out), "--temperature", "0.5", "--beta", "2"]
     assert main(["evaluate", "maze_fo", "--policy", str(run), *words]) == 0
     scores = json.loads((out / "scores.json").read_text())

@@ -26,10 +26,12 @@ class Counter(TextEnv):
 
     def __init__(self, fails: Callable[[int, int], bool]) -> None:
         super().__init__()
-        self.fails, self.turns = fails, 0
+        self.fails = fails
+        self.turns = 0
 
     def reset(self, **arguments: Any) -> tuple[str, dict[str, Any]]:
-        self.seed, self.turns = arguments["seed"], 0
+        self.seed = arguments["seed"]
+        self.turns = 0
         if self.fails(self.seed, -1):
             raise OSError("no answer")
         return super().reset(**arguments)
@@ -72,7 +74,8 @@ class Once:
     """Yes for one seed and turn, the first time only."""
 
     def __init__(self, seed: int, turn: int) -> None:
-        self.wanted, self.times = (seed, turn), 0
+        self.wanted = (seed, turn)
+        self.times = 0
 
     def __call__(self, seed: int, turn: int) -> bool:
         self.times += (seed, turn) == self.wanted
@@ -198,8 +201,13 @@ class Critic(Says):
 
 @pytest.mark.parametrize("slots", [1, 3])
 def test_what_is_cut_short_has_a_value_beyond_its_end_and_what_the_rules_end_has_none(slots: int) -> None:
-    stop: Callable[[Request], bool] = lambda request: request.turn >= 2 + request.seed  # noqa: E731
-    starts, make_env = [Start(seed) for seed in range(4)], lambda: Counter(lambda *_: False)
+    def stop(request: Request) -> bool:
+        return request.turn >= 2 + request.seed
+
+    def make_env() -> Counter:
+        return Counter(lambda *_: False)
+
+    starts = [Start(seed) for seed in range(4)]
     values = [
         episode.final_value
         for episode in in_order(rollout(Critic(), make_env, starts, task="toy", stop=stop, slots=slots))
@@ -230,7 +238,8 @@ class Grumpy:
     """A partner that will not answer about one seed, or not the first time it is asked at all."""
 
     def __init__(self, seed: int | None = None) -> None:
-        self.refused, self.asked = seed, 0
+        self.refused = seed
+        self.asked = 0
 
     def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
         self.asked += 1
@@ -308,14 +317,16 @@ class Remembering(ScriptedOracle):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept, self.forgotten = 5, 0
+        self.kept = 5
+        self.forgotten = 0
 
     def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
         self.kept += len(requests)
         return super().reply(requests)
 
     def reset(self) -> None:
-        self.kept, self.forgotten = 0, self.forgotten + 1
+        self.kept = 0
+        self.forgotten = self.forgotten + 1
 
 
 def test_what_a_second_speaker_has_kept_is_forgotten_once_when_a_rollout_begins() -> None:

@@ -267,7 +267,8 @@ def values() -> str:
     q = q_learning(env)
     best = {cell: f"{np.max(row):.1f}" for cell, row in zip(env.grid.cells, q, strict=True)}
     best[env.grid.layout.goal] = "G"
-    rows, cols = len(env.grid.layout.rows), len(env.grid.layout.rows[0])
+    rows = len(env.grid.layout.rows)
+    cols = len(env.grid.layout.rows[0])
     lines = ("".join(f"{best.get((row, col), '#'):>5}" for col in range(cols)) for row in range(rows))
     return "\n".join(lines)
 

@@ -37,8 +37,10 @@ with (
 __all__ = ["Arena", "Gem", "Ours", "broken_laws", "run"]
 
 PACKAGES = ("textarena", "gem-llm")
-ARENA, GEM = "TextArena", "GEM"
-GUESSES, GAMES = 6, 1_000
+ARENA = "TextArena"
+GEM = "GEM"
+GUESSES = 6
+GAMES = 1_000
 
 
 class Ours:
@@ -103,7 +105,8 @@ class Arena(Ours):
 
     def __init__(self) -> None:
         self.env = object.__new__(ArenaWordle)
-        self.env.word_length, self.env.num_guesses = 5, GUESSES
+        self.env.word_length = 5
+        self.env.num_guesses = GUESSES
         self.env.word_list, self.env.dictionary = list(WORDS), _Dictionary()
 
     def reset(self, seed: int) -> str:
@@ -132,7 +135,8 @@ SIDES: Mapping[str, Callable[[], Ours]] = {OURS: Ours, ARENA: Arena, GEM: Gem}
 
 def same_colors(games: int = 100) -> bool:
     """Whether all sides colour the same guesses at the same words alike."""
-    chance, sides = random.Random(0), [make() for make in SIDES.values()]
+    chance = random.Random(0)
+    sides = [make() for make in SIDES.values()]
     for number in range(games):
         guesses = chance.sample(WORDS, GUESSES - 1)
         for side in sides:
@@ -167,7 +171,8 @@ def guessing(side: Ours, games: int = GAMES) -> Callable[[], float]:
 
     def way() -> float:
         plan = [[side.written(word) for word in chance.sample(WORDS, GUESSES)] for _ in range(games)]
-        count, began = 0, perf_counter()
+        count = 0
+        began = perf_counter()
         for number, guesses in enumerate(plan):
             side.reset(number)
             for word in guesses:
@@ -181,7 +186,9 @@ def guessing(side: Ours, games: int = GAMES) -> Callable[[], float]:
 
 def broken_laws(make: Callable[[], Ours], seeds: Sequence[int] = range(20)) -> list[str]:
     """What does not hold of seeds."""
-    one, other, broken = make(), make(), []
+    one = make()
+    other = make()
+    broken = []
     hidden = [one.reset(seed) for seed in seeds]
     if [one.reset(seed) for seed in seeds] != hidden or [other.reset(seed) for seed in seeds] != hidden:
         broken.append("the same seed hides the same word")

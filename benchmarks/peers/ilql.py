@@ -38,8 +38,11 @@ __all__ = ["losses", "run"]
 
 PACKAGES = ("agilerl", "transformers")
 AGILERL = "AgileRL"
-ROWS, LENGTH, STEPS = 32, 128, 3
-CQL, LR = 0.01, 1e-4
+ROWS = 32
+LENGTH = 128
+STEPS = 3
+CQL = 0.01
+LR = 1e-4
 ARCHITECTURE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": 256}
 
 
@@ -51,7 +54,8 @@ def random_rows(vocabulary: int, rows: int = ROWS, length: int = LENGTH) -> list
     found = []
     for _ in range(rows):
         ids = draw.integers(vocabulary, size=length).astype(np.int32)
-        reward, key = draw.normal(size=len(col)), ids.astype(">u4").tobytes()
+        reward = draw.normal(size=len(col))
+        key = ids.astype(">u4").tobytes()
         found.append(Segment(ids, col, ids[col + 1], reward, np.ones(len(col), dtype=bool), None, key, b""))
     return found
 
@@ -65,13 +69,15 @@ def games(rows: int = ROWS) -> list[Segment]:
         task="wordle",
     )
     ended = [episode for episode in in_order(played) if episode.terminated][:rows]
-    encoder, window = Encoder(load_tokenizer()), Window(None, 256)
+    encoder = Encoder(load_tokenizer())
+    window = Window(None, 256)
     return [part for episode in ended for part in segments(episode, encoder, window)]
 
 
 def as_theirs(parts: Sequence[Segment]) -> dict[str, Tensor]:
     """A batch as AgileRL has it: padded rows, the states of all actions and of the end, a terminal mark there."""
-    longest, most = max(len(part.ids) for part in parts), max(len(part.col) for part in parts)
+    longest = max(len(part.ids) for part in parts)
+    most = max(len(part.col) for part in parts)
     batch = {
         "tokens": torch.zeros(len(parts), longest, dtype=torch.long),
         "attn_mask": torch.zeros(len(parts), longest),
@@ -137,7 +143,8 @@ def _copy_trunk(trunk: Any, into: Any) -> None:
             into.transformer[name].load_state_dict(getattr(trunk, name).state_dict())
         for ours, theirs in zip(trunk.h, into.transformer["h"], strict=True):
             width = ours.mlp.c_proj.nf
-            up, down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            up = nn.Linear(width, 4 * width)
+            down = nn.Linear(4 * width, width)
             theirs.mlp.model = nn.Sequential(up, nn.GELU(approximate="tanh"), down)
             theirs.ln_1.load_state_dict(ours.ln_1.state_dict())
             theirs.ln_2.load_state_dict(ours.ln_2.state_dict())

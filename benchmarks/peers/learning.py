@@ -44,7 +44,8 @@ from lmrl.tokens.encoding import Encoder
 __all__ = ["CURVES", "Curve", "ours", "run", "seconds_to", "start_of", "theirs"]
 
 PACKAGES = training.PACKAGES
-GROUPS, GROUP_SIZE = 16, 8
+GROUPS = 16
+GROUP_SIZE = 8
 EPISODES = GROUPS * GROUP_SIZE
 LR = 3e-4
 SEEDS = (0, 1, 2)

@@ -32,9 +32,11 @@ __all__ = ["Paged", "greedy_texts", "run"]
 PACKAGES = ("transformers",)
 SLOTS = EPISODES = 32
 TOKENS = {"twenty_questions": 24, "wordle": 8}
-GENERATE, PAGED = "generate per turn", "continuous batching"
+GENERATE = "generate per turn"
+PAGED = "continuous batching"
 ASKED = {GENERATE: ">= 5x", PAGED: ">= 1.5x"}
-_PAGE, _ROOM = 16, 2**16
+_PAGE = 16
+_ROOM = 2**16
 _TOKENIZER = load_tokenizer()
 
 
@@ -88,7 +90,8 @@ def paged(model: PreTrainedModel, tokens: int, greedy: bool = False) -> Iterator
 
 def play(make: Callable[[], Policy], task: str, episodes: int) -> float:
     """Turns per second, games included."""
-    policy, starts = make(), [Start(seed) for seed in range(episodes)]
+    policy = make()
+    starts = [Start(seed) for seed in range(episodes)]
     began = perf_counter()
     turns = sum(
         len(episode)
@@ -126,7 +129,8 @@ def greedy_texts(task: str, tokens: int, slots: int = 4, turns: int = 3) -> dict
         # Far apart, so that no two words tie, and places farther, so that it says more than its last word again.
         torch.nn.init.normal_(model.transformer.wte.weight, std=1.0)
         torch.nn.init.normal_(model.transformer.wpe.weight, std=3.0)
-    window, found = window_of(model, tokens), {}
+    window = window_of(model, tokens)
+    found = {}
     with paged(model, tokens, greedy=True) as theirs:
         sides: dict[str, Policy] = {
             OURS: LMPolicy(model, _TOKENIZER, window, temperature=0.0, max_new_tokens=tokens, slots=slots),

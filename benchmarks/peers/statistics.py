@@ -29,8 +29,10 @@ __all__ = ["gaps", "run"]
 
 PACKAGES = ("rliable", "arch", "numpy")
 RLIABLE = "rliable"
-RUNS, TASKS = 3, 10
-SIMULATIONS, RESAMPLES = 300, 1_000
+RUNS = 3
+TASKS = 10
+SIMULATIONS = 300
+RESAMPLES = 1_000
 SHAPES = ((3, 10), (5, 7), (2, 1), (10, 26))
 
 Scores = NDArray[np.float64]
@@ -65,7 +67,8 @@ def gaps(shape: tuple[int, int], ties: bool = False) -> dict[str, float]:
     chance = np.random.default_rng(shape)
     one, other = (chance.normal(size=shape) for _ in range(2))
     if ties:
-        one, other = one.round(), other.round()
+        one = one.round()
+        other = other.round()
     iqm = float(interquartile_mean(one.ravel())) - metrics.aggregate_iqm(one)
     better = improvement(samples(one), samples(other), pairs(shape[1]))
     return {"IQM": abs(iqm), "improvement": abs(better - float(metrics.probability_of_improvement(one, other)))}

@@ -35,8 +35,17 @@ from lmrl.data.storage import read_dataset
 __all__ = ["as_their_dataset", "run"]
 
 PACKAGES = ("d3rlpy", "stable-baselines3", "gymnasium")
-STEPS, BATCH, HIDDEN, LR, GAMMA, CQL, PLAYED, EPSILON, ROOM = 1_500, 128, 64, 2e-3, 0.99, 0.1, 32, 0.3, 20_000
-D3RLPY, SB3 = "d3rlpy", "stable-baselines3"
+STEPS = 1_500
+BATCH = 128
+HIDDEN = 64
+LR = 2e-3
+GAMMA = 0.99
+CQL = 0.1
+PLAYED = 32
+EPSILON = 0.3
+ROOM = 20_000
+D3RLPY = "d3rlpy"
+SB3 = "stable-baselines3"
 Table = NDArray[np.floating]
 
 
@@ -164,7 +173,8 @@ def run(repeats: int = REPEATS, steps: int = STEPS) -> Iterator[Row]:
     for name in ("lightning.pytorch", "d3rlpy"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.simplefilter("ignore")
-    grid, same = GridMaze().grid, {"hidden": HIDDEN, "lr": LR, "gamma": GAMMA, "batch_size": BATCH}
+    grid = GridMaze().grid
+    same = {"hidden": HIDDEN, "lr": LR, "gamma": GAMMA, "batch_size": BATCH}
     best = grid.greedy_return(_best(grid))
     yield Row("the maze, best return", best, "", None, digits=2)
     with TemporaryDirectory() as place:

@@ -41,14 +41,17 @@ from lmrl.tokens.encoding import Encoder, Window
 __all__ = ["Bare", "WholeHistory", "bare_tokenizer", "quiet_trainer", "run", "trl_trainer"]
 
 PACKAGES = ("trl", "transformers", "accelerate", "datasets")
-GROUPS, GROUP_SIZE = 8, 4
+GROUPS = 8
+GROUP_SIZE = 4
 EPISODES = GROUPS * GROUP_SIZE
 ROUNDS = 2
 """Of a block, beside the first, which is not counted."""
-LR, KL = 1e-7, 0.001
+LR = 1e-7
+KL = 0.001
 TASKS: dict[str, tuple[int, dict[str, Any]]] = {"maze_fo": (10, {"max_steps": 10}), "wordle": (6, {})}
 """Turns of an episode, and arguments of the environment."""
-TRL, PAGED = "TRL", "TRL, continuous batching"
+TRL = "TRL"
+PAGED = "TRL, continuous batching"
 ASKED = {TRL: ">= 2x"}
 _ALWAYS: dict[str, Any] = {
     "temperature": 1.0,
@@ -112,7 +115,9 @@ class Bare:
     def reset(self, seed: int, **columns: Any) -> str:
         """Begin; the first text."""
         text, _ = self._env.reset(seed=seed)
-        self._rewards, self._over, self.texts = 0.0, False, [text]
+        self._rewards = 0.0
+        self._over = False
+        self.texts = [text]
         return text
 
     def act(self, action: str) -> str:
@@ -124,7 +129,8 @@ class Bare:
         if self._over:
             return ""
         text, reward, terminated, truncated, _ = self._env.step(action)
-        self._rewards, self._over = self._rewards + float(reward), terminated or truncated
+        self._rewards = self._rewards + float(reward)
+        self._over = terminated or truncated
         self.texts += [action, text]
         return text
 
@@ -303,7 +309,8 @@ def _timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., 
 
 def _block(seen: Sequence[tuple[float, float]], rounds: int) -> Block:
     assert len(seen) == 1 + rounds, "a round is one step"
-    (began, before), (ended, after) = seen[0], seen[-1]
+    (began, before) = seen[0]
+    (ended, after) = seen[-1]
     return Block((ended - began) / rounds, (after - before) / rounds)
 
 

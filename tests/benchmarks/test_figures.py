@@ -123,8 +123,10 @@ def test_why_a_move_is_illegal(fen: str, said: str, why: str | None) -> None:
 
 
 def _game(*moves: str) -> Episode:
-    env, actions = registry.make("chess", opponent="random"), tuple(spaced_san(move) for move in moves)
-    observations, rewards = [env.reset(seed=0)[0]], []
+    env = registry.make("chess", opponent="random")
+    actions = tuple(spaced_san(move) for move in moves)
+    observations = [env.reset(seed=0)[0]]
+    rewards = []
     for action in actions:
         text, reward, *_ = env.step(action)
         observations.append(text)
@@ -199,7 +201,8 @@ def test_every_interval_is_simulated() -> None:
 @pytest.mark.parametrize("draw", [intervals.normal, intervals.in_steps])
 def test_the_truth_is_that_of_endless_episodes(draw: intervals.Callable[..., intervals.Floats]) -> None:
     chance = np.random.default_rng(0)
-    a, b = draw(0.4, 4_000, chance)[:, None], draw(-0.3, 4_000, chance)[None]
+    a = draw(0.4, 4_000, chance)[:, None]
+    b = draw(-0.3, 4_000, chance)[None]
     assert intervals.wins(draw, 0.4, -0.3) == pytest.approx(((np.sign(a - b) + 1) / 2).mean(), abs=0.02)
 
 
@@ -248,7 +251,9 @@ SLOTS_MODEL = chatty_lm(load_tokenizer(), layers=2, width=64).eval()
 
 
 def test_required_operations_are_those_that_torch_counts() -> None:
-    engine, read, said = Engine(SLOTS_MODEL, slots=1), 7, 3
+    engine = Engine(SLOTS_MODEL, slots=1)
+    read = 7
+    said = 3
     ids = torch.arange(300, 300 + read).tolist()
     # The fused attention of a processor is not counted by torch.
     with FlopCounterMode(display=False) as counter, sdpa_kernel([SDPBackend.MATH]):
@@ -300,7 +305,8 @@ TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
 
 
 def test_values_are_played_on_the_other_language_model() -> None:
-    policy, values = BC(architecture=TINY, tokenizer="lmrl-letters"), MC(architecture=TINY, tokenizer="lmrl-letters")
+    policy = BC(architecture=TINY, tokenizer="lmrl-letters")
+    values = MC(architecture=TINY, tokenizer="lmrl-letters")
     values.window = Window(tokens=16)
     with corridor_task():
         without, with_values = value_base.played("corridor", values, policy, games=len(STARTS))

@@ -90,13 +90,15 @@ def test_more_than_a_tenth_worse_is_a_regression(better: str | None, new: float,
 
 
 def test_regressions_are_named(tmp_path: Path) -> None:
-    slow, long = Row("speed", 800.0, "steps/s", "higher"), Row("time", 2.5, "s", "lower")
+    slow = Row("speed", 800.0, "steps/s", "higher")
+    long = Row("time", 2.5, "s", "lower")
     assert worse(tmp_path, SPEED, TIME, RATIO) == []
     assert worse(tmp_path, slow, long, RATIO) == ["toy: speed", "toy: time"]
 
 
 def test_on_another_machine_ratios_are_compared_alone(tmp_path: Path) -> None:
-    slow, less = Row("speed", 8.0, "steps/s", "higher"), Row("ratio", 2.0, "x", "higher")
+    slow = Row("speed", 8.0, "steps/s", "higher")
+    less = Row("ratio", 2.0, "x", "higher")
     for other in ({"cpu": "another"}, {"threads": 2}, {"gpu": "NVIDIA H200"}):
         assert worse(tmp_path, slow, TIME, RATIO, **other) == []
         assert worse(tmp_path, slow, TIME, less, **other) == ["toy: ratio"]

@@ -63,7 +63,8 @@ def count_of(module: BC | ILQL, its: TokenBatch) -> int:
 
 
 def test_the_flops_of_a_plain_step() -> None:
-    module, its = BC(architecture=SIZE.architecture()), data(0, 16)
+    module = BC(architecture=SIZE.architecture())
+    its = data(0, 16)
     attends_by_products(module)
     with FlopCounterMode(display=False) as counter:
         module.model(input_ids=its.input_ids, labels=its.input_ids).loss.backward()
@@ -73,7 +74,8 @@ def test_the_flops_of_a_plain_step() -> None:
 def test_the_flops_of_a_llama() -> None:
     assert GPU_LLAMA.layers * GPU_LLAMA.block_weights + 576 * 49_152 == 134_479_872  # SmolLM2's, without its norms
     size = replace(TINY_LLAMA, layers=2, width=128, vocabulary=48)
-    module, its = BC(architecture=size.architecture()), data(0, 16, size)
+    module = BC(architecture=size.architecture())
+    its = data(0, 16, size)
     assert module.model.config.model_type == "llama"
     attends_by_products(module)
     with FlopCounterMode(display=False) as counter:
@@ -89,7 +91,8 @@ def test_the_flops_of_bc(mix: TokenBatch) -> None:
 
 def test_the_flops_of_ilql(mix: TokenBatch) -> None:
     """A small vocabulary's slow tables are made whole, which a large one's are not."""
-    states, width = len(mix.row), SIZE.width
+    states = len(mix.row)
+    width = SIZE.width
     whole_tables = 2 * 2 * width * (SIZE.vocabulary * states - mix.n_tokens)
     module = ILQL(architecture=SIZE.architecture())
     assert count_of(module, mix) == module.step_cost().of(mix) + whole_tables
@@ -142,7 +145,8 @@ def trained_() -> dict[str, Row]:
 @pytest.mark.nightly
 def test_training_is_measured_beside_a_plain_loop(trained: dict[str, Row]) -> None:
     for name in SIDES:
-        speed, mfu = trained[f"training, {name}"], trained[f"training, {name}, MFU"]
+        speed = trained[f"training, {name}"]
+        mfu = trained[f"training, {name}, MFU"]
         assert speed.value is not None and speed.value > 0 and speed.unit == "tokens/s"
         assert mfu.value is not None and 0 < mfu.value < 150
     for reference, sides in (("the plain loop", SIDES[1:]), ("the compiled plain loop", SIDES[2:])):
@@ -174,10 +178,12 @@ def test_a_row_is_there_before_the_next_side_is_measured(monkeypatch: pytest.Mon
 
 @pytest.mark.nightly
 def test_mfu_is_required_work_by_time_and_peak(trained: dict[str, Row]) -> None:
-    tokens, its = TINY.rows * TINY.length, data(0, 16, TINY)
+    tokens = TINY.rows * TINY.length
+    its = data(0, 16, TINY)
     best = next(row.value for name, row in trained.items() if name.startswith("peak"))
     module = BC(architecture=TINY.architecture())
-    plain, bc = training.plain_flops(module.model, its), module.step_cost().of(its)
+    plain = training.plain_flops(module.model, its)
+    bc = module.step_cost().of(its)
     for name, work in (("plain loop", plain), ("BC", bc)):
         speed = trained[f"training, {name}"].value
         assert speed is not None and best is not None
@@ -235,7 +241,8 @@ def test_the_model_never_ends_a_line(width: int) -> None:
 
 @pytest.mark.parametrize("greedy", [True, False])
 def test_both_sides_read_and_say_the_same_number_of_tokens(greedy: bool) -> None:
-    model, window = decoding.endless_lm(TINY), Window(None, TINY.prompt)
+    model = decoding.endless_lm(TINY)
+    window = Window(None, TINY.prompt)
     requests = decoding.contexts(TINY, 0)
     said = {}
     for side in decoding.SIDES:
@@ -253,7 +260,8 @@ def player_contexts(player: object, requests: list[object]) -> list[list[int]]:
 
 
 def test_contexts_have_nothing_in_common_from_one_call_to_the_next() -> None:
-    window, size = Window(None, CPU.prompt), replace(CPU, slots=2)
+    window = Window(None, CPU.prompt)
+    size = replace(CPU, slots=2)
     builder = decoding.player("generate", decoding.endless_lm(TINY), window, 2, True, TINY).builder  # type: ignore[attr-defined]
     first, second = (builder.contexts(decoding.contexts(size, number)) for number in range(2))
     assert all(one[:3] != other[:3] for one, other in zip(first, second, strict=True))
@@ -266,10 +274,8 @@ def test_decoding_is_measured_beside_generate() -> None:
             for side in (*decoding.SIDES, "slots / generate"):
                 row = rows[f"{how}, {what}, {side}"]
                 assert (row.value is None) == (row.measured == decoding.LOST)
-        turns, tokens = (
-            rows[f"{how}, rollout in 2 slots, slots"],
-            rows[f"{how}, rollout in 2 slots, slots, tokens said"],
-        )
+        turns = rows[f"{how}, rollout in 2 slots, slots"]
+        tokens = rows[f"{how}, rollout in 2 slots, slots, tokens said"]
         assert turns.value is not None and tokens.value == turns.value * TINY.action
 
 
@@ -283,7 +289,8 @@ def test_parts_of_decoding_are_picked() -> None:
 def test_games_at_full_size_fit_into_the_model() -> None:
     """A history that is cut would be read anew every turn."""
     for size in (GPU, CPU):
-        tokenizer, turns = decoding.TOKENIZER, size.turns
+        tokenizer = decoding.TOKENIZER
+        turns = size.turns
         longest = len(tokenizer.encode("There are walls to your left, to your right, above you, below you.\n"))
         assert (turns + 1) * (longest + size.action) <= 1024
 

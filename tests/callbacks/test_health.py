@@ -60,7 +60,8 @@ def test_the_episodes_of_a_group_count_once() -> None:
 
 
 def test_a_resumed_run_remembers_its_best_rounds() -> None:
-    first, second = RoundHealth(), RoundHealth()
+    first = RoundHealth()
+    second = RoundHealth()
     for number in range(1, 2 * WINDOW + 1):
         first.add(number, games(1.0, seed=number))
     second.load_state_dict(first.state_dict())

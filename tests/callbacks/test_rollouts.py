@@ -92,7 +92,8 @@ def test_what_is_logged_of_a_round(bc_run: str, tmp_path: Path) -> None:
     assert len(found) == len(spy.rounds)
     assert [float(row["rollout/episodes"]) for row in found] == [5.0 * (at + 1) for at in range(len(found))]
     for row, episodes in zip(found, spy.rounds, strict=True):
-        returns, lengths = [e.total_reward for e in episodes], [len(e) for e in episodes]
+        returns = [e.total_reward for e in episodes]
+        lengths = [len(e) for e in episodes]
         assert float(row["rollout/return_mean"]) == pytest.approx(sum(returns) / 5)
         assert float(row["rollout/return_p100"]) == max(returns)
         assert float(row["rollout/length_p0"]) == min(lengths)
@@ -192,7 +193,8 @@ def test_ppo_trains_on_what_it_sampled_as_it_sampled_it(bc_run: str, tmp_path: P
 
 @pytest.mark.nightly
 def test_rounds_played_by_compiled_steps_are_the_same_rounds(bc_run: str, tmp_path: Path) -> None:
-    plain, compiled = Spying(), Spying(decoding={"compile": "eager"})
+    plain = Spying()
+    compiled = Spying(decoding={"compile": "eager"})
     for name, spy in (("plain", plain), ("compiled", compiled)):
         torch.manual_seed(0)  # value heads begin at random
         fit(PPO(pretrained=bc_run), rounds(), tmp_path / name, steps=5, playing=spy)

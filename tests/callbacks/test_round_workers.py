@@ -51,7 +51,8 @@ def test_rounds_and_weights_are_those_of_one_process_though_a_worker_dies_in_the
 ) -> None:
     monkeypatch.setenv("LMRL_DATA", str(tmp_path))
     kind = partial(MortalPPO, pretrained=bc_run, lr=1e-2)
-    one, two = Noting(piece=2), Noting(ray=ray_cluster, workers=2)
+    one = Noting(piece=2)
+    two = Noting(ray=ray_cluster, workers=2)
     alone = learned(kind, tmp_path / "one", one)
     (tmp_path / "die-1").touch()
     assert_same((one, alone), (two, learned(kind, tmp_path / "two", two)))
@@ -64,7 +65,8 @@ def test_values_that_guide_play_as_in_one_process(
 ) -> None:
     kind = partial(ILQL, pretrained=bc_run, polyak=0.5)
     data: dict[str, Any] = {"path": str(data_path), "offline": True, "keep_replay": True, "batches": 2}
-    one, four = Noting(piece=2), Noting(ray=ray_cluster, workers=4)
+    one = Noting(piece=2)
+    four = Noting(ray=ray_cluster, workers=4)
     alone = learned(kind, tmp_path / "one", one, **data)
     assert_same((one, alone), (four, learned(kind, tmp_path / "four", four, **data)))
 

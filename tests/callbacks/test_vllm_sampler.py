@@ -130,7 +130,8 @@ def test_old_logprobs_and_values_are_the_trainers_and_weights_their_ratio(bc_run
             nonlocal says
             answer = administer(path, body)
             if path == "/collective_rpc":
-                says, server.say = server.say, lower
+                says = server.say
+                server.say = lower
             return answer
 
         says, server.administer = server.say, load  # type: ignore[method-assign]
@@ -244,7 +245,8 @@ def test_of_adapters_only_their_weights_are_handed_over(max_staleness: int, bc_r
         train(module, server, tmp_path, steps=3, max_staleness=max_staleness)
         played = [body["model"] for body in server.played]
         assert "/collective_rpc" not in server.asked
-        load, unload = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+        load = "/v1/load_lora_adapter"
+        unload = "/v1/unload_lora_adapter"
         assert server.asked[:4] == [load, load, unload, load]
         assert len(set(played)) >= 3 and "tiny" not in played, "each round has adapters of its own"
         assert len(server.adapters) == 1, "those of earlier rounds are forgotten"

@@ -69,7 +69,8 @@ def test_rounds_are_sampled_with_the_weights_of_their_moment(
     module = kind(pretrained=str(pretrained), lr=1e-2, warmup_steps=0, lr_schedule="constant", entropy_weight=1.0)
     before = {name: weight.clone() for name, weight in module.model.state_dict().items()}
     train(module, server, tmp_path, group_size, importance_cap=2.0)
-    gaps, largest = column(tmp_path, "rollout/logprob_gap"), column(tmp_path, "rollout/logprob_gap_max")
+    gaps = column(tmp_path, "rollout/logprob_gap")
+    largest = column(tmp_path, "rollout/logprob_gap_max")
     print(f"\n{module.name}: mean gaps of {len(gaps)} rounds {gaps}, largest {largest}")
     assert len(gaps) >= 2
     assert 0.0 < max(gaps) <= max(largest) < 1e-3
@@ -81,7 +82,8 @@ def test_rounds_are_sampled_with_the_weights_of_their_moment(
 def test_a_server_that_keeps_old_weights_is_refused(
     pretrained: Path, server: VLLMServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reload, times = WeightReloader.reload, []
+    reload = WeightReloader.reload
+    times = []
 
     def once(self: WeightReloader, folder: str) -> None:
         times.append(folder)

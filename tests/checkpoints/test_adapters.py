@@ -145,7 +145,8 @@ def test_a_run_is_resumed_bit_by_bit(kind: type[LanguageModule], start: Path, da
     learn(kind, tmp_path / "whole", data_path, 4, **settings)
     learn(kind, tmp_path / "halves", data_path, 2, **settings)
     learn(kind, tmp_path / "halves", data_path, 4, resume=True, **settings)
-    whole, halves = saved(tmp_path / "whole"), saved(tmp_path / "halves")
+    whole = saved(tmp_path / "whole")
+    halves = saved(tmp_path / "halves")
     assert whole["global_step"] == halves["global_step"] == 4
     assert whole["state_dict"].keys() == halves["state_dict"].keys()
     assert all(torch.equal(tensor, halves["state_dict"][name]) for name, tensor in whole["state_dict"].items())
@@ -164,7 +165,8 @@ def test_half_precision_rounds_the_model_as_in_the_run(start: Path, data_path: P
 def test_a_model_that_has_changed_or_is_gone_is_refused(
     start: Path, data_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base, run = tmp_path / "base", tmp_path / "run"
+    base = tmp_path / "base"
+    run = tmp_path / "run"
     shutil.copytree(start, base)
     learn(BC, run, data_path, pretrained=str(base))
     other = BC(architecture={"n_embd": 256, "n_layer": 2, "n_head": 2, "n_positions": 128})

@@ -41,7 +41,8 @@ def test_scores_come_with_their_intervals_and_origin() -> None:
 
 
 def test_only_learned_values_need_the_processor() -> None:
-    guided, plain = model_card(FACTS, None, guided=True), model_card(FACTS, None, guided=False)
+    guided = model_card(FACTS, None, guided=True)
+    plain = model_card(FACTS, None, guided=False)
     assert "ValueGuidedLogitsProcessor.from_pretrained(folder)" in guided
     assert "**not** the one that was trained" in guided
     assert "ValueGuided" not in plain

@@ -86,7 +86,8 @@ def test_one_that_breaks_off_leaves_the_last(tmp_path: Path, monkeypatch: pytest
 
 def test_nothing_else_is_ever_replaced(tmp_path: Path) -> None:
     """Not a model of somebody else, and not an export to which somebody has added something."""
-    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    theirs = tmp_path / "theirs"
+    ours = tmp_path / "ours"
     theirs.mkdir()
     (theirs / "config.json").write_text("{}")
     write(ours, 0)

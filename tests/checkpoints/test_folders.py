@@ -82,7 +82,8 @@ def test_the_command_takes_a_folder_and_notes_its_weights(bc_run: str, data_path
 def test_scores_of_other_weights_are_not_on_a_card(
     bc_run: str, data_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, to = tmp_path / "run", tmp_path / "model"
+    run = tmp_path / "run"
+    to = tmp_path / "model"
     learn(BC, bc_run, data_path, run)
     arguments = ["--policy", str(run), "--episodes", "2", "--out", str(run / "evaluation"), *FEW]
     assert main(["evaluate", "maze_fo", *arguments]) == 0

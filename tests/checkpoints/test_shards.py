@@ -57,7 +57,8 @@ def test_a_folder_without_a_table_of_contents_is_no_checkpoint(tmp_path: Path) -
 
 @pytest.mark.parametrize("place", ["rest", "value", "contents"])
 def test_objects_are_not_read_unless_that_is_allowed(place: str, tmp_path: Path) -> None:
-    mark, folder = tmp_path / "mark", tmp_path / "last.ckpt"
+    mark = tmp_path / "mark"
+    folder = tmp_path / "last.ckpt"
     if place == "contents":
         write(folder)
         (folder / ".metadata").write_bytes(pickle.dumps(Evil(mark)))

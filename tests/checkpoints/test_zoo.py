@@ -66,7 +66,8 @@ def test_a_name_stands_wherever_a_policy_is_asked_for(
 
 
 def test_the_weights_are_those_of_the_run_in_half_precision(here: Path, bc_run: str) -> None:
-    ours, theirs = load_module(NAME).state_dict(), load_module(bc_run).state_dict()
+    ours = load_module(NAME).state_dict()
+    theirs = load_module(bc_run).state_dict()
     assert all(torch.equal(ours[name], tensor.half().float()) for name, tensor in theirs.items())
     kinds = {t.dtype for t in load_file(here / "maze_fo" / "bc" / "model.safetensors").values()}
     assert kinds == {torch.float16}

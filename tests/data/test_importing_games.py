@@ -22,7 +22,8 @@ def played(task: str, policy: str = "behaviour", count: int = 12, **env: Any) ->
 
 
 def house(episode: Episode, by_text: bool) -> dict[str, Any]:
-    texts, rewards = [episode.observations[0].strip()], [0.0]
+    texts = [episode.observations[0].strip()]
+    rewards = [0.0]
     for action, text, reward in zip(episode.actions, episode.observations[1:], episode.rewards, strict=True):
         texts += [action.strip(), text.strip()]
         rewards += [reward, 0.0]
@@ -50,7 +51,8 @@ def board(episode: Episode) -> list[dict[str, Any]]:
 
 
 def imported(folder: Path, task: str, records: list[Any], as_list: bool = False, **env: Any) -> list[Episode]:
-    path, out = folder / "official.jsonl", folder / "out.parquet"
+    path = folder / "official.jsonl"
+    out = folder / "out.parquet"
     path.write_text(json.dumps(records) if as_list else "".join(json.dumps(record) + "\n" for record in records))
     assert import_official(task, path, out, env) <= len(records)
     return list(read_dataset(out, task))
@@ -103,7 +105,9 @@ def test_chess(tmp_path: Path, task: str) -> None:
 
 def test_a_mate_by_black_and_a_game_cut_short(tmp_path: Path) -> None:
     env = lmrl.make("chess", opponent="random")
-    mated, states, text = ["f3", "g4"], [], env.reset(options={"replies": ["e7e5", "d8h4"]})[0]
+    mated = ["f3", "g4"]
+    states = []
+    text = env.reset(options={"replies": ["e7e5", "d8h4"]})[0]
     for move in mated:
         states.append(text.strip("\n"))
         text = env.step(move)[0]
@@ -175,7 +179,8 @@ def test_a_file_of_the_other_task_is_refused(tmp_path: Path, task: str, other: s
 
 
 def test_castling_and_en_passant_by_black_are_found(tmp_path: Path) -> None:
-    env, states = lmrl.make("chess", opponent="random"), []
+    env = lmrl.make("chess", opponent="random")
+    states = []
     replies = ["e7e5", "g8f6", "f8c5", "e8g8", "b7b5", "d7d5", "a7a6"]
     moves = ["e4", "Nf3", "Bc4", "d3", "Bb3", "Nc3", "h3"]
     text, _ = env.reset(options={"replies": replies})

@@ -136,7 +136,8 @@ def test_a_killed_run_leaves_no_file(tmp_path: Path, workers: int) -> None:
 def test_a_worker_that_dies_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("lmrl.data.recording")
     whole = generate("maze_fo", 500, out=tmp_path / "whole.parquet", progress=False)
-    taken, finished = list[int](), module._finished
+    taken = list[int]()
+    finished = module._finished
 
     def kill_them(played: tuple[list[Episode], UserError | None]) -> Iterator[Episode]:
         taken.append(len(played[0]))
@@ -161,7 +162,8 @@ def test_workers_that_die_again_and_again_are_told_of(tmp_path: Path, monkeypatc
 
 
 def test_two_at_once_write_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, out = importlib.import_module("lmrl.data.recording"), tmp_path / "e.parquet"
+    module = importlib.import_module("lmrl.data.recording")
+    out = tmp_path / "e.parquet"
     one = generate("maze_fo", 5, out=tmp_path / "one.parquet", progress=False).read_bytes()
 
     def meanwhile(*arguments: Any) -> int:
@@ -199,7 +201,8 @@ def test_another_dataset_is_not_replaced_unless_that_is_meant(
 
 
 def test_a_file_that_is_no_dataset_is_not_replaced_either(tmp_path: Path) -> None:
-    out, plain = tmp_path / "notes.parquet", tmp_path / "plain.jsonl"
+    out = tmp_path / "notes.parquet"
+    plain = tmp_path / "plain.jsonl"
     out.write_text("notes")
     with pytest.raises(UserError, match=r"notes\.parquet is there, and no dataset: name another file"):
         generate("maze_fo", 3, out=out, progress=False)

@@ -40,7 +40,8 @@ def test_parts_have_names_of_their_own(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_is_not_all_of_one_dataset_is_refused(tmp_path: Path) -> None:
-    out, files = tmp_path / "joined.parquet", parts(tmp_path, 3, size=6)
+    out = tmp_path / "joined.parquet"
+    files = parts(tmp_path, 3, size=6)
     with pytest.raises(UserError, match=r"all of the 3 parts, each once; got the parts \[0, 2\]"):
         join_shards([files[0], files[2]], out)
     with pytest.raises(UserError, match="all of the 3 parts, each once"):
@@ -56,7 +57,8 @@ def test_what_is_not_all_of_one_dataset_is_refused(tmp_path: Path) -> None:
 
 
 def test_parts_do_not_take_the_place_of_another_dataset(tmp_path: Path) -> None:
-    files, out = [str(path) for path in parts(tmp_path, 2, size=6)], tmp_path / "joined.parquet"
+    files = [str(path) for path in parts(tmp_path, 2, size=6)]
+    out = tmp_path / "joined.parquet"
     before = generate("maze_po", 6, 4, out, progress=False).read_bytes()
     with pytest.raises(UserError, match=r"joined\.parquet holds another dataset \(seed 4, not 3\): name another file"):
         join_shards(files, out)

@@ -14,7 +14,8 @@ from lmrl.envs.scores import PublishedData
 from lmrl.errors import UserError
 from lmrl.types import Episode
 
-LEFT, UP = "move left\n", "move up\n"
+LEFT = "move left\n"
+UP = "move up\n"
 THREE = Episode(
     "maze_fo", ("a", "b", "c", "d"), (LEFT, UP, "no\n"), (-1.0, -1.0, -4.0), False, True, info={"illegal": 1}
 )

@@ -131,7 +131,8 @@ def test_files_of_other_tools_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_record_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
-    good, bad = RECORD, {key: value for key, value in {**RECORD, **change}.items() if value is not None}
+    good = RECORD
+    bad = {key: value for key, value in {**RECORD, **change}.items() if value is not None}
     path = tmp_path / "e.jsonl"
     path.write_text(f"{json.dumps(good)}\n\n{json.dumps(bad)}\n")
     with pytest.raises(UserError, match=message) as caught:

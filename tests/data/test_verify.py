@@ -13,14 +13,18 @@ from lmrl.rollout import in_order, rollout
 from lmrl.types import Episode, Start
 from tests.helpers.cases import cases
 
-LEFT, RIGHT, DOWN = "move left\n", "move right\n", "move down\n"
+LEFT = "move left\n"
+RIGHT = "move right\n"
+DOWN = "move down\n"
 
 
 def played(*actions: str, start: tuple[int, int] = (6, 6), task: str = "maze_fo") -> Episode:
     """What really happens."""
     env = lmrl.make(task)
     text, info = env.reset(seed=0, options={"init_position": start})
-    observations, rewards, ending = [text], [], (False, False)
+    observations = [text]
+    rewards = []
+    ending = (False, False)
     for action in actions:
         text, reward, *ending, info = env.step(action)  # type: ignore[assignment]
         observations.append(text)

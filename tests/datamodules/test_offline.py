@@ -214,5 +214,6 @@ def test_a_dialogue_of_twenty_questions_is_one_segment_and_questions_fit(tmp_pat
     (batch,) = data.train_dataloader()
     assert len(data.train_dataloader().dataset) == len(train) == 38  # type: ignore[arg-type]
     assert float(batch.reward.sum()) == sum(episode.total_reward for episode in train)
-    tokenizer, most = load_tokenizer(), task("twenty_questions").max_action_tokens
+    tokenizer = load_tokenizer()
+    most = task("twenty_questions").max_action_tokens
     assert all(len(tokenizer(action)["input_ids"]) <= most for episode in train for action in episode.actions)

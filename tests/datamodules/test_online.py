@@ -36,7 +36,8 @@ class Player:
 
 
 def _episode(*actions: str, success: bool) -> Episode:
-    texts, rewards = ("here\n",) * (len(actions) + 1), (-1.0,) * len(actions)
+    texts = ("here\n",) * (len(actions) + 1)
+    rewards = (-1.0,) * len(actions)
     return Episode("maze_fo", texts, actions, rewards, True, False, info={"success": success})
 
 

@@ -52,7 +52,8 @@ def test_causal_mask_by_hand() -> None:
 
 
 def test_tree_mask_by_hand() -> None:
-    owner, depth = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
+    owner = torch.tensor([0, 0, 1])
+    depth = torch.tensor([0, 1, 0])
     mask = tree_mask(owner, depth, torch.tensor([1, 2]), 5, torch.float32)
     seen = (mask == 0).int().squeeze(1).tolist()
     assert seen == [

@@ -89,7 +89,8 @@ def test_new_weights_and_new_engines_find_the_compiled_step(monkeypatch: pytest.
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.1)
-    after, plain = play(engine, 5), play(Engine(model, SLOTS), 5)
+    after = play(engine, 5)
+    plain = play(Engine(model, SLOTS), 5)
     for ours, theirs, old in zip(after, plain, before, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
         assert (ours - old).abs().max() > 0.01
@@ -98,8 +99,10 @@ def test_new_weights_and_new_engines_find_the_compiled_step(monkeypatch: pytest.
 
 def test_a_full_row_that_sits_out_keeps_all_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     fixed_shapes(monkeypatch)
-    rng, engine = random.Random(3), Engine(tiny(), 2, max_length=64, compile="eager")
-    whole, short = words(rng, 64), words(rng, 4)
+    rng = random.Random(3)
+    engine = Engine(tiny(), 2, max_length=64, compile="eager")
+    whole = words(rng, 64)
+    short = words(rng, 4)
     engine.feed([0, 1], [whole, short])
     engine.append([1], [7])
     again = engine.logits(engine.feed([0], [whole]))

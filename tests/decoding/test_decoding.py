@@ -19,7 +19,8 @@ from lmrl.decoding.sampling import (
 from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 
-VOCABULARY, ROWS = 40, 8
+VOCABULARY = 40
+ROWS = 8
 # Ids that the samples below hold at different places, so that rows leave at different times.
 STOPS = frozenset([8, 13, 27, 28, 30])
 INVALID = torch.arange(VOCABULARY) >= 36
@@ -41,7 +42,10 @@ def head(seed: int) -> Head:
         return nn.Linear(32, VOCABULARY).requires_grad_(False)
 
 
-MODEL, VALUE_MODEL, Q1, Q2 = tiny(0), tiny(1), head(2), head(3)
+MODEL = tiny(0)
+VALUE_MODEL = tiny(1)
+Q1 = head(2)
+Q2 = head(3)
 
 
 def decoder(

@@ -108,7 +108,8 @@ def test_only_new_tokens_are_read() -> None:
     rng = random.Random(4)
     engine = Engine(tiny(), slots=2)
     seen = shapes(engine.model)
-    first, second = words(rng, 20), words(rng, 20)
+    first = words(rng, 20)
+    second = words(rng, 20)
     engine.feed([0, 1], [first, second])
     engine.feed([0, 1], [[*first, 5, 6], [*second, 7, 8]])
     engine.feed([1], [[*second, 7, 8]])
@@ -137,9 +138,11 @@ def test_more_slots_than_promised_and_any_numbers() -> None:
 def test_longer_than_the_first_allocation_up_to_the_last_position(model: PreTrainedModel) -> None:
     rng = random.Random(7)
     engine = Engine(model, slots=2)
-    long, short = words(rng, 60), words(rng, 2)
+    long = words(rng, 60)
+    short = words(rng, 2)
     check(engine, [0, 1], [long, short])
-    long, short = long + words(rng, 35), short + words(rng, 20)
+    long = long + words(rng, 35)
+    short = short + words(rng, 20)
     check(engine, [0, 1], [long, short])
     # Eight of padding behind the last position that there is.
     check(engine, [0, 1], [long + words(rng, 1), short + words(rng, 9)])

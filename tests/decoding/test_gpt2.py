@@ -58,7 +58,8 @@ def test_the_default_model_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_weights_that_change_in_place_are_followed() -> None:
-    model, other = trunk(), trunk()
+    model = trunk()
+    other = trunk()
     forward = Forwards(model).choose()
     with torch.no_grad():
         for weight in (*model.parameters(), *other.parameters()):

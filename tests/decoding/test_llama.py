@@ -64,7 +64,8 @@ def test_its_operations_give_the_numbers_of_the_model(config: dict[str, Any], mo
 def test_weights_that_an_optimizer_moves_are_followed() -> None:
     """What was joined before a step is not what plays after it."""
     model = language_model()
-    engine, optimizer = Engine(model, 2), torch.optim.SGD(model.parameters(), lr=0.05)
+    engine = Engine(model, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     context = [[3, 1, 4, 1], [5, 9]]
     before = engine.feed([0, 1], context).clone()
     model(torch.tensor(context[:1])).logits.square().sum().backward()
@@ -119,7 +120,8 @@ def test_other_kinds_are_asked(config: dict[str, Any]) -> None:
     for name, weight in model.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(weight)
-    calls, alone = [], played(model)
+    calls = []
+    alone = played(model)
     model.register_forward_hook(lambda *_: calls.append(1))
     assert close(alone, played(model), 1e-9) and len(calls) == 5
     assert not close(alone, played(trunk()), 1e-2)

@@ -162,7 +162,8 @@ def _other_parameters(m: PreTrainedModel) -> None:
 def _gathered(m: PreTrainedModel) -> None:
     """As FSDP does it: a tensor's memory is let go and filled anew, and its version preserved."""
     for p in m.parameters():
-        whole, storage = _noise(p.detach()), p.untyped_storage()
+        whole = _noise(p.detach())
+        storage = p.untyped_storage()
         size = storage.size()
         with torch.autograd._unsafe_preserve_version_counter(p), torch.no_grad():
             storage.resize_(0)
@@ -195,7 +196,8 @@ def test_every_other_writer(write: Callable[[PreTrainedModel], None]) -> None:
 def test_a_step_that_is_hardly_one_and_one_of_a_few_numbers() -> None:
     """Steps of a module count whatever they change, and so does every write that autograd is told of."""
     module = BC(architecture={"n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 64})
-    weights, table = Weights(module.model), module.model.get_input_embeddings().weight
+    weights = Weights(module.model)
+    table = module.model.get_input_embeddings().weight
     assert not weights.changed()
     optimizer = torch.optim.AdamW([table], lr=1e-30, fused=True)
     table.grad = torch.zeros_like(table)
@@ -225,7 +227,8 @@ def test_weights_without_versions() -> None:
 
 
 def test_weights_that_lie_otherwise_in_memory() -> None:
-    turned, scalar = nn.Linear(300, 2), nn.ParameterList([nn.Parameter(torch.tensor(1.0))])
+    turned = nn.Linear(300, 2)
+    scalar = nn.ParameterList([nn.Parameter(torch.tensor(1.0))])
     turned.weight = nn.Parameter(torch.randn(300, 2).T)
     weights = Weights(nn.ModuleList([turned, scalar]))
     assert not weights.changed()

@@ -24,7 +24,8 @@ NAMES = [row.name for row in registry.BENCHMARK]
 
 @cases("name", NAMES)
 def test_the_example_is_what_the_game_answers(name: str) -> None:
-    guide, (options, before) = registry.guide(name), EXAMPLES.get(name, ({}, ()))
+    guide = registry.guide(name)
+    (options, before) = EXAMPLES.get(name, ({}, ()))
     env = registry.make(name)
     env.reset(seed=1, options=options)
     for action in before:
@@ -37,8 +38,8 @@ def test_the_example_is_what_the_game_answers(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["wordle", "twenty_questions", "guess_city", "car_dealer"])
 def test_what_was_hidden_is_told_from_the_last_info(name: str) -> None:
-    player, make_env = registry.make_policy(name, "random"), lambda: registry.make(name)
-    ((_, episode),) = rollout(player, make_env, [Start(4)], task=name)
+    player = registry.make_policy(name, "random")
+    ((_, episode),) = rollout(player, lambda: registry.make(name), [Start(4)], task=name)
     told = registry.guide(name).solution(episode.info)
     hidden = episode.info["start"]
     for value in hidden.values() if name == "car_dealer" else [episode.info["task_id"]]:
@@ -50,7 +51,9 @@ def test_what_was_hidden_is_told_from_the_last_info(name: str) -> None:
 def noted(name: str, seed: int, *actions: str, env: dict[str, object] | None = None) -> list[str]:
     """The notes of an episode, the first before the first action."""
     played = registry.make(name, **(env or {}))
-    observations, guide, notes = [played.reset(seed=seed)[0]], registry.guide(name), []
+    observations = [played.reset(seed=seed)[0]]
+    guide = registry.guide(name)
+    notes = []
     for turn in range(len(actions) + 1):
         notes.append(guide.note(Request(0, seed, observations, actions[:turn]), env or {}))
         if turn < len(actions):
@@ -108,7 +111,8 @@ def test_how_a_game_of_chess_ends_is_told(before: str, move: str, after: str | N
     assert board_note(Request(0, 0, texts, [" ".join(move) + "\n"]), {}) == told
 
 
-SHUFFLE, SHUFFLED = ("Nf3", "Ng1"), ("g8f6", "f6g8")
+SHUFFLE = ("Nf3", "Ng1")
+SHUFFLED = ("g8f6", "f6g8")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,8 @@ def test_a_drawn_game_of_chess_says_why_when_it_ends(
     options: dict[str, object], moves: tuple[str, ...], why: str
 ) -> None:
     env = registry.make("chess", opponent="random")
-    observations, played = [env.reset(seed=0, options=options)[0]], list[str]()
+    observations = [env.reset(seed=0, options=options)[0]]
+    played = list[str]()
     for move in moves:
         assert "Draw" not in board_note(Request(0, 0, observations, played), {})
         text, reward, over, _, _ = env.step(f"{move}\n")

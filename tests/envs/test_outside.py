@@ -38,7 +38,8 @@ def answering(answer: Callable[[dict[str, Any]], Any]) -> Iterator[str]:
 
     An answer that can be called is called with the connection, and may do anything to it.
     """
-    ready, addresses = threading.Event(), []
+    ready = threading.Event()
+    addresses = []
 
     async def handle(connection: Any) -> None:
         async for message in connection:
@@ -262,7 +263,8 @@ def test_only_a_user_names_an_address(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_trl_plays_a_served_task() -> None:
     with serving("maze_fo") as url:
-        there, here = environment_factory(f"openenv:{url}")(), environment_factory("maze_fo")()
+        there = environment_factory(f"openenv:{url}")()
+        here = environment_factory("maze_fo")()
         assert there.reset(seed=1).endswith(here.reset(seed=1).partition(": ")[2])
         assert there.act("move up") == here.act("move up").strip()
         assert (there.reward, there.done) == (here.reward, here.done)

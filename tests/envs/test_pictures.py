@@ -59,7 +59,8 @@ def test_the_board_shows_the_position_and_marks_the_last_move() -> None:
 
 
 def test_the_map_shows_no_more_than_the_text() -> None:
-    layout, where = LAYOUTS["umaze"], {"position": (1, 1), "goal": (3, 3)}
+    layout = LAYOUTS["umaze"]
+    where = {"position": (1, 1), "goal": (3, 3)}
     whole = draw_maze(layout, request("Your current position is at position 1, 1.\n", **where))
     assert whole is not None
     assert whole.plain.split("\n") == ["██████████", "██◉ · · ██", "██· ██· ██", "██· ██★ ██", "██████████"]

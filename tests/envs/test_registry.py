@@ -18,7 +18,8 @@ from tests.helpers.cases import cases
 
 
 def test_what_the_maze_rows_say() -> None:
-    fo, po = lmrl.task("maze_fo"), lmrl.tasks()["maze_po"]
+    fo = lmrl.task("maze_fo")
+    po = lmrl.tasks()["maze_po"]
     assert (fo.env_id, po.env_id) == ("lmrl/MazeFO-v0", "lmrl/MazePO-v0")
     assert (fo.last_texts, po.last_texts) == (1, 40)
     for row in (fo, po):

@@ -112,7 +112,8 @@ def test_scores_say_where_starts_were_not_played_equally_often(seer: Any) -> Non
 
 
 def test_a_player_may_be_named() -> None:
-    named, made = evaluate("random", "maze_fo"), evaluate(make_policy("maze_fo", "random"), "maze_fo", 275)
+    named = evaluate("random", "maze_fo")
+    made = evaluate(make_policy("maze_fo", "random"), "maze_fo", 275)
     assert named.episodes == made.episodes
     assert (named.policy, named.provenance["policy"]) == ("random", "random")
     for policy, message in (
@@ -151,7 +152,8 @@ def test_the_number_of_slots_changes_nothing(player: Any) -> None:
 @pytest.mark.nightly
 def test_an_evaluation_on_a_cluster_is_that_of_one_process(ray_cluster: str, bc_run: str) -> None:
     played: dict[str, Any] = {"episodes": 20, "slots": 2, "env": {"max_steps": 6}}
-    one, told = evaluate(bc_run, **played), list[int]()
+    one = evaluate(bc_run, **played)
+    told = list[int]()
     many = evaluate(bc_run, **played, ray=RayWorkers(ray_cluster, 1), on_episode=lambda e: told.append(e.seed))
     assert many == one and all(any(e.action_logprobs) for e in one.episodes)
     assert told == [e.seed for e in one.episodes]
@@ -355,7 +357,8 @@ class Odd(gymnasium.Env[str, str]):
     """One turn; an answer, reward and info as told, and those that nobody would object to in episodes before."""
 
     def __init__(self, text: str = "x\n", reward: Any = 1.0, info: Any = None, begun: list[int] | None = None) -> None:
-        self.last, self.begun = (text, reward, info), [] if begun is None else begun
+        self.last = (text, reward, info)
+        self.begun = [] if begun is None else begun
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         self.begun.append(seed or 0)

@@ -140,7 +140,8 @@ def test_same_seed_same_interval_and_no_global_randomness() -> None:
 
 def test_difference_has_the_variance_of_both() -> None:
     generator = np.random.default_rng(5)
-    a, b = generator.normal(3.0, 1.0, size=300), generator.normal(1.0, 2.0, size=300)
+    a = generator.normal(3.0, 1.0, size=300)
+    b = generator.normal(1.0, 2.0, size=300)
     reach = 1.96 * np.sqrt(a.var() / 300 + b.var() / 300)
     low, high = bootstrap_difference(a.tolist(), b.tolist())
     assert low == pytest.approx(a.mean() - b.mean() - reach, abs=0.02)

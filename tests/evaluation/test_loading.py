@@ -26,7 +26,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, made_with in (("bc", {"task": "maze_fo"}), ("unknown", {})):
         module = BC(architecture=TINY)
-        module.window, module.made_with = Window(texts=1, tokens=64), made_with
+        module.window = Window(texts=1, tokens=64)
+        module.made_with = made_with
         trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
         trainer.strategy.connect(module)
         for kept in ("best", "last"):
@@ -120,7 +121,8 @@ def test_episodes_are_read_of_a_file_a_folder_and_a_run(runs: Path) -> None:
 
 def test_a_run_of_another_task_is_refused_unless_that_is_meant(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(runs / "bc")
-    play, web = ["play", "wordle", "--advisor", run], ["web", "wordle", "--policy", run]
+    play = ["play", "wordle", "--advisor", run]
+    web = ["web", "wordle", "--policy", run]
     for words in (["evaluate", "wordle", "--policy", run], play, ["play", "wordle", "--policy", run], web):
         line = failed(capsys, *words)
         assert f"{run} was trained on maze_fo, not on wordle" in line
@@ -177,7 +179,8 @@ def test_what_cannot_be_played_is_said_in_one_line(
 def test_a_page_of_episodes_is_coloured_by_runs_of_their_task_alone(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own, other = Path("maze.parquet"), Path("wordle.parquet")
+    own = Path("maze.parquet")
+    other = Path("wordle.parquet")
     for file, played in ((own, lmrl.evaluate("random", "maze_fo", 1)), (other, lmrl.evaluate("random", "wordle", 1))):
         write_episodes(file, played.episodes)
     line = failed(capsys, "view", str(other), "--run", str(runs / "bc"))

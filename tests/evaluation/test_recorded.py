@@ -93,7 +93,8 @@ def test_the_estimate_of_a_played_file_holds_the_exact_return(tmp_path: Path) ->
         modelled = json.loads((tmp_path / "out" / "scores.json").read_text())
         greedy = evaluate_recorded(walker(beta=2.0), played[:60], temperature=0.0)["off_policy"]["return_ci"]
 
-    before, after = exact_return(player, 1.5), exact_return(player, 2.0)
+    before = exact_return(player, 1.5)
+    after = exact_return(player, 2.0)
     found = recorded["off_policy"]
     low, high = recorded["data_return_ci"]
     assert low < before < high < after  # the file itself says something else

@@ -115,7 +115,8 @@ def test_one_seed_has_no_interval_over_seeds(tmp_path: Path) -> None:
 def test_one_run_has_one_interval_wherever_it_is_shown(tmp_path: Path) -> None:
     chance = np.random.default_rng(0)
     lay(tmp_path, chance.normal(0.5, 0.2, 64).round(3).tolist())
-    found, (run,) = scores_of(tmp_path)["bc"], read_records(tmp_path, "text_nav_fo")["bc"].values()
+    found = scores_of(tmp_path)["bc"]
+    (run,) = read_records(tmp_path, "text_nav_fo")["bc"].values()
     assert list(found.over_episodes) == run.scores["normalized_ci"]
     assert list(found.return_over_episodes) == run.scores["return_ci"]
     shown = with_interval(run.scores["normalized"], run.scores["normalized_ci"])

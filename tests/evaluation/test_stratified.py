@@ -28,7 +28,8 @@ def test_interquartile_mean_by_hand() -> None:
 def test_a_pooled_interquartile_mean_counts_values_as_often_as_they_were_drawn() -> None:
     generator = np.random.default_rng(0)
     counts = np.array([[1, 0, 2, 1], [2, 1, 1, 0], [1, 1, 1, 1]], float)
-    first, second = Resampled(generator.normal(size=4), counts), Resampled(generator.normal(size=4), counts[::-1])
+    first = Resampled(generator.normal(size=4), counts)
+    second = Resampled(generator.normal(size=4), counts[::-1])
     values = np.concatenate([first.values, second.values])
     expected = [
         interquartile_mean(np.repeat(values, np.concatenate([a, b]).astype(int)))
@@ -69,13 +70,15 @@ def test_the_bootstrap_of_small_samples_is_the_exact_distribution() -> None:
 
 def test_resampled_means_vary_as_the_mean_does() -> None:
     """The variance is that of the textbook, s^2 / n, for three values as for 25 starts of eleven."""
-    generator, found = np.random.default_rng(0), []
+    generator = np.random.default_rng(0)
+    found = []
 
     def spying(parts: list[Resampled]) -> np.ndarray:
         found.append(parts[0].mean().var())
         return parts[0].mean()
 
-    three, cells = generator.normal(size=3), generator.normal(size=(11, 25)) + 9 * generator.normal(size=25)
+    three = generator.normal(size=3)
+    cells = generator.normal(size=(11, 25)) + 9 * generator.normal(size=25)
     stratified_interval([Sample(three.tolist())], spying, resamples=40_000)
     stratified_interval([Sample(cells.ravel().tolist(), starts=25)], spying, resamples=40_000)
     expected = three.var(ddof=1) / 3, (cells.var(axis=0, ddof=1) / 11).sum() / 25**2
@@ -103,7 +106,8 @@ def test_improvement_by_hand() -> None:
 
 def test_improvement_is_the_count_of_all_comparisons() -> None:
     generator = np.random.default_rng(0)
-    a, b = Sample(generator.integers(0, 9, 40).tolist()), Sample(generator.integers(2, 11, 30).tolist())
+    a = Sample(generator.integers(0, 9, 40).tolist())
+    b = Sample(generator.integers(2, 11, 30).tolist())
     counted = np.mean([(x > y) + 0.5 * (x == y) for x in a.values for y in b.values])
     assert improvement([a], [b], [(0, 0)]) == pytest.approx(counted)
     assert improvement([b], [a], [(0, 0)]) == pytest.approx(1 - counted)
@@ -111,7 +115,8 @@ def test_improvement_is_the_count_of_all_comparisons() -> None:
 
 def test_improvement_interval_of_coin_flips() -> None:
     """One value against two of which it beats one, and one of which is drawn."""
-    lone, two = [Sample([1.0])], [Sample([0.0, 2.0])]
+    lone = [Sample([1.0])]
+    two = [Sample([0.0, 2.0])]
     assert improvement_interval(lone, two, [(0, 0)]) == (0.0, 1.0)
     assert improvement_interval([Sample([1.0, 1.0])], [Sample([0.0])], [(0, 0)]) == (1.0, 1.0)
     # A base that is the same run twice is resampled twice; ours is resampled once for both pairs.
@@ -121,7 +126,8 @@ def test_improvement_interval_of_coin_flips() -> None:
 
 def test_improvement_interval_agrees_with_the_normal_one() -> None:
     generator = np.random.default_rng(1)
-    a, b = generator.normal(0.3, 1, 300), generator.normal(0.0, 1, 300)
+    a = generator.normal(0.3, 1, 300)
+    b = generator.normal(0.0, 1, 300)
     compared = [Sample(a.tolist())], [Sample(b.tolist())], [(0, 0)]
     low, high = improvement_interval(*compared)
     value = improvement(*compared)
@@ -134,7 +140,8 @@ def test_improvement_interval_agrees_with_the_normal_one() -> None:
 @pytest.mark.parametrize("ours", [(0.5,), (0.2, 0.5, 0.8)])
 def test_improvement_intervals_hold_the_truth_as_often_as_they_say(ours: tuple[float, ...]) -> None:
     """One run and three against three of the base, each with a level of its own; 200 evaluations of each."""
-    base, generator = (0.0, 0.2, -0.2), np.random.default_rng(0)
+    base = (0.0, 0.2, -0.2)
+    generator = np.random.default_rng(0)
     pairs = [(i, i) if len(ours) == 3 else (0, i) for i in range(3)]
     truth = np.mean([NormalDist().cdf((ours[a] - base[b]) / 2**0.5) for a, b in pairs])
     held = 0

@@ -67,7 +67,8 @@ WISHES = (
 
 def changed(whole: Any, rng: Random) -> str:
     """The JSON of a value in which one entry, or two, are odd or missing."""
-    value, odd = copy.deepcopy(whole), []
+    value = copy.deepcopy(whole)
+    odd = []
     for _ in range(rng.choice((1, 1, 2))):
         numeric = rng.random() < 0.3
         places = [(inside, keys) for inside in _containers(value) if (keys := _keys(inside, numeric))]

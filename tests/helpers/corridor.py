@@ -24,11 +24,14 @@ class Corridor(TextEnv):
     def __init__(self, max_steps: int = 3, render_mode: str | None = "ansi") -> None:
         super().__init__(render_mode)
         self.return_range = (-float(max_steps), 0.0)
-        self._max_steps, self._square, self._steps = max_steps, 0, 0
+        self._max_steps = max_steps
+        self._square = 0
+        self._steps = 0
 
     def begin(self, options: dict[str, Any]) -> Opening:
         drawn = int(self.np_random.integers(GOAL))
-        self._square, self._steps = int(options.get("square", drawn)), 0
+        self._square = int(options.get("square", drawn))
+        self._steps = 0
         return Opening(str(self._square), task_id=str(self._square), start={"square": self._square})
 
     def turn(self, action: str) -> Turn:

@@ -97,7 +97,9 @@ def corridor(actions: tuple[str, str] = ("L", "R")) -> list[Episode]:
     """States 0, 1, 2 and the goal 3; all 2**3 action strings from every start, -1 a step, 0 at the goal."""
     episodes = []
     for start, choices in product((0, 1, 2), product(range(2), repeat=3)):
-        here, texts, rewards = start, [str(start)], []
+        here = start
+        texts = [str(start)]
+        rewards = []
         for choice in choices:
             here = min(3, here + 1) if choice else max(0, here - 1)
             texts += [actions[choice], str(here)]

@@ -18,7 +18,8 @@ class Unruly(ThreadingHTTPServer):
 
     def __init__(self, *faults: Callable[[BaseHTTPRequestHandler], None], seconds: float = 0.0) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.faults, self.seconds = list(faults), seconds
+        self.faults = list(faults)
+        self.seconds = seconds
         self.bodies: list[dict[str, Any]] = []
         self.times: list[float] = []
         self.now = self.most = 0

@@ -9,7 +9,9 @@ from lmrl.decoding.forward import Forwards
 
 __all__ = ["noticed", "played"]
 
-ROWS, LIMIT, VOCABULARY = 5, 40, 48
+ROWS = 5
+LIMIT = 40
+VOCABULARY = 48
 
 
 def noticed(model: PreTrainedModel) -> list[int]:
@@ -22,8 +24,11 @@ def noticed(model: PreTrainedModel) -> list[int]:
 @torch.inference_mode()
 def played(model: PreTrainedModel) -> list[Tensor]:
     """Hidden vectors of a prompt, of three ragged steps behind it and of continuations side by side."""
-    forward, cache, draw = Forwards(model).choose(), SlotCache(ROWS, LIMIT), torch.Generator().manual_seed(0)
-    start, found = torch.tensor([0, 0, 0])[:, None], []
+    forward = Forwards(model).choose()
+    cache = SlotCache(ROWS, LIMIT)
+    draw = torch.Generator().manual_seed(0)
+    start = torch.tensor([0, 0, 0])[:, None]
+    found = []
     for new, advance in ((9, [9, 4, 7]), (1, [1, 1, 1]), (1, [1, 1, 1]), (2, [2, 1, 2])):
         ids = torch.randint(VOCABULARY, (3, new), generator=draw)
         columns = start + torch.arange(new)
@@ -31,8 +36,10 @@ def played(model: PreTrainedModel) -> list[Tensor]:
         cache.place(1, columns, used, used)
         found.append(forward(cache, ids, columns, causal_mask(columns, used, model.dtype)))
         start = start + torch.tensor(advance)[:, None]
-    owner, depth = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
-    columns, used = start + torch.arange(3), int(start.max()) + 3
+    owner = torch.tensor([0, 0, 1])
+    depth = torch.tensor([0, 1, 0])
+    columns = start + torch.arange(3)
+    used = int(start.max()) + 3
     cache.place(1, columns, used, used)
     ids = torch.randint(VOCABULARY, (3, 3), generator=draw)
     mask = tree_mask(owner, depth, start[:, 0], used, model.dtype)

@@ -20,7 +20,8 @@ class Mortal:
     """Answers a few times."""
 
     def __init__(self, policy: Any) -> None:
-        self.policy, self.answers = policy, 0
+        self.policy = policy
+        self.answers = 0
 
     def act(self, requests: list[Request]) -> list[Reply]:
         self.answers += 1

@@ -31,7 +31,8 @@ class States:
 
 def expectile(values: Sequence[float], share: float) -> float:
     """Where ``share`` times the excess above equals ``1 - share`` times the lack below, by bisection."""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     for _ in range(100):
         middle = (low + high) / 2
         pull = sum((share if value > middle else 1 - share) * (value - middle) for value in values)

@@ -79,12 +79,15 @@ class TokenServer:
 
     def start(self) -> None:
         server = _Server(("127.0.0.1", self._port), _Handler)
-        server.owner, self._port, self._server = self, server.server_address[1], server
+        server.owner = self
+        self._port = server.server_address[1]
+        self._server = server
         Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def kill(self) -> None:
         """Nobody is answered any more, who is waiting neither."""
-        server, self._server = self._server, None
+        server = self._server
+        self._server = None
         if server is not None:
             server.dead = True
             server.shutdown()
@@ -119,7 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, {"object": "list", "data": served})
 
     def do_POST(self) -> None:
-        owner, body = self.server.owner, json.loads(self.rfile.read(int(self.headers["content-length"])))
+        owner = self.server.owner
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path != "/v1/completions":
             self._send(*owner.administer(self.path, body))
             return
@@ -188,7 +192,8 @@ def sampling(model: PreTrainedModel) -> Say:
 
     def say(body: dict[str, Any]) -> Said:
         generator = torch.Generator().manual_seed(body["seed"])
-        ids, logprobs = [*body["prompt"]], []
+        ids = [*body["prompt"]]
+        logprobs = []
         while len(logprobs) < body["max_tokens"]:
             with torch.inference_mode():
                 logits = model(input_ids=torch.tensor([ids])).logits[0, -1]

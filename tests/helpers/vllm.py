@@ -70,7 +70,8 @@ class VLLMServer:
 
     def kill(self) -> None:
         """As the kernel would."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -66,10 +66,13 @@ def test_read_tokens_are_looked_up_before_they_come() -> None:
 
 def test_the_loss_by_hand() -> None:
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]))
-    state, token = torch.tensor([0]), torch.tensor([1])
-    observation_state, observation_token = torch.tensor([1, 0]), torch.tensor([1, 0])
+    state = torch.tensor([0])
+    token = torch.tensor([1])
+    observation_state = torch.tensor([1, 0])
+    observation_token = torch.tensor([1, 0])
     found = bc_loss(logits, state, token, observation_state, observation_token, observation_loss_weight=0.5)
-    nll, read = math.log(4), (math.log(1 / 0.8) + math.log(2)) / 2
+    nll = math.log(4)
+    read = (math.log(1 / 0.8) + math.log(2)) / 2
     assert found.nll is not None
     assert found.read_nll is not None
     assert [float(v) for v in (found.nll, found.read_nll)] == pytest.approx([nll, read])

@@ -101,7 +101,9 @@ def test_monte_carlo_equals_td_of_the_behaviours_value() -> None:
     """Every path of a three-step walk once: then the mean return is what TD with the plain mean finds."""
     paths = []
     for code in range(8):
-        place, texts, rewards = 0, ["0,0"], []
+        place = 0
+        texts = ["0,0"]
+        rewards = []
         for step in range(3):
             right = code >> step & 1
             rewards.append(float((step + 1) * (place + 2) * (1 if right else -1)))

@@ -104,7 +104,8 @@ def test_of_ppo_the_policy_loss_alone_is_weighed() -> None:
 
 def test_of_grpo_the_kl_penalty_is_not_weighed() -> None:
     now, old = policies()
-    ref, importance = torch.tensor([-1.5, -1.0, -0.7]), torch.tensor([2.0, 0.5, 0.25])
+    ref = torch.tensor([-1.5, -1.0, -0.7])
+    importance = torch.tensor([2.0, 0.5, 0.25])
     weight = torch.tensor([1.5, 1.5, 0.0])
     settings = {"clip": 0.2, "clip_high": None, "kl_weight": 0.3, "kl_loss_type": "k3", "entropy_weight": 0.0}
     found = grpo_loss(now, Sampled(old, ref, ADVANTAGE, weight, importance), **settings)  # type: ignore[arg-type]

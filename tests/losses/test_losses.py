@@ -55,11 +55,15 @@ def ilql(p: dict[str, Tensor], gamma: float = 0.9, expectile: float = 0.8, cql_w
 
 
 def test_ilql_equals_a_plain_loop() -> None:
-    p, gamma, tau, alpha = random_problem(), 0.9, 0.8, 0.3
+    p = random_problem()
+    gamma = 0.9
+    tau = 0.8
+    alpha = 0.3
     p = {name: tensor.detach() for name, tensor in p.items()}
     q_loss = v_loss = cql = 0.0
     for n in range(11):
-        s, u = int(p["state"][n]), int(p["token"][n])
+        s = int(p["state"][n])
+        u = int(p["token"][n])
         y = float(p["reward"][n]) + (0.0 if p["terminated"][n] else gamma * float(p["next_v"][p["next"][n]]))
         low = min(float(p["target1"][s, u]), float(p["target2"][s, u]))
         v = float(p["v"][s])
@@ -94,7 +98,8 @@ def test_expectile_weight_is_not_differentiated() -> None:
 
 
 def test_expectile_of_one_half_is_half_the_squared_error_of_the_mean() -> None:
-    value, target = torch.tensor([0.0, 2.0, 5.0]), torch.tensor([1.0, 1.0, 5.0])
+    value = torch.tensor([0.0, 2.0, 5.0])
+    target = torch.tensor([1.0, 1.0, 5.0])
     torch.testing.assert_close(expectile_loss(value, target, 0.5), torch.tensor([0.25, 0.25, 0.0]))
 
 
@@ -144,7 +149,8 @@ def test_bc_is_the_mean_negative_log_likelihood_of_the_tokens_said() -> None:
 
 def test_tabular_bc_finds_the_frequencies_of_the_data() -> None:
     logits = torch.zeros(1, 3, requires_grad=True)
-    state, token = torch.zeros(10, dtype=torch.long), torch.tensor([0] * 5 + [1] * 3 + [2] * 2)
+    state = torch.zeros(10, dtype=torch.long)
+    token = torch.tensor([0] * 5 + [1] * 3 + [2] * 2)
     optimizer = torch.optim.SGD([logits], lr=2.0)
     for _ in range(300):
         optimizer.zero_grad()

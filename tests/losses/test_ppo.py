@@ -28,7 +28,8 @@ from lmrl.losses import (
 
 # Tokens o o a a o a a o and V at every position; states are the positions before the action tokens 2, 3, 5, 6.
 VALUES = np.array([0.0, 0.5, 0.4, 0.3, 0.2, 0.1, -0.1, 0.7])
-STATES, REWARDS = [1, 2, 4, 5], [0.0, -1.0, 0.0, 2.0]
+STATES = [1, 2, 4, 5]
+REWARDS = [0.0, -1.0, 0.0, 2.0]
 DONE = [-0.3662528, -0.31424, 1.258, 1.9]
 CUT = [-0.1311066, 0.012352, 1.7116, 2.53]
 
@@ -56,7 +57,8 @@ def test_three_steps_by_hand() -> None:
 def test_a_chain_is_its_pieces_put_together() -> None:
     """3 + 4 tokens, the second piece's first state being the first one's end, with the tail handed on."""
     rng = np.random.default_rng(0)
-    rewards, values = rng.normal(size=7), rng.normal(size=7)
+    rewards = rng.normal(size=7)
+    values = rng.normal(size=7)
     whole = gae(rewards, values, 0.5, 0.9, 0.8)
     last = gae(rewards[3:], values[3:], 0.5, 0.9, 0.8)
     first = gae(rewards[:3], values[:3], values[3], 0.9, 0.8) + last[0] * (0.9 * 0.8) ** np.array([3, 2, 1])
@@ -84,7 +86,8 @@ def test_explained_variance() -> None:
 
 
 def test_the_same_policy_costs_nothing() -> None:
-    rewards, logprob = [0.0, -1.0], [-0.3, -2.0]
+    rewards = [0.0, -1.0]
+    logprob = [-0.3, -2.0]
     assert with_kl_penalty(rewards, logprob, logprob, 0.5).tolist() == rewards
     assert k3(np.zeros(3)).tolist() == [0.0] * 3
 
@@ -97,7 +100,8 @@ def test_the_price_of_a_likelier_token() -> None:
 
 def test_k3_estimates_the_divergence() -> None:
     """The mean under the sampling policy of k3(start - now) is the KL itself."""
-    now, start = np.array([0.7, 0.2, 0.1]), np.array([0.3, 0.3, 0.4])
+    now = np.array([0.7, 0.2, 0.1])
+    start = np.array([0.3, 0.3, 0.4])
     exact = float((now * np.log(now / start)).sum())
     assert float((now * k3(np.log(start / now))).sum()) == pytest.approx(exact)
     assert float((now * k3(np.log(now / start))).sum()) != pytest.approx(exact, rel=0.05)
@@ -249,7 +253,8 @@ def test_the_gradient_of_the_kl_penalty_is_that_of_the_kl(kind: str) -> None:
     """Of k2 everywhere; of k3 near the reference."""
     theta = torch.tensor([0.3, -0.2, 0.1], requires_grad=True)
     ref = theta.detach() + (torch.tensor([0.5, -0.4, 0.2]) if kind == "k2" else torch.tensor([1e-3, -2e-3, 1e-3]))
-    logprob, ref_logprob = theta.log_softmax(-1), ref.log_softmax(-1)
+    logprob = theta.log_softmax(-1)
+    ref_logprob = ref.log_softmax(-1)
     (exact,) = torch.autograd.grad((logprob.exp() * (logprob - ref_logprob)).sum(), theta, retain_graph=True)
     (found,) = torch.autograd.grad((logprob.detach().exp() * kl_penalty(logprob, ref_logprob, kind)).sum(), theta)
     torch.testing.assert_close(found, exact, atol=2e-6, rtol=1e-3)

@@ -22,7 +22,8 @@ from lmrl.tokens.collate import TokenBatch
 from lmrl.types import Episode
 from tests.helpers.doubles import VOCABULARY, episode, prefixes, table_batch
 
-GAMMA, SUPPORT = 0.9, 0.02
+GAMMA = 0.9
+SUPPORT = 0.02
 #: Half of the ids are never said.
 INVALID = torch.arange(VOCABULARY) < VOCABULARY // 2
 K = int((~INVALID).sum())
@@ -88,7 +89,8 @@ class Learned:
         self.logits = torch.zeros(len(self.names), VOCABULARY, requires_grad=True)
 
     def loss(self, scores: Tensor, target: Tensor, low: float, high: float, gamma: float) -> Tensor:
-        batch, (bottom, top) = self.batch, torch.tensor([low, high])
+        batch = self.batch
+        (bottom, top) = torch.tensor([low, high])
         assert batch.next is not None
         best = best_ratio(mask_scores(target, INVALID), self.base, SUPPORT)[batch.next]
         weight = qsft_weight(batch.reward, best, batch.terminated, gamma=gamma, low=bottom, high=top)
@@ -139,7 +141,8 @@ STOCHASTIC = [
 @pytest.mark.parametrize("data", [DETERMINISTIC, STOCHASTIC], ids=["deterministic", "stochastic"])
 @pytest.mark.parametrize(("low", "high"), [(-6.0, 3.0), (-12.0, 4.0)])
 def test_ratios_are_the_fixed_point(data: list[Episode], low: float, high: float) -> None:
-    learned, expected = Learned(data).fit(low, high), dynamic_programming(data, low, high)
+    learned = Learned(data).fit(low, high)
+    expected = dynamic_programming(data, low, high)
     found = {pair: learned.q(*pair) for pair in expected}
     assert found == pytest.approx(expected, abs=1e-2)
     assert max(expected.values()) - min(expected.values()) > 0.2
@@ -172,7 +175,9 @@ def test_the_minimiser_of_one_state() -> None:
     weight = torch.tensor([1.0, 0.4, 0.2, 0.0])
     logits = torch.zeros(1, VOCABULARY, requires_grad=True)
     optimizer = torch.optim.LBFGS([logits], max_iter=500, line_search_fn="strong_wolfe", tolerance_grad=1e-9)
-    state, zero, one = torch.zeros(4, dtype=torch.long), torch.tensor(0.0), torch.tensor(1.0)
+    state = torch.zeros(4, dtype=torch.long)
+    zero = torch.tensor(0.0)
+    one = torch.tensor(1.0)
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -191,11 +196,14 @@ def test_the_minimiser_of_one_state() -> None:
 
 
 def test_weights_are_cut_to_a_share_and_the_rest_is_told() -> None:
-    low, high = torch.tensor(-2.0), torch.tensor(2.0)
-    reward, ended = torch.tensor([-5.0, 0.0, 9.0, 1.0]), torch.tensor([True, True, True, False])
+    low = torch.tensor(-2.0)
+    high = torch.tensor(2.0)
+    reward = torch.tensor([-5.0, 0.0, 9.0, 1.0])
+    ended = torch.tensor([True, True, True, False])
     weight = qsft_weight(reward, torch.tensor([1.0, 1.0, 1.0, 0.25]), ended, gamma=0.5, low=low, high=high)
     assert weight.tolist() == pytest.approx([-0.75, 0.5, 2.75, (1.0 + 0.5 * -1.0 + 2.0) / 4.0])
-    state, token = torch.zeros(4, dtype=torch.long), torch.tensor([100, 101, 102, 103])
+    state = torch.zeros(4, dtype=torch.long)
+    token = torch.tensor([100, 101, 102, 103])
     nll = token_nll(torch.randn(1, VOCABULARY, generator=torch.Generator().manual_seed(0)), state, token, INVALID)
     found = qsft_loss(nll, nll.own, weight, low=low, high=high)
     w = [0.0, 0.5, 1.0, 0.625]
@@ -221,7 +229,8 @@ def test_factors_give_what_the_table_gives(monkeypatch: pytest.MonkeyPatch, cap:
     """Of large vocabularies no table is made; the best ratio takes some states at a time."""
     g = torch.Generator().manual_seed(0)
     hidden, weight, bias = (torch.randn(shape, generator=g) for shape in ((6, 5), (VOCABULARY, 5), (VOCABULARY,)))
-    state, token = torch.tensor([0, 5, 3, 3]), torch.tensor([64, 127, 90, 91])
+    state = torch.tensor([0, 5, 3, 3])
+    token = torch.tensor([64, 127, 90, 91])
     monkeypatch.setattr("lmrl.losses.qsft._ROWS", 2 * VOCABULARY)
     for b in (bias, None):
         factors = [LinearScores(hidden, weight, b, cap), LinearScores(hidden.flip(0), weight, b, cap)]

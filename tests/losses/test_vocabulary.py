@@ -26,8 +26,11 @@ from lmrl.models.heads import ValueHead
 from lmrl.modules import GRPO, PPO
 from lmrl.modules.policy_gradient import PolicyGradient
 
-STATES, WIDTH, WORDS = 8, 6, 23
-STATE, TOKEN = torch.tensor([0, 3, 3, 4, 0, 1, 3]), torch.tensor([22, 0, 7, 8, 22, 15, 0])
+STATES = 8
+WIDTH = 6
+WORDS = 23
+STATE = torch.tensor([0, 3, 3, 4, 0, 1, 3])
+TOKEN = torch.tensor([22, 0, 7, 8, 22, 15, 0])
 
 
 @pytest.fixture(params=["words", "states"])
@@ -62,7 +65,8 @@ def objective(found: TokenScores) -> Tensor:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_pieces_give_the_numbers_and_gradients_of_the_table(pieces: str, bias: bool) -> None:
-    ours, theirs = factors(bias), factors(bias)
+    ours = factors(bias)
+    theirs = factors(bias)
     table = torch.nn.functional.linear(*theirs)
     expected = gather_token_scores(table, STATE, TOKEN)
     scores = linear_scores(*ours, *([] if bias else [None]))
@@ -242,7 +246,8 @@ def test_a_value_head_looks_up_in_pieces_what_it_says_as_a_whole(pieces: str, in
     torch.nn.init.normal_(head.outer.weight)
     hidden = torch.randn(STATES, WIDTH)
     with torch.autocast("cpu", dtype=torch.bfloat16):  # heads stay float32
-        found, scores = head.gather_token_scores(hidden, STATE, TOKEN), head.gather_scores(hidden, STATE, TOKEN)
+        found = head.gather_token_scores(hidden, STATE, TOKEN)
+        scores = head.gather_scores(hidden, STATE, TOKEN)
     expected = gather_token_scores(head(hidden), STATE, TOKEN)
     torch.testing.assert_close(found.nll, expected.nll)
     torch.testing.assert_close(scores, expected.score)
@@ -303,7 +308,8 @@ def test_pieces_give_the_log_probabilities_and_entropies_of_the_table(
 def test_a_first_piece_of_words_that_are_never_sampled(pieces: str) -> None:
     never = torch.arange(WORDS) < 4
     token = TOKEN.clamp(min=4)
-    ours, theirs = factors(), factors()
+    ours = factors()
+    theirs = factors()
     found = token_logprobs(LinearScores(*ours), STATE, token, never)
     expected = token_logprobs(torch.nn.functional.linear(*theirs), STATE, token, never)
     policy_objective(found).backward()
@@ -366,7 +372,8 @@ def test_no_policy_gradient_makes_a_table_of_tokens_by_words(
     kind: type[PolicyGradient], lora: dict[str, Any] | None, by_states: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The largest tensors of a step are then as large as the weights of the head."""
-    words, width = 2048, 16
+    words = 2048
+    width = 16
     architecture = {"n_embd": width, "n_layer": 1, "n_head": 1, "n_positions": 64, "vocab_size": words}
     architecture["tie_word_embeddings"] = lora is None
     module = kind(architecture=architecture, entropy_weight=0.1, lora=lora)

@@ -30,7 +30,8 @@ def test_heads_stay_in_float32_under_autocast_and_for_bf16_trunks() -> None:
 
 
 def test_target_parameters_move_by_their_rate_and_arrive_at_one() -> None:
-    target, online = torch.zeros(2), torch.tensor([1.0, -2.0])
+    target = torch.zeros(2)
+    online = torch.tensor([1.0, -2.0])
     for n in range(1, 4):
         polyak_update([target], [online], 0.25)
         torch.testing.assert_close(target, online * (1 - 0.75**n))

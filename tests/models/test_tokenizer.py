@@ -69,7 +69,8 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
 
 
 def test_words_and_colours_are_tokens() -> None:
-    tokenizer, plain = load_tokenizer("lmrl-letters"), load_tokenizer("lmrl-letters")
+    tokenizer = load_tokenizer("lmrl-letters")
+    plain = load_tokenizer("lmrl-letters")
     parts = add_task_tokens(tokenizer, "wordle")
     encoder = Encoder(tokenizer)
     for text in ("Wordle:\n", "b b y g b\n", *map(spaced, load_vocabulary(None).words)):

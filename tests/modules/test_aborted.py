@@ -20,7 +20,8 @@ from tests.helpers.online import ENV, rounds, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group|Experiment logs directory)")
 
-EPISODES, GROUP = 32, 4
+EPISODES = 32
+GROUP = 4
 #: Three of the first group, which leaves one episode alone, and two of others.
 ABORTED = (0, 1, 3, 9, 30)
 KINDS: list[tuple[type[LanguageModule], dict[str, Any]]] = [

@@ -15,7 +15,8 @@ from lmrl.tokens.segments import segments
 from lmrl.types import Episode
 from tests.helpers.doubles import CHARS, episode
 
-VALUES, END = ((0.5, 0.4), (0.2, 0.1)), 0.7
+VALUES = ((0.5, 0.4), (0.2, 0.1))
+END = 0.7
 LOGPROBS = ((-0.1, -0.2), (-0.3, -0.4))
 TERMINATED = [-0.3662528, -0.31424, 1.258, 1.9]
 TRUNCATED = [-0.1311066, 0.012352, 1.7116, 2.53]
@@ -52,7 +53,8 @@ def test_a_round_in_numbers(window: Window) -> None:
     penalty = 0.1 * math.log(2.0)
     penalised = np.asarray(TRUNCATED) - penalty * np.asarray([0.72**2, 0.72, 1.0, 0.0])
     advantages = [np.asarray(TERMINATED), penalised]
-    pool, values = np.concatenate(advantages), np.concatenate(VALUES)
+    pool = np.concatenate(advantages)
+    values = np.concatenate(VALUES)
     seen = columns(rollout)
     for index, advantage in enumerate(advantages):
         assert seen["logprob"][index] == pytest.approx(np.concatenate(LOGPROBS).tolist())
@@ -77,7 +79,10 @@ def test_lambda_by_turn_keeps_the_credit_within_a_turn() -> None:
     by_turn = {**SETTINGS, "lambda_level": "turn"}
     compute_advantages(rollout, [np.concatenate(VALUES)], [END], **by_turn)
     # Errors r + 0.9 V' - V of the four tokens, from the last to the first.
-    d, c, b, a = 2 + 0.9 * 0.7 - 0.1, 0.9 * 0.1 - 0.2, -1 + 0.9 * 0.2 - 0.4, 0.9 * 0.4 - 0.5
+    d = 2 + 0.9 * 0.7 - 0.1
+    c = 0.9 * 0.1 - 0.2
+    b = -1 + 0.9 * 0.2 - 0.4
+    a = 0.9 * 0.4 - 0.5
     third = c + 0.9 * d
     second = b + 0.9 * 0.8 * third
     advantage = [a + 0.9 * second, second, third, d]

@@ -94,7 +94,9 @@ def test_the_fixed_point_is_that_of_dynamic_programming_over_turns(share: float)
 def test_an_expectile_of_a_half_is_sarsa_of_utterances() -> None:
     """The linear equations ``V = R + gamma P V`` of the data's own player, solved at once."""
     names = ("s", "t", "u")
-    reward, step, count = np.zeros(3), np.zeros((3, 3)), np.zeros(3)
+    reward = np.zeros(3)
+    step = np.zeros((3, 3))
+    count = np.zeros(3)
     for e in DATA:
         for turn in range(len(e)):
             here = names.index(e.observations[turn])
@@ -178,7 +180,8 @@ def test_the_minimiser_of_the_regression_is_the_weighted_policy_of_the_data() ->
         for action, (count, worth) in BANDIT.items()
         for _ in range(count)
     ]
-    module, batch = critic(0.5, data, temperature=0.6, max_weight=1e6), batch_of(data)
+    module = critic(0.5, data, temperature=0.6, max_weight=1e6)
+    batch = batch_of(data)
     fit_actor(module, batch)
     mean = sum(count * worth for count, worth in BANDIT.values()) / 10
     share = {action: count * math.exp((worth - mean) / 0.6) for action, (count, worth) in BANDIT.items()}
@@ -349,7 +352,8 @@ def test_a_run_logs_its_terms_and_plays_again(bc_run: str, data_path: Path, tmp_
         keys = {key for row in csv.DictReader(file) for key, value in row.items() if value}
     terms = ("q_loss", "v_loss", "actor_loss", "q_mean", "v_mean", "advantage", "weight_mean", "weight_max")
     assert {f"archer/{term}" for term in terms} <= keys
-    again, folder = load_module(tmp_path / "last.ckpt"), load_module(tmp_path / "last")
+    again = load_module(tmp_path / "last.ckpt")
+    folder = load_module(tmp_path / "last")
     for (name, ours), theirs in zip(module.state_dict().items(), again.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs), name
     assert all(torch.equal(tensor, module.state_dict()[name]) for name, tensor in folder.value_state_dict().items())

@@ -126,7 +126,8 @@ def test_on_a_bandit_the_policy_is_the_weighted_policy_of_the_data() -> None:
 
 def test_a_large_temperature_is_bc() -> None:
     torch.manual_seed(0)
-    module, batch = AWR(architecture=TINY, temperature=1e12), batch_of(arms(), 1.0)
+    module = AWR(architecture=TINY, temperature=1e12)
+    batch = batch_of(arms(), 1.0)
     bc = BC(architecture=TINY)
     bc.model.load_state_dict(module.model.state_dict())
     module.losses(batch).actor_loss.backward()
@@ -142,7 +143,8 @@ def test_weights_are_clipped_without_overflow() -> None:
 
 
 def test_the_terms() -> None:
-    nll, value = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([0.0, 3.0], requires_grad=True)
+    nll = torch.tensor([1.0, 2.0], requires_grad=True)
+    value = torch.tensor([0.0, 3.0], requires_grad=True)
     terms = awr_loss(nll, value, torch.tensor([2.0, 1.0]), temperature=2.0, max_weight=2.0)
     assert terms.actor_loss.item() == pytest.approx((2.0 * 1.0 + math.exp(-1) * 2.0) / 2)
     assert terms.v_loss.item() == pytest.approx((0.5 * 4 + 0.5 * 4) / 2)
@@ -159,7 +161,8 @@ def test_a_batch_without_action_tokens_is_harmless() -> None:
 
 
 def test_each_part_learns_from_its_own_term() -> None:
-    module, batch = AWR(architecture=TINY), batch_of(arms(), 1.0)
+    module = AWR(architecture=TINY)
+    batch = batch_of(arms(), 1.0)
     for term, part in (("actor_loss", "model"), ("v_loss", "critic")):
         module.zero_grad()
         getattr(module.losses(batch), term).backward()

@@ -159,7 +159,8 @@ def test_gradients_of_ilql_reach_trunk_and_heads_only() -> None:
 
 def test_value_targets_do_not_come_from_what_is_trained(tmp_path: Path) -> None:
     """V follows the target networks: moving the online heads alone leaves its loss where it was."""
-    module, batch = make_ilql(), collate(examples())
+    module = make_ilql()
+    batch = collate(examples())
     before = module.losses(batch)
     with torch.no_grad():
         module.q_heads[0].outer.bias.add_(5.0)
@@ -169,7 +170,8 @@ def test_value_targets_do_not_come_from_what_is_trained(tmp_path: Path) -> None:
 
 
 def test_value_targets_come_from_the_target_trunk() -> None:
-    module, batch = make_ilql(), collate(examples())
+    module = make_ilql()
+    batch = collate(examples())
     before = module.losses(batch)
     with torch.no_grad():
         module.target_trunk.wte.weight.add_(torch.randn_like(module.target_trunk.wte.weight))  # type: ignore[operator, union-attr]
@@ -193,7 +195,8 @@ def test_the_module_reads_each_value_where_it_belongs() -> None:
         hidden: Tensor = module.trunk(input_ids=torch.from_numpy(ids)[None].long()).last_hidden_state[0]
         return hidden
 
-    total, count = 0.0, 0
+    total = 0.0
+    count = 0
     for part in parts:
         hidden = states(part.ids)
         worth = module.v_head(hidden).squeeze(-1)[part.col].tolist()

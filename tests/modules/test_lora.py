@@ -229,7 +229,8 @@ def test_a_run_with_adapters_goes_on_bit_by_bit(
     settings |= {"polyak": 0.5} if kind is ILQL else {"top_fraction": 0.5}
     found = []
     for name, stops in (("whole", [4]), ("halves", [2, 4])):
-        root, more = tmp_path / name, dict[str, Any]()
+        root = tmp_path / name
+        more = dict[str, Any]()
         for stop in stops:
             torch.manual_seed(stop if more else 0)
             data = rounds(keep_replay=True, offline=True, path=str(data_path), batches=3)

@@ -102,6 +102,7 @@ def test_values_of_another_kind_are_refused(runs: Path) -> None:
 
 
 def test_mc_goes_on_from_mc(runs: Path) -> None:
-    module, ended = MC(pretrained=str(runs / "mc")), load_module(runs / "mc")
+    module = MC(pretrained=str(runs / "mc"))
+    ended = load_module(runs / "mc")
     for name, tensor in ended.state_dict().items():
         assert torch.equal(tensor, module.state_dict()[name]), name

@@ -168,7 +168,8 @@ def test_ratios_of_turns_give_the_gradient_of_the_return() -> None:
 
 def test_grpo_climbs_the_chance_to_beat_another_episode() -> None:
     """In groups of two the standardised advantage is the sign of the difference."""
-    table, window = Table(WINDOWS[0]), WINDOWS[0]
+    table = Table(WINDOWS[0])
+    window = WINDOWS[0]
     found = sampled(table, window)
     beats = [p * q.detach() * np.sign(one.total_reward - other.total_reward) for one, p in found for other, q in found]
     exact = gradient(torch.stack(beats).sum(), table)
@@ -177,7 +178,8 @@ def test_grpo_climbs_the_chance_to_beat_another_episode() -> None:
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "turn-mean"])
 def test_what_divides_by_lengths_is_biased(mode: str) -> None:
-    table, window = Table(WINDOWS[0]), WINDOWS[0]
+    table = Table(WINDOWS[0])
+    window = WINDOWS[0]
     found = expected(make(GRPO, table, advantage="rloo", loss_agg_mode=mode), table, window, 2).flatten()
     exact = -of_the_return(table, window).flatten()
     best = float(found @ exact / (exact @ exact))  # whatever it is multiplied with
@@ -190,7 +192,8 @@ def test_dividing_by_the_episodes_that_reach_a_turn_is_biased(monkeypatch: pytes
         total = sum(map(sum, lengths))
         return np.asarray([total / reach[t] for its in lengths for t, n in enumerate(its) for _ in range(n)])
 
-    table, window = Table(WINDOWS[0]), WINDOWS[0]
+    table = Table(WINDOWS[0])
+    window = WINDOWS[0]
     monkeypatch.setattr("lmrl.modules.grpo.loss_weights", by_index)
     found = expected(make(GRPO, table, advantage="rloo"), table, window, 2)
     assert far(found, -of_the_return(table, window)) > 1e-2
@@ -198,7 +201,8 @@ def test_dividing_by_the_episodes_that_reach_a_turn_is_biased(monkeypatch: pytes
 
 def test_steps_of_gigpo_weigh_states_by_how_often_others_come_there() -> None:
     """A turn that is alone in its state has no advantage; the others have that of the policy gradient."""
-    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    table = Table(WINDOWS[1])
+    window = WINDOWS[1]
     module = make(GiGPO, table, advantage="rloo", step_gamma=1.0)
     found = expected(module, table, window, 2) - expected(make(GRPO, table, advantage="rloo"), table, window, 2)
     every = sampled(table, window)
@@ -240,7 +244,8 @@ def test_gigpo_as_it_comes_also_climbs_the_chance_to_beat_another_turn_in_the_sa
 
 
 def test_steps_of_gigpo_are_compared_within_their_group() -> None:
-    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    table = Table(WINDOWS[1])
+    window = WINDOWS[1]
     module = make(GiGPO, table, advantage="dr_grpo")
     played = [replace(one, info={"group": number // 2}) for number, (one, _) in enumerate(sampled(table, window)[:4])]
 
@@ -391,7 +396,8 @@ def by_brute_force(
 
 @pytest.mark.parametrize("kind", [HGPO, GAGPO])
 def test_gradients_of_hgpo_and_gagpo_are_those_of_brute_force(kind: type[GRPO]) -> None:
-    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    table = Table(WINDOWS[1])
+    window = WINDOWS[1]
     module = make(kind, table, advantage="dr_grpo", gamma=0.9, importance_sampling_level="token")
 
     def by_hand(played: Sequence[Episode]) -> list[float]:
@@ -412,7 +418,8 @@ def test_ppo_gives_the_gradient_of_the_return(
 
     With a detached critic it is the gradient of the whole loss: nothing of V is in it.
     """
-    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    table = Table(WINDOWS[1])
+    window = WINDOWS[1]
     monkeypatch.setattr(module_of_ppo, "whiten", lambda advantages: advantages)
     torch.manual_seed(0)
     settings = {"gamma": 1.0, "gae_lambda": 1.0, "kl_weight": 0.0, "critic_passes": 0}
@@ -449,7 +456,8 @@ def test_ppo_gives_the_gradient_of_the_return(
 
 
 def test_rebn_whitens_what_is_to_come_over_all_turns() -> None:
-    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    table = Table(WINDOWS[1])
+    window = WINDOWS[1]
     module = make(GRPO, table, advantage="rebn", gamma=0.5)
     played = [one for one, _ in sampled(table, window)][:4]
     rewards = [np.asarray(one.rewards) for one in played]
@@ -460,7 +468,8 @@ def test_rebn_whitens_what_is_to_come_over_all_turns() -> None:
 
 def test_a_baseline_by_turn_is_taken_off_what_is_to_come() -> None:
     """The mean of each turn in the rounds before, so the first round has none; then the round is whitened."""
-    table, window = Table(WINDOWS[1]), WINDOWS[1]
+    table = Table(WINDOWS[1])
+    window = WINDOWS[1]
     module = make(GRPO, table, advantage="turn_baseline", gamma=1.0)
     played = rollout_of([one for one, _ in sampled(table, window)][:2], window)
     first = [np.asarray([1.0, 3.0]), np.asarray([5.0])]  # to come: 4, 3; 5
@@ -493,7 +502,8 @@ def test_rebn_of_a_large_round_gives_the_gradient_of_the_return(gamma: float, wi
 
 def test_rebn_of_a_small_round_is_biased() -> None:
     """Its mean and its deviation are of the very turns that they are compared with."""
-    table, window = Table(WINDOWS[0]), WINDOWS[0]
+    table = Table(WINDOWS[0])
+    window = WINDOWS[0]
     found = expected(make(GRPO, table, advantage="rebn"), table, window, 2).flatten()
     exact = -of_the_return(table, window).flatten()
     best = float(found @ exact / (exact @ exact))
@@ -501,7 +511,8 @@ def test_rebn_of_a_small_round_is_biased() -> None:
 
 
 def test_a_group_in_numbers() -> None:
-    returns, groups = [1.0, 3.0, 5.0, 7.0, 9.0], ["a", "b", "a", "b", "c"]
+    returns = [1.0, 3.0, 5.0, 7.0, 9.0]
+    groups = ["a", "b", "a", "b", "c"]
     assert group_advantages(returns, groups, "dr_grpo").tolist() == [-2.0, -2.0, 2.0, 2.0, 0.0]
     assert group_advantages(returns, groups, "rloo").tolist() == [-4.0, -4.0, 4.0, 4.0, 0.0]
     np.testing.assert_allclose(group_advantages(returns, groups, "grpo"), [-1, -1, 1, 1, 0], atol=1e-5)

@@ -56,7 +56,8 @@ class Noting:
     """Keeps the rounds that another one collects."""
 
     def __init__(self, collector: Collector, rounds: list[list[Episode]]) -> None:
-        self.collector, self.rounds = collector, rounds
+        self.collector = collector
+        self.rounds = rounds
 
     def collect(self, number: int) -> list[Episode]:
         self.rounds.append(self.collector.collect(number))
@@ -104,7 +105,8 @@ def values_along(module: PPO, ids: np.ndarray[Any, Any]) -> Tensor:
 
 @pytest.mark.parametrize("name", ["maze_fo", "maze_po"])
 def test_advantages_are_computed_with_the_values_of_their_states(bc_run: str, name: str, tmp_path: Path) -> None:
-    module, data = ppo(bc_run, gamma=0.9, gae_lambda=0.8), Recording(epochs=1)
+    module = ppo(bc_run, gamma=0.9, gae_lambda=0.8)
+    data = Recording(epochs=1)
     with torch.no_grad():
         module.v_head.outer.weight.normal_()
         module.ref_model.get_input_embeddings().weight.mul_(1.1)  # as if the policy had moved from where it began
@@ -118,7 +120,9 @@ def test_advantages_are_computed_with_the_values_of_their_states(bc_run: str, na
     played[1] = replace(played[1], final_value=None)  # as of a policy that does not note it: it is read again
     parts = [list(segments(e, Encoder(module.tokenizer), Window(task(name).last_texts, 90))) for e in played]
     found = module.prepare_rollout(played, parts)
-    advantages, expected, log_ratios = [], [], []
+    advantages = []
+    expected = []
+    log_ratios = []
     for e, its in zip(played, found, strict=True):
         value = np.concatenate([values_along(module, part.ids)[part.col].numpy() for part in its])
         start = np.concatenate([_start_logprobs(module, part) for part in its])
@@ -148,7 +152,8 @@ def _saved(run: Any, folder: Path) -> Path:
 
 
 def _play(module: PPO, name: str) -> list[Episode]:
-    window, module.window = module.window, Window(task(name).last_texts, 90)
+    window = module.window
+    module.window = Window(task(name).last_texts, 90)
     played = evaluate(module.policy(max_new_tokens=8), name, 6, env={"max_steps": 3}).episodes
     module.window = window
     return [*played]
@@ -203,7 +208,8 @@ def gradients(module: PPO, batches: Sequence[TokenBatch]) -> list[Tensor]:
 
 
 def test_a_minibatch_weighs_as_its_parts(bc_run: str, tmp_path: Path) -> None:
-    module, data = ppo(bc_run), Recording(batch_size=16)
+    module = ppo(bc_run)
+    data = Recording(batch_size=16)
     fit(module, data, tmp_path, steps=1)
     parts = [data.played[index] for index in range(16)]
     whole = gradients(module, [collate(parts)])
@@ -215,7 +221,8 @@ def test_a_minibatch_weighs_as_its_parts(bc_run: str, tmp_path: Path) -> None:
 def test_played_and_recorded_tokens_have_divisors_of_their_own(
     bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, data = ppo(bc_run), Recording(batch_size=16)
+    module = ppo(bc_run)
+    data = Recording(batch_size=16)
     played = prepared(module, data, tmp_path)[0]
     recorded = collate([data.played[index] for index in range(3)], expected=(1000.0, 1.0))
     module.bc_weight = 2.0

@@ -79,7 +79,8 @@ def test_gradients_reach_p_alone() -> None:
 
 def test_the_policy_learns_where_it_is_asked_to() -> None:
     """By BC alone: nothing of p or of its targets reaches it."""
-    module, batch = small(bc_weight=0.5), collate(examples())
+    module = small(bc_weight=0.5)
+    batch = collate(examples())
     module.losses(batch).loss.backward()
     found = {name: p.grad.clone() for name, p in module.model.named_parameters() if p.grad is not None}
     module.zero_grad()
@@ -122,7 +123,8 @@ def test_targets_come_from_the_copy_and_its_support_from_the_policy() -> None:
 
 def test_what_is_never_said_has_no_part_in_the_targets() -> None:
     module = small(tokenizer="lmrl-letters", support=0.0)
-    encoder, invalid = encoder_for(module.tokenizer, None), unspoken_ids(module)
+    encoder = encoder_for(module.tokenizer, None)
+    invalid = unspoken_ids(module)
     batch = collate([part for e in corridor() for part in segments(e, encoder, Window(texts=1))])
     before = module.losses(batch)
     with torch.no_grad():
@@ -148,7 +150,8 @@ def read(module: QSFT, request: Request) -> list[int]:
 @torch.no_grad()
 def played(module: QSFT, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
     """``(len(ids), vocabulary)`` log-probabilities and ratios, by full forward passes."""
-    tokens, invalid = torch.tensor([list(ids)]), unspoken_ids(module)
+    tokens = torch.tensor([list(ids)])
+    invalid = unspoken_ids(module)
     p, base = (
         model(input_ids=tokens).logits[0].masked_fill(invalid, -math.inf) for model in (module.q_model, module.model)
     )
@@ -281,7 +284,8 @@ def minimise(parameters: Iterable[Tensor], loss: Callable[[], Tensor], steps: in
 def test_ratios_of_a_small_model_are_what_dynamic_programming_finds() -> None:
     """The minimiser for a target copy that stands still, time and again; pi_beta says what the data say."""
     module = small(gamma=0.9, return_range=[-3.0, 0.0], tokenizer="lmrl-letters")
-    encoder, window = encoder_for(module.tokenizer, None), Window(texts=1)
+    encoder = encoder_for(module.tokenizer, None)
+    window = Window(texts=1)
     batch = collate([part for e in corridor() for part in segments(e, encoder, window)])
     module.model.requires_grad_(True)
     minimise(module.model.parameters(), lambda: module.losses(batch).bc_loss, 200)
@@ -297,7 +301,8 @@ def test_ratios_of_a_small_model_are_what_dynamic_programming_finds() -> None:
 @torch.no_grad()
 def ratio_of(module: QSFT, state: str, token: str) -> float:
     encoder = encoder_for(module.tokenizer, module.window)
-    ids, invalid = torch.tensor([encoder.encode(state)]), unspoken_ids(module)
+    ids = torch.tensor([encoder.encode(state)])
+    invalid = unspoken_ids(module)
     p, base = (
         model(input_ids=ids).logits[:, -1].masked_fill(invalid, -math.inf) for model in (module.q_model, module.model)
     )

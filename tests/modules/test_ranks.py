@@ -100,8 +100,10 @@ def run(
 ) -> list[dict[str, float]]:
     """What is logged at each step of a run."""
     torch.manual_seed(int(os.environ["RANK"]))  # only what the first process draws counts
-    seen, resume = Losses(), more.pop("ckpt_path", None)
-    architecture, first = more.pop("architecture", TINY), more.pop("first", False)
+    seen = Losses()
+    resume = more.pop("ckpt_path", None)
+    architecture = more.pop("architecture", TINY)
+    first = more.pop("first", False)
     precision = more.pop("precision", "32-true")
     trainer = L.Trainer(
         max_steps=steps, accelerator="cpu", devices=1 if name == "one" else 2, strategy=strategy(name, **more),
@@ -204,7 +206,8 @@ def held(root: Path) -> tuple[int, int]:
 
 
 def refused(root: Path) -> str:
-    module, settings = BC(architecture=TINY), {"data_parallel_size": 1, "tensor_parallel_size": 2}
+    module = BC(architecture=TINY)
+    settings = {"data_parallel_size": 1, "tensor_parallel_size": 2}
     trainer = L.Trainer(
         max_steps=1, accelerator="cpu", devices=2, logger=False, enable_checkpointing=False, default_root_dir=root,
         enable_progress_bar=False, enable_model_summary=False, strategy=ModelParallelStrategy(**settings),

@@ -43,7 +43,8 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
     for left, right in zip(*(state["optimizer_states"][0]["state"].values() for state in (one, other)), strict=True):
         assert all(torch.equal(left[key], right[key]) for key in left)
     assert one["lmrl"]["action_tokens"] == other["lmrl"]["action_tokens"] > 0
-    ours, theirs = one["OnlineDataModule"], other["OnlineDataModule"]
+    ours = one["OnlineDataModule"]
+    theirs = other["OnlineDataModule"]
     assert (ours["round"], ours["consumed"]) == (theirs["round"], theirs["consumed"])
     for name, column in ours["played"]["columns"].items():
         assert torch.equal(column, theirs["played"]["columns"][name]), name

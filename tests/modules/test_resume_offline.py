@@ -32,7 +32,8 @@ class Killed(Callback):
     """Ends its own process, as a machine that goes down would, or as one that is wanted by others."""
 
     def __init__(self, step: int, how: signal.Signals = signal.SIGKILL) -> None:
-        self.step, self.how = step, how
+        self.step = step
+        self.how = how
 
     def on_train_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
         if trainer.global_step == self.step:

@@ -93,7 +93,8 @@ def test_the_folder_beside_a_checkpoint_needs_nothing_of_ours(bc_run: Path, data
     module = ILQL(pretrained=str(bc_run))
     fit(module, data(data_path), tmp_path)
     folder = tmp_path / "last"
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = tokenizer("The goal is at position 8, 6.\n", return_tensors="pt").input_ids
     assert ids[0].tolist() == load_tokenizer().encode("The goal is at position 8, 6.\n")
     torch.testing.assert_close(model(ids).logits, module.model(ids).logits)
@@ -119,7 +120,8 @@ def test_a_card_says_what_a_run_was_made_with(bc_run: Path, data_path: Path, tmp
 def test_export_writes_the_folder_of_a_run_anywhere(
     bc_run: Path, data_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, to = tmp_path / "run", tmp_path / "models" / "ilql"
+    run = tmp_path / "run"
+    to = tmp_path / "models" / "ilql"
     module = ILQL(pretrained=str(bc_run))
     fit(module, data(data_path), run)
     assert main(["evaluate", "maze_fo", "--policy", str(run), "--episodes", "1", "--out", str(run / "evaluation")]) == 0
@@ -127,7 +129,8 @@ def test_export_writes_the_folder_of_a_run_anywhere(
         assert main(["export", str(run), "--to", str(to)]) == 0
     assert "1 episodes of `maze_fo`, seed 0" in (to / "README.md").read_text()
     assert "with the scores of" in capsys.readouterr().out
-    ours, theirs = load_file(run / "best" / "value_heads.safetensors"), load_file(to / "value_heads.safetensors")
+    ours = load_file(run / "best" / "value_heads.safetensors")
+    theirs = load_file(to / "value_heads.safetensors")
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     (tmp_path / "precious").mkdir()
@@ -138,7 +141,8 @@ def test_export_writes_the_folder_of_a_run_anywhere(
 
 
 def test_value_methods_start_where_bc_ended(bc_run: Path) -> None:
-    bc, ilql = load_module(bc_run), ILQL(pretrained=str(bc_run))
+    bc = load_module(bc_run)
+    ilql = ILQL(pretrained=str(bc_run))
     for name, tensor in bc.model.state_dict().items():
         assert torch.equal(tensor, ilql.model.state_dict()[name])
     torch.testing.assert_close(ilql.trunk.wte.weight, bc.model.transformer.wte.weight)  # type: ignore[union-attr]
@@ -207,7 +211,9 @@ def test_the_excess_is_the_loss_of_an_action_less_the_entropy_of_the_recorder(da
     data = MazeDataModule("maze_fo", path=str(data_path), val_fraction=0.2)
     run = L.Trainer(logger=False, enable_progress_bar=False, accelerator="cpu", default_root_dir=tmp_path)
     run.validate(BC(architecture=TINY), data)
-    held, tokenizer, entropy = data.split()[1], data.spec.tokenizer, task("maze_fo").entropy
+    held = data.split()[1]
+    tokenizer = data.spec.tokenizer
+    entropy = task("maze_fo").entropy
     assert tokenizer is not None and entropy is not None
     tokens = sum(len(tokenizer.encode(action)) for e in held for action in e.actions)
     loss = float(run.callback_metrics["val/loss"]) * tokens / sum(map(len, held))

@@ -79,7 +79,8 @@ def said(*turns: str, reward: float) -> Episode:
     return Episode("twenty_questions", ("?", *answers), turns, rewards, terminated=True, truncated=False)
 
 
-SHORT, LONG = ["a"], ["b", "c", "d", "e", "f", "g", "h", "i"]
+SHORT = ["a"]
+LONG = ["b", "c", "d", "e", "f", "g", "h", "i"]
 
 
 def recorded(tmp_path: Path, *kinds: Episode, copies: int = 64) -> str:
@@ -184,7 +185,8 @@ def outcomes(tmp_path: Path, first: str) -> str:
     """Half of the episodes end with the first action, worth 1; half go on for seven turns of chance, worth 0."""
     chance = np.random.default_rng(0)
     tails = ["".join(chance.choice(list("bcdefghijklmnopq"), 7)) for _ in range(512)]
-    short, long = [said("a", reward=1)] * 512, [said(first, *tail, reward=0) for tail in tails]
+    short = [said("a", reward=1)] * 512
+    long = [said(first, *tail, reward=0) for tail in tails]
     path = tmp_path / "episodes.parquet"
     write_episodes(path, [(short + long)[index] for index in chance.permutation(1024)], {"task": "twenty_questions"})
     return str(path)

@@ -54,7 +54,8 @@ def test_a_pickled_checkpoint_is_refused_unless_asked_for(tmp_path: Path) -> Non
 def test_commands_refuse_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = checkpoint(tmp_path / "pickled.ckpt", extra=Payload(tmp_path / "ran"))
     words = ["--config", "configs/maze_fo/bc.yaml", f"--model.init_args.architecture={TINY}"]
-    out, root = tmp_path / "out", f"--trainer.default_root_dir={tmp_path / 'run'}"
+    out = tmp_path / "out"
+    root = f"--trainer.default_root_dir={tmp_path / 'run'}"
     for command in (
         ["export", str(file), "--to", str(out)],
         ["evaluate", "maze_fo", "--policy", str(file), "--out", str(out)],

@@ -183,7 +183,8 @@ def test_a_partner_of_a_name_and_settings_has_a_budget(tmp_path: Path, capsys: p
 
 def test_a_budget_that_is_used_up_ends_a_rollout_that_forgives(unruly: Unruly) -> None:
     partner = ChatPartner("tiny", base_url=unruly.url, cache=False, budget_requests=5)
-    policy, starts = make_policy("twenty_questions", "random"), [Start(seed) for seed in range(2)]
+    policy = make_policy("twenty_questions", "random")
+    starts = [Start(seed) for seed in range(2)]
     playing = rollout(
         policy, lambda: lmrl.make("twenty_questions", partner=partner), starts, task="twenty_questions", forgiving=True
     )

@@ -138,7 +138,8 @@ def test_two_models_talk(oracle: str, tmp_path: Path) -> None:
 
 def test_all_environments_share_one_partner(oracle: str) -> None:
     make_env = environment("twenty_questions", {"partner": f"lm:{oracle}"})
-    one, other = make_env(), make_env()
+    one = make_env()
+    other = make_env()
     assert isinstance(one, DialogueEnv)
     assert isinstance(other, DialogueEnv)
     assert one.partner is other.partner

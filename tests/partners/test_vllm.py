@@ -13,7 +13,8 @@ from lmrl.types import PartnerRequest
 from tests.helpers.tokens import TokenServer, saying
 
 ENCODER = Encoder(load_tokenizer("lmrl"))
-YES, NO = ENCODER.encode("Yes.\n"), ENCODER.encode(" No. \n")
+YES = ENCODER.encode("Yes.\n")
+NO = ENCODER.encode(" No. \n")
 ASKED = PartnerRequest("twenty_questions", {"word": "Pants", "variants": ("Pants",)}, ("Is it red?\n",), (), 3)
 
 

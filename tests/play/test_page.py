@@ -109,7 +109,8 @@ def test_what_is_offered_before_the_first_move(tmp_path: Path) -> None:
 
 
 def test_what_was_hidden_is_told_at_the_end_and_not_before() -> None:
-    game, word = Game(Order("wordle", seed=1)), hidden_word(1)
+    game = Game(Order("wordle", seed=1))
+    word = hidden_word(1)
     game.step("zzzzz")
     (seat,) = game.state()["seats"]
     assert (seat["solution"], seat["notes"]) == ("", ["", "zzzzz is not in the list of 431 words."])
@@ -150,9 +151,12 @@ def test_a_text_that_is_illegal_when_time_is_up_is_said_to_be_one() -> None:
 
 def scripted_moves(task: str, seed: int) -> list[str]:
     """What a scripted player says in an episode, to its end."""
-    env, player = make(task), make_policy(task, "random")
+    env = make(task)
+    player = make_policy(task, "random")
     text, info = env.reset(seed=seed)
-    observations, actions, over = [text], list[str](), False
+    observations = [text]
+    actions = list[str]()
+    over = False
     while not over:
         (reply,) = player.act([Request(0, seed, observations, actions, info=info)])
         text, _, terminated, truncated, info = env.step(reply.text)
@@ -256,7 +260,8 @@ def _mark_of(task: str, width: int) -> pytest.MarkDecorator:
     ],
 )
 def test_every_task_in_the_page_to_its_end_and_from_its_link(task: str, width: int) -> None:
-    moves, window = scripted_moves(task, 3), {"viewport": {"width": width, "height": 844}}
+    moves = scripted_moves(task, 3)
+    window = {"viewport": {"width": width, "height": 844}}
     game = Game(Order(task, seed=3))
     game.replay(moves[:-5])  # the last turns are typed, the others come by a link
     with served(Order("wordle")) as root, opened(**window) as tab:

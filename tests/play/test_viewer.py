@@ -106,7 +106,8 @@ def test_hostile_texts_stay_texts(evil: Path) -> None:
 
 
 def test_only_the_pages_own_scripts_may_run_and_nothing_is_loaded(evil: Path) -> None:
-    page, scripts = Page(evil.read_text()), scripts_of(evil)
+    page = Page(evil.read_text())
+    scripts = scripts_of(evil)
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     (policy,) = [value for _, value in page.attributes if "default-src" in value]
     assert policy.startswith("default-src 'none';") and policy.endswith(
@@ -124,7 +125,8 @@ def held_by(page: Path) -> dict[str, Any]:
 
 
 def test_the_environment_is_the_one_asked_for_else_the_one_of_the_file(tmp_path: Path) -> None:
-    source, page = tmp_path / "walk.parquet", tmp_path / "page.html"
+    source = tmp_path / "walk.parquet"
+    page = tmp_path / "page.html"
     write_episodes(source, [maze("move down\n", start=(1, 1))], {"env": {"layout": "umaze"}})
     goals = []
     for env in (None, {}, {"layout": "double_t_maze"}):
@@ -134,7 +136,9 @@ def test_the_environment_is_the_one_asked_for_else_the_one_of_the_file(tmp_path:
 
 
 def test_a_map_that_only_the_file_names_is_not_read(tmp_path: Path) -> None:
-    layout, source, page = tmp_path / "maze.txt", tmp_path / "walk.parquet", tmp_path / "page.html"
+    layout = tmp_path / "maze.txt"
+    source = tmp_path / "walk.parquet"
+    page = tmp_path / "page.html"
     layout.write_text("#####\n# G##\n#####\n")
     write_episodes(source, [maze("move down\n", start=(1, 1))], {"env": {"layout": str(layout)}})
     write_view(source, page)
@@ -216,7 +220,8 @@ def test_ten_thousand_episodes_open_and_are_filtered_and_sorted(tmp_path: Path) 
     write_episodes(tmp_path / "many.parquet", some * 20)
     assert write_view(tmp_path / "many.parquet", tmp_path / "page.html") == 10_000
     held = held_by(tmp_path / "page.html")
-    columns, texts = held["episodes"], held["texts"]
+    columns = held["episodes"]
+    texts = held["texts"]
     log = in_browser(tmp_path / "page.html", _READING)
     assert log[0] < 30_000  # 0.4 s on two idle cores
     assert log[1:4] == ["10000 episodes", True, [0, 1, 2]]

@@ -257,9 +257,13 @@ def ask(address: str, body: Any = None, token: str = "k", **headers: str) -> tup
     named = {name.replace("_", "-"): value for name, value in named.items()}
     try:
         with urllib.request.urlopen(urllib.request.Request(address, data, named), timeout=60) as answer:
-            status, came, text = answer.status, answer.headers, answer.read().decode()
+            status = answer.status
+            came = answer.headers
+            text = answer.read().decode()
     except urllib.error.HTTPError as error:
-        status, came, text = error.code, error.headers, error.read().decode()
+        status = error.code
+        came = error.headers
+        text = error.read().decode()
     return status, came, json.loads(text) if text.startswith("{") else text
 
 
@@ -366,7 +370,8 @@ def test_no_request_chooses_a_path_a_program_a_module_or_an_endpoint(tmp_path: P
     trap = tmp_path / "trap"
     trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
     trap.chmod(0o755)
-    runs, path = tmp_path / "runs", str(trap)
+    runs = tmp_path / "runs"
+    path = str(trap)
     run = runs / "wordle" / "mine"
     for name in ("trap.ckpt", "config.json", "double.txt"):
         (tmp_path / name).write_text("{}")
@@ -447,7 +452,8 @@ def test_an_unknown_argument_is_told_as_in_the_terminal(word: str, capsys: pytes
 def test_the_games_of_a_page_have_one_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openai", reason="needs openai: pip install 'lmrl[chat]'")
     monkeypatch.setenv("LMRL_DATA", str(tmp_path))
-    first, up = Order("maze_fo", ("chat:x",)), completion('{"action": "move up"}')
+    first = Order("maze_fo", ("chat:x",))
+    up = completion('{"action": "move up"}')
     with Unruly(*[up] * 9) as server:
         chat = _chat_settings(first, [f"base_url={server.url}", "cache=false", "budget_requests=3"])
         for turns in (2, 1):
@@ -482,7 +488,10 @@ def test_what_goes_wrong_inside_is_told_to_the_page(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    ports, shown, printed, leading = [], list[str](), list[str](), list[str]()
+    ports = []
+    shown = list[str]()
+    printed = list[str]()
+    leading = list[str]()
 
     def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
         ports.append(sockets[0].getsockname())

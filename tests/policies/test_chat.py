@@ -68,7 +68,8 @@ def test_every_task_has_a_prompt_and_no_other_has() -> None:
 
 @cases("name", [*tasks()])
 def test_rules_name_the_key_and_the_first_text_is_shown(name: str) -> None:
-    speaker, request = Scripted(), first_request(name)
+    speaker = Scripted()
+    request = first_request(name)
     ChatPolicy(speaker, name).act([request])
     system, user = speaker.asked[0]
     key = "guess" if name == "wordle" else "action"
@@ -96,7 +97,8 @@ def test_the_published_settings() -> None:
 
 def test_a_conversation_word_for_word() -> None:
     speaker = Scripted('{"action": "move down"}')
-    failure, long = walked("A", "B", "C", "D", "E", success=False), walked("1", "2", "3", "4", "5", "6")
+    failure = walked("A", "B", "C", "D", "E", success=False)
+    long = walked("1", "2", "3", "4", "5", "6")
     best = walked("x", "y", "z", "Success", actions=("move up\n", "move down\n", "move left\n"))
     policy = ChatPolicy(speaker, "maze_fo", [failure, walked("p", "Success"), long, best])
     observations = [f"at {number}\n" for number in range(5)]
@@ -333,7 +335,8 @@ def chat_policy(name: str, task: str, **settings: Any) -> Any:
 
 def test_a_local_model_plays_and_samples_by_seed(here: Path) -> None:
     saved(here / "model")
-    name, settings = f"local:{here / 'model'}", {"reply": "plain", "max_tokens": 6, "slots": 2}
+    name = f"local:{here / 'model'}"
+    settings = {"reply": "plain", "max_tokens": 6, "slots": 2}
     requests = [Request(slot, slot, first_request("maze_fo").observations) for slot in range(5)]
     player = chat_policy(name, "maze_fo", **settings)
     said = player.act(requests)

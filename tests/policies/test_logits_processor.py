@@ -14,14 +14,16 @@ from lmrl.types import Request
 
 TINY = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128, "initializer_range": 0.2}
 TEXTS = ["There are no walls.\n", "You see walls above you. The goal is at position 8, 6.\n", "Guess: a\n"]
-BETA, LONGEST = 3.0, 6
+BETA = 3.0
+LONGEST = 6
 
 
 @pytest.fixture(scope="module")
 def module() -> ILQL:
     torch.manual_seed(0)
     made = ILQL(architecture=TINY, beta=BETA, q_rank=8)
-    made.window, made.made_with = Window(tokens=100), {"task": "maze_fo", "max_new_tokens": LONGEST}
+    made.window = Window(tokens=100)
+    made.made_with = {"task": "maze_fo", "max_new_tokens": LONGEST}
     with torch.no_grad():
         for head in made.q_heads:
             head.outer.weight.normal_(0, 0.5)
@@ -43,7 +45,8 @@ def policy_says(module: ILQL, beta: float) -> list[tuple[int, ...]]:
 
 
 def generate(folder: Path, texts: list[str], processor: ValueGuidedLogitsProcessor) -> list[tuple[int, ...]]:
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False, return_token_type_ids=False)
     said = model.generate(**inputs, logits_processor=[processor], do_sample=False)[:, inputs.input_ids.shape[1] :]
     return [tuple(token for token in row if token != tokenizer.pad_token_id) for row in said.tolist()]
@@ -69,7 +72,8 @@ def test_what_was_read_is_not_read_again(folder: Path) -> None:
     processor.value_model.register_forward_pre_hook(
         lambda _m, _a, words: lengths.append(words["input_ids"].shape[1]), with_kwargs=True
     )
-    ids, scores = torch.tensor([[5, 6, 7], [8, 9, 10]]), torch.zeros(2, len(AutoTokenizer.from_pretrained(folder)))
+    ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    scores = torch.zeros(2, len(AutoTokenizer.from_pretrained(folder)))
     first = processor(ids, scores)
     longer = processor(torch.cat([ids, ids[:, :1]], 1), scores)
     changed_places = processor(torch.cat([ids, ids[:, :1]], 1).flip(0), scores)
@@ -79,7 +83,8 @@ def test_what_was_read_is_not_read_again(folder: Path) -> None:
 
 
 def test_special_ids_are_never_said(folder: Path) -> None:
-    processor, tokenizer = ValueGuidedLogitsProcessor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    processor = ValueGuidedLogitsProcessor.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     found = processor(torch.tensor([[5]]), torch.zeros(1, len(tokenizer)))
     assert (found == -torch.inf).nonzero()[:, 1].tolist() == sorted(tokenizer.all_special_ids)
     assert GenerationConfig.from_pretrained(folder).suppress_tokens == sorted(tokenizer.all_special_ids)

@@ -42,7 +42,11 @@ def head(seed: int, out: int = VOCABULARY) -> nn.Linear:
         return nn.Linear(32, out).requires_grad_(False)
 
 
-MODEL, VALUE_MODEL, Q1, Q2, V = tiny(0), tiny(1), head(2), head(3), head(4, out=1)
+MODEL = tiny(0)
+VALUE_MODEL = tiny(1)
+Q1 = head(2)
+Q2 = head(3)
+V = head(4, out=1)
 
 
 def lm(**settings: float) -> LMPolicy:
@@ -212,7 +216,8 @@ def test_values_and_actions_share_the_cache() -> None:
 
 def summed(request: Request, proposal: str, what: str) -> float:
     """A proposal's score by full forward passes, token by token."""
-    prompt, ids = read(request), ENCODER.encode(proposal)
+    prompt = read(request)
+    ids = ENCODER.encode(proposal)
     total = 0.0
     model = MODEL if what == "likelihood" else VALUE_MODEL
     hidden = states(model, [*prompt, *ids])[len(prompt) - 1 : -1]

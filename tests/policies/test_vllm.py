@@ -32,7 +32,8 @@ from tests.helpers.tokens import TokenServer, sampling, saying
 TOKENIZER = load_tokenizer("lmrl")
 ENCODER = Encoder(TOKENIZER)
 ENV = {"max_steps": 3}
-LEFT, UP = ENCODER.encode("move left\n"), ENCODER.encode("move up\n")
+LEFT = ENCODER.encode("move left\n")
+UP = ENCODER.encode("move up\n")
 LONGEST = task("maze_fo").max_action_tokens
 
 
@@ -152,7 +153,8 @@ def test_a_server_that_dies_and_comes_back_loses_no_episode() -> None:
     with TokenServer(saying(LEFT, UP)) as server:
         undisturbed = judged(player(server))
     with TokenServer(saying(LEFT, UP), seconds=0.05) as server:
-        policy, deaths = player(server), []
+        policy = player(server)
+        deaths = []
 
         def disturb() -> None:
             for answered in (5, 20):

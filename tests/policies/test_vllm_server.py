@@ -23,7 +23,8 @@ pytestmark = pytest.mark.nightly
 
 TASK = task("twenty_questions")
 TOKENIZER = load_tokenizer("lmrl")
-DIALOGUES, POSITIONS = 64, 1024
+DIALOGUES = 64
+POSITIONS = 1024
 WINDOW = Window(TASK.last_texts, POSITIONS - TASK.max_action_tokens)
 CUT = {"temperature": 0.7, "top_k": 50, "top_p": 0.9}
 _TIE = 1e-4  # logits that differ by less may change places: sums are added up in another order
@@ -66,7 +67,8 @@ def judged(policy: VLLMPolicy | LMPolicy, dialogues: int = DIALOGUES, seed: int 
 def test_greedy_ids_are_those_of_the_slot_engine(server: VLLMServer, folder: Path, model: LlamaForCausalLM) -> None:
     own = LMPolicy(model, TOKENIZER, WINDOW, temperature=0.0, max_new_tokens=TASK.max_action_tokens, slots=DIALOGUES)
     before = _read(server)
-    theirs, ours = judged(player(server, folder, temperature=0.0)), judged(own)
+    theirs = judged(player(server, folder, temperature=0.0))
+    ours = judged(own)
     hits, asked = (after - first for after, first in zip(_read(server), before, strict=True))
     equal = sum(one.action_ids == other.action_ids for one, other in zip(theirs, ours, strict=True))
     print(f"\n{equal} of {DIALOGUES} dialogues have the same ids; {hits / asked:.0%} of what was read was cached")
@@ -84,7 +86,8 @@ def _read(server: VLLMServer) -> tuple[float, float]:
 def _is_tie(model: LlamaForCausalLM, one: Episode, other: Episode) -> bool:
     """Whether the first token that differs has a twin."""
     turn = next(t for t, pair in enumerate(zip(one.action_ids, other.action_ids, strict=False)) if pair[0] != pair[1])
-    said, instead = one.action_ids[turn], other.action_ids[turn]
+    said = one.action_ids[turn]
+    instead = other.action_ids[turn]
     place = next(i for i, pair in enumerate(zip(said, instead, strict=False)) if pair[0] != pair[1])
     logits = _logits(model, _context(one, turn), said)[place]
     return float((logits[said[place]] - logits[instead[place]]).abs()) < _TIE

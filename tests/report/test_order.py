@@ -41,7 +41,8 @@ def of(*scores: Score) -> dict[str, Score]:
     return {score.name: score for score in scores}
 
 
-LOW, HIGH = (-6.0, -5.0, -5.0, -4.0), (-3.0, -2.0, -2.0, -1.0)
+LOW = (-6.0, -5.0, -5.0, -4.0)
+HIGH = (-3.0, -2.0, -2.0, -1.0)
 
 
 def test_the_best_comes_first_and_ties_count_half() -> None:
@@ -91,7 +92,8 @@ def test_offline_rl_shows_both_methods_and_counts_over_seeds_alone() -> None:
 
 def test_a_reading_is_over_training_seeds_where_there_are_three() -> None:
     """Every episode of these runs tells the methods apart; the three runs of each do not."""
-    far, near = (-3.0,) * 4, (-5.9,) * 4
+    far = (-3.0,) * 4
+    near = (-5.9,) * 4
     base = played("grpo", (-6.0,) * 4, (-6.0,) * 4, (-6.0,) * 4)
     (row,) = side_by_side({"wordle": of(base, played("gigpo", far, near, near))}, ["gigpo"], "grpo").rows
     assert row[-1] == "not told apart"

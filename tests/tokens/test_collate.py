@@ -10,7 +10,8 @@ from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Window
 from tests.helpers.doubles import CHARS, VOCABULARY, corridor, cut, episode, prefixes
 
-LONG, OTHER = "you stand in a hall", "you stand in a kitchen"
+LONG = "you stand in a hall"
+OTHER = "you stand in a kitchen"
 MIXED = [
     *(
         episode(LONG, f"go {first}\n", OTHER, f"go {second}\n", LONG, rewards=[1, 2], terminated=first == second)
@@ -28,7 +29,9 @@ WINDOWS = [Window(), Window(texts=1), Window(texts=3), Window(tokens=9)]
 def test_every_token_finds_its_state_and_its_next_state(window: Window) -> None:
     parts = cut(MIXED, window)
     batch = collate(parts, pad=0)
-    expected, following, ends = [], [], []
+    expected = []
+    following = []
+    ends = []
     for part in parts:
         whole = CHARS.decode(part.ids.tolist())
         states = [whole[: col + 1] for col in part.col.tolist()]
@@ -82,11 +85,13 @@ def test_hidden_vectors_equal_those_of_each_segment_alone(kind: str, window: Win
 @pytest.mark.parametrize("window", WINDOWS)
 def test_what_follows_is_read_only_where_it_is_asked_for(window: Window) -> None:
     parts = cut(MIXED, window)
-    batch, short = collate(parts, 127, observations=True), collate(parts, 127, observations=True, bootstrap=False)
+    batch = collate(parts, 127, observations=True)
+    short = collate(parts, 127, observations=True, bootstrap=False)
     assert short.next is None
     assert (short.input_ids != 127).sum() < (batch.input_ids != 127).sum()
     for at in ("state", "observation_state"):
-        mine, theirs = prefixes(short), prefixes(batch)
+        mine = prefixes(short)
+        theirs = prefixes(batch)
         said = [mine[i] for i in getattr(short, at).tolist()]
         assert sorted(said) == sorted(theirs[i] for i in getattr(batch, at).tolist())
     assert short.terminated.tolist() == batch.terminated.tolist()
@@ -128,7 +133,8 @@ def loss_of(batch: TokenBatch, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor
 
 def values_by_text(batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Arbitrary numbers that depend on nothing but what has been read."""
-    q, v = [], []
+    q = []
+    v = []
     for name in prefixes(batch):
         generator = torch.Generator().manual_seed(sum((i + 1) * ord(c) for i, c in enumerate(name)))
         q.append(torch.randn(VOCABULARY, generator=generator))
@@ -160,7 +166,8 @@ def test_cutting_into_segments_leaves_targets_and_returns_as_they_are(terminated
     said = episode("ab", "xy\n", "c", "z\n", "d", "w\n", "e", rewards=[-1, 2.5, 7], terminated=terminated)
     g = torch.Generator().manual_seed(0)
     worth = torch.randn(8, generator=g)  # of the seven action tokens' states, and of the end
-    targets, returns = [], []
+    targets = []
+    returns = []
     for window in (Window(), Window(texts=1), Window(texts=2)):
         batch = collate(cut([said], window))
         v = torch.full((len(batch.row),), torch.nan)

@@ -150,7 +150,8 @@ def rendered(tokens: PreTrainedTokenizerBase, first: int, count: int, system: st
 @pytest.mark.parametrize("texts", [None, 1, 3, 4], ids=lambda n: f"{n} texts")
 def test_contexts_are_those_of_the_template(style: str, texts: int | None, system: str) -> None:
     """In play and in training; a window that would begin with an action begins with the observation after it."""
-    tokens, window = tokenizer(TEMPLATES[style]), Window(texts, rendering="chat", system=system)
+    tokens = tokenizer(TEMPLATES[style])
+    window = Window(texts, rendering="chat", system=system)
     encoder = encoder_for(tokens, window)
     parts = list(segments(played(), encoder, window))
     trained = [part.ids[: col + 1].tolist() for part in parts for col in part.col]
@@ -164,9 +165,11 @@ def test_contexts_are_those_of_the_template(style: str, texts: int | None, syste
 
 
 def test_loss_is_on_the_agents_words_and_its_end_of_turn(style: str) -> None:
-    tokens, window = tokenizer(TEMPLATES[style]), Window(rendering="chat")
+    tokens = tokenizer(TEMPLATES[style])
+    window = Window(rendering="chat")
     (part,) = segments(played(), encoder_for(tokens, window), window)
-    space, end = " " if style == "mistral" else "", ENDS[style]
+    space = " " if style == "mistral" else ""
+    end = ENDS[style]
     assert tokens.decode(part.token) == "".join(f"{space}{action.strip()}{end}" for action in ACTIONS)
     ends = tokens.convert_tokens_to_ids(end)
     assert part.reward[part.token == ends].tolist() == [-1.0, -2.0, -3.0] and part.reward.sum() == -6.0
@@ -177,7 +180,8 @@ def test_loss_is_on_the_agents_words_and_its_end_of_turn(style: str) -> None:
 @pytest.mark.parametrize("kind", [*TEMPLATES, *KINDS])
 def test_a_rollout_is_trained_on_as_it_was_read_and_said(kind: str, texts: int | None) -> None:
     """A model from random weights says anything: no end of turn, special ids, words that encode otherwise."""
-    tokens, window = tokenizer({**TEMPLATES, **KINDS}[kind]), Window(texts, 900, "chat")
+    tokens = tokenizer({**TEMPLATES, **KINDS}[kind])
+    window = Window(texts, 900, "chat")
     torch.manual_seed(0)
     module = BC(architecture={**TINY, "n_positions": 1024, "vocab_size": len(tokens)})
     read: list[tuple[list[int], tuple[int, ...]]] = []
@@ -197,7 +201,8 @@ def test_a_rollout_is_trained_on_as_it_was_read_and_said(kind: str, texts: int |
     assert {ids[-1] == end for episode in episodes for ids in episode.action_ids} == {True, False}
     special = set(tokens.all_special_ids) - {end}
     assert not special & {token for episode in episodes for ids in episode.action_ids for token in ids}
-    parts, trained = [part for episode in episodes for part in segments(episode, ChatEncoder(tokens), window)], []
+    parts = [part for episode in episodes for part in segments(episode, ChatEncoder(tokens), window)]
+    trained = []
     for part in parts:
         starts = [c for i, c in enumerate(part.col) if i == 0 or c != part.col[i - 1] + 1 or part.reward[i - 1] != 0]
         trained += [part.ids[: col + 1].tolist() for col in starts]
@@ -368,7 +373,8 @@ def test_by_default_a_chat_reads_the_rules_that_prompted_models_read(data_path: 
 
 def test_a_turn_that_was_cut_off_is_ended_by_what_follows(style: str) -> None:
     """The player reads the end of its turn, and is not trained to have said it."""
-    tokens, window = tokenizer(TEMPLATES[style]), Window(rendering="chat")
+    tokens = tokenizer(TEMPLATES[style])
+    window = Window(rendering="chat")
     encoder = ChatEncoder(tokens)
     said = [encoder.action(action)[:-1] for action in ACTIONS]
     assert context(encoder, window, OBSERVATIONS, ACTIONS, said) == rendered(tokens, 0, 7)

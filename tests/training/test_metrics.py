@@ -58,7 +58,9 @@ def share() -> list[Any]:
     """What two processes compute of a share of the batches each: of the first, one has no tokens."""
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    ratio, pace, scores = FarthestRatio(), RolloutPace(), EpisodeScores()
+    ratio = FarthestRatio()
+    pace = RolloutPace()
+    scores = EpisodeScores()
     for value in [0.9, 1.05, 1.08, 0.93][rank::world]:
         ratio.update(torch.tensor(value))
     for turns, tokens in [(3, 9), (2, 8), (1, 1)][rank::world]:
@@ -91,8 +93,10 @@ def test_two_processes_compute_what_one_does() -> None:
 
 def test_the_perplexity_is_that_of_the_logits() -> None:
     torch.manual_seed(0)
-    logits, target = torch.randn(1, 9, 5), torch.randint(5, (1, 9))
-    expected, found = Perplexity(), TokenPerplexity()
+    logits = torch.randn(1, 9, 5)
+    target = torch.randint(5, (1, 9))
+    expected = Perplexity()
+    found = TokenPerplexity()
     expected.update(logits, target)
     nll = -logits.log_softmax(-1)[0, torch.arange(9), target[0]]
     for part in (nll[:4], nll[4:]):
@@ -104,7 +108,8 @@ def test_scores_of_episodes_are_those_of_an_evaluation() -> None:
     metric = EpisodeScores()
     for episode in EPISODES:
         metric.update([episode])
-    found, expected = metric.compute(), Evaluation("maze_fo", "somebody", tuple(EPISODES), 0).scores()
+    found = metric.compute()
+    expected = Evaluation("maze_fo", "somebody", tuple(EPISODES), 0).scores()
     for name in ("return_mean", "success_rate", "length_mean", "illegal_rate"):
         assert found[name] == expected[name]
     assert found["return_p50"] == -2.0 and found["length_p100"] == 5.0
@@ -148,12 +153,14 @@ def test_means_over_an_epoch_go_on_in_the_middle_of_it(
     kind: str, world: int, bc_run: str, data_path: Path, tmp_path: Path
 ) -> None:
     """Epochs and rounds of four batches each; the run is cut in two in the middle of the second. To the last digit."""
-    steps, stop = 12, 6
+    steps = 12
+    stop = 6
     for root, ends in ((tmp_path / "whole", [steps]), (tmp_path / "halves", [stop, steps])):
         for end in ends:
             arguments = (kind, bc_run, str(data_path), root, end)
             on_ranks(learn, *arguments, 2) if world == 2 else learn(*arguments)
-    whole, halves = logged(tmp_path / "whole", kind), logged(tmp_path / "halves", kind)
+    whole = logged(tmp_path / "whole", kind)
+    halves = logged(tmp_path / "halves", kind)
     assert len(whole) >= 2
     assert halves[-1] == whole[-1]
     assert whole[-2] in halves

@@ -47,7 +47,8 @@ def test_products_of_sketches_are_those_of_the_gradients(monkeypatch: pytest.Mon
     sizes = (10, 4_000, 40_000, 6_000)
     one = [torch.randn(size, generator=chance) + 1.0 for size in sizes]
     other = [torch.randn(size, generator=chance) + 1.0 for size in sizes]
-    whole, second = torch.cat(one), torch.cat(other)
+    whole = torch.cat(one)
+    second = torch.cat(other)
     exact = float(whole @ second)
     spread = float(whole.norm() * second.norm()) / 128.0
     assert abs(float(sketch(one) @ sketch(other)) - exact) < 4.0 * spread

@@ -131,7 +131,8 @@ def test_muon_goes_on_from_its_state() -> None:
             layer.weight.grad, layer.bias.grad = torch.randn(4, 4), torch.randn(4)
             optimizer.step()
 
-    whole, again = make(), make()
+    whole = make()
+    again = make()
     steps(*whole, range(4))
     steps(*again, range(2))
     resumed = make()

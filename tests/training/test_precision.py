@@ -222,7 +222,8 @@ def test_checkpointed_activations_give_the_same_gradients(
 def test_compiled_layers_learn_the_same() -> None:
     """With a backend that makes no machine code: layers share one graph, a second shape makes one for all shapes."""
     batch = collate(examples())
-    plain, compiled = make(BC), make(BC)
+    plain = make(BC)
+    compiled = make(BC)
     # As on a GPU: all rows by one pass.
     for module in (plain, compiled):
         module.hidden_states = partial(hidden_states, groups=False)  # type: ignore[assignment,method-assign]
@@ -230,7 +231,8 @@ def test_compiled_layers_learn_the_same() -> None:
     counters.clear()
     assert compile_layers(compiled, "aot_eager") == 2
     assert plain.state_dict().keys() == compiled.state_dict().keys()
-    ours, theirs = gradients(plain, batch), gradients(compiled, batch)
+    ours = gradients(plain, batch)
+    theirs = gradients(compiled, batch)
     assert counters["stats"]["unique_graphs"] == 1
     for name, gradient in ours.items():
         torch.testing.assert_close(theirs[name], gradient, atol=1e-6, rtol=1e-5, msg=name)

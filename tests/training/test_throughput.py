@@ -142,7 +142,9 @@ class Loader:
     """Batches, each of which takes seconds to make."""
 
     def __init__(self, clock: Clock, count: int, seconds: float) -> None:
-        self.clock, self.count, self.seconds = clock, count, seconds
+        self.clock = clock
+        self.count = count
+        self.seconds = seconds
 
     def __len__(self) -> int:
         return self.count

@@ -22,7 +22,8 @@ def facts(number: str) -> dict[str, object]:
 
 
 def test_ways_take_turns_and_the_first_round_does_not_count() -> None:
-    seen, clock = [], itertools.count(1)
+    seen = []
+    clock = itertools.count(1)
 
     def way(name: str) -> float:
         seen.append(name)
@@ -44,7 +45,8 @@ def test_rows_hold_medians_and_ranges() -> None:
 
 
 def test_parts_are_written_over_their_own_and_beside_the_others(tmp_path: Path) -> None:
-    one, other = Row("speed", 1234.5, "x/s", "higher", ">= 1"), Row("gap", 0.25, shown="a quarter")
+    one = Row("speed", 1234.5, "x/s", "higher", ">= 1")
+    other = Row("gap", 0.25, shown="a quarter")
     results.write_parts(tmp_path, "peers", {"b": [one], "a": [Row("old", 1.0)]}, {"b": facts("1"), "a": facts("1")})
     path = results.write_parts(tmp_path, "peers", {"a": [other]}, {"a": facts("2")})
     record = results.read(path)

@@ -58,7 +58,8 @@ def test_both_steps_learn() -> None:
     parts = ilql.random_rows(64, rows=3, length=32)
     made = ilql.their_module(ilql.our_module(64))
     batch = ilql.as_theirs(parts)
-    step, before = ilql.their_step(made, batch), ilql.their_loss(made, batch)[0].item()
+    step = ilql.their_step(made, batch)
+    before = ilql.their_loss(made, batch)[0].item()
     for _ in range(5):
         step()
     assert ilql.their_loss(made, batch)[0].item() < before
@@ -115,9 +116,11 @@ def test_recorded_steps_become_episodes_that_hold_the_same() -> None:
     grid = GridMaze().grid
     # Two steps, of which the second arrives, and two of an episode that was cut.
     last = int(np.flatnonzero(grid.terminated.any(-1))[0])
-    stay, go = int((grid.next[last] == last).argmax()), int(grid.terminated[last].argmax())
+    stay = int((grid.next[last] == last).argmax())
+    go = int(grid.terminated[last].argmax())
     second = int(grid.next[0, 1])
-    state, action = np.array([last, last, 0, second]), np.array([stay, go, 1, 0])
+    state = np.array([last, last, 0, second])
+    action = np.array([stay, go, 1, 0])
     assert grid.next[last, stay] == last, "there is a wall to walk against"
     reward = grid.reward[state, action].astype(np.float32)
     data = Transitions(state, action, reward, grid.next[state, action], grid.terminated[state, action])

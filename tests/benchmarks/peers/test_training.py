@@ -30,13 +30,16 @@ def test_both_sides_play_as_many_turns_and_read_the_same(
     )
     block, trainer = training.theirs(model, task, tmp_path, rounds=1)
     assert 0 < block.playing < block.seconds
-    turns, encoder = training.TASKS[task][0], Encoder(load_tokenizer())
-    batch, played = seen[-1], {tuple(its.texts[1::2]): its.texts[::2] for its in trainer.environments}
+    turns = training.TASKS[task][0]
+    encoder = Encoder(load_tokenizer())
+    batch = seen[-1]
+    played = {tuple(its.texts[1::2]): its.texts[::2] for its in trainer.environments}
     assert len(played) == training.GROUP_SIZE, "all say something else"
     for row in range(training.GROUP_SIZE):  # in another order: TRL shuffles what it learns from
         asked = batch["prompt_ids"][row][batch["prompt_mask"][row].bool()].tolist()
         kept = batch["completion_mask"][row].bool()
-        said, mask = batch["completion_ids"][row][kept].tolist(), batch["tool_mask"][row][kept].tolist()
+        said = batch["completion_ids"][row][kept].tolist()
+        mask = batch["tool_mask"][row][kept].tolist()
         ids = tuple(tuple(said[part]) for part in _runs(mask))
         actions = tuple(map(encoder.decode, ids))
         observations = played.pop(actions)

@@ -82,7 +82,8 @@ def test_only_the_pages_own_script_may_run_and_nothing_is_loaded(study: Path) ->
 
 
 def test_the_page_says_nothing_about_where_a_dialogue_is_from(study: Path) -> None:
-    page, key = study.read_text(), json.loads(study.with_suffix(".key.json").read_text())
+    page = study.read_text()
+    key = json.loads(study.with_suffix(".key.json").read_text())
     for word in ("zebra", "quokka", "secret", "987654", "0.125", "jsonl", "condition", "episode", "seed"):
         assert word not in page, word
     assert set(key["conditions"]) == {"zebra", "quokka"}
@@ -101,7 +102,8 @@ def test_other_names_of_the_conditions_make_the_same_page(study: Path) -> None:
 
 
 def test_a_key_that_is_still_needed_is_not_lost(study: Path) -> None:
-    key, files = study.with_suffix(".key.json"), {"zebra": study.with_name("zebra.jsonl")}
+    key = study.with_suffix(".key.json")
+    files = {"zebra": study.with_name("zebra.jsonl")}
     before = key.read_bytes(), study.read_bytes()
     with pytest.raises(UserError, match=r"page\.key\.json is the key of another study"):
         write_study(files, study, samples=2)

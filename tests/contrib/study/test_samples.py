@@ -80,7 +80,8 @@ def test_a_short_dialogue_is_shown_whole(record: Record) -> None:
 
 
 def test_every_episode_is_equally_likely_and_none_comes_twice(record: Record) -> None:
-    path, counts = record("x", [1] * 6), Counter[int]()
+    path = record("x", [1] * 6)
+    counts = Counter[int]()
     for seed in range(600):
         drawn = [sample.episode for sample in draw_samples({"x": path}, each=2, seed=seed)]
         assert len(set(drawn)) == 2

@@ -45,23 +45,28 @@ def test_one_against_three_by_hand() -> None:
 @cases("seed", range(20))
 def test_the_definition_in_exact_arithmetic(seed: int) -> None:
     generator = np.random.default_rng(seed)
-    raters, left, right = 1 + seed % 4, 2 + seed % 3, 2 + seed % 2
+    raters = 1 + seed % 4
+    left = 2 + seed % 3
+    right = 2 + seed % 2
     scores = generator.integers(1, 6, size=(raters, left + right)).astype(float)
     scores[generator.random(scores.shape) < 0.25 * (seed % 2)] = nan
     scores[0, [0, -1]] = 3, 4  # both conditions have a rating
-    a, b = scores[:, :left], scores[:, left:]
+    a = scores[:, :left]
+    b = scores[:, left:]
     assert permutation_test(a, b).p == pytest.approx(float(by_the_book(a.tolist(), b.tolist())))
 
 
 def test_more_raters_who_agree_do_not_make_more_dialogues() -> None:
-    a, b = np.array([[5.0, 4.0, 5.0]]), np.array([[1.0, 2.0, 1.0]])
+    a = np.array([[5.0, 4.0, 5.0]])
+    b = np.array([[1.0, 2.0, 1.0]])
     alone = permutation_test(a, b)
     assert alone.p == 2 / comb(6, 3)
     assert permutation_test(a.repeat(30, axis=0), b.repeat(30, axis=0)) == alone
 
 
 def test_a_strict_rater_changes_nothing() -> None:
-    a, b = np.array([[5.0, 3.0, 4.0], [4.0, 3.0, 5.0]]), np.array([[2.0, 3.0], [4.0, 1.0]])
+    a = np.array([[5.0, 3.0, 4.0], [4.0, 3.0, 5.0]])
+    b = np.array([[2.0, 3.0], [4.0, 1.0]])
     strict = np.array([[-2.0], [0.0]])
     assert permutation_test(a + strict, b + strict) == permutation_test(a, b)
 

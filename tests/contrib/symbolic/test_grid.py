@@ -15,7 +15,8 @@ GRID = Grid(LAYOUTS["double_t_maze"])
 @pytest.mark.parametrize("seed", range(5))
 def test_it_is_the_maze_of_words_in_numbers(seed: int) -> None:
     chance = np.random.default_rng(seed)
-    words, numbers = make("maze_fo"), GridMaze()
+    words = make("maze_fo")
+    numbers = GridMaze()
     cell = GRID.cells[int(chance.choice(GRID.starts))]
     words.reset(seed=0, options={"init_position": cell})
     state, info = numbers.reset(options={"init_position": cell})
@@ -83,7 +84,9 @@ def test_steps_of_a_dataset_by_hand() -> None:
     steps = from_episodes(
         [walk("move up\n", "jump\n", "move left\n"), lost, walk("move down\n", last="Success\n")], GRID
     )
-    here, above, goal = GRID.state[7, 6], GRID.state[6, 6], GRID.state[8, 6]
+    here = GRID.state[7, 6]
+    above = GRID.state[6, 6]
+    goal = GRID.state[8, 6]
     left, up, down = (ACTIONS.index(f"move {way}\n") for way in ("left", "up", "down"))
     assert steps.state.tolist() == [here, above, here, here]
     assert steps.action.tolist() == [up, left, up, down]

@@ -87,7 +87,9 @@ def test_what_was_not_seen_is_neither_chosen_nor_believed() -> None:
 def test_the_loss_by_hand() -> None:
     q = torch.tensor([[0.0, 1.0, 2.0, 0.0], [1.0, 0.0, 0.0, 0.0]], requires_grad=True)
     slow = torch.tensor([[5.0, 3.0, 0.0, 0.0], [9.0, 9.0, 9.0, 9.0]], requires_grad=True)
-    action, reward, terminated = torch.tensor([1, 0]), torch.tensor([-1.0, 0.5]), torch.tensor([False, True])
+    action = torch.tensor([1, 0])
+    reward = torch.tensor([-1.0, 0.5])
+    terminated = torch.tensor([False, True])
     terms = symbolic_loss(q, slow, action, reward, terminated, gamma=0.5, cql_weight=0.1)
     # Targets: -1 + 0.5 * 5 = 1.5 for Q = 1; 0.5 for Q = 1, the end.
     assert terms.td_loss.item() == pytest.approx((0.5**2 + 0.5**2) / 2)
@@ -138,7 +140,8 @@ def test_the_slow_copy_follows_and_cql_holds_back_what_was_not_done(tmp_path: Pa
         L.Trainer(max_steps=150, accelerator="cpu", **QUIET).fit(module)
         return module
 
-    plain, conservative = trained(0.0), trained(1.0)
+    plain = trained(0.0)
+    conservative = trained(1.0)
     for slow, fast in zip(plain.target_q.parameters(), plain.q.parameters(), strict=True):
         assert torch.equal(slow, fast) and not slow.requires_grad
     steps = from_episodes(done, GRID)

@@ -116,7 +116,8 @@ def test_the_limit_is_sharp_and_noise_lowers_it() -> None:
 
 def said(who: Buyer, *heard: str, seed: int = 0) -> str:
     """The buyer's newest answer."""
-    partner, answers = ScriptedBuyer(0.0), list[str]()
+    partner = ScriptedBuyer(0.0)
+    answers = list[str]()
     for count in range(1, len(heard) + 1):
         answers += partner.reply([PartnerRequest("car_dealer", who.facts(), heard[:count], tuple(answers), seed)])
     return answers[-1]

@@ -32,7 +32,8 @@ def record(**parts: Any) -> dict[str, Any]:
 
 
 def imported(folder: Path, content: Any, **env: Any) -> list[Episode]:
-    path, out = folder / "train.json", folder / "out.jsonl"
+    path = folder / "train.json"
+    out = folder / "out.jsonl"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     import_official("car_dealer", path, out, env, overwrite=True)
     return list(read_dataset(out, "car_dealer"))

@@ -33,7 +33,8 @@ def dataset() -> list[Episode]:
 
 @pytest.mark.nightly
 def test_the_dataset_is_like_the_published_one(dataset: list[Episode]) -> None:
-    lines, fancy = [2 * len(e) for e in dataset], [e.info["fancy"] for e in dataset]
+    lines = [2 * len(e) for e in dataset]
+    fancy = [e.info["fancy"] for e in dataset]
     assert mean(lines) == pytest.approx(16.5, rel=0.07) and pstdev(lines) < 6
     assert success(dataset) == pytest.approx(0.53, abs=0.05)
     assert mean(fancy) == pytest.approx(0.562, abs=0.05) and pstdev(fancy) == pytest.approx(0.422, abs=0.1)

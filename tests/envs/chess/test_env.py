@@ -105,7 +105,8 @@ def test_info_tells_position_reply_and_opponent() -> None:
 def test_games_follow_from_the_seed(opponent: str) -> None:
     def game(seed: int) -> list[str]:
         env = Chess(opponent=opponent)
-        texts, chance = [env.reset(seed=seed)[0]], Random(1)
+        texts = [env.reset(seed=seed)[0]]
+        chance = Random(1)
         for _ in range(12):
             texts.append(env.step(chance.choice(env.legal_actions()))[0])
         return texts

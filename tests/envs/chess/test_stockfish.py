@@ -27,7 +27,8 @@ needs_engine = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def game(env: Chess, seed: int, turns: int = 8, between: Between | None = None) -> list[tuple[str, float, bool]]:
     """A game of random moves against the engine."""
     text, _ = env.reset(seed=seed)
-    chance, found = Random(seed), [(text, 0.0, False)]
+    chance = Random(seed)
+    found = [(text, 0.0, False)]
     for turn in range(turns):
         if between is not None:
             between(turn)
@@ -50,7 +51,8 @@ def _kill_at(wanted: int) -> Between:
 
 @needs_engine
 def test_games_repeat_whatever_the_process_played_before() -> None:
-    first, other = Chess(opponent="stockfish", nodes=200), Chess(opponent="stockfish", nodes=200)
+    first = Chess(opponent="stockfish", nodes=200)
+    other = Chess(opponent="stockfish", nodes=200)
     alone = [game(first, seed) for seed in range(3)]
     assert [game(other, seed) for seed in (2, 1, 0)][::-1] == alone
     kill_engines()

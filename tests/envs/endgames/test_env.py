@@ -131,7 +131,8 @@ def test_a_game_replays_from_its_recorded_start(options: dict[str, object]) -> N
 
 def play_at_random(env: Endgames, seed: int, options: dict[str, object]) -> list[str]:
     texts = [env.reset(seed=seed, options=options)[0]]
-    chance, over = random.Random(seed), False
+    chance = random.Random(seed)
+    over = False
     while not over and len(texts) < 30:
         text, _, terminated, truncated, _ = env.step(chance.choice(env.legal_actions()))
         texts.append(text)
@@ -140,7 +141,8 @@ def play_at_random(env: Endgames, seed: int, options: dict[str, object]) -> list
 
 
 def test_the_optimal_player_needs_16_moves_against_the_best_defence() -> None:
-    board, replies = chess.Board(FARTHEST), []
+    board = chess.Board(FARTHEST)
+    replies = []
     while not board.is_game_over():
         move = best_move(board)
         replies += [move.uci()] if board.turn == chess.BLACK else []

@@ -56,7 +56,12 @@ def on_the_whole_board(found: np.ndarray) -> int:
 
 
 def test_geometry() -> None:
-    a1, b2, c3, d4, a4, h1 = 0, 9, 18, 27, 24, 7
+    a1 = 0
+    b2 = 9
+    c3 = 18
+    d4 = 27
+    a4 = 24
+    h1 = 7
     assert np.flatnonzero(BETWEEN[a1, d4]).tolist() == [b2, c3]
     assert np.flatnonzero(BETWEEN[h1, a1]).tolist() == [1, 2, 3, 4, 5, 6]
     assert not BETWEEN[a1, b2].any()
@@ -93,7 +98,8 @@ def test_every_mate_and_every_stalemate_agrees_with_python_chess(
     solved: dict[str, tuple[Ints, Ints]], men: str
 ) -> None:
     _, black = solved[men]
-    rng, stalemates = random.Random(men), 0
+    rng = random.Random(men)
+    stalemates = 0
     for place, king in enumerate(CORNER):
         for own in range(64):
             for man in range(64) if rng.random() < 0.4 else ():
@@ -110,7 +116,8 @@ def test_every_mate_and_every_stalemate_agrees_with_python_chess(
 @pytest.mark.parametrize("men", SETS)
 def test_a_value_follows_from_those_after_the_moves(solved: dict[str, tuple[Ints, Ints]], men: str) -> None:
     assert all(np.array_equal(*pair) for pair in zip(load_table(men), solved[men], strict=True))
-    rng, tried = random.Random(men), Counter[bool]()
+    rng = random.Random(men)
+    tried = Counter[bool]()
     while tried.total() < 250:
         board = board_of(men, rng.sample(range(64), 2 + len(men)), white=rng.random() < 0.4)
         if board.is_valid():

@@ -139,7 +139,8 @@ def test_what_leaks_by_hand(city: str, text: str, leak: bool) -> None:
 
 
 def test_the_country_may_be_said_once_it_was_named() -> None:
-    city, reply = city_named("Osaka"), "Yes, it is in Japan."
+    city = city_named("Osaka")
+    reply = "Yes, it is in Japan."
     assert guarded(reply, city, ["Is it in Japan?\n"]) == reply
     assert guarded(reply, city, ["Is it in Asia?\n"]) in REFUSALS
     assert guarded(reply, city, ["Is it in Japan or in China?\n"]) in REFUSALS

@@ -10,7 +10,8 @@ from lmrl.types import Episode
 
 
 def imported(folder: Path, records: list[Any], as_list: bool = True) -> list[Episode]:
-    path, out = folder / "train.json", folder / "out.parquet"
+    path = folder / "train.json"
+    out = folder / "out.parquet"
     path.write_text(json.dumps(records) if as_list else "".join(json.dumps(record) + "\n" for record in records))
     import_official("guess_city", path, out)
     return list(read_dataset(out, "guess_city"))

@@ -6,7 +6,11 @@ from lmrl.errors import UserError
 from lmrl.types import Partner, PartnerRequest
 from tests.helpers.cases import cases
 
-YES, NO, HARDLY, UNSURE, FULL = "Yes", "No", "Not", "unsure", "full"
+YES = "Yes"
+NO = "No"
+HARDLY = "Not"
+UNSURE = "unsure"
+FULL = "full"
 
 
 def answer(city: str, question: str, seed: int = 0, resident: Partner | None = None) -> str:
@@ -103,7 +107,8 @@ def test_guesses_and_lists_of_places() -> None:
 
 
 def test_a_fact_is_told_in_several_sentences_and_details_by_candor() -> None:
-    plain, candid = ScriptedResident(candor=0), ScriptedResident(candor=1)
+    plain = ScriptedResident(candor=0)
+    candid = ScriptedResident(candor=1)
     said = {answer("Cairo", "What do people eat?", seed, plain) for seed in range(200)}
     assert len(said) >= 6 and not any("koshari" in text for text in said)
     details = {answer("Cairo", "What do people eat?", seed, candid) for seed in range(200)}

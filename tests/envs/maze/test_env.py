@@ -10,7 +10,10 @@ from lmrl.envs.maze.layouts import MOVES
 from lmrl.errors import UserError
 from tests.helpers.cases import cases
 
-LEFT, RIGHT, UP, DOWN = "move left\n", "move right\n", "move up\n", "move down\n"
+LEFT = "move left\n"
+RIGHT = "move right\n"
+UP = "move up\n"
+DOWN = "move down\n"
 STARTS = [start["init_position"] for start in lmrl.task("maze_fo").starts]
 
 
@@ -210,12 +213,14 @@ def uniform_player() -> tuple[float, float]:
     after = {(cell, action): one_step(env, cell, action) for cell in STARTS for action in MOVES}
     value, success = dict.fromkeys(STARTS, -1.0), dict.fromkeys(STARTS, 0.0)  # the 101st call
     for _ in range(100):
-        new_value, new_success = {}, {}
+        new_value = {}
+        new_success = {}
         for cell in STARTS:
             outcomes = [after[cell, action] for action in MOVES]
             new_value[cell] = sum(reward + (0 if done else value[pos]) for pos, reward, done in outcomes) / 4
             new_success[cell] = sum(1 if done else success[pos] for pos, _, done in outcomes) / 4
-        value, success = new_value, new_success
+        value = new_value
+        success = new_success
     return sum(value.values()) / 25, sum(success.values()) / 25
 
 
@@ -226,14 +231,18 @@ def test_uniform_player_exactly() -> None:
 
 
 def test_uniform_player_by_playing() -> None:
-    env, rng = lmrl.make("maze_fo"), random.Random(0)
-    returned, success = [], []
+    env = lmrl.make("maze_fo")
+    rng = random.Random(0)
+    returned = []
+    success = []
     for start in lmrl.task("maze_fo").starts * 80:
         env.reset(seed=0, options=start)
-        total, over = 0.0, False
+        total = 0.0
+        over = False
         while not over:
             _, reward, terminated, truncated, _ = env.step(rng.choice(list(MOVES)))
-            total, over = total + reward, terminated or truncated
+            total = total + reward
+            over = terminated or truncated
         returned.append(total)
         success.append(terminated)
     assert sum(returned) / 2000 == pytest.approx(-86.0, abs=1.5 + 1)  # standard error 0.7

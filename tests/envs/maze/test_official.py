@@ -12,7 +12,10 @@ from lmrl.errors import UserError
 from lmrl.types import Episode
 from tests.helpers.cases import cases
 
-LEFT, RIGHT, UP, DOWN = "move left\n", "move right\n", "move up\n", "move down\n"
+LEFT = "move left\n"
+RIGHT = "move right\n"
+UP = "move up\n"
+DOWN = "move down\n"
 
 
 def fo(start: tuple[int, int], *actions: str, done: bool = True) -> list[dict[str, Any]]:
@@ -32,7 +35,8 @@ def po(start: tuple[int, int], *actions: str, done: bool = True, last: bool = Fa
     """A record of the PO layout, with the last observation or without."""
     env = lmrl.make("maze_po")
     text, _ = env.reset(seed=0, options={"init_position": start})
-    texts, rewards = [text], [0.0]
+    texts = [text]
+    rewards = [0.0]
     for action in actions:
         text, reward, *_ = env.step(action)
         texts += [action, text]

@@ -70,7 +70,9 @@ def test_no_episode_leaves_its_part() -> None:
 
 def test_the_parts_meet_in_the_data() -> None:
     """Some episode walks into the corner from an arm, another leaves it along the corridor: no one does both."""
-    corner, above, beside = (5, 3), (4, 3), (5, 4)
+    corner = (5, 3)
+    above = (4, 3)
+    beside = (5, 4)
     steps = [set(pairwise(walk)) for walk in map(cells, record(300))]
     assert any((above, corner) in walk for walk in steps)
     assert any((corner, beside) in walk for walk in steps)

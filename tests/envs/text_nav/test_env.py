@@ -39,7 +39,8 @@ def test_doors_lead_both_ways_and_no_two_rooms_have_the_same() -> None:
 def test_the_shortest_way_to_win(room: str) -> None:
     env = lmrl.make("text_nav_fo")
     _, info = env.reset(seed=0, options={"room": room})
-    steps, done = 0, False
+    steps = 0
+    done = False
     while not done:
         _, reward, done, cut, info = env.step(f"{best_command(info['world'])}\n")
         steps += 1
@@ -129,7 +130,8 @@ def test_the_clock_cuts_the_fifteenth_command_but_not_a_win_with_it() -> None:
 
 
 def test_the_room_is_named_only_where_it_is_fully_observed() -> None:
-    full, partial = lmrl.make("text_nav_fo"), lmrl.make("text_nav_po")
+    full = lmrl.make("text_nav_fo")
+    partial = lmrl.make("text_nav_po")
     for room in ROOMS:
         named, bare = (env.reset(seed=0, options={"room": room})[0] for env in (full, partial))
         parts = named.split("\n\n")

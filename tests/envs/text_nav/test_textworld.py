@@ -44,7 +44,8 @@ def build(start: str, path: Path) -> str:
     for name, place in begin(start).things:
         places[place].add(things[name])
     maker.set_player(rooms[start])
-    fridge, food = places["fridge"], things[GOAL]
+    fridge = places["fridge"]
+    food = things[GOAL]
     won = Event(conditions={maker.new_fact("in", food, fridge), maker.new_fact("closed", fridge)})
     lost = Event(conditions={maker.new_fact("eaten", food)})
     maker.quests = [Quest(win_events=[won], fail_events=[lost], reward=1)]
@@ -102,9 +103,12 @@ def test_random_play_agrees_with_the_engine(engines: dict[str, Any]) -> None:
     env = lmrl.make("text_nav_po", max_steps=25)
     endings = []
     for seed in range(EPISODES):
-        chance, room = random.Random(seed), ROOMS[seed % len(ROOMS)]
+        chance = random.Random(seed)
+        room = ROOMS[seed % len(ROOMS)]
         _, info = env.reset(seed=seed, options={"room": room})
-        state, over, score = engines[room].reset(), False, 0
+        state = engines[room].reset()
+        over = False
+        score = 0
         while True:
             world = info["world"]
             assert facts(state) == expected(world)

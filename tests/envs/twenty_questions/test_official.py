@@ -26,7 +26,8 @@ def record(episode: Episode) -> dict[str, Any]:
 
 
 def imported(folder: Path, records: list[Any], as_list: bool = True) -> tuple[Path, list[Episode]]:
-    path, out = folder / "train.json", folder / "out.parquet"
+    path = folder / "train.json"
+    out = folder / "out.parquet"
     path.write_text(json.dumps(records) if as_list else "".join(json.dumps(one) + "\n" for one in records))
     assert import_official(TASK, path, out) == len(records)
     return out, list(read_dataset(out, TASK))

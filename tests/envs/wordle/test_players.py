@@ -59,7 +59,8 @@ def test_the_dataset_is_like_the_published_one() -> None:
     recipe = recording("wordle")
     starts = [recipe.start(0, index) for index in range(2_000)]
     episodes = play(recipe.policy, starts)
-    lengths, returns = [len(e) for e in episodes], [e.total_reward for e in episodes]
+    lengths = [len(e) for e in episodes]
+    returns = [e.total_reward for e in episodes]
     assert mean(lengths) == pytest.approx(4.82, rel=0.05) and pstdev(lengths) == pytest.approx(1.27, rel=0.1)
     assert mean(returns) == pytest.approx(-4.12, rel=0.05) and pstdev(returns) == pytest.approx(1.59, rel=0.1)
     assert mean(e.success for e in episodes) == pytest.approx(0.70, rel=0.06)

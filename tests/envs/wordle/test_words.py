@@ -32,7 +32,8 @@ def test_knowledge_of_a_large_list_is_exact(counted: bool) -> None:
     letters = "abcde"  # few letters, so that they repeat
     words = Vocabulary(dict.fromkeys("".join(chance.choices(letters, k=5)) for _ in range(400)))
     for _ in range(200):
-        guess, hidden = chance.choice(words.words), chance.choice(words.words)
+        guess = chance.choice(words.words)
+        hidden = chance.choice(words.words)
         said = colors(guess, hidden, counted)
         expected = [place for place, word in enumerate(words.words) if colors(guess, word, counted) == said]
         assert words.members(words.agreeing(guess, said, counted)) == expected

@@ -18,7 +18,8 @@ from tests.helpers.served import serving
 # What AgileRL and its packages say of themselves.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-GOOD, BAD = ("move down", "move down"), ("move left", "fly", "x", "x", "x")
+GOOD = ("move down", "move down")
+BAD = ("move left", "fly", "x", "x", "x")
 """From the start of `near_the_goal` to the goal; and until the game cuts it."""
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -37,7 +38,9 @@ class Decided(GPT2LMHeadModel):
     """A network that says what its test decides; all else is as it was."""
 
     def speak(self, speech: PreTrainedTokenizerBase, ways: Sequence[Sequence[str]]) -> None:
-        self._speech, self._ways, self._begun = speech, ways, 0
+        self._speech = speech
+        self._ways = ways
+        self._begun = 0
 
     def generate(self, input_ids: torch.Tensor, **settings: Any) -> torch.Tensor:
         read = self._speech.decode(input_ids[0])

@@ -23,7 +23,8 @@ def test_the_client_has_types_for_what_the_task_says() -> None:
         while not result.done:
             text, reward, terminated, truncated, info = env.step("c r a n e\n")
             result = client.step(TaskAction(text="c r a n e\n"))
-            seen, total = result.observation, total + reward
+            seen = result.observation
+            total = total + reward
             assert (seen.text, result.reward, seen.terminated, seen.truncated) == (text, reward, terminated, truncated)
             assert (seen.reward, seen.done, seen.info["success"]) == (reward, result.done, info["success"])
         state = client.state()

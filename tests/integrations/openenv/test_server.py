@@ -197,7 +197,8 @@ def test_the_same_over_http() -> None:
 
 
 def test_one_request_at_a_time_in_a_session_of_http() -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun = threading.Event()
+    go_on = threading.Event()
 
     def made() -> Any:
         env = lmrl.make("maze_fo")

@@ -24,7 +24,8 @@ def said(game: Session, **message: Any) -> dict[str, Any]:
 
 
 def test_an_episode_is_that_of_the_task() -> None:
-    game, env = session(), lmrl.make("maze_fo")
+    game = session()
+    env = lmrl.make("maze_fo")
     text, info = env.reset(seed=3)
     first = said(game, type="reset", data={"seed": 3, "episode_id": "mine", "evaluation": True})
     assert first["type"] == "observation"

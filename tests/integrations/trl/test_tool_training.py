@@ -75,7 +75,8 @@ class Decided(Qwen3ForCausalLM):
     """A network that says what its test decides, row by row of a batch; all else is as it was."""
 
     def speak(self, speech: PreTrainedTokenizerBase, ways: Sequence[Sequence[str]]) -> None:
-        self._speech, self._ways = speech, ways
+        self._speech = speech
+        self._ways = ways
 
     def generate(self, input_ids: torch.Tensor, **settings: Any) -> torch.Tensor:
         said = []
@@ -90,8 +91,10 @@ class Decided(Qwen3ForCausalLM):
 
 @pytest.mark.nightly
 def test_calls_of_the_tool_are_played_and_the_better_episode_becomes_more_likely(tmp_path: Path) -> None:
-    speech, brain = tokenizer(), model(Decided)
-    good, bad = WAY, ("move left", "fly")
+    speech = tokenizer()
+    brain = model(Decided)
+    good = WAY
+    bad = ("move left", "fly")
     brain.speak(speech, (good, bad))
     heard: list[Any] = []
 
@@ -126,7 +129,8 @@ def test_calls_of_the_tool_are_played_and_the_better_episode_becomes_more_likely
 
 @pytest.mark.nightly
 def test_calls_after_the_end_are_told_to_the_model_and_are_no_moves(tmp_path: Path) -> None:
-    brain, heard = model(Decided), []
+    brain = model(Decided)
+    heard = []
     brain.speak(tokenizer(), ((*WAY, "move up"), WAY))
 
     def note(completions: Any, **columns: Any) -> list[float]:

@@ -22,7 +22,8 @@ def played(environment: TaskEnvironment, actions: Sequence[str], seed: int) -> l
 
 @cases("task", tasks())
 def test_an_environment_plays_what_the_game_plays(task: str) -> None:
-    environment, env = environment_factory(task)(), lmrl.make(task)
+    environment = environment_factory(task)()
+    env = lmrl.make(task)
     text, _ = env.reset(seed=7)
     shown = environment.reset(seed=7, prompt=[], environment=task)
     chat = chat_prompt(task)

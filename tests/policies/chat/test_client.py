@@ -67,7 +67,8 @@ def test_what_is_sent() -> None:
 def test_faults_that_pass_are_waited_for() -> None:
     with Unruly(BROKEN, BROKEN) as server:
         assert client(server, retries=2).complete(say("abc")) == ["cba"]
-        first, second = server.times[1] - server.times[0], server.times[2] - server.times[1]
+        first = server.times[1] - server.times[0]
+        second = server.times[2] - server.times[1]
         # 0.5 and 1 s, less up to a half.
         assert first >= 0.25
         assert 0.5 <= second < 5
@@ -140,7 +141,8 @@ def test_a_server_that_hangs_is_given_up_and_asked_again() -> None:
 @pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nx: ", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 500 No\r\n\r\n"])
 def test_an_endpoint_that_trickles_is_given_up_in_time(begin: bytes) -> None:
     """Each byte comes well within the time; all of them never come: of the headers, an answer, a refusal."""
-    stop, began = threading.Event(), time.monotonic()
+    stop = threading.Event()
+    began = time.monotonic()
     with Unruly(trickle(begin, 0.01, stop)) as server:
         with pytest.raises(ChatError, match=r"no whole answer within 0\.4 s \(tries: 1\)"):
             client(server, timeout=0.4, retries=0).complete(say("ab"))
@@ -312,7 +314,8 @@ def test_empty_answers_and_those_that_are_cut_off_are_handed_on_but_not_kept(
 
 def test_the_pace_holds_for_repeated_requests_too() -> None:
     with Unruly(BROKEN) as server:
-        asking, began = client(server, requests_per_minute=240), time.monotonic()
+        asking = client(server, requests_per_minute=240)
+        began = time.monotonic()
         asking.complete(say(*"abcde"))
         # One of five is asked again: the sixth request comes after five gaps of a quarter of a second.
         assert [at - began >= 0.25 * number for number, at in enumerate(server.times)] == [True] * 6
@@ -354,7 +357,8 @@ def test_malformed_answers_cost_what_they_cost() -> None:
 def test_clients_may_share_a_budget() -> None:
     with Unruly() as server:
         shared: dict[str, Any] = {"budget_requests": 3, "shared_budget": True}
-        one, other = client(server, **shared), client(server, temperature=0.5, **shared)
+        one = client(server, **shared)
+        other = client(server, temperature=0.5, **shared)
         one.complete(say("a", "b"))
         other.complete(say("a"))
         with pytest.raises(BudgetError, match=r"budget of 3 requests .* is used up"):
