@@ -7,7 +7,7 @@ and values, and the controller of the KL coefficient. Names are those of TRL, ve
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ __all__ = [
     "first_of_turn",
     "gae",
     "importance_weights",
+    "is_beyond_clip",
     "k3",
     "kl_penalty",
     "lambda_by_turn",
@@ -41,6 +42,8 @@ __all__ = [
     "whiten",
     "with_kl_penalty",
 ]
+
+Array = TypeVar("Array", Tensor, NDArray[np.float64])
 
 KL_ESTIMATORS = ("k1", "k2", "k3")
 """Schulman 2020, "Approximating KL divergence"."""
@@ -195,6 +198,22 @@ def importance_weights(
     return weights
 
 
+def is_beyond_clip(ratio: Array, advantage: Array, clip: float, clip_high: float | None = None) -> tuple[Any, Any]:
+    """Where ratios have already moved out of the clip range in the direction of the advantage.
+
+    Args:
+        ratio: (N,) of the present policy to the one that sampled.
+        advantage: (N,).
+        clip: how far below 1 the range reaches.
+        clip_high: how far above 1, if that is another number.
+
+    Returns:
+        Two (N,) of bool: below the range with an advantage below 0, and above the range with one above 0.
+    """
+    high = clip if clip_high is None else clip_high
+    return (ratio < 1.0 - clip) & (advantage < 0.0), (ratio > 1.0 + high) & (advantage > 0.0)
+
+
 # -- the policy as it is now -----------------------------------------------------------------------------------------
 
 
@@ -340,31 +359,42 @@ def truncated_policy_loss(
     advantage: Tensor,
     *,
     cap: float,
+    clip: float,
+    clip_high: float | None = None,
     weight: Tensor | None = None,
     turn_end: Tensor | None = None,
 ) -> PolicyLoss:
     """The policy gradient at the present policy, from tokens that an older one sampled and that are learned from once.
 
-    ``-mean w A c log pi(u)`` with the constant ``c = min(pi(u) / mu(u), cap)``: importance weights, truncated as in
-    Espeholt et al. 2018, IMPALA, equation 4. The value of the loss has ``c`` alone in place of ``c log pi(u)``.
+    ``-mean w A c log pi(u)`` with the constant ``c = min(rho, cap)`` for ``rho = pi(u) / mu(u)``: importance weights,
+    truncated as in Espeholt et al. 2018, IMPALA, equation 4. The value of the loss has ``c`` alone in place of
+    ``c log pi(u)``.
+
+    As in PPO, ``c`` is 0 where ``rho`` is already beyond ``1 + clip_high`` with an advantage above 0, or below ``1 -
+    clip`` with one below 0. Several rounds in turn come from nearly the same ``mu``. Without this limit each of them
+    would push the same tokens again before a round shows the effect, and the policy would diverge.
 
     Args:
         now: of the policy that is being trained.
         old_logprob: (N,) under the policy ``mu`` that sampled.
         advantage: (N,).
         cap: the largest weight.
+        clip: how far the ratio may pay to move from 1.
+        clip_high: the same upwards, if that is another number.
         weight: (N,) see `loss_weights`; None: 1.
         turn_end: (N,) bool, the last token of each action: weights are those of whole actions; None: of tokens.
 
     Returns:
-        `PolicyLoss` whose ratios are those to the policy that sampled, and the shares of tokens those whose weight was
-        cut.
+        `PolicyLoss` whose ratios are those to the policy that sampled. ``clipfrac`` is the share of tokens whose weight
+        was cut or set to 0, ``clip_ratio_low`` and ``clip_ratio_high`` are the shares of those set to 0.
     """
     count = max(1, advantage.numel())
     log_ratio = now.logprob - old_logprob
     if turn_end is not None:
         log_ratio = sum_over_turn(log_ratio, turn_end)
-    constant = log_ratio.detach().clamp(max=math.log(cap)).exp()
+    ratio = log_ratio.detach().exp()
+    is_low, is_high = is_beyond_clip(ratio, advantage, clip, clip_high)
+    constant = log_ratio.detach().clamp(max=math.log(cap)).exp() * ~(is_low | is_high)
     # One, with the gradient of log pi(u).
     one = (log_ratio - log_ratio.detach()).exp()
     loss = -advantage * constant * one
@@ -372,9 +402,8 @@ def truncated_policy_loss(
         loss = loss * weight
     policy_loss = loss.sum() / count
     entropy = now.entropy.sum() / count
+    is_cut = ratio > cap
     with torch.no_grad():
-        ratio = log_ratio.exp()
-        is_cut = ratio > cap
         return PolicyLoss(
             loss=policy_loss,
             policy_loss=policy_loss,
@@ -382,9 +411,9 @@ def truncated_policy_loss(
             kl_loss=None,
             entropy=entropy,
             approx_kl=(ratio - 1.0 - log_ratio).sum() / count,
-            clipfrac=is_cut.sum() / count,
-            clip_ratio_low=torch.zeros_like(policy_loss),
-            clip_ratio_high=(is_cut & (advantage > 0.0)).sum() / count,
+            clipfrac=(is_low | is_high | is_cut).sum() / count,
+            clip_ratio_low=is_low.sum() / count,
+            clip_ratio_high=is_high.sum() / count,
             ratio=ratio[log_ratio.abs().argmax()] if len(ratio) else torch.ones(()),
         )
 
@@ -403,7 +432,16 @@ def policy_loss(
 ) -> PolicyLoss:
     """`clipped_policy_loss`, or with an ``importance_cap`` `truncated_policy_loss`; the arguments are theirs."""
     if importance_cap is not None:
-        return truncated_policy_loss(now, old_logprob, advantage, cap=importance_cap, weight=weight, turn_end=turn_end)
+        return truncated_policy_loss(
+            now,
+            old_logprob,
+            advantage,
+            cap=importance_cap,
+            clip=clip,
+            clip_high=clip_high,
+            weight=weight,
+            turn_end=turn_end,
+        )
     return clipped_policy_loss(
         now,
         old_logprob,

@@ -18,7 +18,16 @@ from transformers import PreTrainedModel
 from lmrl.datamodules.online import online_datamodule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.errors import UserError, check_range, unknown
-from lmrl.losses import LOSS_AGG_MODES, KLController, Scores, bc_loss, importance_weights, k3, token_logprobs
+from lmrl.losses import (
+    LOSS_AGG_MODES,
+    KLController,
+    Scores,
+    bc_loss,
+    importance_weights,
+    is_beyond_clip,
+    k3,
+    token_logprobs,
+)
 from lmrl.models.lm import logits_of, trunk_of, vocabulary_of
 from lmrl.models.lora import adapter_weights, changes_nothing
 from lmrl.modules.base import LanguageModule
@@ -34,6 +43,7 @@ from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 __all__ = ["PolicyGradient", "RolloutCorrection", "RolloutEpisode", "Vector", "rollout_episode"]
 
 _KL_STRIDE = 8
+_LARGEST_RATIO = 1e6  # of importance weights before they are capped, so that nothing overflows
 _KL_EPISODES = 32  # are scored by the reference model of any round, where its KL is only logged
 
 T = TypeVar("T")
@@ -102,6 +112,11 @@ class RolloutCorrection:
     """Weigh losses by `lmrl.losses.importance_weights` of at most this; None: not at all."""
     max_gap: float | None = 0.1
     """Refuse a round with a larger mean gap of log-probabilities, in nats per token; None: none."""
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether older weights may have played: only then is no gap too large."""
+        return self.max_gap is None
 
     def __post_init__(self) -> None:
         check_range("(0, inf)", importance_cap=self.importance_cap, max_gap=self.max_gap)
@@ -207,9 +222,9 @@ class PolicyGradient(LanguageModule):
             UserError: if the episodes do not hold what was noted about exactly the tokens in the segments.
         """
         # 1. If another program sampled the round, replace its log-probabilities by those of this policy.
-        importance = None
+        ratio = None
         if self.correction is not None and self.importance_cap_of_steps is None:
-            episodes, importance = self._corrected(self.correction, episodes, segments)
+            episodes, ratio = self._corrected(self.correction, episodes, segments)
 
         # 2. Score the tokens with the reference model.
         scored = range(0, len(episodes), self._ref_stride(len(episodes)))
@@ -225,8 +240,8 @@ class PolicyGradient(LanguageModule):
 
         # 3. Compute advantages and the other columns of the loss.
         metrics = self.process(rollout)
-        if importance is not None:
-            set_column(rollout, "importance", importance)
+        if ratio is not None:
+            set_column(rollout, "importance", self._importance(ratio, rollout))
 
         # 4. Move the KL coefficient by the KL of the whole round. The new one applies from the next round on.
         ref_logprob = joined(rollout[number].ref_logprob for number in scored)
@@ -302,7 +317,7 @@ class PolicyGradient(LanguageModule):
         Where each token is learned from once, the policy before the round does not matter, and it need not read the
         round again. See `lmrl.losses.truncated_policy_loss`.
         """
-        if self.correction is None or self.correction.max_gap is not None or self.is_critic_shared:
+        if self.correction is None or not self.correction.is_stale or self.is_critic_shared:
             return None
         settings = online_datamodule(self.trainer, self.name).hparams
         is_learned_from_once = settings["epochs"] == 1 and settings["batches"] is None
@@ -311,7 +326,7 @@ class PolicyGradient(LanguageModule):
     def _corrected(
         self, correction: RolloutCorrection, episodes: Sequence[Episode], segments: Sequence[list[Segment]]
     ) -> tuple[list[Episode], Vector | None]:
-        """Return the episodes with this policy's own log-probs and values, and (N,) importance weights if any.
+        """Return the episodes with this policy's own log-probs and values, and (N,) ratios to the sampler's, if used.
 
         Raises:
             UserError: as `sampled`, and if the log-probabilities differ too much.
@@ -327,15 +342,27 @@ class PolicyGradient(LanguageModule):
         sampler_logprob = joined(sampler_logprobs)
         metrics = _logprob_gaps(logprob, sampler_logprob, correction.max_gap)
 
-        importance = None
+        ratio = None
         if correction.importance_cap is not None:
             lengths = None
             if self.by_turn:
                 lengths = [len(ids) for episode in episodes for ids in episode.action_ids]
-            importance = importance_weights(logprob, sampler_logprob, correction.importance_cap, lengths)
-            metrics["importance_mean"] = float(importance.mean()) if len(importance) else 1.0
+            ratio = importance_weights(logprob, sampler_logprob, _LARGEST_RATIO, lengths)
+            capped = np.minimum(ratio, correction.importance_cap)
+            metrics["importance_mean"] = float(capped.mean()) if len(capped) else 1.0
         log_now(self.trainer, {f"rollout/{name}": number for name, number in metrics.items()})
-        return corrected, importance
+        return corrected, ratio
+
+    def _importance(self, ratio: Vector, rollout: Sequence[RolloutEpisode]) -> Vector:
+        """(N,) importance weights; of stale rounds 0 where `truncated_policy_loss` has 0, for the same reason."""
+        assert self.correction is not None and self.correction.importance_cap is not None
+        weights: Vector = np.minimum(ratio, self.correction.importance_cap)
+        if self.correction.is_stale:
+            advantage = joined(episode.columns["advantage"] for episode in rollout)
+            clip = self.loss_arguments["clip"]
+            is_low, is_high = is_beyond_clip(ratio, advantage, clip, self.loss_arguments["clip_high"])
+            weights[is_low | is_high] = 0.0
+        return weights
 
     def _read_tokens(self, segments: Sequence[list[Segment]], use: Callable[[TokenBatch], Tensor]) -> list[Vector]:
         """(T, ...) per episode: the result of a function of the action tokens of a batch."""

@@ -60,7 +60,7 @@ def test_what_another_sampler_drew_gives_the_gradient_of_the_policy(cap: float) 
 def test_weights_of_a_step_give_the_gradient_of_the_policy_as_it_is_then(cap: float) -> None:
     theta = PI.clone().requires_grad_()
     now = token_logprobs(theta[None], torch.zeros(3, dtype=torch.long), torch.arange(3), torch.zeros(3).bool())
-    terms = truncated_policy_loss(now, MU, ADVANTAGE, cap=cap, weight=3.0 * MU.exp())
+    terms = truncated_policy_loss(now, MU, ADVANTAGE, cap=cap, clip=10.0, weight=3.0 * MU.exp())
     (found,) = torch.autograd.grad(terms.loss, theta, retain_graph=True)
     counted = torch.minimum(PI.exp(), cap * MU.exp())
     (exact,) = torch.autograd.grad(-(counted * ADVANTAGE * now.logprob).sum(), theta)
@@ -75,10 +75,22 @@ def test_weights_of_a_step_are_those_of_whole_actions_where_ratios_are() -> None
     log_ratio = torch.tensor([2.0, 3.0, 0.5, 4.0, 0.25]).log().requires_grad_()
     now = TokenLogprobs(log_ratio, torch.zeros(5))
     ends = torch.tensor([False, True, False, False, True])
-    terms = truncated_policy_loss(now, torch.zeros(5), torch.ones(5), cap=5.0, turn_end=ends)
+    terms = truncated_policy_loss(now, torch.zeros(5), torch.ones(5), cap=5.0, clip=10.0, turn_end=ends)
     (found,) = torch.autograd.grad(terms.loss, log_ratio)
     # Each token of an action moves the weight of all of its tokens.
     assert found.tolist() == pytest.approx([-2 * 5.0 / 5, -2 * 5.0 / 5, *[-3 * 0.5 / 5] * 3])
+
+
+def test_a_token_that_has_moved_far_enough_is_not_pushed_again() -> None:
+    """Ratios of 0.7, 0.7, 0.9, 1.4, 1.4, 1.2, 3 with a clip of 0.2 downwards and of 0.3 upwards, and a cap of 2."""
+    log_ratio = torch.tensor([0.7, 0.7, 0.9, 1.4, 1.4, 1.2, 3.0]).log().requires_grad_()
+    advantage = torch.tensor([-1.0, 1.0, -1.0, -1.0, 1.0, 1.0, -1.0])
+    now = TokenLogprobs(log_ratio, torch.zeros(7))
+    terms = truncated_policy_loss(now, torch.zeros(7), advantage, cap=2.0, clip=0.2, clip_high=0.3)
+    (found,) = torch.autograd.grad(terms.loss, log_ratio)
+    assert (7 * found).tolist() == pytest.approx([0.0, -0.7, 0.9, 1.4, 0.0, -1.2, 2.0])
+    shares = [terms.clipfrac, terms.clip_ratio_low, terms.clip_ratio_high]
+    assert [round(7 * float(share)) for share in shares] == [3, 1, 1]
 
 
 def policies() -> tuple[TokenLogprobs, Tensor]:

@@ -19,7 +19,7 @@ from lmrl.errors import UserError
 from lmrl.losses import group_advantages
 from lmrl.modules import GAGPO, GRPO, HGPO, PPO, GiGPO
 from lmrl.modules import ppo as module_of_ppo
-from lmrl.modules.policy_gradient import RolloutEpisode, rollout_episode
+from lmrl.modules.policy_gradient import RolloutCorrection, RolloutEpisode, rollout_episode
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Window
 from lmrl.tokens.segments import segments
@@ -525,3 +525,15 @@ def test_episodes_that_were_not_played_in_groups_cannot_be_compared() -> None:
         module.groups(played)
     alone = [replace(one, info={"group": index}) for index, one in enumerate(played)]  # the others failed
     assert module.groups(alone) == [0, 1] and group_advantages([1.0, 3.0], [0, 1], "grpo").tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("max_gap", "expected"), [(None, [0.0, 0.7, 0.9, 0.0, 2.0]), (0.1, [0.7, 0.7, 0.9, 1.4, 2.0])])
+def test_of_stale_rounds_tokens_that_have_moved_far_enough_weigh_nothing(
+    max_gap: float | None, expected: list[float]
+) -> None:
+    module = GRPO(architecture=TINY, clip=0.2, clip_high=0.3)
+    module.correction = RolloutCorrection(2.0, max_gap)
+    ratio = np.array([0.7, 0.7, 0.9, 1.4, 3.0])
+    advantage = np.array([-1.0, 1.0, -1.0, 1.0, -1.0])
+    round_of_one = [SimpleNamespace(columns={"advantage": advantage})]
+    assert module._importance(ratio, round_of_one).tolist() == expected  # type: ignore[arg-type]
